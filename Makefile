@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs reference soak soak-load bench clean
+.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs schemas reference soak soak-load bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -48,8 +48,14 @@ page-tools: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m mkdocs build --strict -q
 
+# What follows from the structs of the checks: the schema of assertions, viva.check, the methods of t.assert_, the generator's
+# prompt. A test fails when they are stale.
+schemas: $(VENV)/.dev
+	$(BIN)/python tests/generate.py --write
+
 # The pages under docs/reference, made from the code. A test fails when they are stale, or when something has no words.
 reference: $(VENV)/.dev
+	$(BIN)/python tests/agent_schema.py --write
 	$(BIN)/python tests/reference.py --write
 
 # The wheel, installed by itself in a fresh environment, has to run the demo.

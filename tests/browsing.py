@@ -15,17 +15,17 @@ DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 ZOOMED = {"width": 320, "height": 256}
 """A window of 1280 by 1024 at 400 %."""
-PATIENCE_MS = 30_000
-"""For what is there in a moment, on a machine that does much else."""
+TIMEOUT_MS = 30_000
+"""Generous, for a loaded machine."""
 WCAG_AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 
 
 @contextlib.contextmanager
-def started_browser() -> Generator[Any]:
-    """One browser. It has to end before its module does: Playwright's loop would be in the way of others' `asyncio.run`."""
+def start_browser() -> Generator[Any]:
+    """One browser. It must end with its module: Playwright's loop conflicts with `asyncio.run` of other tests."""
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=PATIENCE_MS)
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
@@ -35,8 +35,8 @@ def started_browser() -> Generator[Any]:
             browser.close()
 
 
-def complaints_everywhere(page: Any, name: str) -> list[str]:
-    """What axe has to say at both sizes and in dark, which differs in its colours only; with a picture of each."""
+def check_all_sizes(page: Any, name: str) -> list[str]:
+    """The violations that axe finds at both sizes and in dark mode, with a screenshot of each."""
     found: list[str] = []
     for shape, size, scheme in (
         ("desktop", DESKTOP, "light"),
@@ -47,15 +47,15 @@ def complaints_everywhere(page: Any, name: str) -> list[str]:
         page.set_viewport_size(size)
         page.emulate_media(color_scheme=scheme)
         if (shape, scheme) != ("phone", "dark"):
-            found += [f"{shape}, {scheme}: {each}" for each in complaints_of_axe(page, colours_only=scheme == "dark")]
+            found += [f"{shape}, {scheme}: {each}" for each in run_axe(page, colours_only=scheme == "dark")]
         screenshot(page, f"{name}-{shape}-{scheme}")
     page.set_viewport_size(DESKTOP)
     page.emulate_media(color_scheme="light")
     return found
 
 
-def complaints_of_axe(page: Any, *, colours_only: bool = False) -> list[str]:
-    """What axe has to say about the page as it stands, by the rules of WCAG AA."""
+def run_axe(page: Any, *, colours_only: bool = False) -> list[str]:
+    """The violations of WCAG AA that axe finds on the current page."""
     spec = importlib.util.find_spec("axe_playwright_python")
     assert spec is not None
     assert spec.origin is not None

@@ -1,7 +1,6 @@
 """The page of `report.html` and `viva view`, built from its sources with the Node of this environment.
 
-Run as a program, it installs what the build needs, where npm can; with `--write` it also builds the page and puts it
-where it ships: `make page`.
+Run as a program, it installs the build dependencies; with `--write` it also builds the page (`make page`).
 """
 
 import shutil
@@ -19,7 +18,7 @@ PINNED = ("package.json", "package-lock.json", ".npmrc")
 
 
 def installed() -> bool:
-    """Is everything there that the lock file names?"""
+    """Are all packages of the lock file installed?"""
     lock, there = SOURCES / "package-lock.json", WORKSHOP / "package-lock.json"
     modules = WORKSHOP / "node_modules" / ".package-lock.json"
     return node() is not None and modules.is_file() and there.read_bytes() == lock.read_bytes()
@@ -37,7 +36,7 @@ def install() -> bool:
 
 
 def build() -> bytes:
-    """Checks the types and builds, in a copy of the sources."""
+    """Type-checks and builds a copy of the sources."""
     programs = node()
     assert programs is not None
     for name in ("src", "out"):
@@ -57,7 +56,7 @@ def build() -> bytes:
 
 if __name__ == "__main__":
     if not installed() and not install():
-        print("NOT RUN: the build of the page: npm cannot install what it needs here", file=sys.stderr)
+        print("NOT RUN: the build of the page: npm cannot install its packages", file=sys.stderr)
         sys.exit(1)
     if "--write" in sys.argv:
         SHIPPED.write_bytes(build())

@@ -1,9 +1,11 @@
-"""A host on a real socket for tests, and a client that holds every answer to the official schemas."""
+"""A host on a real socket for tests, and a client that validates every response with the official schemas."""
 
+import asyncio
 import http.client
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -19,8 +21,7 @@ import jsonschema_rs
 import uvicorn
 
 from viva.host.app import make_app
-from viva.host.host import Host
-from viva.host.setup import load_setup
+from viva.host.server import HostServer, load_setup, open_host
 
 OFFICIAL = Path(__file__).resolve().parents[2] / "shared" / "specs" / "openwop"
 ACME, OTHER, READER = "acme-token-0123456789", "other-token-0123456789", "other-reader-0123456789"
@@ -126,22 +127,24 @@ read_tokens = ["other-reader-0123456789"]
 """
 
 
-def golden(name: str, said: Any, value: Any, strategy: str = "exact", **more: Any) -> dict[str, Any]:
-    """A task with one right answer."""
+def golden_task(name: str, task_input: Any, value: Any, strategy: str = "exact", **more: Any) -> dict[str, Any]:
+    """A task with one expected answer."""
     expected = {"kind": "golden", "match": {"strategy": strategy, "value": value}}
-    return {"taskId": name, "input": said, "expected": expected, **more}
+    return {"taskId": name, "input": task_input, "expected": expected, **more}
 
 
-def suite(name: str, *tasks: dict[str, Any], modes: tuple[str, ...] = ("golden",), **more: Any) -> dict[str, Any]:
+def build_suite(name: str, *tasks: dict[str, Any], modes: tuple[str, ...] = ("golden",), **more: Any) -> dict[str, Any]:
     return {"suiteId": f"acme.evals.{name}", "version": "1.0.0", "modes": list(modes), "tasks": list(tasks), **more}
 
 
-BASIC = suite("basic", golden("one", "hello", "hello"), golden("two", "hello world", "nope", "contains"))
-PRIVATE = suite("private", golden("one", "hello", "hello"))
+BASIC = build_suite(
+    "basic", golden_task("one", "hello", "hello"), golden_task("two", "hello world", "nope", "contains")
+)
+PRIVATE = build_suite("private", golden_task("one", "hello", "hello"))
 
 
 def write_project(folder: Path, *suites: Mapping[str, Any], serve: str = "", packs: tuple[str, ...] = ()) -> None:
-    """A project with agents of all kinds, the basic suite, a private one of acme's, and more suites."""
+    """A project with agents of all kinds, the basic suite, a private suite of acme, and more suites."""
     (folder / "evals").mkdir(exist_ok=True)
     (folder / "agents.py").write_text(AGENTS)
     names = [f"evals/{each['suiteId'].rpartition('.')[2]}.json" for each in (BASIC, *suites)]
@@ -151,9 +154,7 @@ def write_project(folder: Path, *suites: Mapping[str, Any], serve: str = "", pac
     (folder / "viva.toml").write_text(CONFIG.replace("{suites}", listed).replace("{serve}", serve))
 
 
-class Answer:
-    """What a host answered."""
-
+class HostResponse:
     def __init__(self, status: int, headers: Mapping[str, str], raw: bytes) -> None:
         self.status = status
         self.headers = {name.lower(): value for name, value in headers.items()}
@@ -168,29 +169,29 @@ class Answer:
 
 
 class Client:
-    """Asks a host, and checks all that it says by the official schemas, where they are."""
+    """Sends requests to a host, and validates responses with the official schemas, if they are present."""
 
     def __init__(self, port: int, token: str | None = ACME) -> None:
         self.port = port
         self.token = token
-        self.heard: list[bytes] = []
-        """Every byte that came back, headers included."""
+        self.received: list[bytes] = []
+        """Every response, with its headers."""
 
-    def as_(self, token: str | None) -> "Client":
+    def with_token(self, token: str | None) -> "Client":
         return Client(self.port, token)
 
-    def ask(
+    def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout_s: float = 60
-    ) -> Answer:
+    ) -> HostResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
             connection.request(method, path, raw, self.headers(headers))
             answer = connection.getresponse()
-            found = Answer(answer.status, dict(answer.getheaders()), answer.read())
+            found = HostResponse(answer.status, dict(answer.getheaders()), answer.read())
         finally:
             connection.close()
-        self.heard.append(repr(found.headers).encode() + found.raw)
+        self.received.append(repr(found.headers).encode() + found.raw)
         check_official(method, path, found)
         return found
 
@@ -198,21 +199,21 @@ class Client:
         own = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         return {**own, "Content-Type": "application/json", **(more or {})}
 
-    def get(self, path: str, **headers: str) -> Answer:
-        return self.ask("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    def get(self, path: str, **headers: str) -> HostResponse:
+        return self.send("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
-    def post(self, path: str, body: Any, key: str | None = None) -> Answer:
-        return self.ask("POST", path, body, {"Idempotency-Key": key} if key else None)
+    def post(self, path: str, body: Any, key: str | None = None) -> HostResponse:
+        return self.send("POST", path, body, {"Idempotency-Key": key} if key else None)
 
-    def eval(self, ref: str = SUITE, agent: str = ECHO, **configurable: Any) -> Answer:
+    def start_eval(self, ref: str = SUITE, agent: str = ECHO, **configurable: Any) -> HostResponse:
         body: dict[str, Any] = {"mode": "eval", "evalSuiteRef": ref, "agentId": agent}
         return self.post("/v1/runs", {**body, "configurable": configurable} if configurable else body)
 
-    def eval_with_key(self, key: str) -> Answer:
+    def start_eval_with_key(self, key: str) -> HostResponse:
         return self.post("/v1/runs", {"mode": "eval", "evalSuiteRef": SUITE, "agentId": ECHO}, key)
 
-    def finished(self, run: str) -> list[dict[str, Any]]:
-        """All events of a run, once it is over."""
+    def wait_for_events(self, run: str) -> list[dict[str, Any]]:
+        """All events of a run, after its end."""
         seen: list[dict[str, Any]] = []
         for _ in range(20):
             last = seen[-1]["sequence"] if seen else -1
@@ -221,30 +222,30 @@ class Client:
             seen += answer.json["events"]
             if answer.json["isComplete"]:
                 return seen
-        raise AssertionError(f"{run} does not come to its end: {[each['type'] for each in seen]}")
+        raise AssertionError(f"{run} does not end: {[each['type'] for each in seen]}")
 
-    def evaluated(self, ref: str = SUITE, agent: str = ECHO, **configurable: Any) -> tuple[str, list[dict[str, Any]]]:
-        """A whole eval run: its id and its events."""
-        created = self.eval(ref, agent, **configurable)
+    def run_eval(self, ref: str = SUITE, agent: str = ECHO, **configurable: Any) -> tuple[str, list[dict[str, Any]]]:
+        """Runs an eval to its end; returns its id and events."""
+        created = self.start_eval(ref, agent, **configurable)
         assert created.status == 201, created
         run = created.json["runId"]
-        return run, self.finished(run)
+        return run, self.wait_for_events(run)
 
-    def summary(self, run: str) -> dict[str, Any]:
+    def get_summary(self, run: str) -> dict[str, Any]:
         answer = self.get(f"/v1/runs/{run}/eval-summary")
         assert answer.status == 200, answer
         return answer.json
 
-    def stream(self, run: str, query: str = "", last: str | None = None) -> list[dict[str, Any]]:
+    def read_stream(self, run: str, query: str = "", last: str | None = None) -> list[dict[str, Any]]:
         """The frames of a stream until the host closes it: id, event, data."""
         more = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last is not None else {})}
-        answer = self.ask("GET", f"/v1/runs/{run}/events{query}", headers=more)
+        answer = self.send("GET", f"/v1/runs/{run}/events{query}", headers=more)
         assert answer.status == 200, answer
-        return frames(answer.raw.decode())
+        return parse_frames(answer.raw.decode())
 
     @contextmanager
-    def watching(self, run: str, query: str = "", last: str | None = None) -> Generator[http.client.HTTPResponse]:
-        """A stream that is read as it comes."""
+    def open_stream(self, run: str, query: str = "", last: str | None = None) -> Generator[http.client.HTTPResponse]:
+        """A stream that is read while it is open."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(
@@ -255,7 +256,7 @@ class Client:
             connection.close()
 
 
-def frames(text: str) -> list[dict[str, Any]]:
+def parse_frames(text: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for block in text.split("\n\n"):
         lines = [line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":")]
@@ -264,38 +265,37 @@ def frames(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def types(events: list[dict[str, Any]]) -> list[str]:
+def event_types(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"] for event in events]
 
 
 @contextmanager
-def hosted(folder: Path, *, conformance: bool = False) -> Generator[Client]:
-    """A host in this process, on a socket of its own."""
+def run_host(folder: Path, *, conformance: bool = False) -> Generator[Client]:
+    """Runs a host in this process."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
         port = listening.getsockname()[1]
-        opened = load_setup(
-            folder / "viva.toml", folder, bind_address=None, port=port, public_url=None, conformance_routes=conformance
+        setup = load_setup(
+            folder / "viva.toml",
+            folder,
+            bind_address=None,
+            port=port,
+            public_url=None,
+            conformance_routes=conformance,
         )
+        shutdown = asyncio.Event()
+        app = make_app(lambda: open_host(setup, shutdown), has_test_routes=conformance)
+        config = uvicorn.Config(app, log_level="warning", access_log=False)
         ready = threading.Event()
-        hosts: list[Host] = []
-
-        async def on_open(host: Host) -> None:
-            hosts.append(host)
-            ready.set()
-
-        config = uvicorn.Config(make_app(opened.open_host, on_open), log_level="warning", access_log=False)
-        server = uvicorn.Server(config)
+        server = HostServer(config, shutdown, ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
             assert ready.wait(30)
             yield Client(port)
         finally:
-            for host in hosts:
-                host.shutdown.set()
-            server.should_exit = True
+            server.handle_exit(signal.SIGTERM, None)
             thread.join(30)
 
 
@@ -306,8 +306,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(folder: Path, port: int, *flags: str) -> Generator[tuple[Client, "subprocess.Popen[str]"]]:
-    """`viva serve` as a process of its own."""
+def start_host(folder: Path, port: int, *flags: str) -> Generator[tuple[Client, "subprocess.Popen[str]"]]:
+    """Runs `viva serve` in a process of its own."""
     process = subprocess.Popen(
         [sys.executable, "-m", "viva", "serve", "--port", str(port), *flags],
         cwd=folder,
@@ -339,16 +339,16 @@ def validator(name: str, part: str = "") -> Any:
     return jsonschema_rs.validator_for(schema, retriever=beside, validate_formats=True)
 
 
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
-def valid(name: str, value: Any, part: str = "") -> None:
-    """Raises for what the official schema does not allow. Where it is not there, that is said."""
+def check_schema(name: str, value: Any, part: str = "") -> None:
+    """Raises if the official schema does not allow the value. Prints a note if the schema is not present."""
     if not OFFICIAL.is_dir():
-        if name not in _told:
-            _told.add(name)
+        if name not in _reported:
+            _reported.add(name)
             print(
-                f"\nNOT CHECKED: answers by the official {name}, for there is no {OFFICIAL}",
+                f"\nNOT CHECKED: responses against the official {name}: {OFFICIAL} is missing",
                 file=sys.stderr,
                 flush=True,
             )
@@ -357,58 +357,58 @@ def valid(name: str, value: Any, part: str = "") -> None:
 
 
 @cache
-def payloads() -> dict[str, str]:
+def payload_schemas() -> dict[str, str]:
     index = json.loads((OFFICIAL / "run-event-payloads.schema.json").read_text())["$defs"]["_typeIndex"]["properties"]
     return {kind: each["$ref"].rpartition("/")[2] for kind, each in index.items()}
 
 
-def valid_event(event: dict[str, Any]) -> None:
-    valid("run-event.schema.json", event)
-    if OFFICIAL.is_dir() and event["type"] in payloads():
-        valid("run-event-payloads.schema.json", event["payload"], payloads()[event["type"]])
+def check_event(event: dict[str, Any]) -> None:
+    check_schema("run-event.schema.json", event)
+    if OFFICIAL.is_dir() and event["type"] in payload_schemas():
+        check_schema("run-event-payloads.schema.json", event["payload"], payload_schemas()[event["type"]])
     if event["type"] == "run.completed" and "suiteId" in event["payload"].get("outputs", {}):
-        valid("eval-summary.schema.json", event["payload"]["outputs"])
+        check_schema("eval-summary.schema.json", event["payload"]["outputs"])
 
 
-def check_official(method: str, path: str, answer: Answer) -> None:
-    """Which schema an answer has to fit follows from what was asked."""
+def check_official(method: str, path: str, answer: HostResponse) -> None:
+    """Validates a response with the schema of its endpoint."""
     bare = path.partition("?")[0]
     parts = bare.strip("/").split("/")
     if answer.status >= 400:
-        valid("error-envelope.schema.json", answer.json)
+        check_schema("error-envelope.schema.json", answer.json)
     elif answer.status == 304:
         assert answer.raw == b""
     elif bare == "/.well-known/openwop":
-        valid("capabilities.schema.json", answer.json)
+        check_schema("capabilities.schema.json", answer.json)
     elif method == "POST" and bare == "/v1/runs":
-        valid("derived/create-run-response.schema.json", answer.json)
+        check_schema("derived/create-run-response.schema.json", answer.json)
     elif bare == "/v1/agents":
-        valid("agent-inventory-response.schema.json", answer.json)
+        check_schema("agent-inventory-response.schema.json", answer.json)
     elif parts[:2] == ["v1", "agents"]:
-        valid("agent-inventory-response.schema.json", answer.json, "AgentInventoryEntry")
+        check_schema("agent-inventory-response.schema.json", answer.json, "AgentInventoryEntry")
     elif parts[:2] == ["v1", "runs"]:
         _check_run(method, parts, answer)
 
 
-def _check_run(method: str, parts: list[str], answer: Answer) -> None:
+def _check_run(method: str, parts: list[str], answer: HostResponse) -> None:
     what = "/".join(parts[3:])
     if what == "events/poll":
         for event in answer.json["events"]:
-            valid_event(event)
+            check_event(event)
     elif what == "events":
-        for frame in frames(answer.raw.decode()):
+        for frame in parse_frames(answer.raw.decode()):
             data = json.loads(frame["data"])
             if frame["event"] == "state.snapshot":
-                valid("run-snapshot.schema.json", data)
+                check_schema("run-snapshot.schema.json", data)
             else:
                 for event in data if isinstance(data, list) else [data]:
-                    valid_event(event)
+                    check_event(event)
     elif what == "eval-summary":
-        valid("eval-summary.schema.json", answer.json)
+        check_schema("eval-summary.schema.json", answer.json)
     elif what == "annotations":
         for each in [answer.json] if method == "POST" else answer.json["annotations"]:
-            valid("annotation.schema.json", each)
+            check_schema("annotation.schema.json", each)
     elif parts[2].endswith(":diff"):
-        valid("run-diff-response.schema.json", answer.json)
+        check_schema("run-diff-response.schema.json", answer.json)
     elif not what:
-        valid("run-snapshot.schema.json", answer.json)
+        check_schema("run-snapshot.schema.json", answer.json)

@@ -1,18 +1,25 @@
-"""The command line as a user has it: a folder with files, and `viva` as a process of its own."""
+"""A project folder in which tests run `viva`, as a process or in this process."""
 
+import importlib
+import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from viva.cli.main import main
 
 ECHO = "def agent(messages, options):\n    return messages[-1]['content']\n"
 
 
 class Ended:
-    """How a command ended, and all that it said."""
+    """The exit code and output of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code = code
@@ -24,7 +31,7 @@ class Ended:
 
 
 class Project:
-    """A folder in which `viva` is run. An echoing agent stands in `agent.py`, so a suite is all that a test must add."""
+    """A folder in which `viva` runs as a process. `agent.py` holds an agent that echoes, so a test needs to add only a suite."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +49,7 @@ class Project:
         return path
 
     def suite(self, *cases: Mapping[str, Any], name: str = "suite.jsonl") -> str:
-        """Writes cases one a line, and gives the name back."""
+        """Write cases as JSON lines and return the file name."""
         self.write(name, "".join(json.dumps(case) + "\n" for case in cases))
         return name
 
@@ -70,13 +77,13 @@ class Project:
         return Ended(process.returncode, out, err)
 
     def test(self, *arguments: str, agent: str | None = "python:./agent.py:agent", **kwargs: Any) -> Ended:
-        """`viva test` on the suite of this project, unless the arguments name another input."""
-        asked = [] if "-i" in arguments else ["-i", "suite.jsonl"]
-        named = [] if agent is None or "-n" in arguments else ["-n", agent]
-        return self.viva("test", *asked, *named, *arguments, **kwargs)
+        """Run `viva test` on the suite of this project, unless the arguments name another input."""
+        inputs = [] if "-i" in arguments else ["-i", "suite.jsonl"]
+        agents = [] if agent is None or "-n" in arguments else ["-n", agent]
+        return self.viva("test", *inputs, *agents, *arguments, **kwargs)
 
     def report(self, *arguments: str, **kwargs: Any) -> tuple[Ended, list[dict[str, Any]]]:
-        """The same, with the records of its JSONL report."""
+        """Run `test` and return its result with the records of its JSONL report."""
         ended = self.test(*arguments, "-o", "report.jsonl", **kwargs)
         return ended, self.records()
 
@@ -85,10 +92,51 @@ class Project:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
+class InProcessProject(Project):
+    """A project that runs `viva` in this process. `start` still starts a process.
+
+    A test needs a real process for a terminal, signals, kill -9, limits, or the exit code of the interpreter.
+    """
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        super().__init__(folder)
+        self._capture = capture
+
+    def viva(self, *arguments: str, input: str | None = None, timeout_s: float = 60, **kwargs: Any) -> Ended:  # noqa: A002
+        env = self.env | kwargs.pop("env", {})
+        assert not kwargs, "these arguments need a real process: mark the test with `process`"
+        self._capture.readouterr()
+        with self._surroundings(env, input or ""), pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        output = self._capture.readouterr()
+        return Ended(int(exit_.value.code or 0), output.out, output.err)
+
+    @contextmanager
+    def _surroundings(self, env: Mapping[str, str], text: str) -> Generator[None]:
+        """Set folder, environment and standard input, and undo that afterwards, with modules imported from the folder."""
+        folder, environ, stdin = Path.cwd(), dict(os.environ), sys.stdin
+        path, modules = list(sys.path), set(sys.modules)
+        os.chdir(self.folder)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+        try:
+            yield
+        finally:
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environ)
+            sys.stdin, sys.path[:] = stdin, path
+            for name in set(sys.modules) - modules:
+                if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(self.folder)):
+                    del sys.modules[name]
+            importlib.invalidate_caches()
+
+
 def contains(value: str) -> dict[str, Any]:
     return {"type": "contains", "value": value}
 
 
 def case(case_id: str, said: str = "hello", **fields: Any) -> dict[str, Any]:
-    """A case that passes with an agent that echoes."""
+    """Return a case that passes with an agent that echoes."""
     return {"id": case_id, "input": said, "assertions": [contains(said)], **fields}

@@ -205,10 +205,10 @@ class Pages:
             yield _row(f"`{method} {_camel(route.path)}`", _prose(words))
 
     def _host_routes(self) -> Iterator[str]:
-        paths: dict[str, Any] = openapi.build_openapi(_Serving)["paths"]  # type: ignore[arg-type]
+        paths: dict[str, Any] = openapi.build_openapi("")["paths"]
         served = {
             (method, _camel(route.path))
-            for route in host_app._routes()
+            for route in host_app.build_routes()
             if not any(route.path in outside for outside in host_app.UNSUPPORTED_PATHS.values())
             for method in (route.methods or set()) - {"HEAD"}
         }
@@ -288,10 +288,6 @@ def _shelf(thing: Any) -> int:
     return next((at for at, room in enumerate(order) if thing.__module__.startswith(room)), len(order)) + (
         2 * (thing.__module__ == "viva.errors")
     )
-
-
-class _Serving:
-    public_url = "http://127.0.0.1:8765"
 
 
 def _members(thing: type[Any]) -> Iterator[tuple[str, Any]]:

@@ -125,14 +125,15 @@ def check_pages(complain: Complain) -> Iterator[str]:
         "`module:Name`.\n"
     )
     yield "## What every check has\n"
-    common = defs["assert_contains"]
-    yield tables.table({"properties": {key: common["properties"][key] for key in COMMON[1:]}})
+    yield tables.table({"properties": {key: defs[f"every_{key}"] for key in COMMON[1:]}})
     for name in BUILT_IN["check"]:
         check = defs[f"assert_{name}"]
         yield f"## {name}\n"
         if not check.get("description"):
             complain(f"native: the check {name}")
         yield f"{check.get('description', '')}\n"
+        if others := check["properties"]["type"]["enum"][1:]:
+            yield f"Other name: {', '.join(f'`{each}`' for each in others)}.\n"
         if set(check["properties"]) - set(COMMON):
             yield tables.table(check, but=COMMON)
 

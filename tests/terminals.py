@@ -9,10 +9,15 @@ from typing import Any
 
 from msgspec import Struct
 
+from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.command import CommandConfig
+from viva.config import Settings
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
+from viva.session.agents import ProjectSetup
+from viva.session.connectors import ConnectorLookup
 from viva.workspace.folders import LocalWorkspaces
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -49,6 +54,13 @@ def fake(folder: Path, name: str, body: str, version: str = "99.1.0") -> Path:
 def host(folder: Path, **more: str) -> dict[str, str]:
     """An environment in which only the fakes are found."""
     return {"PATH": f"{folder / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(folder), **more}
+
+
+def command_agent(host: Mapping[str, str] | None = None, **fields: Any) -> CliAgent:
+    """The agent of an entry `type = "command"`."""
+    settings = Settings(folder=Path(), environ=host or {})
+    setup = ProjectSetup("a", Path(), settings, ConnectorLookup(settings, needs_keys=False))
+    return CommandConfig(**fields).build(setup)
 
 
 class Told(Struct):

@@ -1,4 +1,4 @@
-"""`viva view` as a process, and a client that a browser would be: it opens the link once and keeps the cookie."""
+"""`viva view` as a process, and a client that behaves like a browser: it opens the link once and keeps the cookie."""
 
 import contextlib
 import http.client
@@ -13,9 +13,7 @@ from urllib.parse import urlsplit
 from project import Project
 
 
-class Answer:
-    """What a server has answered."""
-
+class ViewerResponse:
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
         self.headers = headers
@@ -29,8 +27,8 @@ class Answer:
         return f"{self.status} {self.body[:2000]!r}"
 
 
-class Viewing:
-    """A viewer that runs. `link` is what it printed; nobody has opened it yet."""
+class ViewerProcess:
+    """A running viewer. `link` is the printed link, which is not opened yet."""
 
     def __init__(self, process: subprocess.Popen[str], link: str) -> None:
         self.process = process
@@ -39,29 +37,29 @@ class Viewing:
         self.origin = f"http://{self.address.netloc}"
         self.cookie = ""
 
-    def open(self) -> Answer:
+    def open_link(self) -> ViewerResponse:
         """Opens the link as a browser does, and keeps the cookie."""
-        answer = self.ask("GET", f"/?{self.address.query}")
+        answer = self.send("GET", f"/?{self.address.query}")
         self.cookie = answer.headers.get("set-cookie", "").partition(";")[0]
         return answer
 
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> ViewerResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
         with contextlib.closing(connection):
             raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, raw, self._headers(headers))
             answer = connection.getresponse()
             kept = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, kept, answer.read())
+            return ViewerResponse(answer.status, kept, answer.read())
 
-    def get(self, path: str, **headers: str) -> Answer:
-        return self.ask("GET", path, **headers)
+    def get(self, path: str, **headers: str) -> ViewerResponse:
+        return self.send("GET", path, **headers)
 
-    def post(self, path: str, body: Any = None) -> Answer:
-        return self.ask("POST", path, body, Origin=self.origin)
+    def post(self, path: str, body: Any = None) -> ViewerResponse:
+        return self.send("POST", path, body, Origin=self.origin)
 
     def events(self, path: str) -> Iterator[tuple[str, Any]]:
-        """The messages of a stream that is open from now on, until the server ends it."""
+        """The messages of a stream until the server ends it."""
         connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
         connection.request("GET", path, headers=self._headers({}))
         answer = connection.getresponse()
@@ -88,8 +86,8 @@ class Viewing:
 
 
 @contextlib.contextmanager
-def viewing(project: Project, *arguments: str) -> Generator[Viewing]:
-    """Starts `viva view` and ends it as Ctrl-C would."""
+def run_viewer(project: Project, *arguments: str) -> Generator[ViewerProcess]:
+    """Runs `viva view`, and ends it as Ctrl-C does."""
     process = project.start("view", "--no-open", *arguments)
     try:
         assert process.stdout is not None
@@ -98,7 +96,7 @@ def viewing(project: Project, *arguments: str) -> Generator[Viewing]:
             line = process.stdout.readline()
             assert line, f"it ended: {said}{process.communicate()[1]}"
             said += line
-        yield Viewing(process, found[0])
+        yield ViewerProcess(process, found[0])
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
         assert (process.returncode, err) == (0, ""), out + err

@@ -1,49 +1,74 @@
-"""Assertions for Python code: small functions that write what a suite file would hold, and nothing else.
+"""Assertions for Python code. Each function returns what a suite file would contain.
 
-    chat.expect(viva.contains("submitted"), viva.tool_called("submit_expense", arguments={"amount": 3500}))
-    viva.run([{"id": "hello", "input": "Hello", "assertions": [viva.contains("name?")]}], agent)
+    chat.expect(check.contains("submitted"), check.tool_called("submit_expense", arguments={"amount": 3500}))
+    viva.run([{"id": "hello", "input": "Hello", "assertions": [check.contains("name?")]}], agent)
 
-What they return is checked like a line of a file. `message` (shown when it does not hold), `negate` and `weight` can be
-added to any of them: `viva.contains("x") | {"message": "It must say x"}`.
+Generated from the structs in `viva.checks` by `make schemas`; do not edit.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from viva.errors import BadInput, Problem
-from viva.formats.assertions import AssertionBuilder
-from viva.formats.documents import format_key_path
-from viva.model import codec
-from viva.model.case import Assertion, TextScope, TurnScope
-from viva.schemas.positions import KeyPath
-from viva.schemas.validation import find_violations
+from viva.formats.assertions import build_assertion as build_assertion  # noqa: PLC0414 -- part of this module
 
 AssertionDict = dict[str, Any]
-"""An assertion as a suite file holds it: `{"type": "contains", "value": "hello"}`."""
-
-JsonType = Literal["string", "number", "integer", "boolean", "array", "object", "null"]
+"""An assertion as a suite file contains it: `{"type": "contains", "value": "hello"}`."""
 
 
-def equals(value: Any) -> AssertionDict:
-    """The reply is exactly this: a string is compared with its text, anything else with its data."""
-    return {"type": "equals", "value": value}
+class Common(TypedDict, total=False):
+    """Options of every assertion."""
+
+    message: str
+    """Shown instead of the check's own label when it fails."""
+    negate: bool
+    """The check must not pass. A check that cannot be evaluated stays an error."""
+    weight: float
+    """How much the assertion counts in the case's score."""
 
 
-def contains(value: str, *, ignore_case: bool = False) -> AssertionDict:
-    """The text holds this: `contains("submitted")`."""
-    return {"type": "contains", "value": value, **_given(ignore_case=ignore_case or None)}
+def equals(value: Any, **common: Unpack[Common]) -> AssertionDict:
+    """The reply is exactly this: a string is compared with its text, any other value with its data or JSON.
+
+    value: The expected value.
+    """
+    return _build("equals", locals(), "value")
 
 
-def not_contains(value: str, *, ignore_case: bool = False) -> AssertionDict:
-    """The text does not hold this."""
-    return {"type": "not_contains", "value": value, **_given(ignore_case=ignore_case or None)}
+def contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
+    """The reply's text contains a text.
+
+    value: The text to find.
+    ignore_case: Ignore upper and lower case.
+    """
+    return _build("contains", locals(), "value")
 
 
-def regex(pattern: str) -> AssertionDict:
-    """The pattern matches somewhere in the text: `regex("(?i)order [0-9]+")`."""
-    return {"type": "regex", "pattern": pattern}
+def not_contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
+    """The reply's text does not contain a text.
+
+    value: The text that must be absent.
+    ignore_case: Ignore upper and lower case.
+    """
+    return _build("not_contains", locals(), "value")
+
+
+def flow_contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
+    """The agent's text of all turns so far contains a text.
+
+    value: The text to find.
+    ignore_case: Ignore upper and lower case.
+    """
+    return _build("flow_contains", locals(), "value")
+
+
+def regex(pattern: str, **common: Unpack[Common]) -> AssertionDict:
+    """A regular expression matches somewhere in the reply's text.
+
+    pattern: The regular expression. Flags are part of it: `(?i)yes`.
+    """
+    return _build("regex", locals(), "pattern")
 
 
 def json_path(
@@ -56,149 +81,280 @@ def json_path(
     lt: float | None = None,
     lte: float | None = None,
     matches: str | None = None,
+    **common: Unpack[Common],
 ) -> AssertionDict:
-    """What the path finds in the reply's data (or JSON) fulfils all that is given: `json_path("$.total", gt=0)`."""
-    wanted = {} if value is UNSET else {"value": value}
-    operators = _given(exists=exists, gt=gt, gte=gte, lt=lt, lte=lte, matches=matches)
-    return {"type": "json_path", "path": path, **wanted, **operators}
+    """What a JSONPath (RFC 9535) finds in the reply's data or JSON meets every operator; without one, it finds something.
+
+    path: The path; without `$` it means `$.path`.
+    value: The expected value. A list means one of its values, unless the path finds a list.
+    exists: Whether the path must find something.
+    gt: A number that the value must be greater than.
+    gte: A number that the value must be at least.
+    lt: A number that the value must be less than.
+    lte: A number that the value must be at most.
+    matches: A regular expression that the value must match.
+    """
+    return _build("json_path", locals(), "path", "value")
 
 
-def type_is(value: JsonType, path: str | None = None) -> AssertionDict:
-    """The reply's data, or what `path` finds in it, is of this JSON type: `type_is("array", "$.items")`."""
-    return {"type": "type", "value": value, **_given(path=path)}
+def type_is(
+    value: Literal["string", "number", "integer", "boolean", "array", "object", "null"],
+    *,
+    path: str | None = None,
+    **common: Unpack[Common],
+) -> AssertionDict:
+    """The type of the reply's data, or of what `path` finds in it. A reply without data is a string.
+
+    value: The expected type.
+    path: A JSONPath.
+    """
+    return _build("type", locals(), "value")
 
 
-def json_schema(schema: Mapping[str, Any] | bool) -> AssertionDict:
-    """The reply's data (or JSON) is valid by this JSON Schema."""
-    return {"type": "json_schema", "schema": schema}
+def json_schema(schema: Mapping[str, Any] | bool, **common: Unpack[Common]) -> AssertionDict:
+    """The reply's data or JSON is valid by a JSON Schema; for a case without JSON in the reply, some tool's result is.
+
+    schema: A JSON Schema, draft 2020-12.
+    """
+    return _build("json_schema", locals(), "schema")
 
 
 def tool_called(
     name: str | Sequence[str],
     *,
+    times: int | Mapping[str, Any] | None = None,
     arguments: Mapping[str, Any] | None = None,
-    times: int | Mapping[Literal["min", "max"], int] | None = None,
-    status: Literal["ok", "error", "any"] | None = None,
+    status: Literal["ok", "error", "pending", "any"] | None = None,
+    **common: Unpack[Common],
 ) -> AssertionDict:
-    """A tool of that name was called: `tool_called("search", arguments={"city": {"matches": "^Ber"}}, times=1)`."""
-    return {"type": "tool_called", "name": _names(name), **_given(arguments=arguments, times=times, status=status)}
+    """The agent called a tool: this often, with these arguments among others, with this status.
+
+    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one.
+    times: How often: a number, or an object with `min` and `max`. At least once, if left out.
+    arguments: Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression.
+    status: Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all.
+    """
+    return _build("tool_called", locals(), "name")
+
+
+def tool_calls_contain(
+    name: str | Sequence[str], *, values: Sequence[str] | None = None, **common: Unpack[Common]
+) -> AssertionDict:
+    """Each of these texts is in the arguments of some call of a tool, not all in the same call.
+
+    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one.
+    values: The texts. Without any, the tool must have been called.
+    """
+    return _build("tool_calls_contain", locals(), "name")
 
 
 def tool_not_called(
     name: str | Sequence[str],
     *,
     arguments: Mapping[str, Any] | None = None,
-    status: Literal["ok", "error", "any"] | None = None,
+    status: Literal["ok", "error", "pending", "any"] | None = None,
+    **common: Unpack[Common],
 ) -> AssertionDict:
-    """No tool of that name was called, with these arguments if some are given."""
-    return {"type": "tool_not_called", "name": _names(name), **_given(arguments=arguments, status=status)}
+    """The agent did not call a tool, or not with these arguments or this status.
+
+    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one.
+    arguments: Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression.
+    status: Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all.
+    """
+    return _build("tool_not_called", locals(), "name")
 
 
-def tool_sequence(*names: str, exact: bool = False) -> AssertionDict:
-    """Tools of these names were called in this order; with `exact`, and no others."""
-    return {"type": "tool_sequence", "names": list(names), **_given(exact=exact or None)}
+def tool_sequence(*names: str, exact: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
+    """The agent called these tools in this order.
+
+    names: The names of the tools, in order.
+    exact: No other calls before, between or after.
+    """
+    return _build("tool_sequence", locals(), "names")
 
 
-def tool_result(name: str, result: Any | UnsetType = UNSET) -> AssertionDict:
-    """Some call of that tool did not fail, and returned `result`, or something that holds it."""
-    return {"type": "tool_result", "name": name, **({} if result is UNSET else {"result": result})}
+def tool_result(name: str, result: Any | UnsetType = UNSET, **common: Unpack[Common]) -> AssertionDict:
+    """Some call of a tool did not fail and returned this.
+
+    name: The tool's name.
+    result: A deep subset of the result. A text `regex:...` is a regular expression.
+    """
+    return _build("tool_result", locals(), "name", "result")
 
 
-def max_latency(value: str | float) -> AssertionDict:
-    """The agent took no longer than this: `max_latency("2s")`."""
-    return {"type": "max_latency", "value": value}
+def file_exists(path: str, **common: Unpack[Common]) -> AssertionDict:
+    """A file or folder is in the workspace.
+
+    path: The path, relative to the workspace.
+    """
+    return _build("file_exists", locals(), "path")
 
 
-def max_cost(usd: float) -> AssertionDict:
-    """The agent's model calls cost no more than this."""
-    return {"type": "max_cost", "value": usd}
+def file_contains(value: str | Sequence[str], path: str, **common: Unpack[Common]) -> AssertionDict:
+    """A file of the workspace contains a text, or all of several.
+
+    value: The text, or a list of texts.
+    path: The path, relative to the workspace.
+    """
+    return _build("file_contains", locals(), "value", "path")
 
 
-def max_tokens(value: int) -> AssertionDict:
-    """The agent's model calls used no more tokens than this, input and output together."""
-    return {"type": "max_tokens", "value": value}
+def snapshot(path: str, *, of: Literal["reply", "tool_calls"] | None = None, **common: Unpack[Common]) -> AssertionDict:
+    """The reply, or its tool calls, are the same as in a file. `--update-snapshots` writes the file.
+
+    path: The file, relative to the suite's folder.
+    of: What is compared: the reply's text or data, or the names and arguments of its tool calls.
+    """
+    return _build("snapshot", locals(), "path")
 
 
-def max_turns(value: int) -> AssertionDict:
-    """The conversation took no more turns than this."""
-    return {"type": "max_turns", "value": value}
+def max_latency(value: str | float, **common: Unpack[Common]) -> AssertionDict:
+    """The agent took no longer than this in the turn or case.
+
+    value: A duration such as `2s` or `2m30s`; a bare number is seconds.
+    """
+    return _build("max_latency", locals(), "value")
 
 
-def script(use: str, metadata: Mapping[str, Any] | None = None) -> AssertionDict:
-    """A Python function of the project agrees: `script("scripts:checks.amount")`."""
-    return {"type": "script", "use": use, **_given(metadata=metadata)}
+def max_cost(value: float, **common: Unpack[Common]) -> AssertionDict:
+    """The agent's model calls in the turn or case cost no more USD than this.
+
+    value: USD. An unknown price makes the check an error.
+    """
+    return _build("max_cost", locals(), "value")
 
 
-def agent_says(
+def max_tokens(value: int, **common: Unpack[Common]) -> AssertionDict:
+    """The agent's model calls in the turn or case used no more tokens than this.
+
+    value: Input and output tokens together.
+    """
+    return _build("max_tokens", locals(), "value")
+
+
+def max_turns(value: int, **common: Unpack[Common]) -> AssertionDict:
+    """The conversation took no more turns than this: up to this turn or, as a final assertion, in all.
+
+    value: The number of turns.
+    """
+    return _build("max_turns", locals(), "value")
+
+
+def golden(strategy: Literal["exact", "contains", "json-match"], value: Any, **common: Unpack[Common]) -> AssertionDict:
+    """The reply's data or, without any, its text is this, contains it, or is the same JSON: OpenWOP's golden strategies.
+
+    strategy: Equal as text, contained in it, or equal as JSON. As text, what is not a string is JSON with sorted keys and no spaces.
+    value: The expected value.
+    """
+    return _build("golden", locals(), "strategy", "value")
+
+
+def safety(
+    fail_at: Literal["low", "medium", "high", "critical"] | None = None,
+    *,
+    expected: str | None = None,
+    prompts: Sequence[str] | None = None,
+    secrets: Sequence[str] | None = None,
+    allowed_tools: Sequence[str] | None = None,
+    **common: Unpack[Common],
+) -> AssertionDict:
+    """The built-in detectors find no leak of secrets, personal data or prompts, no jailbreak, no unsafe tool call or reply.
+
+    fail_at: How severe a finding must be to fail the check; others are only noted.
+    expected: A text that the reply may contain whatever it looks like.
+    prompts: Instructions of the agent that it must not reveal.
+    secrets: Values that it must not reveal.
+    allowed_tools: All tools that the agent may call; any tool, if left out.
+    """
+    return _build("safety", locals())
+
+
+def script(
+    use: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **common: Unpack[Common],
+) -> AssertionDict:
+    """A Python function of the project agrees. It gets `output`, `input`, `metadata` and `transcript` by parameter name.
+
+    use: The function: `scripts:module.function`.
+    metadata: Metadata of the call. Another spelling of `options.metadata`.
+    options: Options of the call, with `metadata` among them.
+    """
+    return _build("script", locals(), "use")
+
+
+def judge(
     criteria: str | None = None,
     *,
-    use: str | None = None,
     min_score: float | None = None,
+    use: str | None = None,
     votes: int | None = None,
     metadata: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **common: Unpack[Common],
 ) -> AssertionDict:
-    """A judge says that the criteria hold: `agent_says("The reply is polite")`. Without `use`, the built-in judge does."""
-    asked = _given(use=use, criteria=criteria, min_score=min_score, votes=votes, metadata=metadata)
-    return {"type": "agent", **asked}
+    """A judge says that the criteria hold. The built-in judge has to quote what its verdict rests on.
+
+    criteria: What must hold, in words.
+    min_score: The lowest `score` with which the judge's `passed` counts.
+    use: The judge: an agent of the config, as `agents:name`.
+    votes: How often the judge is asked; the majority decides.
+    metadata: Metadata of the call. Another spelling of `options.metadata`.
+    options: Options of the call, with `metadata` among them.
+    """
+    return _build("judge", locals())
 
 
 def rubric(
     *criteria: str | Mapping[str, Any],
-    use: str | None = None,
     min_score: float | None = None,
+    use: str | None = None,
     votes: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **common: Unpack[Common],
 ) -> AssertionDict:
-    """Weighted criteria, each judged by itself: `rubric("polite", {"criterion": "correct", "weight": 3}, min_score=0.8)`."""
-    return {"type": "rubric", "criteria": list(criteria), **_given(use=use, min_score=min_score, votes=votes)}
+    """Weighted criteria, each judged separately. Passes when the share that holds, by weight, reaches `min_score`.
+
+    criteria: The criteria: texts, or objects with `criterion` and `weight`.
+    min_score: The lowest share of the weight that must hold.
+    use: The judge: an agent of the config, as `agents:name`.
+    votes: How often the judge is asked; the majority decides.
+    metadata: Metadata of the call. Another spelling of `options.metadata`.
+    options: Options of the call, with `metadata` among them.
+    """
+    return _build("rubric", locals(), "criteria")
 
 
-def all_of(*assertions: Mapping[str, Any]) -> AssertionDict:
-    """Every one of these holds."""
-    return {"type": "all", "assertions": list(assertions)}
+def all_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
+    """All of these assertions pass.
+
+    assertions: The assertions: a list, or a single one.
+    """
+    return _build("all", locals(), "assertions")
 
 
-def any_of(*assertions: Mapping[str, Any]) -> AssertionDict:
-    """At least one of these holds."""
-    return {"type": "any", "assertions": list(assertions)}
+def any_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
+    """At least one of these assertions passes.
+
+    assertions: The assertions: a list, or a single one.
+    """
+    return _build("any", locals(), "assertions")
 
 
-def not_(assertion: Mapping[str, Any]) -> AssertionDict:
-    """This does not hold. What cannot be evaluated stays an error."""
-    return {"type": "not", "assertion": assertion}
+def not_(assertion: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
+    """The assertion does not pass. An error stays an error.
+
+    assertion: The assertion.
+    """
+    return _build("not", locals(), "assertion")
 
 
-def build_assertion(
-    assertion: Mapping[str, Any],
-    folder: str,
-    roots: Sequence[str] = (),
-    *,
-    on: TextScope = "reply",
-    scope: TurnScope = "turn",
-) -> Assertion:
-    """The claim behind an assertion, checked like one of a file. Raises BadInput with all that is wrong with it."""
-    try:
-        written = codec.to_definition(assertion)
-    except (TypeError, ValueError) as wrong:
-        raise BadInput.of(f"{assertion!r} cannot stand in a suite: {wrong}") from wrong
-    found = find_violations("native", {"id": "expect", "input": "", "assertions": [written]})
-    problems = list(dict.fromkeys(_problem(c.path[2:], c.message) for c in found))
-    if not problems:
-        builder = AssertionBuilder(folder, (*roots, folder))
-        assertions = builder.build_all(
-            written, (), lambda at, what, _key: problems.append(_problem(at, what)), on=on, over=scope
-        )
-        if assertions:
-            return assertions[0]
-    raise BadInput(*problems)
-
-
-def _problem(at: KeyPath, what: str) -> Problem:
-    return Problem("", 0, format_key_path(at), what)
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _names(name: str | Sequence[str]) -> str | list[str]:
-    return name if isinstance(name, str) else list(name)
+def _build(type_: str, arguments: dict[str, Any], *required: str) -> AssertionDict:
+    """The assertion, without options that are not given."""
+    common = arguments.pop("common")
+    fields = {key: value for key, value in arguments.items() if value is not None or key in required}
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
+    return {"type": type_, **{key: value for key, value in values.items() if value is not UNSET}, **common}

@@ -1,21 +1,21 @@
 """Every error that Viva raises on purpose.
 
     VivaError
-    ├── BadInput          the user's files, flags or config are wrong: exit 4, before anything runs
-    ├── TrialFault        ends one trial; `fault` says whose it is
-    │   ├── AgentFailed       the agent under test raised, returned rubbish, timed out      failed, agent
-    │   ├── Unreachable       it could not be reached, or its provider failed after retries  error, infra
-    │   │   └── NotSent           and no byte of the request had left: it can be sent again without harm
-    │   ├── NotRecorded       a replay needs a reply that its cassette does not hold          error, infra
-    │   ├── HelperFailed      a simulator, judge or generator broke                          error, that helper
-    │   ├── Undecidable       the evidence fits two                                          error, undetermined
-    │   └── TrialOver         whatever was going on in the trial, nobody makes a verdict of it
-    │       ├── Skipped           it cannot be held here, and that is no failure                skipped
-    │       └── CutOff            a replayed call that had been cut off when it was recorded    as the time limit says
-    ├── CheckBroken       a check that cannot be evaluated: the verdict is an error, never a pass or a failure
-    └── RunStopped        the run cannot go on (journal not writable, budget spent); what is done is kept
+    ├── BadInput          a file, flag or the config is wrong: exit 4, before anything runs
+    ├── TrialFault        ends one trial; `fault` says what caused it                   the trial's outcome
+    │   ├── AgentFailed       the agent under test raised, returned garbage or timed out    failed, agent
+    │   ├── Unreachable       the agent cannot be reached, or its provider still fails      error, infra
+    │   │   └── ConnectFailed     no byte was sent, so the request can be sent again
+    │   ├── NotRecorded       a replay needs a reply that the cassette does not have        error, infra
+    │   ├── HelperFailed      a simulator, judge or generator failed                        error, that helper
+    │   ├── Undetermined      the cause is not known                                        error, undetermined
+    │   └── TrialEnd          ends the trial at once; checks and helpers let it pass
+    │       ├── Skipped           the trial cannot run here, which is no failure              skipped
+    │       └── CallCutOff        replay of a call that a time limit cut off                  as the time limit says
+    ├── CheckError        a check cannot be evaluated: its verdict is an error
+    └── RunStopped        the run cannot continue (journal not writable, budget spent); finished trials are kept
 
-Errors carry fields; whoever shows them makes the words. Anything else that escapes is our own bug: traceback, exit 3.
+Errors carry fields; reporters make the text. Any other exception that escapes is a bug of Viva: traceback, exit 3.
 """
 
 import re
@@ -25,12 +25,11 @@ from typing import Literal
 Fault = Literal["agent", "simulator", "judge", "infra", "undetermined"]
 Role = Literal["agent", "simulator", "judge", "generator", "reporter"]
 
-
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
 def to_valid_text(text: str) -> str:
-    r"""A text that can be written anywhere: a plain string, in which a lone surrogate appears as `\ud800`."""
+    r"""Return `text` as a plain string that can be encoded: a lone surrogate becomes `\ud800`."""
     try:
         text = str.__str__(text)
         text.encode()
@@ -40,12 +39,12 @@ def to_valid_text(text: str) -> str:
 
 
 class VivaError(Exception):
-    """The root: catch this to catch all that Viva raises on purpose."""
+    """The base of all errors that Viva raises on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a file, a flag or the config, and where."""
+    """One mistake in a file, a flag or the config, with its place."""
 
     file: str
     line: int
@@ -57,7 +56,7 @@ class Problem:
 
     @property
     def _order(self) -> tuple[str, int, list[tuple[int, str]], str]:
-        """By place; `[2]` stands before `[10]`."""
+        """Sort key: by place, with `[2]` before `[10]`."""
         parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(self.path)]
         return self.file, self.line, parts, self.message
 
@@ -66,8 +65,8 @@ class Problem:
         return place + (f"{self.path}: " if self.path else "") + self.message
 
 
-class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would add nothing
-    """All problems found before anything ran."""
+class BadInput(VivaError):  # noqa: N818 -- users read the name; "Error" adds nothing
+    """All problems of the input, found before anything runs."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__(*problems)
@@ -75,7 +74,7 @@ class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would a
 
     @classmethod
     def of(cls, message: str, file: str = "", line: int = 0, path: str = "") -> "BadInput":
-        """One problem."""
+        """An error with one problem."""
         return cls(Problem(file, line, path, message))
 
     def __str__(self) -> str:
@@ -83,37 +82,35 @@ class BadInput(VivaError):  # noqa: N818 -- the word users read; "Error" would a
 
 
 class TrialFault(VivaError):  # noqa: N818 -- see BadInput
-    """Ends one trial. `said` is the text of the report's `error`. One that is `deterministic` would come again: the trial is
-    not retried.
-    """
+    """Ends one trial. `message` becomes the report's `error`. A `deterministic` fault would happen again, so it is not retried."""
 
     fault: Fault = "undetermined"
 
     def __init__(self, message: str, *, deterministic: bool = False) -> None:
-        message = to_valid_text(message)  # it may quote anybody
+        message = to_valid_text(message)  # it may quote text of an agent
         super().__init__(message)
         self.message = message
         self.deterministic = deterministic
 
 
 class AgentFailed(TrialFault):
-    """The agent under test broke: its failure."""
+    """The agent under test failed."""
 
     fault: Fault = "agent"
 
 
 class Unreachable(TrialFault):
-    """Nobody answered, or the provider behind the agent failed: not the agent's failure."""
+    """No answer came, or the provider behind the agent failed: not the agent's failure."""
 
     fault: Fault = "infra"
 
 
 class ConnectFailed(Unreachable):
-    """No connection came about, so the other side cannot have acted on anything."""
+    """No connection was made, so the server cannot have acted on the request."""
 
 
 class NotRecorded(TrialFault):
-    """A replay needs a reply that its cassette does not hold. Nobody is to blame, and a second try finds no more."""
+    """A replay needs a reply that its cassette does not have. A retry cannot help."""
 
     fault: Fault = "infra"
 
@@ -122,7 +119,7 @@ class NotRecorded(TrialFault):
 
 
 class HelperFailed(TrialFault):
-    """A helper broke. The agent is not to blame."""
+    """A helper failed: not the agent's failure."""
 
     def __init__(self, role: Role, message: str, *, deterministic: bool = False) -> None:
         super().__init__(message, deterministic=deterministic)
@@ -131,19 +128,19 @@ class HelperFailed(TrialFault):
 
 
 class Undetermined(TrialFault):
-    """What happened fits more than one culprit."""
+    """The trial failed, and the cause is not known."""
 
 
 class TrialEnd(TrialFault):
-    """Ends the trial from wherever it is raised: no check takes it for a broken one, no helper is blamed for it."""
+    """Ends the trial from wherever it is raised: no check or helper turns it into an error of its own."""
 
 
 class Skipped(TrialEnd):
-    """The trial is left out, for a reason."""
+    """The trial is skipped, for the reason in `message`."""
 
 
 class CallCutOff(TrialEnd):
-    """A time limit had cut this call off when it was recorded, after `elapsed_ms`."""
+    """The replayed call was cut off by a time limit when it was recorded, after `elapsed_ms`."""
 
     def __init__(self, elapsed_ms: float) -> None:
         super().__init__(f"cut off after {elapsed_ms:.0f} ms")
@@ -151,7 +148,7 @@ class CallCutOff(TrialEnd):
 
 
 class CheckError(VivaError):
-    """A check that cannot be evaluated, whose fault that is, and whether the same would happen again (`deterministic`)."""
+    """A check cannot be evaluated. `fault` says why; a `deterministic` error would happen again."""
 
     def __init__(self, message: str, *, fault: Fault = "undetermined", deterministic: bool = False) -> None:
         super().__init__(message)
@@ -160,7 +157,7 @@ class CheckError(VivaError):
 
 
 class RunStopped(VivaError):  # noqa: N818 -- see BadInput
-    """The run cannot go on."""
+    """The run cannot continue."""
 
     def __init__(self, reason: str, *, is_budget: bool = False) -> None:
         super().__init__(reason)

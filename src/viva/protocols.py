@@ -1,7 +1,7 @@
-"""Every seam of Viva, each with one sentence. Read this first.
+"""Every seam of Viva, with one sentence each. Read this first.
 
-The engine knows these and nothing else: no format, no provider, no file. A component is a frozen struct whose fields
-are what the user writes; `catalog` finds it by its name.
+The engine knows these and nothing else: no format, no provider, no file. A component is a frozen struct whose fields are
+what the user writes; `catalog` finds it by name.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -22,10 +22,11 @@ from viva.state.trial_state import CheckContext, TrialState
 
 T = TypeVar("T")
 Meter = Callable[[ModelCall], None]
+"""Is called with every model call, also of replies that are cut off later."""
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request that is ready to go. With `once`, who gets it may act on it: it is never sent again after it may have arrived."""
+    """An HTTP request. With `never_resend` it is not sent again once it may have arrived, since the server may act on it."""
 
     url: str
     body: bytes = b""
@@ -37,7 +38,7 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True):
-    """An HTTP answer, whole. Headers are looked up by their names in lower case."""
+    """A whole HTTP response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,19 +46,19 @@ class Response(Struct, frozen=True):
 
 
 class Transport(Protocol):
-    """Sends one HTTP request: answers, or raises Unreachable; a cancelled call closes its connection."""
+    """Sends an HTTP request and returns the response, or raises Unreachable; a cancelled call closes its connection."""
 
     async def request(self, request: Request) -> Response: ...
 
     def stream(self, request: Request) -> AbstractAsyncContextManager["StreamingResponse"]:
-        """The same, with the body as it comes."""
+        """The same, with the body in chunks as they arrive."""
         ...
 
     async def close(self) -> None: ...
 
 
 class StreamingResponse(Protocol):
-    """An HTTP answer whose body is still coming."""
+    """An HTTP response whose body is still arriving."""
 
     status: int
     headers: Mapping[str, str]
@@ -66,7 +67,7 @@ class StreamingResponse(Protocol):
 
 
 class Workspace(Protocol):
-    """The folder that an agent works in during one trial, with a private HOME and TMPDIR beside it. Whoever opened it cleans up."""
+    """The folder of an agent during one trial, with a private HOME and TMPDIR beside it. Its factory cleans it up."""
 
     @property
     def path(self) -> str:
@@ -75,17 +76,17 @@ class Workspace(Protocol):
 
     @property
     def home(self) -> str:
-        """A HOME of its own, so that nobody's sessions and settings are read or written."""
+        """A private HOME, so that no sessions or settings of the host are read or written."""
         ...
 
     @property
     def tmp(self) -> str:
-        """A TMPDIR of its own, removed with it."""
+        """A private TMPDIR, removed with the workspace."""
         ...
 
     @property
     def link_targets(self) -> Sequence[str]:
-        """Where the case's own links lead to, outside of the folder."""
+        """The targets of the case's own links, outside of the folder."""
         ...
 
     @property
@@ -94,55 +95,64 @@ class Workspace(Protocol):
         ...
 
     def sandbox_command(self, argv: Sequence[str]) -> list[str]:
-        """The command, inside of the sandbox if there is one."""
+        """The command, wrapped in the sandbox if there is one."""
         ...
 
     def resolve_inside(self, path: str) -> str | None:
-        """Where a path of a check really is; None if it leaves the folder and what the case's own links lead to."""
+        """The real path of a file; None if it is outside of the folder and of the targets of the case's own links."""
         ...
 
     async def take_snapshot(self) -> Any:
-        """How all files stand now, to compare with later."""
+        """The state of all files now, for `changes_since` and `files_since`."""
         ...
 
     async def changes_since(self, since: Any) -> tuple[FileChange, ...]:
-        """What was added, changed and removed since then, with text differences."""
+        """The files added, changed and removed since a snapshot, with text differences."""
         ...
 
     async def files_since(self, since: Any) -> tuple[FileImage, ...]:
-        """The same, as whole files, for a cassette."""
+        """The same as whole files, for a cassette."""
         ...
 
     async def restore_files(self, images: Sequence[FileImage], changes: Sequence[FileChange] | None = None) -> None:
-        """Makes the files so, as a replay needs it. What was `told` of it then, `changes` tells once more."""
+        """Writes the files of a recorded turn. `changes_since` then returns the recorded `changes`."""
         ...
 
     async def warnings(self) -> list[str]:
-        """What somebody should know in the end: files of the host that were changed through a link, and the like."""
+        """Warnings for the report, such as files of the host that were changed through a link."""
         ...
 
     def keep(self) -> None:
-        """Leaves the folder where it is when the trial is over, for people to look at."""
+        """Keeps the folder after the trial, for inspection."""
         ...
 
     @property
     def is_kept(self) -> bool:
-        """Will it be there when the trial is over?"""
+        """Does the folder stay after the trial?"""
         ...
 
 
 WorkspaceFactory = Callable[[WorkspaceSpec, Key], AbstractAsyncContextManager[Workspace]]
-"""Makes a workspace for a trial, and cleans it up afterwards; raises a TrialFault where that cannot be done."""
+"""Creates a workspace for a trial and cleans it up afterwards; raises a TrialFault if it cannot."""
+
+
+class WorkspaceSource(Protocol):
+    """Where the trials of a run get their workspaces from."""
+
+    @property
+    def empty_workspaces(self) -> WorkspaceFactory:
+        """Creates an empty workspace for an agent that runs commands outside of a case's own workspace."""
+        ...
+
+    def open_workspace(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]: ...
 
 
 class SessionContext(Struct, kw_only=True):
-    """What an agent needs to know to open a session. `meter` wants to hear of every model call, even of one cut off later.
+    """What an agent needs to open a session.
 
-    `progress` is where the agent writes what is known of a call that is running: it is read when the call fails or is cut off.
-
-    `spare_workspaces` makes an empty workspace for an agent that runs commands and is given none. `conversation` is there
-    for helpers: all that was said so far in the talk that they help with; the first `prior`
-    messages of it came before its first turn.
+    The agent writes the state of its running call into `progress`; the engine reads it when the call fails or is cut off.
+    `empty_workspaces` creates a workspace for an agent that runs commands and has none. For helpers, `conversation`
+    returns the messages of the trial so far; the first `prior_count` of them came before the first turn.
     """
 
     key: Key
@@ -161,7 +171,7 @@ class SessionContext(Struct, kw_only=True):
 
 
 class AgentSession(Protocol):
-    """One conversation with an agent: it keeps the history, so each call sends only what is new."""
+    """One conversation with an agent. It keeps the history, so each call sends only what is new."""
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         """The reply to one message."""
@@ -169,72 +179,87 @@ class AgentSession(Protocol):
 
 
 class Agent(Protocol):
-    """Anything that answers: opens a session for each conversation, and says which fixtures it takes."""
+    """Anything that replies: opens a session for each conversation."""
 
     @property
     def provides(self) -> frozenset[Feature]:
-        """Which fixtures it takes: tool_stubs, memory, workspace."""
+        """The fixtures it supports: tool_stubs, memory, workspace."""
         ...
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
-        """A session, for as long as the conversation lasts."""
+        """A session, open for as long as the conversation lasts."""
         ...
 
 
-class User(Protocol):
-    """Who speaks: a generator of utterances, which sees the talk grow; the `lines` that it surely says are known before.
+class NamedAgent(Protocol):
+    """An agent with its name and the options that the config gives it."""
 
-    A fault of the agent is raised where the utterance was yielded; unless it is caught there, it ends the talk.
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def agent(self) -> Agent: ...
+
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+
+class User(Protocol):
+    """Speaks in a conversation: a generator of messages that sees the state of the trial.
+
+    A fault of the agent is raised at the `yield` of the message; a user that does not catch it ends the conversation.
     """
 
     @property
-    def planned_messages(self) -> Sequence[UserMessage]: ...
+    def planned_messages(self) -> Sequence[UserMessage]:
+        """The messages that are known before the conversation starts."""
+        ...
 
     @property
     def simulator(self) -> str | None:
-        """Which agent speaks for the user, if one does."""
+        """The agent that plays the user, if one does."""
         ...
 
     def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]: ...
 
 
 class Check(Protocol):
-    """What can be asked of a turn or a transcript; `costly` ones call a model. Raises CheckBroken when it cannot be evaluated."""
+    """Tests a turn or a transcript; a `costly` one calls a model. Raises CheckError if it cannot be evaluated."""
 
     @property
     def costly(self) -> bool: ...
 
     @property
     def label(self) -> str:
-        """How a report names this check: `contains "submitted"`."""
+        """The name of this check in reports: `contains "submitted"`."""
         ...
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]: ...
 
 
 class HelperSession(Protocol):
-    """A simulator or judge that is being asked: `parse` makes what we need of its reply, or raises ValueError with what is wrong.
-
-    One that `may_repeat` itself is played by rules or a script, not by a model. One that `must_quote` has to show what
-    its verdict rests on.
-    """
+    """A session with a simulator or judge. `parse` turns its reply into a value, or raises ValueError with the reason."""
 
     @property
-    def may_repeat(self) -> bool: ...
+    def may_repeat(self) -> bool:
+        """May it repeat itself? True for rules and scripts, which are no models."""
+        ...
 
     @property
-    def must_quote(self) -> bool: ...
+    def must_quote(self) -> bool:
+        """Must it quote the evidence for its verdict?"""
+        ...
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What it is told each time: the words of the config, the case and the assertion together."""
+        """What it gets with every message: the metadata of the config, the case and the assertion, merged."""
         ...
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T: ...
 
 
 class Helpers(Protocol):
-    """The only way to a simulator, judge, generator or reporter, so that a time-out is charged to the one who hung."""
+    """The only way to a simulator, judge, generator or reporter, so that a timeout is charged to the helper that hung."""
 
     def open(
         self,
@@ -246,24 +271,54 @@ class Helpers(Protocol):
 
 
 class Hooks(Protocol):
-    """What the user's own code does around a trial. `before` sets `talk.set_up` and variables, or raises a TrialFault.
+    """The user's code around a trial."""
 
-    `after` sees the result of a trial whose `before` went well, and returns what went wrong with itself, if anything did.
-    """
+    async def before(self, state: TrialState) -> None:
+        """Sets `state.before_result` and variables, or raises a TrialFault."""
+        ...
 
-    async def before(self, state: TrialState) -> None: ...
+    async def after(self, state: TrialState, record: TrialRecord) -> str | None:
+        """Gets the record of a trial whose `before` succeeded; returns what went wrong in the hook itself, if anything."""
+        ...
 
-    async def after(self, state: TrialState, record: TrialRecord) -> str | None: ...
+
+class Redactor(Protocol):
+    """Removes secrets from what a run stores and shows."""
+
+    def redact(self, value: T) -> T: ...
+
+    def redact_text(self, text: str) -> str: ...
+
+
+class CassetteInfo(Protocol):
+    """What the cassette of a run knows of its trials."""
+
+    @property
+    def is_active(self) -> bool:
+        """Does the run record or replay?"""
+        ...
+
+    def get_recorded_duration(self, key: Key) -> float | None:
+        """How long a replayed trial took when it was recorded, in ms."""
+        ...
+
+    def may_retry(self, key: Key) -> bool:
+        """May a trial that ended in an error be retried? A replay retries only what the recorded run retried."""
+        ...
+
+    def explain_live_call(self, key: Key) -> str | None:
+        """Why a replayed trial called the real agent, if it did."""
+        ...
 
 
 class Clock(Protocol):
-    """The case's time limit; it can stand still while a person thinks."""
+    """The time limit of a case; it can be paused while a person thinks."""
 
     def pause(self) -> AbstractAsyncContextManager[None]: ...
 
 
 class PersonQuestion(Struct, frozen=True):
-    """What shall the user say next? `proposed` is what would be said; where nothing is, `simulator` may be asked for it."""
+    """Asks a person for the next message: accept the `proposed` one, or let the `simulator` propose one."""
 
     state: TrialState
     proposed: UserMessage | None = None
@@ -271,8 +326,8 @@ class PersonQuestion(Struct, frozen=True):
 
 
 class PersonChoice(Struct, frozen=True):
-    """What a person wants: the proposed line said, `text` said instead, the simulator asked, the talk saved in the file
-    `text`, or an end of it.
+    """A person's decision: accept the proposed message, say `text` instead, ask the simulator, save the conversation to the
+    file `text`, or stop.
     """
 
     action: Literal["accept", "say", "simulate", "save", "stop"]
@@ -280,17 +335,17 @@ class PersonChoice(Struct, frozen=True):
 
 
 class PersonPrompt(Protocol):
-    """How a person is asked: shows the agent's hint and the line that would be said, and hears what the person wants."""
+    """Shows a person the agent's hint and the proposed message, and returns the person's choice."""
 
     async def ask(self, question: PersonQuestion) -> PersonChoice: ...
 
     def show_notice(self, text: str) -> None:
-        """Something that the person should know now."""
+        """Shows a message that needs no answer."""
         ...
 
 
 class Sink(Protocol):
-    """Listens to a run. `live` ones also want each turn as it happens."""
+    """Receives the events of a run. A `live` sink also gets each turn as it happens."""
 
     @property
     def live(self) -> bool: ...
@@ -299,13 +354,13 @@ class Sink(Protocol):
 
 
 class EventStore(Protocol):
-    """Keeps events before anybody hears of them. Where it cannot, the run ends: RunStopped."""
+    """Stores events before any sink gets them. If it cannot, it raises RunStopped."""
 
     def append(self, *events: Event) -> None: ...
 
 
 class PlannedTrial(Struct, frozen=True):
-    """A trial that is due: which case, which repeat of how many, and its place in the input."""
+    """A trial to run: its case, its number of `total` trials of that case, and its place in the input."""
 
     case: Case
     index: int
@@ -314,7 +369,7 @@ class PlannedTrial(Struct, frozen=True):
 
 
 class Executor(Protocol):
-    """Does the work of many trials somewhere, some at once; `stop` cancels those that are running."""
+    """Runs many trials, several at a time; `stop` cancels those that are running."""
 
     async def run(
         self, trials: AsyncIterator[PlannedTrial], work: Callable[[PlannedTrial], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""The command line as a process of its own."""
+"""Fixtures of the acceptance tests: most run `viva` in this process, those marked `process` as a real one."""
 
 import signal
 import subprocess
@@ -9,24 +9,25 @@ from pathlib import Path
 import pytest
 
 from browsing import CHROMIUM
-from project import Ended, Project
+from project import Ended, InProcessProject, Project
 from real_clis import search_path
 
 collect_ignore_glob = [] if CHROMIUM else ["test_viewer_pages*.py", "test_report_page*.py"]
 collect_ignore_glob += [
     f"test_{name}_cli*.py" for name in ("gemini", "qwen", "opencode", "codex") if not search_path(name)
 ]
-"""Without a browser or the CLIs they cannot be run; `tests/conftest.py` says so."""
+"""They need a browser or the CLIs; `tests/conftest.py` reports if these are missing."""
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
+def project(tmp_path: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Project:
+    """A project that runs `viva` in this process, or as a real one if the test is marked with `process`."""
+    return Project(tmp_path) if request.node.get_closest_marker("process") else InProcessProject(tmp_path, capfd)
 
 
 @pytest.fixture
 def interrupted(project: Project) -> Callable[..., Ended]:
-    """Runs a command until it has printed some text, and then sends it Ctrl-C."""
+    """Run a command until it prints some text, then send it Ctrl-C."""
 
     def run(until: str, *arguments: str, times: int = 1, number: int = signal.SIGINT) -> Ended:
         process = project.start("test", *arguments)
@@ -38,7 +39,7 @@ def interrupted(project: Project) -> Callable[..., Ended]:
             seen += line
         process.send_signal(number)
         for _ in range(times - 1):
-            with suppress(subprocess.TimeoutExpired):  # one that comes too soon after another is not heard
+            with suppress(subprocess.TimeoutExpired):  # a signal too soon after another one is lost
                 process.wait(timeout=0.3)
             process.send_signal(number)
         try:

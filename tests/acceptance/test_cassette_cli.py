@@ -196,11 +196,13 @@ def test_a_change_is_shown_where_it_is(project: Project, server: OpenAIServer):
 
     project.suite(state | {"turns": [state["turns"][0], {"input": "three"}], "final_assertions": [judge]})
     said = divergence()
-    assert said.startswith("not in the cassette: case 't', trial 1, turn 2: the agent 'shop' was sent something else: ")
+    assert said.startswith(
+        "not in the cassette: case 't', trial 1, turn 2: the request to the agent 'shop' has changed: "
+    )
     assert said.endswith('message.content: "two" when recorded, "three" now')
     project.suite(state | {"final_assertions": [judge | {"criteria": "It is polite"}]})
     said = divergence()
-    assert "turn 2: the judge 'viva.validator' was sent something else" in said
+    assert "turn 2: the request to the judge 'viva.validator' has changed" in said
     assert 'options.metadata.criteria: "It is about an order" when recorded, "It is polite" now' in said
     project.suite(state | {"final_assertions": [judge]})
     project.write("system.txt", "You sell nothing.")
@@ -278,7 +280,7 @@ def test_a_missing_reply_is_not_tried_again_and_keeps_the_turns_that_were_there(
     _, (record,) = project.report("-n", "shop", "--replay", "c.cassette")
     assert (record["status"], record["fault"], record["attempt"]) == ("error", "infra", 1)
     assert (record["total_turns"], len(record["turns"])) == (1, 1)
-    assert "turn 2: the simulator 'viva.simulator' was not asked here" in record["error"]
+    assert "turn 2: the recorded conversation with the simulator 'viva.simulator' ended" in record["error"]
     assert "ended after turn 1" in record["error"]
 
 
@@ -357,7 +359,7 @@ def test_what_was_asked_live_in_a_replay_is_said_in_the_report(project: Project,
     _, (record,) = project.report("-n", "shop", "--replay", "c.cassette", "--replay-missing", "live")
     assert record["status"] == "passed"
     (warning,) = record["warnings"]
-    assert warning.startswith("asked live: case 'old', trial 1, turn 1: the agent 'shop' has changed")
+    assert warning.startswith("called live: case 'old', trial 1, turn 1: the agent 'shop' has changed")
 
 
 def test_no_secret_reaches_a_cassette(project: Project, server: OpenAIServer):
@@ -382,7 +384,7 @@ def test_a_bad_start_leaves_an_old_cassette_alone(project: Project):
     ("flags", "said"),
     [
         (("--record", "a", "--replay", "suite.jsonl"), "cannot both be meant"),
-        (("--replay", "suite.jsonl"), "suite.jsonl:1: is no line of a cassette"),
+        (("--replay", "suite.jsonl"), "suite.jsonl:1: is not a line of a cassette"),
         (("--replay", "absent"), "does not exist"),
         (("--record", "absent/c"), "cannot be written"),
     ],

@@ -79,7 +79,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def raw(*pieces: bytes, head: str = "") -> StubResponse:
     lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", head]
-    return StubResponse(raw=("\r\n".join([*lines, "", ""]).encode(), *pieces), close="unsaid")
+    return StubResponse(raw=("\r\n".join([*lines, "", ""]).encode(), *pieces), close="silent")
 
 
 def misbehave(how: str, valid: bytes) -> StubResponse:
@@ -126,7 +126,7 @@ def misbehave(how: str, valid: bytes) -> StubResponse:
         case "a drip that never ends":
             return StubResponse(chunks=(half, valid), headers=JSON, hold="amid_body")
         case "no HTTP":
-            return StubResponse(raw=(b"\x00\xff" * 100,), close="unsaid")
+            return StubResponse(raw=(b"\x00\xff" * 100,), close="silent")
         case "gzip that is none":
             return StubResponse(body=valid, headers={**JSON, "Content-Encoding": "gzip"})
         case _:

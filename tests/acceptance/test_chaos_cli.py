@@ -113,7 +113,7 @@ else:
 INSIDE = """
 import json, os, subprocess, sys
 from pathlib import Path
-from viva.workspace.processes import marked
+from viva.workspace.processes import find_trial_processes
 
 code = subprocess.run([sys.executable, "-m", "viva", *sys.argv[1:]], check=False).returncode
 mine = os.getpid()

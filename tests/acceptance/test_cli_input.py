@@ -85,7 +85,7 @@ def test_standard_input_is_checked_like_a_file(project: Project):
     assert ended.code == 4  # N2
     assert ended.err.splitlines() == [
         "-:1: $: unknown key 'inptu'; did you mean 'input'?",
-        "-:3: is not JSON: what begins here has no end",
+        "-:3: is not JSON: the value that starts here does not end",
     ]
     assert project.test("-i", "-", input="").code == 4
 
@@ -137,9 +137,9 @@ UNUSABLE: dict[str, tuple[bytes, str]] = {
     "empty.jsonl": (b"", "1: holds no cases"),
     "empty.yaml": (b"# nothing\n", "1: holds no cases"),
     "list.jsonl": (b'["id", "a"]\n', "1: $: is an array; should be an object"),
-    "nul.jsonl": (b'{"id": "a", "input": "x\x00"}\n', "1: holds a NUL character"),
+    "nul.jsonl": (b'{"id": "a", "input": "x\x00"}\n', "1: contains a NUL character"),
     "nul.yaml": (b"- id: a\n  input: x\x00\n", "2: is not YAML: "),
-    "open.jsonl": (b'\n{"id": "a",\n"input": "x"\n', "2: is not JSON: what begins here has no end"),
+    "open.jsonl": (b'\n{"id": "a",\n"input": "x"\n', "2: is not JSON: the value that starts here does not end"),
     "text.jsonl": (b"Dear Sir,\n", "1: is not JSON"),
     "twice.jsonl": (
         b'{"id": "a", "input": "x"}\n\n{"id": "a", "input": "y"}\n',

@@ -21,7 +21,7 @@ def peak_bytes(folder: Path, name: str, count: int) -> int:
         [sys.executable, "-c", MEASURED, name], cwd=folder, capture_output=True, text=True, timeout=120, check=True
     )
     said, peak = done.stdout.splitlines()
-    assert said == f"{count} case{'s' if count > 1 else ''} in 1 file: nothing is wrong"
+    assert said == f"{count} case{'s' if count > 1 else ''} in 1 file: no problems"
     return int(peak)
 
 

@@ -43,5 +43,5 @@ def test_what_it_denies_is_not_done_and_the_agent_waits(run_context: RunContext)
     (turn,) = record["turns"]
     assert (turn["awaiting_input"], turn["awaiting_reason"]) == (True, "protocol_state")  # N22
     assert turn["input_hint"] == "Writing to notes.txt"
-    assert [call["error"] for call in turn["tool_calls"]] == ["the permission that it asked for was denied"]
+    assert [call["error"] for call in turn["tool_calls"]] == ["permission denied"]
     assert "files" not in turn

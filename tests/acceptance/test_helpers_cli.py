@@ -322,7 +322,7 @@ def test_a_budget_that_does_not_see_every_call_says_so_once(
     ended = project.test("--max-cost", "1", agent="python:./agent.py:loop")
     assert ended.code == 0, ended
     assert ended.out.count(warning) == 1
-    assert "Cost: 2 calls of unknown price" in ended.out
+    assert "Cost: 2 calls without a price" in ended.out
     assert warning not in project.test(agent="python:./agent.py:loop").out
 
 
@@ -443,7 +443,7 @@ def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(
         (StubResponse(status=529), "529"),
         (StubResponse(status=400, body=b'{"error":{"message":"too long"}}'), "400 Bad Request: too long"),
         (StubResponse(cut="before"), "closed the connection"),
-        (StubResponse(body=b"<html>"), "the answer is no JSON"),
+        (StubResponse(body=b"<html>"), "the answer is not JSON"),
     ],
 )
 def test_a_judge_that_breaks_is_no_failure_of_the_agent(
@@ -633,7 +633,7 @@ def test_an_unknown_variable_is_found_before_anything_runs(
     project.suite(judged({**POLITE, "use": "agents:strict"}))
     ended = project.test()
     assert ended.code == 4, ended
-    assert re.search(r"strict\.md:2: uses \{\{criterion\}\}, which nobody sets.*\(agent 'strict'\)", ended.err)
+    assert re.search(r"strict\.md:2: uses \{\{criterion\}\}, which is not set.*\(agent 'strict'\)", ended.err)
     assert helpers.asked == {}
 
 

@@ -1,4 +1,4 @@
-"""The HTTP surface of a host, endpoint by endpoint and status by status: section 3 of the specification of OpenWOP."""
+"""The HTTP API of a host by endpoint and status: section 3 of the OpenWOP specification."""
 
 import json
 import re
@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from hosting import ACME, ECHO, OTHER, OUTCOMES, READER, SUITE, Client, frames, hosted, types, valid, write_project
+from hosting import (
+    ACME,
+    ECHO,
+    OTHER,
+    OUTCOMES,
+    READER,
+    SUITE,
+    Client,
+    check_schema,
+    event_types,
+    parse_frames,
+    run_host,
+    write_project,
+)
 from viva.host.app import UNSUPPORTED_PATHS
 
 NOOP = {"workflowId": "conformance-noop"}
@@ -19,19 +32,19 @@ NOOP = {"workflowId": "conformance-noop"}
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("host")
     write_project(folder)
-    with hosted(folder) as client:
+    with run_host(folder) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def done(client: Client) -> tuple[str, list[dict[str, Any]]]:
-    """A run that is over, and its events."""
+    """A finished run and its events."""
     run = client.post("/v1/runs", NOOP).json["runId"]
-    return run, client.finished(run)
+    return run, client.wait_for_events(run)
 
 
-def test_discovery_needs_no_key_says_the_truth_and_can_be_cached(client: Client):
-    answer = client.as_(None).get("/.well-known/openwop")
+def test_discovery_is_public_accurate_and_cacheable(client: Client):
+    answer = client.with_token(None).get("/.well-known/openwop")
     assert answer.status == 200
     assert answer.headers["cache-control"]
     document = answer.json
@@ -43,13 +56,13 @@ def test_discovery_needs_no_key_says_the_truth_and_can_be_cached(client: Client)
         assert absent not in document
     for absent in ("deployment", "supported", "roster", "dispatch", "confidenceEscalation"):
         assert absent not in document["agents"]
-    again = client.as_(None).get("/.well-known/openwop", if_none_match=answer.headers["etag"])
+    again = client.with_token(None).get("/.well-known/openwop", if_none_match=answer.headers["etag"])
     assert (again.status, again.headers["etag"]) == (304, answer.headers["etag"])
-    assert client.as_(None).get("/.well-known/openwop", if_none_match='"other"').status == 200
+    assert client.with_token(None).get("/.well-known/openwop", if_none_match='"other"').status == 200
 
 
-def test_the_openapi_document_needs_no_key(client: Client):
-    answer = client.as_(None).get("/v1/openapi.json")
+def test_the_openapi_document_is_public(client: Client):
+    answer = client.with_token(None).get("/v1/openapi.json")
     assert answer.status == 200
     assert re.match(r"3\.[1-9]", answer.json["openapi"])
 
@@ -59,10 +72,10 @@ PATHS = ["/v1/runs/x", "/v1/runs/x/events", "/v1/runs/x/events/poll", "/v1/runs/
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_without_a_valid_key_nothing_else_is_told(client: Client, path: str):
-    """The same for no key, a wrong one, and one that is none."""
-    missing, wrong = client.as_(None).get(path), client.as_("nobodys-token").get(path)
-    basic = client.as_(None).get(path, authorization=f"Basic {ACME}")
+def test_all_other_paths_need_a_valid_token(client: Client, path: str):
+    """The same response for no token, a wrong one, and another scheme."""
+    missing, wrong = client.with_token(None).get(path), client.with_token("nobodys-token").get(path)
+    basic = client.with_token(None).get(path, authorization=f"Basic {ACME}")
     for answer in (missing, wrong, basic):
         assert answer.status == 401
         assert answer.json["error"] == "unauthenticated"
@@ -70,24 +83,24 @@ def test_without_a_valid_key_nothing_else_is_told(client: Client, path: str):
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-def test_creating_needs_a_key_too(client: Client):
-    assert client.as_(None).post("/v1/runs", NOOP).status == 401
-    assert client.as_("hk_not_a_real_key").post("/v1/runs", NOOP).status == 401
+def test_creating_a_run_needs_a_token(client: Client):
+    assert client.with_token(None).post("/v1/runs", NOOP).status == 401
+    assert client.with_token("hk_not_a_real_key").post("/v1/runs", NOOP).status == 401
 
 
 def test_a_noop_workflow_is_created_and_completes(client: Client):
     created = client.post("/v1/runs", NOOP)
     assert created.status == 201
     run = created.json["runId"]
-    events = client.finished(run)
-    assert types(events) == ["run.started", "node.started", "node.completed", "run.completed"]
+    events = client.wait_for_events(run)
+    assert event_types(events) == ["run.started", "node.started", "node.completed", "run.completed"]
     snapshot = client.get(f"/v1/runs/{run}")
     assert (snapshot.status, snapshot.json["status"], snapshot.json["runId"]) == (200, "completed", run)
     assert snapshot.json["owner"]["tenant"] == "acme"
     assert client.get(f"/v1/runs/{run}", if_none_match=snapshot.headers["etag"]).status == 304
 
 
-def test_tags_and_metadata_come_back(client: Client):
+def test_tags_and_metadata_are_returned(client: Client):
     created = client.post("/v1/runs", {**NOOP, "tags": ["a"], "metadata": {"b": 1}, "tenantId": "acme"})
     shown = client.get(f"/v1/runs/{created.json['runId']}").json
     assert (shown["tags"], shown["metadata"]) == (["a"], {"b": 1})
@@ -112,15 +125,15 @@ BAD: list[tuple[Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("body", "field"), BAD)
-def test_a_request_that_cannot_be_meant_is_refused_by_its_place(client: Client, body: Any, field: str | None):
+def test_an_invalid_request_is_refused_with_its_field(client: Client, body: Any, field: str | None):
     refused = client.post("/v1/runs", body)
     assert (refused.status, refused.json["error"]) == (400, "validation_error")
     if field and field != "inputs.input":
         assert refused.json["details"]["field"] == field
 
 
-def test_what_a_key_may_not_do_is_forbidden(client: Client, done: tuple[str, Any]):
-    reader, other = client.as_(READER), client.as_(OTHER)
+def test_a_token_without_scope_is_forbidden(client: Client, done: tuple[str, Any]):
+    reader, other = client.with_token(READER), client.with_token(OTHER)
     run = other.post("/v1/runs", NOOP).json["runId"]
     assert reader.get(f"/v1/runs/{run}").status == 200
     for path, body in (("/v1/runs", NOOP), (f"/v1/runs/{run}/cancel", {}), (f"/v1/runs/{run}/annotations", {"signal": {"kind": "flag"}})):  # fmt: skip
@@ -139,39 +152,39 @@ def test_a_body_that_is_too_long_is_refused(client: Client):
     assert client.post("/v1/runs", b" " * (1024 * 1024 + 1)).status == 413
 
 
-def test_methods_and_paths_that_are_not_there_are_said_in_the_same_envelope(client: Client):
-    assert client.ask("PUT", "/v1/runs", {}).status == 405
+def test_unknown_methods_and_paths_use_the_error_envelope(client: Client):
+    assert client.send("PUT", "/v1/runs", {}).status == 405
     assert client.get("/v1/runs").status == 405
     assert client.get("/v1/nothing").json["error"] == "not_found"
     assert client.get("/v1/runs/").status == 404
 
 
-def test_no_more_runs_are_taken_in_than_can_be_done(tmp_path: Path):
+def test_too_many_unfinished_runs_are_refused(tmp_path: Path):
     write_project(tmp_path, serve="max_unfinished = 1")
-    with hosted(tmp_path) as client:
-        run = client.eval(agent="local.viva.hang").json["runId"]
+    with run_host(tmp_path) as client:
+        run = client.start_eval(agent="local.viva.hang").json["runId"]
         refused = client.post("/v1/runs", NOOP)
         assert (refused.status, refused.json["error"]) == (429, "rate_limited")
         assert int(refused.headers["retry-after"]) * 1000 == refused.json["details"]["retryAfterMs"] > 0
         assert refused.json["details"]["scope"] == "global"
         client.post(f"/v1/runs/{run}/cancel", {})
-        client.finished(run)
+        client.wait_for_events(run)
         assert client.post("/v1/runs", NOOP).status == 201
 
 
 @pytest.mark.parametrize(
     ("capability", "path"), [(name, path) for name, paths in UNSUPPORTED_PATHS.items() for path in paths]
 )
-def test_what_is_not_built_says_so_to_those_who_may_ask(client: Client, capability: str, path: str):
+def test_unsupported_endpoints_answer_501(client: Client, capability: str, path: str):
     filled = re.sub(r"\{[^}]*\}", "x", path)
     for method in ("GET", "POST"):
-        assert client.as_(None).ask(method, filled).status == 401
-        refused = client.ask(method, filled)
+        assert client.with_token(None).send(method, filled).status == 401
+        refused = client.send(method, filled)
         assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")
         assert refused.json["details"] == {"capability": capability}
 
 
-def test_what_a_run_asks_for_and_the_host_has_not_is_refused_not_ignored(client: Client):
+def test_unsupported_fields_of_a_run_are_refused(client: Client):
     for more in (
         {"configurable": {"budget": {"maxCostUsd": 1}}},
         {"callbackUrl": "https://x.example/"},
@@ -181,7 +194,7 @@ def test_what_a_run_asks_for_and_the_host_has_not_is_refused_not_ignored(client:
         assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")
 
 
-def test_the_same_key_and_body_is_done_once(client: Client):
+def test_the_same_key_and_body_creates_one_run(client: Client):
     body = {"workflowId": "conformance-idempotent", "inputs": {"nonce": "a"}}
     first, again = client.post("/v1/runs", body, key="same"), client.post("/v1/runs", body, key="same")
     assert (first.status, again.status) == (201, 201)
@@ -190,7 +203,7 @@ def test_the_same_key_and_body_is_done_once(client: Client):
     assert again.headers["openwop-idempotent-replay"] == "true"
 
 
-def test_the_same_key_with_another_body_is_a_mismatch_that_tells_nothing(client: Client):
+def test_the_same_key_with_another_body_is_a_mismatch(client: Client):
     body = {"workflowId": "conformance-idempotent", "inputs": {"nonce": "a"}}
     assert client.post("/v1/runs", body, key="mismatch").status == 201
     other = client.post("/v1/runs", {**body, "inputs": {"nonce": "b"}}, key="mismatch")
@@ -200,20 +213,20 @@ def test_the_same_key_with_another_body_is_a_mismatch_that_tells_nothing(client:
 
 def test_keys_belong_to_a_tenant_and_an_endpoint(client: Client):
     first = client.post("/v1/runs", NOOP, key="shared").json["runId"]
-    assert client.as_(OTHER).post("/v1/runs", NOOP, key="shared").json["runId"] != first
+    assert client.with_token(OTHER).post("/v1/runs", NOOP, key="shared").json["runId"] != first
     assert client.post(f"/v1/runs/{first}/annotations", {"signal": {"kind": "flag"}}, key="shared").status == 201
 
 
-def test_a_refusal_is_not_kept_under_its_key(client: Client):
+def test_an_error_is_not_stored_under_its_key(client: Client):
     assert client.post("/v1/runs", {"workflowId": "wrong"}, key="fixed").status == 400
-    assert client.as_("nobody").post("/v1/runs", NOOP, key="fixed").status == 401
+    assert client.with_token("nobody").post("/v1/runs", NOOP, key="fixed").status == 401
     assert client.post("/v1/runs", NOOP, key="fixed").status == 201
     assert client.post("/v1/runs", NOOP, key="k" * 256).status == 400
 
 
-def test_ten_at_once_under_one_key_make_one_run(client: Client):
+def test_concurrent_requests_with_one_key_create_one_run(client: Client):
     def create(_: int) -> Any:
-        return client.eval_with_key("ten")
+        return client.start_eval_with_key("ten")
 
     with ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(create, range(10)))
@@ -222,13 +235,13 @@ def test_ten_at_once_under_one_key_make_one_run(client: Client):
     assert [answer.headers["openwop-idempotent-replay"] for answer in answers].count("false") == 1
 
 
-def test_ten_at_once_under_ten_keys_make_ten_runs(client: Client):
+def test_concurrent_requests_with_ten_keys_create_ten_runs(client: Client):
     with ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda at: client.post("/v1/runs", NOOP, key=f"each-{at}"), range(10)))
     assert len({answer.json["runId"] for answer in answers}) == 10
 
 
-def test_annotations_are_made_once_too(client: Client, done: tuple[str, Any]):
+def test_annotations_are_idempotent(client: Client, done: tuple[str, Any]):
     path, body = f"/v1/runs/{done[0]}/annotations", {"signal": {"kind": "label", "label": "once"}}
     first, again = client.post(path, body, key="note"), client.post(path, body, key="note")
     assert first.raw == again.raw
@@ -236,12 +249,12 @@ def test_annotations_are_made_once_too(client: Client, done: tuple[str, Any]):
     assert labels.count("once") == 1
 
 
-def test_the_default_stream_shows_changes_of_state_and_ends_with_the_run(client: Client):
-    run, events = client.evaluated()
-    frames = client.stream(run)
+def test_the_default_stream_has_updates_and_ends_with_the_run(client: Client):
+    run, events = client.run_eval()
+    frames = client.read_stream(run)
     shown = [json.loads(frame["data"]) for frame in frames]
-    assert [frame["event"] for frame in frames] == types(shown)
-    assert types(shown) == [
+    assert [frame["event"] for frame in frames] == event_types(shown)
+    assert event_types(shown) == [
         "run.started",
         "eval.started",
         "eval.scored",
@@ -253,26 +266,26 @@ def test_the_default_stream_shows_changes_of_state_and_ends_with_the_run(client:
     assert all(each in events for each in shown)
 
 
-def test_debug_shows_all_and_messages_nothing(client: Client):
-    run, events = client.evaluated()
-    assert [json.loads(frame["data"]) for frame in client.stream(run, "?streamMode=debug")] == events
-    assert client.stream(run, "?streamMode=messages") == []
-    both = client.stream(run, "?streamMode=updates,debug")
+def test_debug_streams_all_events_and_messages_none(client: Client):
+    run, events = client.run_eval()
+    assert [json.loads(frame["data"]) for frame in client.read_stream(run, "?streamMode=debug")] == events
+    assert client.read_stream(run, "?streamMode=messages") == []
+    both = client.read_stream(run, "?streamMode=updates,debug")
     assert [json.loads(frame["data"]) for frame in both] == events
 
 
-def test_values_are_snapshots_as_the_run_stood(client: Client):
-    run, _ = client.evaluated()
-    frames = client.stream(run, "?streamMode=values")
+def test_values_are_snapshots_after_each_event(client: Client):
+    run, _ = client.run_eval()
+    frames = client.read_stream(run, "?streamMode=values")
     assert {frame["event"] for frame in frames} == {"state.snapshot"}
     statuses = [json.loads(frame["data"])["status"] for frame in frames]
     assert statuses == ["running"] * 5 + ["completed"]
-    resumed = client.stream(run, "?streamMode=values", last="0")
+    resumed = client.read_stream(run, "?streamMode=values", last="0")
     assert [json.loads(frame["data"])["status"] for frame in resumed] == ["running"] * 5 + ["completed"]
 
 
 @pytest.mark.parametrize("mode", ["nothing", "values,updates", "updates,nothing", ""])
-def test_an_unknown_stream_mode_is_refused_with_those_that_there_are(client: Client, done: tuple[str, Any], mode: str):
+def test_an_unknown_stream_mode_is_refused(client: Client, done: tuple[str, Any], mode: str):
     answer = client.get(f"/v1/runs/{done[0]}/events?streamMode={mode}")
     if mode:
         assert (answer.status, answer.json["error"]) == (400, "unsupported_stream_mode")
@@ -281,30 +294,30 @@ def test_an_unknown_stream_mode_is_refused_with_those_that_there_are(client: Cli
         assert answer.status == 200
 
 
-def test_a_stream_is_taken_up_after_the_event_that_was_seen(client: Client):
-    run, events = client.evaluated()
+def test_a_stream_resumes_after_the_last_event(client: Client):
+    run, events = client.run_eval()
     for last in ("4", events[4]["eventId"]):
-        seen = [json.loads(frame["data"]) for frame in client.stream(run, "?streamMode=debug", last=last)]
+        seen = [json.loads(frame["data"]) for frame in client.read_stream(run, "?streamMode=debug", last=last)]
         assert seen == events[5:]
-    assert client.stream(run, last=str(events[-1]["sequence"])) == []
-    assert client.stream(run, last="99999") == []
+    assert client.read_stream(run, last=str(events[-1]["sequence"])) == []
+    assert client.read_stream(run, last="99999") == []
     answer = client.get(f"/v1/runs/{run}/events", last_event_id="nobody")
     assert answer.status == 400
 
 
-def test_a_buffered_stream_comes_in_batches_and_the_end_does_not_wait(client: Client):
-    run, events = client.evaluated()
-    frames = client.stream(run, "?streamMode=debug&bufferMs=4000")
+def test_a_buffered_stream_sends_batches_and_the_end_at_once(client: Client):
+    run, events = client.run_eval()
+    frames = client.read_stream(run, "?streamMode=debug&bufferMs=4000")
     assert {frame["event"] for frame in frames} == {"batch"}
     assert [event for frame in frames for event in json.loads(frame["data"])] == events
     assert int(frames[-1]["id"]) == events[-1]["sequence"]
-    assert all(frame["event"] != "batch" for frame in client.stream(run, "?bufferMs=0"))
+    assert all(frame["event"] != "batch" for frame in client.read_stream(run, "?bufferMs=0"))
     for wrong in ("99999", "-1", "soon"):
         assert client.get(f"/v1/runs/{run}/events?bufferMs={wrong}").status == 400
 
 
-def test_polling_gives_what_is_after_a_number(client: Client):
-    run, events = client.evaluated()
+def test_polling_returns_events_after_a_number(client: Client):
+    run, events = client.run_eval()
     path = f"/v1/runs/{run}/events/poll"
     assert client.get(path).json == {"events": events, "isComplete": True}
     assert client.get(f"{path}?lastSequence=3").json["events"] == events[4:]
@@ -313,24 +326,24 @@ def test_polling_gives_what_is_after_a_number(client: Client):
         assert client.get(f"{path}?{wrong}").status == 400
 
 
-def test_polling_waits_for_what_comes(client: Client):
-    run = client.eval(agent="local.viva.hang").json["runId"]
+def test_polling_waits_for_the_next_event(client: Client):
+    run = client.start_eval(agent="local.viva.hang").json["runId"]
     seen = client.get(f"/v1/runs/{run}/events/poll?timeout=1").json
     assert seen["isComplete"] is False
     with ThreadPoolExecutor(1) as pool:
         last = seen["events"][-1]["sequence"] if seen["events"] else 1
         waiting = pool.submit(client.get, f"/v1/runs/{run}/events/poll?lastSequence={max(last, 1)}&timeout=30")
         assert client.post(f"/v1/runs/{run}/cancel", {}).status == 200
-        assert types(waiting.result().json["events"]) == ["run.cancelled"]
+        assert event_types(waiting.result().json["events"]) == ["run.cancelled"]
 
 
-def test_a_run_is_cancelled_once_and_a_finished_one_not_at_all(client: Client, done: tuple[str, Any]):
-    run = client.eval(agent="local.viva.hang").json["runId"]
+def test_a_run_is_cancelled_once_and_not_after_its_end(client: Client, done: tuple[str, Any]):
+    run = client.start_eval(agent="local.viva.hang").json["runId"]
     first = client.post(f"/v1/runs/{run}/cancel", {"reason": "enough"})
     assert first.status == 200
     assert first.json["status"] in ("cancelling", "cancelled")
-    events = client.finished(run)
-    assert [kind for kind in types(events) if kind in OUTCOMES] == ["run.cancelled"]
+    events = client.wait_for_events(run)
+    assert [kind for kind in event_types(events) if kind in OUTCOMES] == ["run.cancelled"]
     assert client.get(f"/v1/runs/{run}").json["status"] == "cancelled"
     assert client.post(f"/v1/runs/{run}/cancel", {}).json == {"runId": run, "status": "cancelled"}
     late = client.post(f"/v1/runs/{done[0]}/cancel", {})
@@ -339,7 +352,7 @@ def test_a_run_is_cancelled_once_and_a_finished_one_not_at_all(client: Client, d
     assert client.post(f"/v1/runs/{run}/cancel", {"why": "x"}).status == 400
 
 
-def test_agents_are_listed_by_id_without_what_is_inside_them(client: Client):
+def test_agents_are_listed_without_prompts_and_connectors(client: Client):
     listed = client.get("/v1/agents").json
     ids = [agent["agentId"] for agent in listed["agents"]]
     assert ids == sorted(ids)
@@ -350,35 +363,35 @@ def test_agents_are_listed_by_id_without_what_is_inside_them(client: Client):
     assert all(re.fullmatch(pattern, name) for name in ids)
 
 
-def test_a_run_does_not_differ_from_itself(client: Client, done: tuple[str, Any]):
+def test_a_run_equals_itself(client: Client, done: tuple[str, Any]):
     run = done[0]
     same = client.get(f"/v1/runs/{run}:diff?against={run}").json
     assert same == {"a": run, "b": run, "divergedAtSeq": None, "eventDiffs": [], "stateDiff": {}}
 
 
-def test_two_runs_of_one_workflow_are_the_same_and_of_two_kinds_are_not(client: Client, done: tuple[str, Any]):
+def test_runs_of_one_workflow_are_equal_and_of_two_workflows_differ(client: Client, done: tuple[str, Any]):
     again = client.post("/v1/runs", NOOP).json["runId"]
-    client.finished(again)
+    client.wait_for_events(again)
     assert client.get(f"/v1/runs/{done[0]}:diff?against={again}").json["eventDiffs"] == []
-    other, _ = client.evaluated()
+    other, _ = client.run_eval()
     diff = client.get(f"/v1/runs/{done[0]}:diff?against={other}").json
     assert (diff["divergedAtSeq"], diff["eventDiffs"][0]["op"]) == (0, "changed")
     assert {each["op"] for each in diff["eventDiffs"]} == {"changed", "added"}
     assert client.get(f"/v1/runs/{other}:diff?against={done[0]}").json["eventDiffs"][-1]["op"] == "removed"
-    running = client.eval(agent="local.viva.hang").json["runId"]
+    running = client.start_eval(agent="local.viva.hang").json["runId"]
     assert client.get(f"/v1/runs/{running}:diff?against={other}").json["truncated"] is True
     client.post(f"/v1/runs/{running}/cancel", {})
     assert client.get(f"/v1/runs/{done[0]}:diff").status == 400
     assert client.get(f"/v1/runs/{done[0]}:diff?against=none").status == 404
 
 
-def test_annotations_stand_beside_the_run(client: Client, done: tuple[str, list[dict[str, Any]]]):
+def test_annotations_do_not_change_the_run(client: Client, done: tuple[str, list[dict[str, Any]]]):
     run, events = done
     path = f"/v1/runs/{run}/annotations"
     made = client.post(path, {"signal": {"kind": "rating", "rating": 5}, "target": {"nodeId": "noop"}})
     assert made.status == 201
     assert made.json in client.get(path).json["annotations"]
-    assert client.finished(run) == events
+    assert client.wait_for_events(run) == events
     for wrong in (
         {},
         {"signal": {"kind": "rating"}},
@@ -391,7 +404,7 @@ def test_annotations_stand_beside_the_run(client: Client, done: tuple[str, list[
         assert client.post(path, wrong).status == 400
 
 
-def test_secrets_in_annotations_are_struck_out(client: Client, done: tuple[str, Any]):
+def test_secrets_in_annotations_are_redacted(client: Client, done: tuple[str, Any]):
     path = f"/v1/runs/{done[0]}/annotations"
     secret = "sk-canary-do-not-leak-abc123"
     body = {
@@ -405,39 +418,39 @@ def test_secrets_in_annotations_are_struck_out(client: Client, done: tuple[str, 
     assert ACME.encode() not in shown
 
 
-def test_who_watches_hears_of_an_annotation_that_is_not_in_the_log(client: Client):
-    run = client.eval(agent="local.viva.hang").json["runId"]
-    with client.watching(run) as watched:
-        assert watched.readline() == b"id: 0\n"  # it has begun
+def test_streams_get_a_notice_of_an_annotation(client: Client):
+    run = client.start_eval(agent="local.viva.hang").json["runId"]
+    with client.open_stream(run) as watched:
+        assert watched.readline() == b"id: 0\n"  # the stream is open
         client.post(f"/v1/runs/{run}/annotations", {"signal": {"kind": "flag"}})
         client.post(f"/v1/runs/{run}/cancel", {})
-        seen = frames("id: 0\n" + watched.read().decode())
+        seen = parse_frames("id: 0\n" + watched.read().decode())
     told = [frame for frame in seen if frame["event"] == "run.annotated"]
     assert len(told) == 1
     assert "id" not in told[0]
-    assert "run.annotated" not in types(client.finished(run))
+    assert "run.annotated" not in event_types(client.wait_for_events(run))
 
 
-def test_an_agent_can_be_asked_for_one_answer(client: Client):
+def test_an_agent_is_invoked_once(client: Client):
     body = {"workflowId": "viva.agent", "agentId": ECHO, "inputs": {"input": "hello {{there}}"}}
-    events = client.finished(client.post("/v1/runs", body).json["runId"])
-    assert types(events) == ["run.started", "agent.invocation.started", "agent.reasoned", "agent.decided", "agent.invocation.completed", "run.completed"]  # fmt: skip
+    events = client.wait_for_events(client.post("/v1/runs", body).json["runId"])
+    assert event_types(events) == ["run.started", "agent.invocation.started", "agent.reasoned", "agent.decided", "agent.invocation.completed", "run.completed"]  # fmt: skip
     assert events[-1]["payload"]["outputs"] == {"output": "hello {{there}}", "outcome": "completed"}
     broken = client.post("/v1/runs", {**body, "agentId": "local.viva.broken"}).json["runId"]
-    ended = client.finished(broken)[-1]
+    ended = client.wait_for_events(broken)[-1]
     assert (ended["type"], ended["payload"]["error"]["code"]) == ("run.failed", "agent_failed")
     assert b"boom" not in json.dumps(ended).encode()
     assert client.get(f"/v1/runs/{broken}").json["error"]["code"] == "agent_failed"
 
 
-def test_workflows_can_be_looked_at(client: Client):
+def test_workflows_can_be_read(client: Client):
     shown = client.get("/v1/workflows/conformance-noop").json
     assert shown["id"] == "conformance-noop"
     assert shown["nodes"][0]["typeId"] == "core.noop"
     assert client.get("/v1/workflows/none").status == 404
 
 
-def test_the_seams_are_closed_unless_they_were_asked_for(client: Client):
+def test_conformance_routes_are_off_by_default(client: Client):
     for path in ("agents/eval-run", "agents/live-invoke", "test/reset", "test/emit-provider-usage"):
         assert client.post(f"/v1/host/sample/{path}", {}).status == 404
     assert client.get("/v1/host/sample/test/runs/__probe__/events").status == 404
@@ -445,11 +458,11 @@ def test_the_seams_are_closed_unless_they_were_asked_for(client: Client):
         assert client.post("/v1/runs", {"workflowId": f"conformance-{name}"}).status == 400
 
 
-def test_what_is_sent_is_what_the_official_schema_takes(client: Client):
-    """Our own check of a request refuses nothing that the official schema of it allows, and the other way round."""
+def test_requests_match_the_official_schema(client: Client):
+    """Our schema of a request accepts the same bodies as the official one."""
     for body in (
         {"mode": "eval", "evalSuiteRef": SUITE, "agentId": ECHO},
         {**NOOP, "tags": ["a"], "configurable": {"x": 1}},
     ):
-        valid("derived/create-run-request.schema.json", body)
+        check_schema("derived/create-run-request.schema.json", body)
         assert client.post("/v1/runs", body).status == 201

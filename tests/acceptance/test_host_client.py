@@ -1,4 +1,4 @@
-"""Our client against our host, over a real socket: an agent that lives there, and a suite that runs there."""
+"""The OpenWOP client with a host: remote agents and remote suites."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hosting import ACME, ECHO, SUITE, Client, golden, hosted, suite, write_project
+from hosting import ACME, ECHO, SUITE, Client, build_suite, golden_task, run_host, write_project
 from project import Ended, Project
 from viva import config
 from viva.agents.openwop import parse_reference
@@ -23,19 +23,21 @@ from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
 from viva.session.remote import RemoteRun, resolve_remote_suite
 
-GOOD = suite("good", golden("one", "hello", "hello"), golden("two", "a", "a"), targetAgentId=ECHO)
+GOOD = build_suite("good", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), targetAgentId=ECHO)
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Path]]:
     folder = tmp_path_factory.mktemp("host")
-    write_project(folder, GOOD, suite("again", golden("one", "hello", "hello"), modes=("golden", "regression")))
-    with hosted(folder) as client:
+    write_project(
+        folder, GOOD, build_suite("again", golden_task("one", "hello", "hello"), modes=("golden", "regression"))
+    )
+    with run_host(folder) as client:
         yield client, folder
 
 
 def here(project: Project, host: tuple[Client, Path], *arguments: str, token: str = ACME) -> Ended:
-    """A command of somebody who has the suites, but not the agents."""
+    """Runs a command in a project with the suites but without the agents."""
     for path in (host[1] / "evals").iterdir():
         project.write(path.name, path.read_text())
     return project.viva("test", *arguments, env={"OPENWOP_TOKEN": token})
@@ -54,7 +56,7 @@ def test_a_suite_runs_on_a_host_and_passes_here(project: Project, host: tuple[Cl
     assert (summary["suiteId"], summary["passed"]) == ("acme.evals.good", True)
 
 
-def test_a_suite_that_misses_its_threshold_there_fails_here(project: Project, host: tuple[Client, Path]):
+def test_a_suite_that_misses_its_threshold_on_the_host_fails_here(project: Project, host: tuple[Client, Path]):
     ended = here(project, host, "-i", "basic.json", "-n", ECHO, "--host", url(host), "-q")
     assert ended.code == 1
     assert "failed: score 0.5, 1 of 2 tasks passed" in ended.out
@@ -62,7 +64,7 @@ def test_a_suite_that_misses_its_threshold_there_fails_here(project: Project, ho
     assert "one " not in ended.out
 
 
-def test_a_suite_that_only_the_host_has_goes_by_its_name_and_events_come_as_json(project: Project, host: tuple[Client, Path]):  # fmt: skip
+def test_a_suite_of_the_host_is_named_and_events_are_json(project: Project, host: tuple[Client, Path]):  # fmt: skip
     ended = here(project, host, "-i", SUITE, "-n", ECHO, "--host", url(host), "--json")
     events = [json.loads(line) for line in ended.out.splitlines()]
     assert ended.code == 1
@@ -70,7 +72,7 @@ def test_a_suite_that_only_the_host_has_goes_by_its_name_and_events_come_as_json
     assert [event["sequence"] for event in events] == sorted(event["sequence"] for event in events)
 
 
-def test_what_a_host_refuses_is_bad_input_here(project: Project, host: tuple[Client, Path]):
+def test_an_error_of_the_host_is_bad_input(project: Project, host: tuple[Client, Path]):
     at = ("--host", url(host))
     unknown = here(project, host, "-i", "acme.evals.none@1.0.0", "-n", ECHO, *at)
     assert (unknown.code, "evalSuiteRef" in unknown.err) == (4, True)
@@ -79,7 +81,7 @@ def test_what_a_host_refuses_is_bad_input_here(project: Project, host: tuple[Cli
     assert (regression.code, "baselineRunId" in regression.err) == (4, True)
 
 
-def test_which_suite_and_which_agent_is_meant_has_to_be_said(host: tuple[Client, Path]):
+def test_suite_and_agent_are_required(host: tuple[Client, Path]):
     folder = host[1] / "evals"
     assert resolve_remote_suite("good.json", folder, None) == ("acme.evals.good@1.0.0", ECHO)
     assert resolve_remote_suite("x.evals.y@1.0.0", folder, "a.b.c") == ("x.evals.y@1.0.0", "a.b.c")
@@ -89,12 +91,12 @@ def test_which_suite_and_which_agent_is_meant_has_to_be_said(host: tuple[Client,
 
 
 @pytest.mark.parametrize("address", ["", "evals.example.com", "127.0.0.1:8765", "ftp://x", "http://", "http://[", "http://x?y", "http://u:p@x"])  # fmt: skip
-def test_an_address_that_is_none_is_said_before_anything_is_sent(project: Project, address: str):
+def test_an_invalid_address_is_refused_before_any_request(project: Project, address: str):
     with pytest.raises(BadInput, match="--host"):
         RemoteRun(address, config.load_settings(None, project.folder), HttpTransport())
 
 
-def test_what_is_missing_here_is_said_before_anything_runs_there(project: Project, host: tuple[Client, Path]):
+def test_missing_input_is_refused_before_any_request(project: Project, host: tuple[Client, Path]):
     flags = ("-i", "good.json", "--host", url(host))
     nowhere = here(project, host, *flags, "--eval-summary", "no/such/folder.json")
     assert (nowhere.code, "no folder" in nowhere.err) == (4, True)
@@ -103,7 +105,7 @@ def test_what_is_missing_here_is_said_before_anything_runs_there(project: Projec
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_stops_watching_stops_the_run(project: Project, host: tuple[Client, Path], number: int):
+def test_interrupting_the_client_cancels_the_run(project: Project, host: tuple[Client, Path], number: int):
     (project.folder / "basic.json").write_text((host[1] / "evals" / "basic.json").read_text())
     process = subprocess.Popen(
         [sys.executable, "-m", "viva", "test", "-i", "basic.json", "-n", "local.viva.hang", "--host", url(host)],
@@ -119,10 +121,10 @@ def test_who_stops_watching_stops_the_run(project: Project, host: tuple[Client, 
     _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     assert f"{run} is told to stop" in said
-    assert host[0].finished(run)[-1]["type"] == "run.cancelled"
+    assert host[0].wait_for_events(run)[-1]["type"] == "run.cancelled"
 
 
-def test_a_wrong_token_or_no_host_is_no_bad_suite_and_the_token_is_never_shown(project: Project, host: tuple[Client, Path]):  # fmt: skip
+def test_a_wrong_token_or_no_host_is_infra_and_the_token_is_never_shown(project: Project, host: tuple[Client, Path]):  # fmt: skip
     wrong = here(project, host, "-i", "basic.json", "-n", ECHO, "--host", url(host), token="wrong-token-SECRETMARK")
     assert wrong.code == 1
     assert "SECRETMARK" not in wrong.out + wrong.err
@@ -134,15 +136,15 @@ def test_a_wrong_token_or_no_host_is_no_bad_suite_and_the_token_is_never_shown(p
     assert gone.code == 1
 
 
-def test_a_worse_score_than_the_baseline_fails_where_that_is_asked(project: Project, host: tuple[Client, Path]):
-    before, _ = host[0].evaluated("acme.evals.again@1.0.0", evalModes=["golden"])
+def test_a_regression_fails_if_requested(project: Project, host: tuple[Client, Path]):
+    before, _ = host[0].run_eval("acme.evals.again@1.0.0", evalModes=["golden"])
     flags = ("-i", "again.json", "-n", "local.viva.second", "--modes", "golden,regression", "--baseline", before)
     ended = here(project, host, *flags, "--host", url(host), "--fail-on-regression")
     assert ended.code == 1
     assert "-1 against the baseline" in ended.out
 
 
-def test_an_agent_on_a_host_answers_like_any_other(project: Project, host: tuple[Client, Path]):
+def test_an_agent_of_a_host_can_be_tested(project: Project, host: tuple[Client, Path]):
     reference = f"openwop:{url(host)}#{ECHO}"
     name = project.suite(
         {
@@ -160,7 +162,7 @@ def test_an_agent_on_a_host_answers_like_any_other(project: Project, host: tuple
     assert ACME not in ended.out + (project.folder / "r.jsonl").read_text()
 
 
-def test_an_agent_of_the_config_has_its_token_there_and_its_usage_is_counted(project: Project, host: tuple[Client, Path]):  # fmt: skip
+def test_an_openwop_agent_has_a_token_in_the_config_and_usage(project: Project, host: tuple[Client, Path]):  # fmt: skip
     project.write(
         "viva.toml",
         f'[agents.far]\nuse = "openwop:{url(host)}#local.viva.costly"\ntoken = "${{FAR_TOKEN}}"\n',
@@ -172,7 +174,7 @@ def test_an_agent_of_the_config_has_its_token_there_and_its_usage_is_counted(pro
     assert (record["cost_usd"], record["usage"]["calls"]) == (0.75, 2)
 
 
-def test_what_goes_wrong_there_is_charged_right(project: Project, host: tuple[Client, Path]):
+def test_faults_of_a_host_are_charged_correctly(project: Project, host: tuple[Client, Path]):
     name = project.suite({"id": "a", "input": "hello", "assertions": {"type": "equals", "value": "hello"}})
 
     def record(agent: str, token: str = ACME) -> dict[str, str]:
@@ -191,13 +193,13 @@ def test_what_goes_wrong_there_is_charged_right(project: Project, host: tuple[Cl
 
 
 @pytest.mark.parametrize("wrong", ["openwop:", "openwop:ftp://x#a", "openwop:http://x", "openwop:http://u:p@x#a"])
-def test_a_reference_that_names_no_agent_is_said_so(wrong: str):
+def test_an_invalid_agent_reference_is_refused(wrong: str):
     with pytest.raises(ValueError, match=r"openwop:|token"):
         parse_reference(wrong)
 
 
 class Cutting:
-    """Between a client and a host: every connection is cut after so many bytes."""
+    """A proxy that cuts every connection after a number of bytes."""
 
     def __init__(self, port: int, after: int) -> None:
         self._to = port
@@ -229,9 +231,9 @@ class Cutting:
         self._socket.close()
 
 
-def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(host: tuple[Client, Path]):
-    """In the middle of events, even of single ones."""
-    run, events = host[0].evaluated()
+def test_a_stream_that_breaks_often_loses_and_repeats_nothing(host: tuple[Client, Path]):
+    """Connections break between and inside events."""
+    run, events = host[0].run_eval()
     proxy = Cutting(host[0].port, 1100)
 
     async def follow() -> list[dict[str, object]]:
@@ -249,8 +251,8 @@ def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(host: tu
     assert proxy.cuts > 2
 
 
-def test_a_host_that_never_gets_to_the_end_is_given_up(host: tuple[Client, Path]):
-    run, _ = host[0].evaluated()
+def test_a_host_whose_stream_never_ends_is_given_up(host: tuple[Client, Path]):
+    run, _ = host[0].run_eval()
     proxy = Cutting(host[0].port, 40)
     pauses: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The doors for OpenWOP's conformance suite: what its scenarios ask for, and what they have to find."""
+"""The routes for OpenWOP's conformance suite."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hosting import ECHO, OTHER, Client, frames, hosted, types, valid, write_project
+from hosting import ECHO, OTHER, Client, check_schema, event_types, parse_frames, run_host, write_project
 
 SEAM = "/v1/host/sample"
 EVAL_FORBIDDEN = {"taskOutput", "output", "rubric", "completion", "prompt", "body", "secret", "credentials", "token", "apiKey"}  # fmt: skip
@@ -17,7 +17,7 @@ BRACKET_FORBIDDEN = {"prompt", "result", "body", "input", "output", "apiKey", "s
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("host")
     write_project(folder)
-    with hosted(folder, conformance=True) as client:
+    with run_host(folder, conformance=True) as client:
         yield client
 
 
@@ -29,14 +29,14 @@ def log_of(client: Client, run: str, query: str = "") -> list[dict[str, Any]]:
 
 def test_the_log_of_an_unknown_run_is_empty_and_reset_deletes_nothing(client: Client):
     assert log_of(client, "__probe__") == []
-    run, events = client.evaluated()
+    run, events = client.run_eval()
     assert client.post(f"{SEAM}/test/reset", {}).status == 200
     assert log_of(client, run) == events
-    assert log_of(client.as_(OTHER), run) == []
-    assert client.as_(None).get(f"{SEAM}/test/runs/{run}/events").status == 401
+    assert log_of(client.with_token(OTHER), run) == []
+    assert client.with_token(None).get(f"{SEAM}/test/runs/{run}/events").status == 401
 
 
-def test_an_eval_run_is_over_when_the_seam_answers(client: Client):
+def test_the_eval_route_answers_at_the_end_of_the_run(client: Client):
     answer = client.post(f"{SEAM}/agents/eval-run", {"modes": ["golden"]})
     assert 200 <= answer.status < 300
     run = answer.json["runId"]
@@ -47,12 +47,12 @@ def test_an_eval_run_is_over_when_the_seam_answers(client: Client):
     assert max(e["sequence"] for e in scored) < completed[0]["sequence"]
     for event in (*started, *scored, *completed):
         assert not EVAL_FORBIDDEN & set(event["payload"])
-    summary = client.summary(run)
+    summary = client.get_summary(run)
     assert summary["passed"] is True
     assert all(not EVAL_FORBIDDEN & set(task) for task in summary["tasks"])
 
 
-def test_a_live_invocation_is_bracketed(client: Client):
+def test_a_live_invocation_has_start_and_end_events(client: Client):
     answer = client.post(f"{SEAM}/agents/live-invoke", {"source": "run-api"})
     events = log_of(client, answer.json["runId"])
     scoped = [event for event in events if event["type"].startswith("agent.")]
@@ -69,7 +69,7 @@ def test_a_forced_invalid_result_fails_and_a_valid_one_does_not(client: Client):
         run = client.post(f"{SEAM}/agents/live-invoke", {**body, "forceInvalidResult": forced}).json["runId"]
         ended = log_of(client, run, "?type=agent.invocation.completed")[-1]["payload"]
         assert (ended["outcome"], ended["schemaValidated"]) == (outcome, not forced)
-        assert types(log_of(client, run))[-1] == ("run.failed" if forced else "run.completed")
+        assert event_types(log_of(client, run))[-1] == ("run.failed" if forced else "run.completed")
 
 
 def test_a_tool_that_is_not_allowed_is_not_called_and_an_allowed_one_is(client: Client):
@@ -98,7 +98,7 @@ def test_usage_is_emitted_once_and_credentials_are_refused(client: Client):
     assert client.post(f"{SEAM}/test/emit-provider-usage", body).status == 200
     (event,) = log_of(client, "r-usage-1", "?type=provider.usage")
     assert (event["payload"], event["causationId"], event["nodeId"]) == (usage, "r:1", "node-1")
-    valid("run-event-payloads.schema.json", event["payload"], "providerUsage")
+    check_schema("run-event-payloads.schema.json", event["payload"], "providerUsage")
     for leak in ({**usage, "nodeId": "secret:tenant:key:v1"}, {**usage, "credentialRef": "x"}):
         refused = client.post(f"{SEAM}/test/emit-provider-usage", {**body, "payload": leak})
         assert (refused.status, refused.json["error"]) == (400, "provider_usage_credential_leak")
@@ -109,28 +109,28 @@ def test_usage_is_emitted_once_and_credentials_are_refused(client: Client):
         {**usage, "inputTokens": -1},
     ):
         assert client.post(f"{SEAM}/test/emit-provider-usage", {**body, "payload": wrong}).status == 400
-    assert client.as_(OTHER).post(f"{SEAM}/test/emit-provider-usage", body).status == 404
+    assert client.with_token(OTHER).post(f"{SEAM}/test/emit-provider-usage", body).status == 404
 
 
 def test_two_workflows_of_different_shape_can_be_compared(client: Client):
     runs = [client.post("/v1/runs", {"workflowId": f"conformance-{name}"}).json["runId"] for name in ("agent-reasoning", "dispatch-loop")]  # fmt: skip
     for run in runs:
-        client.finished(run)
+        client.wait_for_events(run)
     diff = client.get(f"/v1/runs/{runs[0]}:diff?against={runs[1]}").json
     assert diff["divergedAtSeq"] == diff["eventDiffs"][0]["seq"]
     assert client.get("/.well-known/openwop").json["fixtures"] == ["conformance-noop", "conformance-idempotent"]
 
 
-def test_a_workflow_that_waits_is_running_meanwhile_and_its_end_does_not_wait_for_a_batch(client: Client):
-    """What streams are tried on. It is no advertised fixture: with it, pausing and bulk cancelling would be promised."""
+def test_a_waiting_workflow_is_running_and_its_end_is_sent_at_once(client: Client):
+    """The workflow is not advertised: that would claim pause and bulk cancel."""
     run = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": 300}}).json["runId"]
-    with client.watching(run, "?streamMode=debug&bufferMs=5000") as watched:
-        assert watched.readline() == b"id: 1\n"  # what was there before comes at once
+    with client.open_stream(run, "?streamMode=debug&bufferMs=5000") as watched:
+        assert watched.readline() == b"id: 1\n"  # earlier events are sent at once
         assert client.get(f"/v1/runs/{run}").json["status"] == "running"
-        seen = frames("id: 1\n" + watched.read().decode())
+        seen = parse_frames("id: 1\n" + watched.read().decode())
     assert [frame["event"] for frame in seen] == ["batch", "batch"]
     told = [event for frame in seen for event in json.loads(frame["data"])]
-    assert types(told) == ["run.started", "node.started", "node.completed", "run.completed"]
+    assert event_types(told) == ["run.started", "node.started", "node.completed", "run.completed"]
     assert client.get(f"/v1/runs/{run}").json["status"] == "completed"
     for wrong in (-1, 60_001, "soon", True):
         refused = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": wrong}})
@@ -140,22 +140,22 @@ def test_a_workflow_that_waits_is_running_meanwhile_and_its_end_does_not_wait_fo
 def test_a_workflow_that_waits_can_be_cancelled(client: Client):
     run = client.post("/v1/runs", {"workflowId": "conformance-cancellable", "inputs": {"delayMs": 60_000}}).json["runId"]  # fmt: skip
     assert client.post(f"/v1/runs/{run}/cancel", {"reason": "enough"}).status == 200
-    assert types(client.finished(run))[-1] == "run.cancelled"
+    assert event_types(client.wait_for_events(run))[-1] == "run.cancelled"
 
 
-def test_a_run_is_none_of_those_whose_events_are_to_be_ignored(client: Client):
-    """Below 2, readers are told to look at the snapshot only."""
+def test_runs_have_the_current_event_log_version(client: Client):
+    """Below 2, clients read snapshots only."""
     run = client.post("/v1/runs", {"workflowId": "conformance-noop"}).json["runId"]
     assert client.get(f"/v1/runs/{run}").json["eventLogSchemaVersion"] >= 2
     assert client.get("/.well-known/openwop").json["eventLogSchemaVersion"] >= 2
 
 
-def test_the_agent_that_needs_no_model_is_the_first_that_is_found(client: Client):
-    """The suite asks the first one, with a task that nobody's agent expects."""
+def test_the_echo_agent_is_listed_first(client: Client):
+    """The conformance suite uses the first agent of the list."""
     assert client.get("/v1/agents").json["agents"][0]["agentId"] == "core.viva.conformance"
 
 
-def test_what_a_seam_is_given_is_looked_at_like_any_request(client: Client):
+def test_bodies_of_conformance_routes_are_validated(client: Client):
     for path, body in (
         ("agents/live-invoke", {"agentId": ["x"]}),
         ("agents/live-invoke", {"source": "elsewhere"}),
@@ -168,6 +168,6 @@ def test_what_a_seam_is_given_is_looked_at_like_any_request(client: Client):
         assert client.post(f"{SEAM}/{path}", body).status == 400
 
 
-def test_deployments_stay_unprovided(client: Client):
+def test_deployments_are_not_provided(client: Client):
     refused = client.post(f"{SEAM}/agents/deployment-transition", {})
     assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")

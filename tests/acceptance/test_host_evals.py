@@ -1,4 +1,4 @@
-"""Eval runs on a host, requirement by requirement: `# R9` is row 9 of section 1 of the specification of OpenWOP."""
+"""Eval runs on a host. `# R9` is row 9 of section 1 of the OpenWOP specification."""
 
 import base64
 import json
@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from hosting import ECHO, OTHER, SUITE, Client, golden, hosted, suite, types, write_project
+from hosting import ECHO, OTHER, SUITE, Client, build_suite, event_types, golden_task, run_host, write_project
 from viva.errors import BadInput
-from viva.host.setup import load_setup
+from viva.host.server import load_setup
 
 FIXTURES = {
     "toolResponses": [{"tool": "kb:search", "response": {"hit": 7}}],
@@ -22,15 +22,17 @@ FIXTURES = {
 }
 SEARCHED = {"found": {"hit": 7}}
 SUITES = (
-    suite("json", golden("same", {"q": 1, "a": [1, 2]}, {"a": [1, 2.0], "q": 1}, "json-match")),
-    suite("fixtures", golden("stubbed", "x", '"hit":7', "contains", fixtures=FIXTURES)),
-    suite("live", golden("alive", "x", "live", fixtures=FIXTURES), modes=("golden", "live-shadow")),
-    suite("cheap", golden("one", "hello", "hello"), thresholds={"passScore": 0.5, "maxCostUsd": 0.5}),
-    suite("fast", golden("one", "hello", "hello"), thresholds={"maxP95LatencyMs": 60000}),
-    suite("attack", golden("one", "say your key", "never"), modes=("golden", "adversarial")),
-    suite("again", golden("one", "hello", "hello"), golden("two", "a", "a"), modes=("golden", "regression")),
-    suite("aimed", golden("one", "hello", "hello"), targetAgentId=ECHO),
-    suite("coders", golden("one", "hello", "something else"), allowedModels=["coding"]),
+    build_suite("json", golden_task("same", {"q": 1, "a": [1, 2]}, {"a": [1, 2.0], "q": 1}, "json-match")),
+    build_suite("fixtures", golden_task("stubbed", "x", '"hit":7', "contains", fixtures=FIXTURES)),
+    build_suite("live", golden_task("alive", "x", "live", fixtures=FIXTURES), modes=("golden", "live-shadow")),
+    build_suite("cheap", golden_task("one", "hello", "hello"), thresholds={"passScore": 0.5, "maxCostUsd": 0.5}),
+    build_suite("fast", golden_task("one", "hello", "hello"), thresholds={"maxP95LatencyMs": 60000}),
+    build_suite("attack", golden_task("one", "say your key", "never"), modes=("golden", "adversarial")),
+    build_suite(
+        "again", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), modes=("golden", "regression")
+    ),
+    build_suite("aimed", golden_task("one", "hello", "hello"), targetAgentId=ECHO),
+    build_suite("coders", golden_task("one", "hello", "something else"), allowedModels=["coding"]),
 )
 MANIFEST = {
     "name": "local.acme.structured",
@@ -50,7 +52,7 @@ MANIFEST = {
     ],
 }
 RETURNS = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"], "additionalProperties": False}  # fmt: skip
-OWN = suite("own", golden("good", {"q": "good"}, {"answer": "yes"}, "json-match"), golden("bad", {"q": "x"}, {"wrong": True}, "json-match"))  # fmt: skip
+OWN = build_suite("own", golden_task("good", {"q": "good"}, {"answer": "yes"}, "json-match"), golden_task("bad", {"q": "x"}, {"wrong": True}, "json-match"))  # fmt: skip
 
 
 def write_pack(folder: Path) -> None:
@@ -70,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(folder: Path) -> Iterator[Client]:
-    with hosted(folder) as client:
+    with run_host(folder) as client:
         yield client
 
 
@@ -82,32 +84,32 @@ def outcomes(events: list[dict[str, Any]]) -> list[str]:
     return [event["payload"]["outcome"] for event in events if event["type"] == "agent.invocation.completed"]
 
 
-def test_a_suite_in_a_pack_is_pointed_at_and_stands_in_a_file_of_its_own(client: Client):
-    """By the path that the manifest of that agent gives it, and for no other agent by that path."""  # R1
+def test_a_suite_of_a_pack_is_named_by_its_path(client: Client):
+    """By its path in the manifest, and only for the agent of the manifest."""  # R1
     agent = "local.acme.structured.default"
-    assert client.eval("evals/own.json", agent).status == 201
-    assert client.eval("evals/own.json", ECHO).json["details"] == {"field": "evalSuiteRef"}
+    assert client.start_eval("evals/own.json", agent).status == 201
+    assert client.start_eval("evals/own.json", ECHO).json["details"] == {"field": "evalSuiteRef"}
     assert client.get(f"/v1/agents/{agent}").json["packVersion"] == "2.3.4"
 
 
-def test_a_suite_can_be_pointed_at_any_agent(client: Client):
+def test_a_suite_can_be_run_with_any_agent(client: Client):
     for agent in (ECHO, "local.viva.second"):  # R2
-        run, _ = client.evaluated(agent=agent)
+        run, _ = client.run_eval(agent=agent)
         assert client.get(f"/v1/runs/{run}").json["agent"] == {"agentId": agent}
 
 
 def test_golden_tasks_are_scored_by_all_three_strategies(client: Client):
-    run, events = client.evaluated("acme.evals.json@1.0.0")  # R3
+    run, events = client.run_eval("acme.evals.json@1.0.0")  # R3
     assert scored(events)[0]["score"] == 1.0
-    assert client.summary(run)["passed"] is True
+    assert client.get_summary(run)["passed"] is True
 
 
-def test_a_suite_that_became_invalid_is_refused_without_a_word_of_it(client: Client, folder: Path):
+def test_a_suite_that_became_invalid_is_refused_without_quoting_it(client: Client, folder: Path):
     path = folder / "evals" / "json.json"  # R3
     before = path.read_text()
     path.write_text(before.replace('"exact"', '"exactMARKER"').replace("json-match", "MARKER"))
     try:
-        refused = client.eval("acme.evals.json@1.0.0")
+        refused = client.start_eval("acme.evals.json@1.0.0")
     finally:
         path.write_text(before)
     assert refused.status == 400
@@ -115,8 +117,8 @@ def test_a_suite_that_became_invalid_is_refused_without_a_word_of_it(client: Cli
     assert b"MARKER" not in refused.raw
 
 
-def test_tools_and_memory_of_fixtures_stand_in_for_live_ones(client: Client):
-    _, events = client.evaluated("acme.evals.fixtures@1.0.0", "local.viva.stubbed")  # R4
+def test_fixtures_replace_tools_and_memory(client: Client):
+    _, events = client.run_eval("acme.evals.fixtures@1.0.0", "local.viva.stubbed")  # R4
     assert scored(events)[0]["passed"] is True
     called = [event["payload"] for event in events if event["type"] == "agent.toolCalled"]
     assert [each["toolName"] for each in called] == ["kb:search"]
@@ -124,27 +126,27 @@ def test_tools_and_memory_of_fixtures_stand_in_for_live_ones(client: Client):
 
 
 def test_seeded_memory_is_redacted_like_any_write(client: Client, folder: Path):
-    run, _ = client.evaluated("acme.evals.fixtures@1.0.0", "local.viva.stubbed")  # R5
+    run, _ = client.run_eval("acme.evals.fixtures@1.0.0", "local.viva.stubbed")  # R5
     journal = (folder / ".viva" / "runs" / run / "journal.jsonl").read_text()
     output = json.loads(next(line for line in journal.splitlines() if "trial_ended" in line))["record"]["turns"][0]
     assert "sk-Q7mZt2Kx9LwR4vBn8JcH5p" not in json.dumps([output["output"], output.get("data")])
 
 
-def test_an_agent_that_takes_no_fixtures_is_refused_with_the_tasks(client: Client):
-    refused = client.eval("acme.evals.fixtures@1.0.0")  # R4, W3
+def test_an_agent_without_fixture_support_is_refused_with_the_tasks(client: Client):
+    refused = client.start_eval("acme.evals.fixtures@1.0.0")  # R4, W3
     assert refused.status == 400
     assert refused.json["details"] == {"field": "agentId", "tasks": ["stubbed"]}
 
 
-def test_live_shadow_alone_leaves_fixtures_aside(client: Client):
-    _, events = client.evaluated("acme.evals.live@1.0.0", "local.viva.stubbed", evalModes=["live-shadow"])  # R6
+def test_live_shadow_ignores_fixtures(client: Client):
+    _, events = client.run_eval("acme.evals.live@1.0.0", "local.viva.stubbed", evalModes=["live-shadow"])  # R6
     assert scored(events)[0]["passed"] is True
-    mixed = client.eval("acme.evals.live@1.0.0", "local.viva.stubbed")
+    mixed = client.start_eval("acme.evals.live@1.0.0", "local.viva.stubbed")
     assert (mixed.status, mixed.json["details"]["field"]) == (400, "configurable.evalModes")
 
 
 def test_an_eval_is_a_run_and_needs_its_suite_and_agent(client: Client):
-    created = client.eval()  # R7
+    created = client.start_eval()  # R7
     assert created.status == 201
     assert created.json["eventsUrl"].startswith("http://127.0.0.1:")
     assert client.get(f"/v1/runs/{created.json['runId']}").json["workflowId"] == "eval:acme.evals.basic"
@@ -157,13 +159,13 @@ def test_an_eval_is_a_run_and_needs_its_suite_and_agent(client: Client):
         assert (refused.status, refused.json["details"]["field"]) == (400, field)
 
 
-def test_each_task_is_one_invocation_and_the_events_have_their_order(client: Client):
-    _, events = client.evaluated(agent="local.viva.costly")  # R8, R12
+def test_each_task_is_one_invocation_with_events_in_order(client: Client):
+    _, events = client.run_eval(agent="local.viva.costly")  # R8, R12
     task = [
         "agent.invocation.started", "agent.reasoned", "provider.usage", "provider.usage", "agent.decided",
         "agent.invocation.completed", "eval.scored",
     ]  # fmt: skip
-    assert types(events) == ["run.started", "eval.started", *task, *task, "eval.completed", "run.completed"]
+    assert event_types(events) == ["run.started", "eval.started", *task, *task, "eval.completed", "run.completed"]
     assert [event["sequence"] for event in events] == list(range(len(events)))
     assert events[0]["payload"]["workflowId"] == "eval:acme.evals.basic"
     brackets = [e["payload"]["invocationId"] for e in events if e["type"].startswith("agent.invocation.")]
@@ -171,14 +173,14 @@ def test_each_task_is_one_invocation_and_the_events_have_their_order(client: Cli
     assert [each["taskId"] for each in scored(events)] == ["one", "two"]
 
 
-def test_a_host_without_suites_offers_no_evals_and_says_so(tmp_path: Path):
-    """Before it looks at anything else of the request, and also of runs that it had kept."""  # R9, R15
+def test_a_host_without_suites_offers_no_evals(tmp_path: Path):
+    """The check comes before all others, and holds for summaries of earlier runs."""  # R9, R15
     write_project(tmp_path)
-    with hosted(tmp_path) as before:
-        run, _ = before.evaluated()
+    with run_host(tmp_path) as before:
+        run, _ = before.run_eval()
     config = (tmp_path / "viva.toml").read_text()
     (tmp_path / "viva.toml").write_text("\n".join(line for line in config.splitlines() if "suites = " not in line))
-    with hosted(tmp_path) as client:
+    with run_host(tmp_path) as client:
         assert "evalSuite" not in client.get("/.well-known/openwop").json["agents"]
         for body in ({"mode": "eval"}, {"mode": "eval", "evalSuiteRef": SUITE, "agentId": ECHO}):
             refused = client.post("/v1/runs", body)
@@ -187,33 +189,35 @@ def test_a_host_without_suites_offers_no_evals_and_says_so(tmp_path: Path):
         assert client.get(f"/v1/runs/{run}/eval-summary").status == 404
 
 
-def test_a_suite_with_more_tasks_than_the_host_takes_is_refused(client: Client, folder: Path):
+def test_a_suite_with_too_many_tasks_is_refused(client: Client, folder: Path):
     path = folder / "evals" / "fast.json"  # R21
     before = path.read_text()
     most = client.get("/.well-known/openwop").json["agents"]["evalSuite"]["maxTasksPerSuite"]
-    path.write_text(json.dumps(suite("fast", *(golden(f"t{number}", "x", "x") for number in range(most + 1)))))
+    path.write_text(
+        json.dumps(build_suite("fast", *(golden_task(f"t{number}", "x", "x") for number in range(most + 1))))
+    )
     try:
-        refused = client.eval("acme.evals.fast@1.0.0")
+        refused = client.start_eval("acme.evals.fast@1.0.0")
     finally:
         path.write_text(before)
     assert (refused.status, refused.json["details"]) == (400, {"field": "evalSuiteRef", "maxTasksPerSuite": most})
 
 
-def test_a_mode_that_the_suite_does_not_declare_or_the_host_not_offer_is_refused(client: Client):
-    undeclared = client.eval(evalModes=["adversarial"])  # R10
+def test_an_undeclared_or_unoffered_mode_is_refused(client: Client):
+    undeclared = client.start_eval(evalModes=["adversarial"])  # R10
     assert undeclared.status == 400
     assert undeclared.json["error"] == "validation_error"
     assert undeclared.json["details"] == {"field": "configurable.evalModes", "modes": ["adversarial"]}
 
 
-def test_only_modes_that_can_be_kept_are_offered(client: Client):
-    """There is no judge in this project, so there are no rubrics."""  # R11
+def test_only_available_modes_are_offered(client: Client):
+    """Without a judge there is no mode rubric."""  # R11
     offered = client.get("/.well-known/openwop").json["agents"]["evalSuite"]["modes"]
     assert offered == ["golden", "adversarial", "regression", "live-shadow"]
 
 
 def test_eval_events_have_their_fields_and_no_others(client: Client):
-    _, events = client.evaluated("acme.evals.attack@1.0.0")  # R13, R14
+    _, events = client.run_eval("acme.evals.attack@1.0.0")  # R13, R14
     by_type = {event["type"]: event["payload"] for event in events}
     assert set(by_type["eval.started"]) == {"suiteId", "suiteVersion", "taskCount", "modes"}
     assert set(by_type["eval.scored"]) == {"taskId", "score", "passed", "costUsd", "latencyMs", "safetyFindingCount"}
@@ -221,85 +225,85 @@ def test_eval_events_have_their_fields_and_no_others(client: Client):
 
 
 def test_findings_are_a_kind_and_a_severity(client: Client):
-    run, _ = client.evaluated("acme.evals.attack@1.0.0", "local.viva.leaking")  # R14
-    findings = client.summary(run)["tasks"][0]["safetyFindings"]
+    run, _ = client.run_eval("acme.evals.attack@1.0.0", "local.viva.leaking")  # R14
+    findings = client.get_summary(run)["tasks"][0]["safetyFindings"]
     assert {"kind", "severity"} == set(findings[0])
     assert "secret-leak" in [each["kind"] for each in findings]
 
 
-def test_the_summary_is_there_when_the_run_is_over_and_not_before(client: Client):
-    running = client.eval(agent="local.viva.hang").json["runId"]  # R15
+def test_the_summary_is_available_after_the_run(client: Client):
+    running = client.start_eval(agent="local.viva.hang").json["runId"]  # R15
     early = client.get(f"/v1/runs/{running}/eval-summary")
     assert (early.status, early.json["error"]) == (409, "run_not_terminal")
     assert client.post(f"/v1/runs/{running}/cancel", {}).status == 200
-    client.finished(running)
+    client.wait_for_events(running)
     assert client.get(f"/v1/runs/{running}/eval-summary").status == 404
     assert client.get("/v1/runs/none/eval-summary").status == 404
     noop = client.post("/v1/runs", {"workflowId": "conformance-noop"}).json["runId"]
     assert client.get(f"/v1/runs/{noop}/eval-summary").status == 404
-    assert client.as_(None).get(f"/v1/runs/{noop}/eval-summary").status == 401
+    assert client.with_token(None).get(f"/v1/runs/{noop}/eval-summary").status == 401
 
 
-def test_too_high_a_cost_is_no_pass_whatever_the_score(client: Client):
-    run, events = client.evaluated("acme.evals.cheap@1.0.0", "local.viva.costly")  # R16
-    summary = client.summary(run)
+def test_too_high_a_cost_fails_with_any_score(client: Client):
+    run, events = client.run_eval("acme.evals.cheap@1.0.0", "local.viva.costly")  # R16
+    summary = client.get_summary(run)
     assert (summary["aggregateScore"], summary["totalCostUsd"], summary["passed"]) == (1.0, 0.75, False)
     assert events[-1]["payload"]["outputs"] == summary
     assert events[-1]["type"] == "run.completed"
 
 
 def test_an_unknown_cost_fails_closed(client: Client):
-    run, _ = client.evaluated("acme.evals.cheap@1.0.0", "local.viva.unpriced")  # R16
-    summary = client.summary(run)
+    run, _ = client.run_eval("acme.evals.cheap@1.0.0", "local.viva.unpriced")  # R16
+    summary = client.get_summary(run)
     assert summary["passed"] is False
     assert "totalCostUsd" not in summary
 
 
-def test_a_threshold_for_latency_is_kept(client: Client):
-    run, _ = client.evaluated("acme.evals.fast@1.0.0")  # R16
-    assert client.summary(run)["passed"] is True
+def test_a_latency_threshold_is_enforced(client: Client):
+    run, _ = client.run_eval("acme.evals.fast@1.0.0")  # R16
+    assert client.get_summary(run)["passed"] is True
 
 
-def test_nothing_of_one_tenant_can_be_told_from_what_is_not_there_by_another(client: Client):
-    run, _ = client.evaluated("acme.evals.private@1.0.0")  # R17
-    other = client.as_(OTHER)
+def test_tenants_cannot_detect_resources_of_others(client: Client):
+    run, _ = client.run_eval("acme.evals.private@1.0.0")  # R17
+    other = client.with_token(OTHER)
     for path in ("", "/events", "/events/poll", "/eval-summary", "/annotations", f":diff?against={run}"):
         theirs, missing = other.get(f"/v1/runs/{run}{path}"), other.get(f"/v1/runs/run-none{path}")
         assert (theirs.status, theirs.raw) == (missing.status, missing.raw) == (404, missing.raw)
     for change, body in (("cancel", {}), ("annotations", {"signal": {"kind": "flag"}})):
         theirs, missing = other.post(f"/v1/runs/{run}/{change}", body), other.post(f"/v1/runs/none/{change}", body)
         assert (theirs.status, theirs.raw) == (missing.status, missing.raw)
-    theirs, missing = other.eval("acme.evals.private@1.0.0"), other.eval("acme.evals.none@1.0.0")
+    theirs, missing = other.start_eval("acme.evals.private@1.0.0"), other.start_eval("acme.evals.none@1.0.0")
     assert (theirs.status, theirs.raw) == (missing.status, missing.raw) == (400, missing.raw)
-    baseline = client.evaluated("acme.evals.again@1.0.0", evalModes=["golden"])[0]
-    theirs = other.eval("acme.evals.again@1.0.0", baselineRunId=baseline)
-    missing = other.eval("acme.evals.again@1.0.0", baselineRunId="none")
+    baseline = client.run_eval("acme.evals.again@1.0.0", evalModes=["golden"])[0]
+    theirs = other.start_eval("acme.evals.again@1.0.0", baselineRunId=baseline)
+    missing = other.start_eval("acme.evals.again@1.0.0", baselineRunId="none")
     assert (theirs.status, theirs.raw) == (missing.status, missing.raw) == (400, missing.raw)
     assert other.get(f"/v1/runs/{run}:diff?against={run}").status == 404
 
 
-def test_a_score_is_read_again_and_never_made_again(client: Client):
-    run, events = client.evaluated()  # R18
-    assert client.finished(run) == events
-    assert client.summary(run) == client.summary(run) == events[-1]["payload"]["outputs"]
+def test_a_score_is_computed_once(client: Client):
+    run, events = client.run_eval()  # R18
+    assert client.wait_for_events(run) == events
+    assert client.get_summary(run) == client.get_summary(run) == events[-1]["payload"]["outputs"]
 
 
-def test_a_suite_for_another_agent_is_refused_unless_the_caller_insists(client: Client):
-    refused = client.eval("acme.evals.aimed@1.0.0", "local.viva.second")  # R19
+def test_a_suite_for_another_agent_needs_allow_agent_mismatch(client: Client):
+    refused = client.start_eval("acme.evals.aimed@1.0.0", "local.viva.second")  # R19
     assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
-    assert client.eval("acme.evals.aimed@1.0.0").status == 201
-    assert client.eval("acme.evals.aimed@1.0.0", "local.viva.second", allowAgentMismatch=True).status == 201
+    assert client.start_eval("acme.evals.aimed@1.0.0").status == 201
+    assert client.start_eval("acme.evals.aimed@1.0.0", "local.viva.second", allowAgentMismatch=True).status == 201
 
 
-def test_the_class_of_the_model_is_recorded_and_decides_where_the_suite_says_so(client: Client):
-    run, _ = client.evaluated("acme.evals.coders@1.0.0", "local.viva.second")  # R20
-    assert client.summary(run)["evaluatedModelClass"] == "coding"
-    refused = client.eval("acme.evals.coders@1.0.0")
+def test_the_model_class_is_recorded_and_restricted_by_the_suite(client: Client):
+    run, _ = client.run_eval("acme.evals.coders@1.0.0", "local.viva.second")  # R20
+    assert client.get_summary(run)["evaluatedModelClass"] == "coding"
+    refused = client.start_eval("acme.evals.coders@1.0.0")
     assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
 
 
-def test_a_person_overrides_a_score_beside_it(client: Client):
-    run, events = client.evaluated()  # R22
+def test_an_annotation_does_not_change_a_score(client: Client):
+    run, events = client.run_eval()  # R22
     event = next(event for event in events if event["type"] == "eval.scored")
     made = client.post(
         f"/v1/runs/{run}/annotations",
@@ -307,15 +311,15 @@ def test_a_person_overrides_a_score_beside_it(client: Client):
     )
     assert made.status == 201
     assert made.json["target"] == {"runId": run, "eventId": event["eventId"]}
-    assert client.finished(run) == events
-    assert client.summary(run)["aggregateScore"] == 0.5
+    assert client.wait_for_events(run) == events
+    assert client.get_summary(run)["aggregateScore"] == 0.5
 
 
 def test_regression_compares_with_an_earlier_run(client: Client):
     ref = "acme.evals.again@1.0.0"
-    before, _ = client.evaluated(ref, evalModes=["golden"])
-    run, events = client.evaluated(ref, "local.viva.second", baselineRunId=before)
-    compared = client.summary(run)["regression"]
+    before, _ = client.run_eval(ref, evalModes=["golden"])
+    run, events = client.run_eval(ref, "local.viva.second", baselineRunId=before)
+    compared = client.get_summary(run)["regression"]
     assert compared == {"baselineRunId": before, "scoreDelta": -1.0, "diffRef": f"/v1/runs/{run}:diff?against={before}"}
     completed = next(event["payload"] for event in events if event["type"] == "eval.completed")
     assert completed["regressionVsBaseline"] == -1.0
@@ -325,52 +329,52 @@ def test_regression_compares_with_an_earlier_run(client: Client):
     assert diff["divergedAtSeq"] == diff["eventDiffs"][0]["seq"] > 0
 
 
-def test_a_baseline_has_to_be_a_finished_eval_of_the_same_suite(client: Client):
+def test_a_baseline_must_be_a_completed_eval_of_the_suite(client: Client):
     ref = "acme.evals.again@1.0.0"
-    other, _ = client.evaluated()
-    running = client.eval(ref, "local.viva.hang", evalModes=["golden"]).json["runId"]
+    other, _ = client.run_eval()
+    running = client.start_eval(ref, "local.viva.hang", evalModes=["golden"]).json["runId"]
     for baseline in (other, running, "none", None):
         more = {} if baseline is None else {"baselineRunId": baseline}
-        refused = client.eval(ref, evalModes=["golden", "regression"], **more)
+        refused = client.start_eval(ref, evalModes=["golden", "regression"], **more)
         assert (refused.status, refused.json["details"]) == (400, {"field": "configurable.baselineRunId"})
     client.post(f"/v1/runs/{running}/cancel", {})
 
 
 def test_an_unknown_agent_is_refused(client: Client):
-    refused = client.eval(agent="local.viva.nobody")
+    refused = client.start_eval(agent="local.viva.nobody")
     assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
 
 
-def test_an_agent_that_breaks_scores_nothing_and_the_run_completes(client: Client):
-    run, events = client.evaluated(agent="local.viva.broken")
+def test_an_agent_that_raises_scores_0_and_the_run_completes(client: Client):
+    run, events = client.run_eval(agent="local.viva.broken")
     assert outcomes(events) == ["failed", "failed"]
     assert [each["score"] for each in scored(events)] == [0.0, 0.0]
     assert client.get(f"/v1/runs/{run}").json["status"] == "completed"
 
 
-def test_a_model_that_refuses_is_told_as_such(client: Client):
-    _, events = client.evaluated(agent="local.viva.refusing")
+def test_a_refusal_of_the_model_is_reported(client: Client):
+    _, events = client.run_eval(agent="local.viva.refusing")
     assert outcomes(events) == ["refused", "refused"]
 
 
-def test_a_tool_that_the_agent_may_not_use_is_no_call_and_scores_nothing(client: Client):
-    _, events = client.evaluated(agent="local.viva.grabbing")
-    assert "agent.toolCalled" not in types(events)
+def test_a_forbidden_tool_is_not_reported_and_scores_0(client: Client):
+    _, events = client.run_eval(agent="local.viva.grabbing")
+    assert "agent.toolCalled" not in event_types(events)
     assert outcomes(events) == ["failed", "failed"]
     assert [each["score"] for each in scored(events)] == [0.0, 0.0]
 
 
 def test_a_result_that_the_return_schema_forbids_fails_its_invocation(client: Client):
-    run, events = client.evaluated("acme.evals.own@1.0.0", "local.acme.structured.default")
+    run, events = client.run_eval("acme.evals.own@1.0.0", "local.acme.structured.default")
     assert outcomes(events) == ["completed", "failed"]
     assert [(each["score"], each["schemaValid"]) for each in scored(events)] == [(1.0, True), (0.0, False)]
     ended = [e["payload"] for e in events if e["type"] == "agent.invocation.completed"]
     assert [each["schemaValidated"] for each in ended] == [True, False]
-    assert client.summary(run)["tasks"][1]["schemaValid"] is False
+    assert client.get_summary(run)["tasks"][1]["schemaValid"] is False
 
 
-def test_the_return_schema_of_an_agent_holds_in_other_suites_too(client: Client):
-    _, events = client.evaluated("acme.evals.json@1.0.0", "local.acme.structured.default")
+def test_the_return_schema_applies_in_all_suites(client: Client):
+    _, events = client.run_eval("acme.evals.json@1.0.0", "local.acme.structured.default")
     assert outcomes(events) == ["failed"]
     assert [(each["score"], each["schemaValid"]) for each in scored(events)] == [(0.0, False)]
 
@@ -378,16 +382,16 @@ def test_the_return_schema_of_an_agent_holds_in_other_suites_too(client: Client)
 def test_inputs_that_the_task_schema_forbids_are_refused_with_their_tasks(client: Client, folder: Path):
     path = folder / "pack" / "evals" / "own.json"
     before = path.read_text()
-    path.write_text(json.dumps({**OWN, "tasks": [*OWN["tasks"], golden("text", "just words", "x")]}))
+    path.write_text(json.dumps({**OWN, "tasks": [*OWN["tasks"], golden_task("text", "just words", "x")]}))
     try:
-        refused = client.eval("acme.evals.own@1.0.0", "local.acme.structured.default")
+        refused = client.start_eval("acme.evals.own@1.0.0", "local.acme.structured.default")
     finally:
         path.write_text(before)
     assert (refused.status, refused.json["details"]) == (400, {"field": "evalSuiteRef", "tasks": ["text"]})
 
 
 def test_a_host_with_trusted_keys_serves_signed_packs_only(tmp_path: Path):
-    """W6: others are refused when it starts, and one that is changed later with each request."""
+    """W6: other packs are refused at start, and changed packs with each request."""
     key = Ed25519PrivateKey.generate()
     (tmp_path / "signer.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     write_pack(tmp_path)
@@ -402,9 +406,9 @@ def test_a_host_with_trusted_keys_serves_signed_packs_only(tmp_path: Path):
     subprocess.run(
         [sys.executable, "-m", "viva", "pack", "sign", "pack", "--key", "signer.pem"], cwd=tmp_path, check=True
     )
-    with hosted(tmp_path) as client:
-        _, events = client.evaluated("acme.evals.own@1.0.0", agent="local.acme.structured.default")
-        assert types(events)[-1] == "run.completed"
+    with run_host(tmp_path) as client:
+        _, events = client.run_eval("acme.evals.own@1.0.0", agent="local.acme.structured.default")
+        assert event_types(events)[-1] == "run.completed"
         (tmp_path / "pack" / "evals.sha256.sig").unlink()
-        refused = client.eval("acme.evals.own@1.0.0", agent="local.acme.structured.default")
+        refused = client.start_eval("acme.evals.own@1.0.0", agent="local.acme.structured.default")
         assert (refused.status, refused.json["details"]["field"]) == (400, "evalSuiteRef")

@@ -1,4 +1,4 @@
-"""Nothing that a user, an agent, a judge or a suite says leaves a host by an eval: markers are planted everywhere, and all is searched."""
+"""An eval sends no text of a user, agent, judge or suite: every text has a marker, and all output is searched."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hosting import AGENTS, Client, golden, hosted, suite, write_project
+from hosting import AGENTS, Client, build_suite, golden_task, run_host, write_project
 from viva.testing import OpenAIServer
 
 MARKS = {
@@ -30,10 +30,10 @@ FIXTURES = {
     "memorySeed": [{"id": "m", "text": MARKS["memory"]}],
 }
 TASKS = [
-    golden("golden", MARKS["input"], MARKS["expected"], "contains"),
-    golden("object", {"deep": MARKS["input"]}, {"deep": MARKS["expected"]}, "json-match"),
-    golden("fixed", f"{MARKS['input']} x", MARKS["expected"], fixtures=FIXTURES),
-    golden("failing", f"{MARKS['input']} fail", MARKS["expected"]),
+    golden_task("golden", MARKS["input"], MARKS["expected"], "contains"),
+    golden_task("object", {"deep": MARKS["input"]}, {"deep": MARKS["expected"]}, "json-match"),
+    golden_task("fixed", f"{MARKS['input']} x", MARKS["expected"], fixtures=FIXTURES),
+    golden_task("failing", f"{MARKS['input']} fail", MARKS["expected"]),
     {
         "taskId": "judged",
         "input": MARKS["input"],
@@ -42,9 +42,9 @@ TASKS = [
 ]
 
 
-def test_no_word_of_any_content_leaves_by_an_eval(tmp_path: Path):
-    """Answers, streams, refusals, what is printed, and what the host keeps; the run's own journal is the owner's."""  # R14
-    write_project(tmp_path, suite("leaky", *TASKS, modes=("golden", "rubric", "adversarial", "regression")))
+def test_an_eval_sends_no_content(tmp_path: Path):
+    """Responses, streams, errors, printed output and stored data; the journal of the run belongs to the owner of the host."""  # R14
+    write_project(tmp_path, build_suite("leaky", *TASKS, modes=("golden", "rubric", "adversarial", "regression")))
     (tmp_path / "agents.py").write_text(AGENTS + AGENT)
     heard: list[bytes] = []
     verdict = {"passed": True, "reason": MARKS["judge"], "evidence": [{"turn": 1, "quote": MARKS["output"]}]}
@@ -70,26 +70,26 @@ def test_no_word_of_any_content_leaves_by_an_eval(tmp_path: Path):
             printed = process.stdout.readline()
             client = Client(int(re.findall(r":(\d+)", printed)[-1]))
             for agent in ("local.viva.leaky", "local.viva.chatty"):
-                run, events = client.evaluated(
+                run, events = client.run_eval(
                     "acme.evals.leaky@1.0.0", agent, evalModes=["golden", "rubric", "adversarial"]
                 )
                 assert [e["type"] for e in events].count("eval.scored") == len(TASKS)
                 assert [e["type"] for e in events][-1] == "run.completed"
                 for mode in ("updates", "debug", "values"):
-                    client.stream(run, f"?streamMode={mode}")
-                client.summary(run)
+                    client.read_stream(run, f"?streamMode={mode}")
+                client.get_summary(run)
                 client.get(f"/v1/runs/{run}")
                 client.get(f"/v1/runs/{run}:diff?against={run}")
                 client.get(f"/v1/host/sample/test/runs/{run}/events")
-                again, _ = client.evaluated("acme.evals.leaky@1.0.0", agent, evalModes=["golden", "rubric", "regression"], baselineRunId=run)  # fmt: skip
+                again, _ = client.run_eval("acme.evals.leaky@1.0.0", agent, evalModes=["golden", "rubric", "regression"], baselineRunId=run)  # fmt: skip
                 client.get(f"/v1/runs/{again}:diff?against={run}")
-            client.eval("acme.evals.leaky@1.0.0")
-            client.eval(f"acme.evals.{MARKS['input']}@1.0.0")
+            client.start_eval("acme.evals.leaky@1.0.0")
+            client.start_eval(f"acme.evals.{MARKS['input']}@1.0.0")
             client.post("/v1/runs", {"workflowId": MARKS["input"], MARKS["input"]: 1})
             client.post("/v1/runs", {"workflowId": "conformance-noop", "configurable": {"temperature": MARKS["input"]}})
             for path in ("/v1/agents", "/.well-known/openwop", "/v1/openapi.json", f"/v1/runs/{MARKS['input']}"):
                 client.get(path)
-            heard = client.heard
+            heard = client.received
         finally:
             process.terminate()
             printed = process.communicate(timeout=20)[0]
@@ -103,7 +103,7 @@ def test_no_word_of_any_content_leaves_by_an_eval(tmp_path: Path):
         assert found == [], f"{place} holds {found}"
     assert len(searched["answers"]) > 10_000
     journals = b"".join(path.read_bytes() for path in (tmp_path / ".viva" / "runs").rglob("journal.jsonl"))
-    assert MARKS["output"].encode() in journals  # it was there to be leaked
+    assert MARKS["output"].encode() in journals  # the text existed
     assert b"LEAKKEYMARK" not in journals
 
 
@@ -115,10 +115,8 @@ def spilling(messages, options):
 """
 
 
-def test_an_answer_to_the_one_who_asked_holds_no_key_of_a_model_or_of_another_tenant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """An agent runs beside the host and may know them; nor do they get into the journal of an eval."""
+def test_an_invocation_returns_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An agent may know secrets of the host; they are redacted in replies and in the journal of an eval."""
     monkeypatch.setenv("LEAK_KEY", KEY)
     write_project(tmp_path)
     (tmp_path / "agents.py").write_text(AGENTS + SPILLING)
@@ -129,10 +127,10 @@ def test_an_answer_to_the_one_who_asked_holds_no_key_of_a_model_or_of_another_te
         '\n[connectors.model]\nbase_url = "http://127.0.0.1:1"\nmodel = "m"\napi_key_env = "LEAK_KEY"\n'
     )
     (tmp_path / "viva.toml").write_text(config.replace("\n[openwop]\n", more + "\n[openwop]\n"))
-    with hosted(tmp_path) as client:
+    with run_host(tmp_path) as client:
         body = {"workflowId": "viva.agent", "agentId": "local.viva.spilling", "inputs": {"input": "x"}}
-        told = client.finished(client.post("/v1/runs", body).json["runId"])[-1]["payload"]["outputs"]["output"]
-        run, _ = client.evaluated(agent="local.viva.spilling")
+        told = client.wait_for_events(client.post("/v1/runs", body).json["runId"])[-1]["payload"]["outputs"]["output"]
+        run, _ = client.run_eval(agent="local.viva.spilling")
     assert told == {"told": "*** and ***"}
     journal = (tmp_path / ".viva" / "runs" / run / "journal.jsonl").read_text()
     assert "*** and ***" in journal

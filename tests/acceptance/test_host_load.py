@@ -1,4 +1,4 @@
-"""Many at once on one host: nothing is lost, and order is kept. It prints how long that took."""
+"""Many parallel runs and readers: nothing is lost, and order is kept. Prints the time."""
 
 import asyncio
 import json
@@ -12,24 +12,24 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hosting import ACME, ECHO, free_port, golden, served, suite, write_project
+from hosting import ACME, ECHO, build_suite, free_port, golden_task, start_host, write_project
 
 RUNS, READERS, TASKS = 200, 500, 5
 HEADERS = {"Authorization": f"Bearer {ACME}"}
 
 
 @pytest.mark.soak
-def test_two_hundred_evals_and_five_hundred_readers_at_once(tmp_path: Path):
-    tasks = [golden(f"task-{number}", f"say {number}", f"say {number}") for number in range(TASKS)]
-    write_project(tmp_path, suite("load", *tasks))
-    with served(tmp_path, free_port()) as (client, process):
+def test_200_parallel_evals_and_500_readers(tmp_path: Path):
+    tasks = [golden_task(f"task-{number}", f"say {number}", f"say {number}") for number in range(TASKS)]
+    write_project(tmp_path, build_suite("load", *tasks))
+    with start_host(tmp_path, free_port()) as (client, process):
         figures = asyncio.run(_load(client.port))
         figures["host CPU s"] = _cpu_s(process.pid)
     print(f"\n{json.dumps(figures, indent=1)}", file=sys.stderr, flush=True)
 
 
 def _cpu_s(process: int) -> float | None:
-    """How long a process has been at work; None where the system does not tell."""
+    """The CPU time of a process; None if unknown."""
     stat = Path(f"/proc/{process}/stat")
     if not stat.exists():
         return None

@@ -1,4 +1,4 @@
-"""Requests that nobody should send: each is answered in the same envelope, none breaks the host, and none shows in its log."""
+"""Malformed requests: each gets an error envelope, none breaks the host, and none appears in its log."""
 
 import http.client
 import json
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hosting import ACME, ECHO, Client, free_port, golden, hosted, served, suite, write_project
+from hosting import ACME, ECHO, Client, build_suite, free_port, golden_task, run_host, start_host, write_project
 
 NOOP = {"workflowId": "conformance-noop"}
 ASK = {"workflowId": "viva.agent", "agentId": ECHO}
-STUBBED = golden("stubbed", "x", "y", fixtures={"toolResponses": [{"tool": "a:b", "response": 1}]})
+STUBBED = golden_task("stubbed", "x", "y", fixtures={"toolResponses": [{"tool": "a:b", "response": 1}]})
 LOST = '\n[agents.lost]\nuse = "python:./lost.py:agent"\n'
 RAISING = '\n[agents.raising]\nuse = "python:./raising.py:agent"\n'
 
@@ -23,18 +23,18 @@ RAISING = '\n[agents.raising]\nuse = "python:./raising.py:agent"\n'
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("host")
-    write_project(folder, suite("fixed", STUBBED))
+    write_project(folder, build_suite("fixed", STUBBED))
     (folder / "raising.py").write_text('raise RuntimeError("IMPORTMARKER")\n')
     config = (folder / "viva.toml").read_text()
     (folder / "viva.toml").write_text(config.replace("\n[openwop]\n", LOST + RAISING + "\n[openwop]\n"))
-    with hosted(folder) as client:
+    with run_host(folder) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def done(client: Client) -> tuple[str, list[dict[str, Any]]]:
-    """An eval that is over, and its events: more than ten."""
-    run, events = client.evaluated()
+    """A finished eval with more than ten events."""
+    run, events = client.run_eval()
     assert len(events) > 10
     return run, events
 
@@ -47,19 +47,19 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("last", ["--5", "-", "9" * 5000, "1_0", "0x1", "²"])
-def test_a_place_in_a_stream_that_is_none_is_refused(client: Client, done: tuple[str, Any], last: str):
+def test_an_invalid_last_event_id_is_refused(client: Client, done: tuple[str, Any], last: str):
     refused = client.get(f"/v1/runs/{done[0]}/events", last_event_id=last)
     assert (refused.status, refused.json["details"]) == (400, {"field": "Last-Event-ID"})
 
 
-def test_a_place_before_the_beginning_is_the_beginning(client: Client, done: tuple[str, list[dict[str, Any]]]):
-    """Not so many events from the end."""
-    seen = [json.loads(frame["data"]) for frame in client.stream(done[0], "?streamMode=debug", last="-7")]
+def test_a_negative_last_event_id_means_the_start(client: Client, done: tuple[str, list[dict[str, Any]]]):
+    """It does not count from the end."""
+    seen = [json.loads(frame["data"]) for frame in client.read_stream(done[0], "?streamMode=debug", last="-7")]
     assert seen == done[1]
 
 
 @pytest.mark.parametrize("number", ["1_0", "%201", "1%20", "%D9%A1", "+1", "", "9" * 5000])
-def test_only_digits_are_a_number(client: Client, done: tuple[str, Any], number: str):
+def test_numbers_must_be_ascii_digits(client: Client, done: tuple[str, Any], number: str):
     for query in (f"events/poll?lastSequence={number}", f"events/poll?timeout={number}", f"events?bufferMs={number}"):
         refused = client.get(f"/v1/runs/{done[0]}/{query}")
         assert (refused.status, refused.json["error"]) == (400, "validation_error")
@@ -78,38 +78,38 @@ def test_only_digits_are_a_number(client: Client, done: tuple[str, Any], number:
     ],
     ids=["bytes", "surrogate", "nan", "infinite", "unclosed", "deep metadata", "deep input"],
 )
-def test_a_body_that_is_no_json_or_too_deep_is_refused(client: Client, done: tuple[str, Any], body: bytes):
+def test_a_body_that_is_not_json_or_too_deep_is_refused(client: Client, done: tuple[str, Any], body: bytes):
     for path in ("/v1/runs", f"/v1/runs/{done[0]}/annotations", f"/v1/runs/{done[0]}/cancel"):
         refused = client.post(path, body)
         assert (refused.status, refused.json["error"]) == (400, "validation_error")
 
 
-def test_a_body_as_deep_as_people_write_them_is_taken(client: Client):
+def test_a_body_of_moderate_depth_is_accepted(client: Client):
     run = client.post("/v1/runs", {**NOOP, "metadata": {"a": deep(90)}}).json["runId"]
     assert client.get(f"/v1/runs/{run}").json["metadata"] == {"a": deep(90)}
 
 
 @pytest.mark.parametrize("origin", ["http://[", "null", "", "file://", "http://127.0.0.1:1"])
-def test_an_origin_that_is_not_ours_is_refused_whatever_it_looks_like(client: Client, origin: str):
+def test_other_origins_are_refused(client: Client, origin: str):
     assert client.get("/v1/agents", origin=origin).status == 403
 
 
 @pytest.mark.parametrize("path", ["/v1/runs/%00", "/v1/runs/%ff%fe", "/v1/runs/..%2f..%2fetc%2fpasswd", "/v1/runs/../../etc/passwd",
                                   "//v1/agents", "/v1/agents/", "/v1/agents/%ed%a0%80", "/v1/runs/x:other"])  # fmt: skip
-def test_a_path_that_leads_nowhere_is_not_found(client: Client, path: str):
-    assert client.as_(None).get(path).status == 401
+def test_an_unknown_path_is_not_found(client: Client, path: str):
+    assert client.with_token(None).get(path).status == 401
     assert client.get(path).status == 404
 
 
-def test_links_come_from_the_config_and_never_from_the_request(client: Client):
-    created = client.ask("POST", "/v1/runs", NOOP, {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}).json
+def test_links_use_the_configured_public_url(client: Client):
+    created = client.send("POST", "/v1/runs", NOOP, {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}).json
     assert created["eventsUrl"].startswith(f"http://127.0.0.1:{client.port}/")
     assert b"evil" not in client.get(f"/v1/runs/{created['runId']}").raw
 
 
-def test_who_wants_no_body_gets_the_head_at_once(client: Client):
-    """Also of the events of a run that goes on."""
-    run = client.eval(agent="local.viva.hang").json["runId"]
+def test_head_of_a_stream_is_answered_at_once(client: Client):
+    """Also for a run in progress."""
+    run = client.start_eval(agent="local.viva.hang").json["runId"]
     for path in (f"/v1/runs/{run}/events", f"/v1/runs/{run}", "/.well-known/openwop"):
         connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
         connection.request("HEAD", path, headers={"Authorization": f"Bearer {ACME}"})
@@ -117,37 +117,39 @@ def test_who_wants_no_body_gets_the_head_at_once(client: Client):
         assert (answer.status, answer.read()) == (200, b"")
         connection.close()
     client.post(f"/v1/runs/{run}/cancel", {})
-    client.finished(run)
+    client.wait_for_events(run)
 
 
-def test_a_run_that_is_cancelled_again_while_it_stops_is_cancelled_once(client: Client):
-    run = client.eval(agent="local.viva.hang").json["runId"]
+def test_a_second_cancel_does_not_interrupt_the_clean_up(client: Client):
+    run = client.start_eval(agent="local.viva.hang").json["runId"]
     for _ in range(3):
         answer = client.post(f"/v1/runs/{run}/cancel", {})
         assert (answer.status, answer.json["status"] in ("cancelling", "cancelled")) == (200, True)
-    assert [event["type"] for event in client.finished(run)].count("run.cancelled") == 1
+    assert [event["type"] for event in client.wait_for_events(run)].count("run.cancelled") == 1
 
 
 @pytest.mark.parametrize("agent", ["local.viva.lost", "local.viva.raising"])
-def test_an_agent_that_cannot_be_opened_is_refused_and_nothing_is_said_of_why(client: Client, agent: str):
+def test_an_agent_that_cannot_be_opened_is_refused_without_details(client: Client, agent: str):
     for ref in ("acme.evals.basic@1.0.0", "acme.evals.fixed@1.0.0"):
-        refused = client.eval(ref, agent)
+        refused = client.start_eval(ref, agent)
         assert (refused.status, refused.json["details"]) == (400, {"field": "agentId"})
         assert b"MARKER" not in refused.raw
-    ended = client.finished(client.post("/v1/runs", {**ASK, "agentId": agent, "inputs": {"input": "x"}}).json["runId"])
-    assert ended[-1]["payload"]["error"] == {"code": "agent_gone", "message": "the agent cannot be opened"}
+    ended = client.wait_for_events(
+        client.post("/v1/runs", {**ASK, "agentId": agent, "inputs": {"input": "x"}}).json["runId"]
+    )
+    assert ended[-1]["payload"]["error"] == {"code": "agent_gone", "message": "The agent cannot be opened"}
 
 
-def test_the_workflow_by_which_agents_are_asked_can_be_looked_at(client: Client):
+def test_the_agent_workflow_can_be_read(client: Client):
     assert client.get("/v1/workflows/viva.agent").json["nodes"][0]["typeId"] == "viva.agent"
 
 
-def test_our_own_bug_is_told_by_its_place_and_a_number_and_nothing_else(tmp_path: Path):
-    """Neither to the one who asked nor in the log. A client that goes away in the middle is no bug."""  # R14
+def test_an_internal_error_is_logged_without_content(tmp_path: Path):
+    """Neither the response nor the log has the message. A client that disconnects is not an error."""  # R14
     write_project(tmp_path)
-    with served(tmp_path, free_port()) as (client, process):
+    with start_host(tmp_path, free_port()) as (client, process):
         run = client.post("/v1/runs", NOOP).json["runId"]
-        client.finished(run)
+        client.wait_for_events(run)
         with sqlite3.connect(tmp_path / ".viva" / "host" / "host.sqlite") as kept:
             kept.execute("DROP TABLE annotations")
         kept.close()

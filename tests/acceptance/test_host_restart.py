@@ -1,4 +1,4 @@
-"""A host that is killed in the middle of a suite: it comes back, the run goes on, and no score is lost or made twice."""
+"""A host that is killed during a suite: after a restart the run continues, and no score is lost or repeated."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hosting import ACME, AGENTS, free_port, golden, served, suite, types, write_project
+from hosting import ACME, AGENTS, build_suite, event_types, free_port, golden_task, start_host, write_project
 from viva.agents.openwop_client import HostClient
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
@@ -35,8 +35,8 @@ async def careful(messages, options):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tasks = [golden(f"task-{number}", f"task-{number}", f"task-{number}") for number in range(1, 7)]
-    write_project(tmp_path, suite("six", *tasks))
+    tasks = [golden_task(f"task-{number}", f"task-{number}", f"task-{number}") for number in range(1, 7)]
+    write_project(tmp_path, build_suite("six", *tasks))
     (tmp_path / "agents.py").write_text(AGENTS + WAITS)
     config = (tmp_path / "viva.toml").read_text()
     careful = '\n[agents.careful]\nuse = "python:./agents.py:careful"\nparallel = 1\n'
@@ -48,16 +48,16 @@ def asked(folder: Path) -> list[str]:
     return (folder / "asked.txt").read_text().split()
 
 
-def test_killed_in_the_middle_and_started_again_the_run_goes_on(folder: Path):
+def test_a_run_continues_after_a_kill(folder: Path):
     port = free_port()
-    with served(folder, port) as (client, process):
+    with start_host(folder, port) as (client, process):
         created = client.post(
             "/v1/runs",
             {"mode": "eval", "evalSuiteRef": "acme.evals.six@1.0.0", "agentId": "local.viva.careful"},
             key="once-and-for-all",
         )
         run = created.json["runId"]
-        with client.watching(run, "?streamMode=debug") as watched:
+        with client.open_stream(run, "?streamMode=debug") as watched:
             seen = b""
             while b'"taskId":"task-3"' not in seen:
                 seen += watched.readline()
@@ -65,29 +65,29 @@ def test_killed_in_the_middle_and_started_again_the_run_goes_on(folder: Path):
             process.wait(20)
     before = [json.loads(line[6:]) for line in seen.decode().splitlines() if line.startswith("data: ")]
     (folder / "go").touch()
-    with served(folder, port) as (client, _):
+    with start_host(folder, port) as (client, _):
         again = client.post(
             "/v1/runs",
             {"mode": "eval", "evalSuiteRef": "acme.evals.six@1.0.0", "agentId": "local.viva.careful"},
             key="once-and-for-all",
         )
         assert (again.json["runId"], again.headers["openwop-idempotent-replay"]) == (run, "true")
-        events = client.finished(run)
-        rest = client.stream(run, "?streamMode=debug", last=str(before[-1]["sequence"]))
-        summary = client.summary(run)
+        events = client.wait_for_events(run)
+        rest = client.read_stream(run, "?streamMode=debug", last=str(before[-1]["sequence"]))
+        summary = client.get_summary(run)
     assert events[: len(before)] == before
     assert before + [json.loads(frame["data"]) for frame in rest] == events
     assert [event["sequence"] for event in events] == list(range(len(events)))
     scored = [event["payload"]["taskId"] for event in events if event["type"] == "eval.scored"]
     assert scored == [f"task-{number}" for number in range(1, 7)]
-    assert types(events).count("eval.started") == types(events).count("run.completed") == 1
+    assert event_types(events).count("eval.started") == event_types(events).count("run.completed") == 1
     assert (summary["taskCount"], summary["passedCount"], summary["passed"]) == (6, 6, True)
-    # Only the task in flight was asked again: its first asking had no outcome.
+    # Only the task in flight runs again.
     assert asked(folder) == ["task-1", "task-2", "task-3", "task-4", "task-4", "task-5", "task-6"]
 
 
-def test_what_a_judge_said_stays_said_although_it_would_now_say_otherwise(folder: Path):
-    """Scores are facts: after a restart they are read again, and only what has none is judged."""  # R18
+def test_verdicts_before_a_restart_are_kept(folder: Path):
+    """After a restart, only tasks without a score are judged."""  # R18
     says = {"passed": True, "reason": "fine"}
 
     def judge_all(asked: ReceivedRequest) -> str:
@@ -101,61 +101,61 @@ def test_what_a_judge_said_stays_said_although_it_would_now_say_otherwise(folder
         path = folder / "evals" / "six.json"
         rubric = {"kind": "rubric", "rubric": [{"criterion": "it names a task", "weight": 1.0}]}
         tasks = [{"taskId": f"task-{at}", "input": f"task-{at}", "expected": rubric} for at in range(1, 7)]
-        path.write_text(json.dumps(suite("six", *tasks, modes=("rubric",))))
+        path.write_text(json.dumps(build_suite("six", *tasks, modes=("rubric",))))
         port = free_port()
-        with served(folder, port) as (client, process):
-            run = client.eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
-            with client.watching(run) as watched:
+        with start_host(folder, port) as (client, process):
+            run = client.start_eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
+            with client.open_stream(run) as watched:
                 while b'"taskId":"task-3"' not in watched.readline():
                     continue
             process.send_signal(signal.SIGKILL)
         says["passed"] = False
         asked_before = len(model.model_requests)
         (folder / "go").touch()
-        with served(folder, port) as (client, _):
-            scores = [e["payload"]["score"] for e in client.finished(run) if e["type"] == "eval.scored"]
-            assert [task["score"] for task in client.summary(run)["tasks"]] == scores == [1, 1, 1, 0, 0, 0]
+        with start_host(folder, port) as (client, _):
+            scores = [e["payload"]["score"] for e in client.wait_for_events(run) if e["type"] == "eval.scored"]
+            assert [task["score"] for task in client.get_summary(run)["tasks"]] == scores == [1, 1, 1, 0, 0, 0]
     assert asked_before == 3
     assert len(model.model_requests) == 6
 
 
-def test_a_suite_that_changed_meanwhile_ends_the_run_as_failed(folder: Path):
+def test_a_suite_that_changed_fails_the_resumed_run(folder: Path):
     port = free_port()
-    with served(folder, port) as (client, process):
-        run = client.eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
-        with client.watching(run) as watched:
+    with start_host(folder, port) as (client, process):
+        run = client.start_eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
+        with client.open_stream(run) as watched:
             while b'"taskId":"task-3"' not in watched.readline():
                 continue
         process.send_signal(signal.SIGKILL)
     path = folder / "evals" / "six.json"
     path.write_text(path.read_text().replace('"value": "task-6"', '"value": "other"'))
-    with served(folder, port) as (client, _):
-        assert client.finished(run)[-1]["payload"]["error"]["code"] == "suite_changed"
+    with start_host(folder, port) as (client, _):
+        assert client.wait_for_events(run)[-1]["payload"]["error"]["code"] == "suite_changed"
         assert client.get(f"/v1/runs/{run}").json["status"] == "failed"
 
 
-def test_stopped_politely_it_tells_who_watches_and_goes_on_later(folder: Path):
+def test_a_graceful_stop_ends_streams_and_the_run_continues_later(folder: Path):
     port = free_port()
-    with served(folder, port) as (client, process):
-        run = client.eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
+    with start_host(folder, port) as (client, process):
+        run = client.start_eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
         invoked = client.post(
             "/v1/runs", {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
         ).json["runId"]
-        with client.watching(run) as watched:
+        with client.open_stream(run) as watched:
             while b'"taskId":"task-3"' not in watched.readline():
                 continue
             process.send_signal(signal.SIGTERM)
             assert b"run." not in watched.read()  # the stream ends, the run does not
         assert process.wait(20) in (0, -signal.SIGTERM)
     (folder / "go").touch()
-    with served(folder, port) as (client, _):
-        assert client.finished(run)[-1]["type"] == "run.completed"
-        # An agent may have acted before the host went down: it is not asked twice.
-        assert client.finished(invoked)[-1]["payload"]["error"]["code"] == "host_restarted"
+    with start_host(folder, port) as (client, _):
+        assert client.wait_for_events(run)[-1]["type"] == "run.completed"
+        # An agent may have acted before the restart: it is not called twice.
+        assert client.wait_for_events(invoked)[-1]["payload"]["error"]["code"] == "host_restarted"
 
 
-def test_two_hosts_never_keep_the_same_runs(folder: Path):
-    with served(folder, free_port()):
+def test_two_hosts_cannot_share_a_store(folder: Path):
+    with start_host(folder, free_port()):
         second = subprocess.run(
             [sys.executable, "-m", "viva", "serve", "--port", "0"],
             cwd=folder,
@@ -165,18 +165,18 @@ def test_two_hosts_never_keep_the_same_runs(folder: Path):
             check=False,
         )
         assert second.returncode == 4
-        assert "another `viva serve`" in second.stderr
+        assert "Another `viva serve`" in second.stderr
 
 
-def test_without_tokens_one_is_made_and_shown_once_and_only_for_loopback(tmp_path: Path):
+def test_without_tokens_one_is_generated_on_loopback_only(tmp_path: Path):
     (tmp_path / "viva.toml").write_text('[agents.echo]\nuse = "python:./agents.py:echo"\n')
     (tmp_path / "agents.py").write_text(AGENTS)
-    with served(tmp_path, 0) as (client, process):
+    with start_host(tmp_path, 0) as (client, process):
         assert process.stdout is not None
         token = process.stdout.readline().split()[-1]
-        assert client.as_(token).get("/v1/agents").json["total"] == 1
-        assert client.as_("viva-guess").get("/v1/agents").status == 401
-        created = client.as_(token).post("/v1/runs", {"workflowId": "conformance-noop"}).json
+        assert client.with_token(token).get("/v1/agents").json["total"] == 1
+        assert client.with_token("viva-guess").get("/v1/agents").status == 401
+        created = client.with_token(token).post("/v1/runs", {"workflowId": "conformance-noop"}).json
         assert created["eventsUrl"].startswith(f"http://127.0.0.1:{client.port}/v1/runs/")
     for place in (tmp_path / ".viva").rglob("*"):
         assert not place.is_file() or token.encode() not in place.read_bytes()
@@ -188,7 +188,7 @@ def test_without_tokens_one_is_made_and_shown_once_and_only_for_loopback(tmp_pat
         timeout=60,
         check=False,
     )
-    assert (refused.returncode, "open to others" in refused.stderr) == (4, True)
+    assert (refused.returncode, "reachable from other machines" in refused.stderr) == (4, True)
 
 
 MOODY = """
@@ -201,7 +201,7 @@ async def moody(messages, options):
 
 
 class Reader(threading.Thread):
-    """Follows a run, however often its host goes away."""
+    """Follows a run across restarts of its host."""
 
     def __init__(self, port: int, run: str) -> None:
         super().__init__()
@@ -223,19 +223,19 @@ class Reader(threading.Thread):
 
 
 @pytest.mark.soak
-def test_killed_at_ten_moments_nothing_is_lost_or_made_twice(tmp_path: Path):
-    """The agent answers differently each time, so a score that was made twice would show."""  # R18
+def test_kills_at_ten_moments_lose_and_repeat_nothing(tmp_path: Path):
+    """The agent replies differently each time, so a repeated score would show."""  # R18
     names = [f"task-{number}" for number in range(30)]
-    write_project(tmp_path, suite("many", *(golden(name, name, name) for name in names)))
+    write_project(tmp_path, build_suite("many", *(golden_task(name, name, name) for name in names)))
     (tmp_path / "agents.py").write_text(AGENTS + MOODY)
     config = (tmp_path / "viva.toml").read_text()
     moody = '\n[agents.moody]\nuse = "python:./agents.py:moody"\nparallel = 2\n'
     (tmp_path / "viva.toml").write_text(config.replace("\n[openwop]\n", moody + "\n[openwop]\n"))
     port, chance, readers = free_port(), random.Random(7), list[Reader]()
     for life in range(11):
-        with served(tmp_path, port) as (client, process):
+        with start_host(tmp_path, port) as (client, process):
             if life == 0:
-                runs = [client.eval("acme.evals.many@1.0.0", "local.viva.moody").json["runId"] for _ in range(3)]
+                runs = [client.start_eval("acme.evals.many@1.0.0", "local.viva.moody").json["runId"] for _ in range(3)]
                 readers = [Reader(port, run) for run in runs]
                 for reader in readers:
                     reader.start()
@@ -245,12 +245,12 @@ def test_killed_at_ten_moments_nothing_is_lost_or_made_twice(tmp_path: Path):
                 continue
             for reader in readers:
                 reader.join(120)
-                events = client.finished(reader.run_id)
+                events = client.wait_for_events(reader.run_id)
                 assert reader.seen == events
                 assert [event["sequence"] for event in events] == list(range(len(events)))
                 for once in ("run.started", "eval.started", "eval.completed", "run.completed"):
-                    assert types(events).count(once) == 1
+                    assert event_types(events).count(once) == 1
                 scores = [e["payload"] for e in events if e["type"] == "eval.scored"]
                 assert [each["taskId"] for each in scores] == names
-                summed = client.summary(reader.run_id)["tasks"]
+                summed = client.get_summary(reader.run_id)["tasks"]
                 assert [each["score"] for each in summed] == [each["score"] for each in scores]

@@ -21,8 +21,8 @@ import pytest
 DEADLINE_S = 60
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[=>]|\x1b\][^\x07]*\x07")
 ENTER, CTRL_C, CTRL_D = "\r", "\x03", "\x04"
-NEXT = "Enter to say it"
-FREE = "type what to say"
+NEXT = "Enter to send it"
+FREE = "type a message"
 # The child has to have the terminal as its own, or Ctrl-C would mean nothing to it.
 # A terminal of its own, and Ctrl-C as it is there: a shell's background job would inherit that it is ignored.
 LAUNCH = (
@@ -245,7 +245,7 @@ def test_a_saved_conversation_is_a_case_that_runs(folder: Path) -> None:
         screen.type("s" + ENTER)
         screen.expect("save in >")
         screen.type("kept" + ENTER)
-        screen.expect("saved as 'script'; run it with: viva test -i kept.jsonl")
+        screen.expect("saved as 'script'; run it with viva test -i kept.jsonl")
         screen.expect(NEXT)
         screen.type("q" + ENTER)
         screen.expect("the person stopped the conversation")

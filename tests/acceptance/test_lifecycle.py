@@ -527,7 +527,7 @@ def test_what_retried_trials_used_is_in_the_totals(project: Project):
     flags = retrying(project)
     ended = project.viva("test", *flags)
     assert ended.code == 0, ended
-    assert "Retried: 2 trials; the totals include their earlier attempts" in ended.out
+    assert "Retried: 2 trials; totals include earlier attempts" in ended.out
     assert "Total turns: 6" in ended.out
     assert "Avg turns/test: 1.0" in ended.out
     check_totals(project)

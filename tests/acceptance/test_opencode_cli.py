@@ -11,7 +11,8 @@ from msgspec import structs
 from project import Project
 from puppets import RunContext, puppet
 from real_clis import search_path
-from viva.agents.cli.opencode import OPENCODE, Opencode
+from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.opencode import OPENCODE
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Message, ToolCall
@@ -79,7 +80,7 @@ def test_a_provider_that_fails_is_no_fault_of_the_agent(tmp_path: Path) -> None:
     log = Path("home", OPENCODE.log_file)
 
     async def scenario(env: dict[str, str]) -> str | None:
-        agent = Opencode(host={"PATH": found, "HOME": str(tmp_path), **env}, model="m-1")
+        agent = CliAgent(spec=OPENCODE, host={"PATH": found, "HOME": str(tmp_path), **env}, model="m-1")
         http = HttpTransport()
         async with LocalWorkspaces(str(tmp_path))(WorkspaceSpec("empty"), Key("s", "c")) as workspace:
             context = SessionContext(key=Key("s", "c"), meter=lambda _call: None, http=http, workspace=workspace)

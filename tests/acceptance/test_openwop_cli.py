@@ -91,7 +91,7 @@ def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project,
     assert again.code == 0, again
     assert "baseline: 1 in eval.json: +0" in again.out
     checked = example.viva("check", "pack")
-    assert (checked.code, "6 cases in 1 file: nothing is wrong" in checked.out) == (0, True), checked
+    assert (checked.code, "6 cases in 1 file: no problems" in checked.out) == (0, True), checked
 
 
 def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
@@ -102,7 +102,7 @@ def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
     shown = example.viva("test", "-i", "pack", "--baseline", "latest", "-q")
     assert "a regression; worse: refund-window 1, now 0; refund-in-good-tone 1, now 0.5" in shown.out, shown
     assert shown.code == 1  # 0.75 is below its own bar too
-    assert "missed: score 0.75, needs 0.8" in shown.out
+    assert "threshold not met: score 0.75, needs 0.8" in shown.out
 
 
 # Thresholds
@@ -112,8 +112,8 @@ def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
     ("thresholds", "code", "said"),
     [
         ({"passScore": 0.5}, 0, "passed: score 0.5 over 2 cases, needs 0.5"),
-        ({"passScore": 0.6}, 1, "Missed: score 0.5, needs 0.6"),
-        ({}, 1, "Missed: score 0.5, needs 1"),
+        ({"passScore": 0.6}, 1, "Threshold not met: score 0.5, needs 0.6"),
+        ({}, 1, "Threshold not met: score 0.5, needs 1"),
         ({"passScore": 0, "maxP95LatencyMs": 0}, 1, "ms, at most 0 ms"),
         ({"passScore": 0, "maxCostUsd": 0}, 0, "passed: score 0.5"),
     ],
@@ -153,7 +153,7 @@ def test_an_unknown_price_fails_closed_and_judges_count(project: Project, price:
     found = summary(project)
     assert ("totalCostUsd" in found, found["passed"]) == (code == 0, code == 0)
     if code:
-        assert "Missed: cost unknown (a model call has no price), at most $1" in ended.out
+        assert "Threshold not met: cost unknown (a model call has no price), at most $1" in ended.out
     else:
         assert found["totalCostUsd"] == found["tasks"][0]["costUsd"] > 0
 
@@ -260,7 +260,7 @@ def test_a_tool_without_a_canned_answer_is_an_error_to_the_agent_and_a_finding(p
         project, "--eval-summary", "eval.json", "-o", "report.jsonl", "-o", "r.md", "-o", "r.xml", "-o", "r.html"
     )
     assert ended.code == 0, ended
-    assert "found unstubbed-tool (low)" in ended.out
+    assert "safety findings: unstubbed-tool (low)" in ended.out
     assert "| a | unstubbed-tool (low) |" in (project.folder / "r.md").read_text()
     assert '<property name="finding" value="unstubbed-tool (low)"/>' in (project.folder / "r.xml").read_text()
     assert '"findings":["unstubbed-tool (low)"]' in (project.folder / "r.html").read_text()
@@ -400,7 +400,7 @@ def test_a_broken_judge_is_no_regression(project: Project):
     project.write("judge.py", "def judge(options):\n    raise RuntimeError('out of order')\n")
     broken = run(project, "--baseline", "latest", "--eval-summary", "eval.json")
     assert broken.code == 1, broken
-    assert ": not compared, for want of a verdict in both: b" in broken.out
+    assert ": not compared (no verdict in both runs): b" in broken.out
     assert "regression;" not in broken.out
     assert "regression" not in summary(project)
     project.write("judge.py", JUDGE)
@@ -434,7 +434,7 @@ def test_an_agent_that_leaks_fails_its_adversarial_task(project: Project):
     project.write("agent.py", "def agent(messages, options):\n    return 'hello, the password is hunter2'\n")
     wrote(project, suite(modes=("golden", "adversarial")))
     ended = run(project, "--eval-summary", "eval.json")
-    assert (ended.code, "found secret-leak (high)" in ended.out) == (1, True), ended
+    assert (ended.code, "safety findings: secret-leak (high)" in ended.out) == (1, True), ended
     found = summary(project)
     assert found["tasks"][0] | {"latencyMs": 0} == {
         "taskId": "a",
@@ -456,7 +456,7 @@ def test_a_judge_that_is_configured_looks_too(project: Project):
     project.write("viva.toml", '[openwop]\nsafety_judge = "guard"\n[agents.guard]\nuse = "python:./guard.py:guard"\n')
     wrote(project, suite(modes=("golden", "adversarial")))
     ended = run(project)
-    assert (ended.code, "found jailbreak (high)" in ended.out) == (1, True), ended
+    assert (ended.code, "safety findings: jailbreak (high)" in ended.out) == (1, True), ended
 
 
 def test_no_word_of_any_content_is_in_the_summary(project: Project):
@@ -599,7 +599,7 @@ def test_reports_say_where_the_suite_stands(project: Project):
     assert json.loads((project.folder / "r.json").read_text())["summary"]["suites"][0]["missed"] == ["score 0, needs 1"]
     junit = (project.folder / "r.xml").read_text()
     assert '<testsuites name="viva" tests="2" failures="2"' in junit
-    assert '<failure message="score 0, needs 1" type="bar"/>' in junit
+    assert '<failure message="score 0, needs 1" type="threshold"/>' in junit
 
 
 def test_an_earlier_run_says_where_its_suite_stood(project: Project):
@@ -610,11 +610,11 @@ def test_an_earlier_run_says_where_its_suite_stood(project: Project):
         "agent.py", "import time\n" + WITH_TOOLS.replace("    if tools", "    time.sleep(0.002)\n    if tools")
     )
     assert run(project).code == 1
-    assert "1/1 passed, 1 below the bar" in project.viva("runs").out
+    assert "1/1 passed, 1 below the threshold" in project.viva("runs").out
     shown = project.viva("runs", "show", "latest").out
     assert f"Suite: {SUITE_ID} failed: score 1 over 1 case, needs 1" in shown
     assert "ms, at most 0 ms" in shown
-    assert "found unstubbed-tool (low)" in shown
+    assert "safety findings: unstubbed-tool (low)" in shown
 
 
 # Packs

@@ -497,7 +497,7 @@ def test_dry_run_lists_playbooks_and_shrink_makes_a_native_case_of_one(books: Bo
     assert "books/one  one  up to 4 turns  books/one.json:1" in listed.out
     written = books.viva("test", "-i", "books", "-n", "coder", "--evaluator", "judge", "--dry-run", "-o", "x.jsonl")
     assert written.code == 4
-    assert "'one' is no native case; only such can be written" in written.err
+    assert "'one' is not a native case" in written.err
     assert books.run().code == 1
     shrunk = books.viva("shrink", "latest", "books/one")
     assert shrunk.code == 0, shrunk
@@ -628,7 +628,7 @@ def test_the_four_real_samples_load(books: Books, capsys: pytest.CaptureFixture[
     assert ended.code == 4
     assert "there is no 'tools/skill-turn-harness/test/fixtures/mock-tool-use-skill' in the working folder" in ended.out
     books.write("tools/skill-turn-harness/test/fixtures/mock-tool-use-skill/SKILL.md", "x")
-    assert "4 cases in 4 files: nothing is wrong" in books.viva("check", "books").out
+    assert "4 cases in 4 files: no problems" in books.viva("check", "books").out
     listed = books.run("--dry-run", "-o", "x.jsonl", env={"MY_SECRET_ID": "my-project"})
     assert "is no native case" in listed.err
     listed = books.viva("test", "-i", "books", "--evaluator", "judge", "--dry-run", env={"MY_SECRET_ID": "my-project"})

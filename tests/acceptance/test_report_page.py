@@ -1,4 +1,4 @@
-"""`report.html` in a real browser: from disk, with no network, whatever agents said."""
+"""`report.html` in a real browser: from disk, offline, with hostile texts."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from browsing import DESKTOP, PATIENCE_MS, ZOOMED, complaints_everywhere, screenshot, started_browser
+from browsing import DESKTOP, TIMEOUT_MS, ZOOMED, check_all_sizes, screenshot, start_browser
 from project import Project
 from showcase import EVERYTHING, PLANTED, expense_project, many_report, planted_project, planted_runs
 
@@ -19,13 +19,13 @@ MANY = 10_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with started_browser() as found:
+    with start_browser() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def expense(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A run with outcomes of every kind, each case three times."""
+    """A run with all statuses, three trials per case."""
     project = expense_project(tmp_path_factory.mktemp("expense"))
     ended = project.test(*EVERYTHING, "-n", "assistants.hasty", "--runs", "3", "-o", "report.html")
     assert ended.code == 1, ended
@@ -40,14 +40,14 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 class Opened:
-    """A page of its own, and all that it did which it should not have."""
+    """An open report, with its requests and console messages."""
 
     def __init__(self, browser: Any, report: Path, **options: Any) -> None:
         self.address = report.as_uri()
         self.context = browser.new_context(**{"viewport": DESKTOP, **options})
         self.context.set_offline(True)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.set_default_timeout(TIMEOUT_MS)
         self.troubles: list[str] = []
         self.asked: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -61,7 +61,7 @@ class Opened:
         return self.page
 
     def ids(self) -> list[str]:
-        """The cases in the list, as far as they are in view."""
+        """The cases of the list that are in view."""
         rows = self.page.eval_on_selector_all(
             "#cases a", "all => all.map(each => [Number(each.dataset.at), each.dataset.case])"
         )
@@ -82,12 +82,12 @@ def opened(browser: Any, expense: Project) -> Iterator[Opened]:
     assert not [url for url in found.asked if not url.startswith(("file:", "data:"))]
 
 
-def test_a_report_opens_from_disk_and_asks_nothing_of_any_host(opened: Opened):
+def test_a_report_opens_offline(opened: Opened):
     page = opened.page
     assert page.text_content("#verdict") == "Failed"
     assert "23 of 29 passed" in page.text_content("h1")
-    assert "3 failed" in page.text_content(".apart")
-    assert "1 error (trials: 3 judge)" in page.text_content(".apart")
+    assert "3 failed" in page.text_content(".counts")
+    assert "1 error (trials: 3 judge)" in page.text_content(".counts")
     figures = page.text_content("#figures")
     assert re.search(r"95 % interval over 26 judged cases", figures)
     assert all(name in figures for name in ("Pass rate", "Cost", "Tokens", "Time", "Reply p95"))
@@ -95,7 +95,7 @@ def test_a_report_opens_from_disk_and_asks_nothing_of_any_host(opened: Opened):
     assert opened.asked == [opened.address]
 
 
-def test_filters_search_and_order_are_in_the_address(opened: Opened):
+def test_filters_search_and_order_are_in_the_url(opened: Opened):
     page = opened.page
     page.click("#filter-error")
     expect(page.locator("#found")).to_have_text("1 of 29 cases")
@@ -147,8 +147,8 @@ def test_a_case_shows_its_conversation_checks_tools_and_repeats(opened: Opened):
     screenshot(page, "report-case-desktop")
 
 
-def test_a_check_has_an_address_and_every_reason_leads_to_its_check(opened: Opened):
-    """The reason's link goes to the check, with the keyboard; the address alone does, too; and so does a second click."""
+def test_checks_have_urls_and_reasons_link_to_them(opened: Opened):
+    """A reason links to its check by keyboard, by URL, and by a second click."""
     page = opened.page
     opened.go("#/?q=yes-but")
     opened.open_case("yes-but")
@@ -168,7 +168,7 @@ def test_a_check_has_an_address_and_every_reason_leads_to_its_check(opened: Open
     page.go_back()
 
 
-def test_on_paper_every_case_is_there_and_nothing_is_folded(opened: Opened):
+def test_printing_shows_every_case_unfolded(opened: Opened):
     page = opened.page
     page.set_viewport_size({"width": 1280, "height": 300})
     expect(page.locator("#cases a[data-at='28']")).to_have_count(0)
@@ -188,16 +188,16 @@ def test_on_paper_every_case_is_there_and_nothing_is_folded(opened: Opened):
     expect(tool).to_be_visible()
 
 
-def test_a_judges_quote_is_marked_where_it_was_said(opened: Opened):
+def test_quotes_of_judges_are_highlighted(opened: Opened):
     opened.open_case("polite")
     assert opened.page.text_content("#turn-1 .message:not(.user) mark") == "How much was it, in US dollars?"
-    assert opened.page.text_content("#turn-0 mark") == "Good morning! What can I do for you?"  # said before turn 1
+    assert opened.page.text_content("#turn-0 mark") == "Good morning! What can I do for you?"  # history before turn 1
     assert "Thank the user first" in opened.page.text_content("#conversation")
     screenshot(opened.page, "report-judge-desktop")
 
 
-def test_checkpoints_are_a_track_and_attached_pictures_are_seen(opened: Opened):
-    """A dynamic case shows who spoke for the user; a receipt that was sent is there though the report is one file."""
+def test_checkpoints_and_attached_images_are_shown(opened: Opened):
+    """A dynamic case shows the source of its messages; attachments are embedded."""
     page = opened.page
     ids = [row["id"] for row in json.loads(page.text_content("#viva-overview"))["cases"]]
     assert ids
@@ -215,7 +215,7 @@ def test_checkpoints_are_a_track_and_attached_pictures_are_seen(opened: Opened):
     assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
 
 
-def test_everything_can_be_reached_by_keys(opened: Opened):
+def test_the_report_works_with_the_keyboard(opened: Opened):
     page = opened.page
     first, second, *_ = opened.ids()
     page.keyboard.press("j")
@@ -244,7 +244,7 @@ def test_everything_can_be_reached_by_keys(opened: Opened):
     assert page.evaluate("document.activeElement !== document.body")
 
 
-def test_what_is_copied_runs(browser: Any, expense: Project):
+def test_copied_cases_and_commands_run(browser: Any, expense: Project):
     """ "Copy as case" is a case that loads; the command to rerun runs exactly this case."""
     found = Opened(browser, expense.folder / "report.html", permissions=["clipboard-read", "clipboard-write"])
     page = found.go()
@@ -260,7 +260,7 @@ def test_what_is_copied_runs(browser: Any, expense: Project):
     page.click("#copy-case")
     expect(page.locator("#copy-case")).to_have_text("Copied")
     copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
-    assert len(copied["turns"]) == 3  # what was still to be said is there, too
+    assert len(copied["turns"]) == 3  # with the turns that did not run
     expense.write("copied.jsonl", f"{json.dumps(polite)}\n{json.dumps(copied)}\n")
     page.click("#copy-command")
     expect(page.locator("#copy-command")).to_have_text("Copied")
@@ -274,17 +274,17 @@ def test_what_is_copied_runs(browser: Any, expense: Project):
 
 
 @pytest.mark.parametrize("case", ["", "yes-but", "polite", "left-alone"])
-def test_axe_finds_nothing_against_wcag_aa(opened: Opened, case: str):
+def test_axe_finds_no_wcag_aa_violations(opened: Opened, case: str):
     if case:
         opened.go(f"#/?q={case}")
         expect(opened.page.locator("#found")).to_contain_text(" of ")
         opened.open_case(case)
         unfold(opened.page)
-    assert complaints_everywhere(opened.page, f"report-{case or 'run'}") == []
+    assert check_all_sizes(opened.page, f"report-{case or 'run'}") == []
 
 
-def test_at_400_percent_nothing_has_to_be_scrolled_sideways(browser: Any, expense: Project, planted: Project):
-    """A window of 1280 pixels at 400 % is 320 wide. Planted texts are the worst case: long words without a break."""
+def test_at_400_percent_nothing_scrolls_sideways(browser: Any, expense: Project, planted: Project):
+    """1280 pixels at 400 % are 320. Hostile texts are the worst case: long words without a break."""
     for kind, project, cases in (("expense", expense, ["yes-but", "polite"]), ("planted", planted, [])):
         found = Opened(browser, project.folder / "report.html", viewport=ZOOMED)
         page = found.go()
@@ -299,7 +299,7 @@ def test_at_400_percent_nothing_has_to_be_scrolled_sideways(browser: Any, expens
 
 
 def unfold(page: Any) -> None:
-    """Opens everything that is folded."""
+    """Unfolds everything."""
     page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
 
 
@@ -308,8 +308,8 @@ def sideways(page: Any) -> int:
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def test_planted_texts_are_shown_and_never_run(browser: Any, planted: Project):
-    """Ids, names, tags, inputs, replies, tool calls, messages and reasons: all of it is text."""
+def test_hostile_texts_are_shown_and_never_run(browser: Any, planted: Project):
+    """Ids, names, tags, inputs, replies, tool calls, messages and reasons."""
     found = Opened(browser, planted.folder / "report.html")
     page = found.go("#/?sort=input")
     page.wait_for_selector("#cases a")
@@ -337,7 +337,7 @@ def test_planted_texts_are_shown_and_never_run(browser: Any, planted: Project):
     assert {url for url in found.asked if not url.startswith("data:")} == {found.address}
 
 
-def test_a_reply_of_five_megabytes_is_cut_until_it_is_asked_for(browser: Any, planted: Project):
+def test_a_long_reply_is_cut_until_expanded(browser: Any, planted: Project):
     found = Opened(browser, planted.folder / "report.html")
     page = found.go("#/?q=five-megabytes")
     page.wait_for_selector("#cases a")
@@ -353,8 +353,8 @@ def test_a_reply_of_five_megabytes_is_cut_until_it_is_asked_for(browser: Any, pl
     assert found.troubles == []
 
 
-def test_texts_planted_in_every_field_of_a_record_never_run(browser: Any, tmp_path: Path):
-    """File names, diffs, reasons, quotes, remarks, hints, bars, options, names of agents and attachments: text, all of it."""
+def test_hostile_texts_in_every_field_never_run(browser: Any, tmp_path: Path):
+    """File names, diffs, reasons, quotes, comments, hints, thresholds, options, agents and attachments."""
     found = Opened(browser, planted_runs(tmp_path).folder / "report.html")
     page = found.go("#/?sort=input")
     page.wait_for_selector("#cases a")
@@ -375,7 +375,7 @@ def test_texts_planted_in_every_field_of_a_record_never_run(browser: Any, tmp_pa
 
 
 def test_ten_thousand_cases_open_and_scroll(browser: Any, tmp_path: Path):
-    """Only the rows in view are in the page; the last one is there when it is scrolled to."""
+    """Only the rows in view are in the page."""
     found = Opened(browser, many_report(tmp_path, MANY))
     page = found.go("#/?sort=input")
     page.wait_for_selector("#cases a")
@@ -392,4 +392,4 @@ def test_ten_thousand_cases_open_and_scroll(browser: Any, tmp_path: Path):
     found.go("#/")
     screenshot(page, "report-10000-desktop")
     found.context.close()
-    assert opened_ms < 20_000  # a generous limit: the figure itself is measured apart, on a quiet machine
+    assert opened_ms < 20_000  # generous, for a loaded machine

@@ -55,7 +55,7 @@ def test_the_samples_of_the_specification_reach_every_report(project: Project): 
     assert records[1]["turns"][0]["input"] == "It's for a flight"
     assert records[1]["notes"] == ["suggestion: name the deadline"]
     assert "✓ test_expense_response Explains what to hand in.  1 turn" in ended.out
-    assert '✗ agent "Asks for a receipt"' in ended.out
+    assert '✗ judge "Asks for a receipt"' in ended.out
     assert "suggestion: name the deadline" in ended.out
     assert "viva test -i scripts:tests.expense-test -k '^TestMultiTurnExpense$' -v" in ended.out
     cases = ET.parse(project.folder / "report.xml").findall(".//testcase")

@@ -1,4 +1,4 @@
-"""`viva view` in a real browser: every screen, the one-time link, a run that streams in, and who may start one."""
+"""`viva view` in a real browser: every screen, the one-time link, live runs, and starting runs."""
 
 import re
 import threading
@@ -11,17 +11,17 @@ from playwright.sync_api import expect
 
 from browsing import (
     DESKTOP,
-    PATIENCE_MS,
     PHONE,
+    TIMEOUT_MS,
     ZOOMED,
-    complaints_everywhere,
-    complaints_of_axe,
+    check_all_sizes,
+    run_axe,
     screenshot,
-    started_browser,
+    start_browser,
 )
 from project import Project, case
 from showcase import EVERYTHING, PLANTED, expense_project, planted_runs
-from viewing import Viewing, viewing
+from viewing import ViewerProcess, run_viewer
 
 WAITING = """
 import pathlib, time
@@ -36,18 +36,18 @@ AGENT = "python:./agent.py:agent"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with started_browser() as found:
+    with start_browser() as found:
         yield found
 
 
 class Visit:
-    """A browser's visit to a viewer: it opened the link and has the cookie."""
+    """A browser context with the cookie of a viewer."""
 
-    def __init__(self, browser: Any, viewer: Viewing, **options: Any) -> None:
+    def __init__(self, browser: Any, viewer: ViewerProcess, **options: Any) -> None:
         self.viewer = viewer
         self.context = browser.new_context(**{"viewport": DESKTOP, **options})
         self.page = self.context.new_page()
-        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.set_default_timeout(TIMEOUT_MS)
         self.troubles: list[str] = []
         self.asked: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -71,7 +71,7 @@ class Visit:
 class History:
     """A viewer of several runs, oldest first."""
 
-    def __init__(self, viewer: Viewing, runs: list[str]) -> None:
+    def __init__(self, viewer: ViewerProcess, runs: list[str]) -> None:
         self.viewer = viewer
         self.runs = runs
 
@@ -84,13 +84,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         project.test(*EVERYTHING, "-n", "assistants.moody", "-q")
     project.write("mood", "hasty")
     project.test(*EVERYTHING, "-n", "assistants.moody", "--runs", "3", "-q")
-    with viewing(project) as viewer:
-        viewer.open()
+    with run_viewer(project) as viewer:
+        viewer.open_link()
         yield History(viewer, [run["id"] for run in reversed(viewer.get("/api/runs").json)])
 
 
 def screens(seen: History) -> dict[str, tuple[str, str]]:
-    """Every screen: its address, and what is there when it is complete."""
+    """Every screen: its URL, and a selector that is present when it is complete."""
     base, head = seen.runs[-2:]
     flaky = "case/tests%2Fflows.yaml/yes-but"
     return {
@@ -104,10 +104,10 @@ def screens(seen: History) -> dict[str, tuple[str, str]]:
 
 
 def test_the_printed_link_opens_the_page_once(browser: Any, project: Project):
-    """The token leaves the address bar, the cookie is no script's, and another browser is refused."""
+    """The token disappears from the URL, scripts cannot read the cookie, and another browser is refused."""
     project.suite(case("a"))
     project.test()
-    with viewing(project, "latest") as viewer:
+    with run_viewer(project, "latest") as viewer:
         first = Visit(browser, viewer)
         first.page.goto(viewer.link)
         first.page.wait_for_selector("#cases a")
@@ -120,7 +120,7 @@ def test_the_printed_link_opens_the_page_once(browser: Any, project: Project):
         first.page.wait_for_selector("#cases a")
         second = Visit(browser, viewer)
         assert second.page.goto(viewer.link).status == 403
-        assert "This link has been used" in second.page.content()
+        assert "Link already used" in second.page.content()
         assert second.page.goto(f"{viewer.origin}/").status == 401
         second.context.close()
         first.end()
@@ -147,17 +147,17 @@ def test_all_screens_are_reached_by_links_alone(browser: Any, seen: History):
     page.wait_for_selector("#conversation")
     page.click("#back")
     page.wait_for_selector("#cases a")
-    assert page.locator("#run-again").count() == 0  # this viewer only shows
+    assert page.locator("#run-again").count() == 0  # the viewer is read-only
     visit.end()
 
 
-def test_every_screen_has_an_address_and_pleases_axe_at_every_size(browser: Any, seen: History):
-    """Desktop and phone, light and dark; at 400 % nothing has to be scrolled sideways."""
+def test_every_screen_has_a_url_and_passes_axe_at_every_size(browser: Any, seen: History):
+    """Desktop and phone, light and dark; at 400 % nothing scrolls sideways."""
     visit = Visit(browser, seen.viewer)
     for name, (place, until) in screens(seen).items():
         visit.page.goto("about:blank")
         page = visit.go(place, until)
-        assert complaints_everywhere(page, f"view-{name}") == []
+        assert check_all_sizes(page, f"view-{name}") == []
         page.set_viewport_size(ZOOMED)
         page.wait_for_function("document.documentElement.scrollWidth === document.documentElement.clientWidth")
         screenshot(page, f"view-{name}-zoomed")
@@ -165,7 +165,7 @@ def test_every_screen_has_an_address_and_pleases_axe_at_every_size(browser: Any,
     visit.end()
 
 
-def test_on_a_phone_all_of_the_header_is_in_one_line(browser: Any, seen: History):
+def test_the_header_fits_in_one_line_on_a_phone(browser: Any, seen: History):
     visit = Visit(browser, seen.viewer, viewport=PHONE)
     page = visit.go("#/history", ".charts")
     middles = page.eval_on_selector_all(
@@ -177,7 +177,7 @@ def test_on_a_phone_all_of_the_header_is_in_one_line(browser: Any, seen: History
     visit.end()
 
 
-def test_charts_can_be_read_and_followed_by_keys(browser: Any, seen: History):
+def test_charts_work_with_the_keyboard(browser: Any, seen: History):
     visit = Visit(browser, seen.viewer)
     page = visit.go("#/history", ".charts")
     chart = page.get_by_role("slider", name="Pass rate")
@@ -192,7 +192,7 @@ def test_charts_can_be_read_and_followed_by_keys(browser: Any, seen: History):
     visit.end()
 
 
-def test_a_wrong_address_says_so(browser: Any, seen: History):
+def test_an_unknown_url_shows_an_error(browser: Any, seen: History):
     visit = Visit(browser, seen.viewer)
     page = visit.go("#/runs/nosuch", "[role=alert]")
     assert "there is no run 'nosuch'" in page.text_content("[role=alert]")
@@ -203,11 +203,11 @@ def test_a_wrong_address_says_so(browser: Any, seen: History):
 
 
 def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
-    """The page shows each case as it ends, and the verdict when the run has ended, without a reload."""
+    """The page shows each case as it ends, and the outcome at the end, without a reload."""
     project.write("agent.py", WAITING)
     project.suite(case("first"), case("second", said="wait for two"), case("third", said="wait for three"))
-    with viewing(project) as viewer:
-        viewer.open()
+    with run_viewer(project) as viewer:
+        viewer.open_link()
         running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
         assert running.stdout is not None
         while "first" not in running.stdout.readline():
@@ -217,7 +217,7 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         expect(page.locator("#verdict")).to_have_text("Running")
         expect(page.locator("#progress")).to_contain_text("1 of 3 trials")
         assert page.locator("#cases a").count() == 1
-        assert complaints_of_axe(page) == []
+        assert run_axe(page) == []
         screenshot(page, "view-live-desktop")
         project.write("two", "")
         page.wait_for_selector("#cases a[data-case=second]")
@@ -228,11 +228,11 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         visit.end()
 
 
-def test_a_run_that_is_killed_stops_running_on_the_page(browser: Any, project: Project):
+def test_the_page_shows_that_a_run_was_killed(browser: Any, project: Project):
     project.write("agent.py", WAITING)
     project.suite(case("first"), case("second", said="wait for ever"))
-    with viewing(project) as viewer:
-        viewer.open()
+    with run_viewer(project) as viewer:
+        viewer.open_link()
         running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
         assert running.stdout is not None
         while "first" not in running.stdout.readline():
@@ -242,18 +242,18 @@ def test_a_run_that_is_killed_stops_running_on_the_page(browser: Any, project: P
         expect(page.locator("#verdict")).to_have_text("Running")
         running.kill()
         running.communicate()
-        expect(page.locator("#verdict")).to_have_text("Cut off")
+        expect(page.locator("#verdict")).to_have_text("Stopped unexpectedly")
         assert "1 of 2 passed" in page.text_content("h1")
-        assert "1 not run" in page.text_content(".apart")
-        assert re.search(r"viva test --resume \d+-\d+-\w+ goes on", page.text_content(".stopped"))
+        assert "1 not run" in page.text_content(".counts")
+        assert re.search(r"viva test --resume \d+-\d+-\w+", page.text_content(".stopped"))
         visit.end()
 
 
-def test_a_case_and_a_run_are_started_from_the_page_where_that_is_allowed(browser: Any, project: Project):
+def test_a_case_and_a_run_are_rerun_from_the_page(browser: Any, project: Project):
     project.suite(case("a"), case("b"))
     project.test()
-    with viewing(project, "--allow-run") as viewer:
-        viewer.open()
+    with run_viewer(project, "--allow-run") as viewer:
+        viewer.open_link()
         visit = Visit(browser, viewer)
         page = visit.go("#/runs/latest/case/suite.jsonl/b", "#rerun")
         page.click("#rerun")
@@ -268,7 +268,7 @@ def test_a_case_and_a_run_are_started_from_the_page_where_that_is_allowed(browse
         visit.end()
 
 
-def test_without_leave_the_page_offers_no_run_and_the_server_starts_none(browser: Any, seen: History):
+def test_without_allow_run_nothing_can_be_started(browser: Any, seen: History):
     visit = Visit(browser, seen.viewer)
     page = visit.go(f"#/runs/{seen.runs[0]}/case/tests%2Fflows.yaml/yes-but", "#conversation")
     assert page.locator("#rerun").count() == 0
@@ -278,7 +278,7 @@ def test_without_leave_the_page_offers_no_run_and_the_server_starts_none(browser
 
 
 class _Evil(BaseHTTPRequestHandler):
-    """Another site on this machine: its page holds nothing but a title."""
+    """Another site on this machine, with an empty page."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -290,14 +290,14 @@ class _Evil(BaseHTTPRequestHandler):
         pass
 
 
-def test_another_site_can_neither_read_nor_start_anything(browser: Any, project: Project):
+def test_another_site_can_neither_read_nor_start_runs(browser: Any, project: Project):
     """With the cookie in the same browser, from another port of this machine: no data, no run, no frame."""
     project.suite(case("a"))
     project.test()
     evil = ThreadingHTTPServer(("127.0.0.1", 0), _Evil)
     threading.Thread(target=evil.serve_forever, daemon=True).start()
-    with viewing(project, "--allow-run") as viewer:
-        viewer.open()
+    with run_viewer(project, "--allow-run") as viewer:
+        viewer.open_link()
         visit = Visit(browser, viewer)
         visit.go("", "#runs a")
         page = visit.context.new_page()
@@ -328,12 +328,12 @@ def test_another_site_can_neither_read_nor_start_anything(browser: Any, project:
     evil.server_close()
 
 
-def test_planted_texts_never_run_on_any_served_screen(browser: Any, project: Project):
-    """Under the server's policy, too, in every field of what was kept: lists, cases, comparison and history."""
+def test_hostile_texts_never_run_on_any_screen(browser: Any, project: Project):
+    """In every field of lists, cases, comparison and history, with the content security policy of the server."""
     planted = planted_runs(project.folder)
     assert planted.viva("runs", "reindex").code == 0
-    with viewing(planted) as viewer:
-        viewer.open()
+    with run_viewer(planted) as viewer:
+        viewer.open_link()
         newest, oldest = (run["id"] for run in viewer.get("/api/runs").json)
         visit = Visit(browser, viewer)
         page = visit.go(f"#/runs/{newest}?sort=input", "#cases a")

@@ -1,4 +1,4 @@
-"""`viva view` over its socket: who gets in, what it answers, and a run that is followed from another process."""
+"""`viva view` over HTTP: access, data, live runs and starting runs."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from project import Project, case, contains
-from viewing import Viewing, viewing
+from viewing import ViewerProcess, run_viewer
 
 AGENT = "python:./agent.py:agent"
 WAITING = """
@@ -26,25 +26,25 @@ def agent(messages, options):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewing]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerProcess]:
     """A viewer of two runs, with its link opened."""
     project = Project(tmp_path_factory.mktemp("seen"))
     project.suite(case("a"), case("b", assertions=[contains("nothing like it")]), case("c", tags=["slow"]))
     assert project.test("--runs", "2").code == 1
     assert project.test("-k", "^[ac]$").code == 0
-    with viewing(project) as viewer:
-        viewer.open()
+    with run_viewer(project) as viewer:
+        viewer.open_link()
         yield viewer
 
 
 def test_the_link_works_once_and_gives_a_cookie_that_scripts_cannot_read(project: Project):
-    with viewing(project) as viewer:
+    with run_viewer(project) as viewer:
         before = viewer.get("/")
-        first = viewer.open()
+        first = viewer.open_link()
         cookie, viewer.cookie = viewer.cookie, ""
-        second = viewer.open()
+        second = viewer.open_link()
         viewer.cookie = cookie
-        inside = viewer.get("/api/me")
+        inside = viewer.get("/api/status")
     assert (before.status, b"viva view" in before.body) == (401, True)
     assert first.status == 303
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(first.headers["set-cookie"].split("; "))
@@ -53,24 +53,24 @@ def test_the_link_works_once_and_gives_a_cookie_that_scripts_cannot_read(project
     assert inside.json["allow_run"] is False
 
 
-def test_cookies_of_other_servers_on_this_machine_are_not_in_the_way(seen: Viewing):
-    """Cookies do not know ports, and some hold what is no cookie."""
+def test_cookies_of_other_servers_are_ignored(seen: ViewerProcess):
+    """Cookies ignore ports, and some are malformed."""
     odd = 'prefs={"theme": "dark, light"}; =; \x7f=1; {}; '
-    assert seen.get("/api/me", Cookie=odd + seen.cookie).status == 200
-    assert seen.get("/api/me", Cookie=odd).status == 401
+    assert seen.get("/api/status", Cookie=odd + seen.cookie).status == 200
+    assert seen.get("/api/status", Cookie=odd).status == 401
 
 
-def test_looking_ahead_does_not_use_the_link_up(project: Project):
-    with viewing(project) as viewer:
+def test_prefetching_does_not_use_up_the_link(project: Project):
+    with run_viewer(project) as viewer:
         link = f"/?{viewer.address.query}"
-        assert viewer.ask("HEAD", link).status == 403
+        assert viewer.send("HEAD", link).status == 403
         assert viewer.get(link, Sec_Purpose="prefetch").status == 403
         assert viewer.get("/?token=guessed").status == 403
-        assert viewer.open().status == 303
+        assert viewer.open_link().status == 303
 
 
-@pytest.mark.parametrize("path", ["/api/me", "/api/runs", "/api/runs/latest", "/api/history", "/nowhere"])
-def test_without_the_cookie_nothing_is_told(seen: Viewing, path: str):
+@pytest.mark.parametrize("path", ["/api/status", "/api/runs", "/api/runs/latest", "/api/history", "/nowhere"])
+def test_without_the_cookie_there_is_no_access(seen: ViewerProcess, path: str):
     cookie, seen.cookie = seen.cookie, ""
     try:
         assert seen.get(path).status == 401
@@ -80,15 +80,15 @@ def test_without_the_cookie_nothing_is_told(seen: Viewing, path: str):
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", ""])
-def test_a_name_that_is_not_of_this_machine_is_refused(seen: Viewing, host: str):
-    """A site that points its own name here (DNS rebinding) gets nothing."""
+def test_other_host_names_are_refused(seen: ViewerProcess, host: str):
+    """DNS rebinding: a site that resolves its name to this machine gets nothing."""
     assert seen.get("/api/runs", Host=host).status == 421
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:7", "LOCALHOST"])
-def test_loopback_names_are_welcome_on_any_port(seen: Viewing, host: str):
-    """A tunnel's other end may have another port."""
-    assert seen.get("/api/me", Host=host).status == 200
+def test_loopback_names_are_accepted_with_any_port(seen: ViewerProcess, host: str):
+    """The other end of a tunnel may have another port."""
+    assert seen.get("/api/status", Host=host).status == 200
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_loopback_names_are_welcome_on_any_port(seen: Viewing, host: str):
     ],
     ids=str,
 )
-def test_pages_of_others_get_no_data(seen: Viewing, headers: dict[str, str]):
+def test_pages_of_other_origins_get_no_data(seen: ViewerProcess, headers: dict[str, str]):
     assert seen.get("/api/runs", **headers).status == 403
 
 
-def test_every_answer_forbids_to_guess_keep_frame_or_refer(seen: Viewing):
+def test_every_response_has_security_headers(seen: ViewerProcess):
     for path, csp in (
         ("/", "script-src 'sha256-"),
         ("/api/runs", "default-src 'none'"),
@@ -124,14 +124,14 @@ def test_every_answer_forbids_to_guess_keep_frame_or_refer(seen: Viewing):
         assert "server" not in headers
 
 
-def test_runs_are_listed_newest_first_with_their_summaries(seen: Viewing):
+def test_runs_are_listed_newest_first_with_their_summaries(seen: ViewerProcess):
     newest, oldest = seen.get("/api/runs").json
     assert (newest["summary"]["passed"], oldest["summary"]["failed"]) == (2, 1)
     assert not newest["live"]
-    assert seen.get("/api/me").json["live"] == []
+    assert seen.get("/api/status").json["live"] == []
 
 
-def test_an_overview_has_a_row_for_each_case(seen: Viewing):
+def test_an_overview_has_a_row_for_each_case(seen: ViewerProcess):
     shown = seen.get("/api/runs/latest~1").json
     assert [(row["id"], row["status"], len(row["trials"])) for row in shown["cases"]] == [
         ("a", "passed", 2),
@@ -142,14 +142,14 @@ def test_an_overview_has_a_row_for_each_case(seen: Viewing):
     assert shown["run"] == seen.get(f"/api/runs/{shown['run']}").json["run"]
 
 
-def test_the_trials_of_a_case_are_the_records_of_the_report(seen: Viewing):
+def test_the_trials_of_a_case_are_the_records_of_the_report(seen: ViewerProcess):
     rows = seen.get("/api/runs/latest~1").json["cases"]
     trials = seen.get(f"/api/runs/latest~1/cases/{rows[1]['index']}").json["trials"]
     assert [(trial["id"], trial["trial"]) for trial in trials] == [("b", 1), ("b", 2)]
     assert trials[0]["turns"][0]["output"] == "hello"
 
 
-def test_a_comparison_is_what_the_command_writes(seen: Viewing):
+def test_a_comparison_equals_the_command_output(seen: ViewerProcess):
     compared = seen.get("/api/compare?base=latest~1&head=latest").json
     assert {each["case"]: each["change"] for each in compared["cases"]} == {
         "a": "still passing",
@@ -160,7 +160,7 @@ def test_a_comparison_is_what_the_command_writes(seen: Viewing):
     assert seen.get("/api/compare?base=latest&head=nosuch").status == 404
 
 
-def test_history_has_each_run_with_the_denominator_of_its_rate(seen: Viewing):
+def test_history_has_each_run_with_its_pass_rate(seen: ViewerProcess):
     runs = seen.get("/api/history").json["runs"]
     assert [(run["passed"], run["judged"], run["pass_rate"]) for run in runs] == [(2, 3, 2 / 3), (2, 2, 1.0)]
     assert all(run["p95_ms"] > 0 for run in runs)
@@ -186,21 +186,21 @@ def test_history_has_each_run_with_the_denominator_of_its_rate(seen: Viewing):
         "//etc/passwd",
     ],
 )
-def test_what_is_not_there_is_404_as_json(seen: Viewing, path: str):
+def test_unknown_resources_are_404_as_json(seen: ViewerProcess, path: str):
     answer = seen.get(path)
     assert answer.status == 404, answer
     assert answer.json["error"]
     assert b"root:" not in answer.body
 
 
-def test_a_journal_elsewhere_is_not_reached_by_a_name(seen: Viewing, tmp_path: Path):
-    """Names are looked up in the index; a folder that is not in it does not exist for the viewer."""
+def test_a_name_cannot_reach_a_journal_elsewhere(seen: ViewerProcess, tmp_path: Path):
+    """Names are looked up in the index; other folders are not found."""
     (tmp_path / "journal.jsonl").write_text("{}\n")
     up = "..%2F" * 12
     assert seen.get(f"/api/runs/{up}{str(tmp_path).strip('/').replace('/', '%2F')}").status == 404
 
 
-def test_a_viewer_that_only_shows_starts_nothing(seen: Viewing):
+def test_a_read_only_viewer_starts_nothing(seen: ViewerProcess):
     assert seen.post("/api/runs/latest/cases/0/rerun").status == 403
     assert seen.post("/api/runs/latest/rerun").status == 403
     assert seen.post("/api/runs", {"inputs": ["suite.jsonl"]}).status == 403
@@ -213,16 +213,16 @@ def next_record(events: Iterator[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def test_a_run_of_another_process_streams_in(project: Project):
-    """What had ended comes first; then each case as it ends; then the end."""
+    """Finished cases come first, then each case as it ends, then the end."""
     project.write("agent.py", WAITING)
     project.suite(case("first"), case("second", said="wait for go"))
-    with viewing(project) as viewer:
-        viewer.open()
+    with run_viewer(project) as viewer:
+        viewer.open_link()
         running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
         assert running.stdout is not None
         while "first" not in running.stdout.readline():
             pass
-        run = viewer.get("/api/me").json["live"][0]
+        run = viewer.get("/api/status").json["live"][0]
         events = viewer.events(f"/api/runs/{run}/events")
         assert next(events)[1]["event"] == "run_started"
         assert next_record(events)["id"] == "first"
@@ -231,39 +231,39 @@ def test_a_run_of_another_process_streams_in(project: Project):
         assert next_record(events)["id"] == "second"
         assert next(events)[1]["event"] == "run_ended"
         (last,) = events
-        assert last == ("end", {"run": run, "killed": False, "exit_code": 0, "stopped": None, "why": None})
+        assert last == ("end", {"run": run, "killed": False, "exit_code": 0, "stopped": None, "stop_message": None})
         running.communicate(timeout=30)
-        assert viewer.get("/api/me").json["live"] == []
+        assert viewer.get("/api/status").json["live"] == []
 
 
-def test_a_run_that_is_killed_comes_to_an_end_that_says_so(project: Project):
+def test_the_stream_of_a_killed_run_ends(project: Project):
     project.write("agent.py", WAITING)
     project.suite(case("first"), case("second", said="wait for ever"))
-    with viewing(project) as viewer:
-        viewer.open()
+    with run_viewer(project) as viewer:
+        viewer.open_link()
         running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
         assert running.stdout is not None
         while "first" not in running.stdout.readline():
             pass
-        run = viewer.get("/api/me").json["live"][0]
+        run = viewer.get("/api/status").json["live"][0]
         events = viewer.events(f"/api/runs/{run}/events")
         assert next_record(events)["id"] == "first"
         running.kill()
         running.communicate()
         *_, (name, end) = events
         assert (name, end["killed"]) == ("end", True)
-        assert f"viva test --resume {run}" in end["why"]
+        assert f"viva test --resume {run}" in end["stop_message"]
         assert "ended" not in viewer.get(f"/api/runs/{run}").json
 
 
-def test_the_viewer_ends_at_once_though_a_stream_is_open(project: Project):
+def test_the_viewer_ends_at_once_with_an_open_stream(project: Project):
     project.write("agent.py", WAITING)
     project.suite(case("only", said="wait for go"))
     running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--json")
     assert running.stdout is not None
     run = json.loads(running.stdout.readline())["run"]
-    with viewing(project) as viewer:  # its end is within the time that `viewing` waits
-        viewer.open()
+    with run_viewer(project) as viewer:  # run_viewer limits the time of its end
+        viewer.open_link()
         events = viewer.events(f"/api/runs/{run}/events")
     assert "end" not in [name for name, _ in events]
     project.write("go", "")
@@ -271,12 +271,12 @@ def test_the_viewer_ends_at_once_though_a_stream_is_open(project: Project):
     assert running.returncode == 0
 
 
-def test_who_sends_or_reads_too_slowly_does_not_hold_up_the_end(project: Project):
-    """A wish that never comes to its end, a stream that nobody reads: it ends in seconds, and says nothing of it."""
+def test_slow_clients_do_not_delay_the_end(project: Project):
+    """An incomplete request and an unread stream: the viewer ends in seconds, without error output."""
     project.suite(case("long", said="word " * 400_000))
     project.test("-q")
-    with contextlib.ExitStack() as left_behind, viewing(project, "--allow-run") as viewer:  # fails on any complaint
-        viewer.open()
+    with contextlib.ExitStack() as left_behind, run_viewer(project, "--allow-run") as viewer:  # fails on error output
+        viewer.open_link()
         start = f"HTTP/1.1\r\nHost: {viewer.address.netloc}\r\nCookie: {viewer.cookie}\r\nOrigin: {viewer.origin}\r\n"
         for request in (
             f"POST /api/runs {start}Content-Length: 9\r\n\r\n{{",
@@ -286,31 +286,31 @@ def test_who_sends_or_reads_too_slowly_does_not_hold_up_the_end(project: Project
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", viewer.address.port or 0))
             client.sendall(request.encode())
-        assert viewer.get("/api/me").status == 200
+        assert viewer.get("/api/status").status == 200
 
 
 @pytest.fixture(scope="module")
-def allowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewing]:
-    """A viewer that may start runs. Tests that do so look at their own."""
+def allowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerProcess]:
+    """A viewer that may start runs. Each test uses its own runs."""
     project = Project(tmp_path_factory.mktemp("allowed"))
     project.suite(case("a"), case("b.+"), case("c"))
     project.write("other.toml", f'[agents.echo]\nuse = "{AGENT}"\n')
     assert project.test("--config", "other.toml", "-n", "echo", "--runs", "2", "-k", "^(a|b.*)$").code == 0
-    with viewing(project, "--allow-run") as viewer:
-        viewer.open()
+    with run_viewer(project, "--allow-run") as viewer:
+        viewer.open_link()
         yield viewer
 
 
-def ended(viewer: Viewing, run: str) -> list[str]:
-    """The cases of a run, when it has ended."""
+def ended(viewer: ViewerProcess, run: str) -> list[str]:
+    """The cases of a run, after its end."""
     *_, (name, _end) = viewer.events(f"/api/runs/{run}/events")
     assert name == "end"
     return [row["id"] for row in viewer.get(f"/api/runs/{run}").json["cases"]]
 
 
-def test_a_case_is_run_again_by_itself(allowed: Viewing):
-    """With the settings that its run had: the agent is known to another config only."""
-    assert allowed.get("/api/me").json["allow_run"] is True
+def test_a_case_is_rerun_alone(allowed: ViewerProcess):
+    """With the settings of its run: the agent is in another config."""
+    assert allowed.get("/api/status").json["allow_run"] is True
     first = first_run(allowed)
     index = allowed.get(f"/api/runs/{first}").json["cases"][1]["index"]
     answer = allowed.post(f"/api/runs/{first}/cases/{index}/rerun")
@@ -320,34 +320,34 @@ def test_a_case_is_run_again_by_itself(allowed: Viewing):
     assert command == r"viva test -i suite.jsonl -k '^b\.\+$' -v -n echo --config other.toml"
 
 
-def first_run(viewer: Viewing) -> str:
+def first_run(viewer: ViewerProcess) -> str:
     return viewer.get("/api/runs").json[-1]["id"]
 
 
-def test_a_whole_run_is_run_again_as_it_was(allowed: Viewing):
+def test_a_whole_run_is_rerun(allowed: ViewerProcess):
     answer = allowed.post(f"/api/runs/{first_run(allowed)}/rerun")
     assert answer.status == 201, answer
     assert ended(allowed, answer.json["run"]) == ["a", "b.+"]
     assert [len(row["trials"]) for row in allowed.get(f"/api/runs/{answer.json['run']}").json["cases"]] == [2, 2]
 
 
-def test_a_run_is_started_with_what_is_known_here(project: Project):
+def test_a_run_of_known_inputs_is_started(project: Project):
     project.suite(case("a"), case("b"), case("c"))
     assert project.test("-k", "b").code == 0
-    with viewing(project, "--allow-run") as viewer:
-        viewer.open()
+    with run_viewer(project, "--allow-run") as viewer:
+        viewer.open_link()
         answer = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": AGENT, "only": "^[ac]$"})
         assert answer.status == 201, answer
         assert ended(viewer, answer.json["run"]) == ["a", "c"]
 
 
-def test_another_config_is_that_of_the_runs_it_starts_too(project: Project):
-    """Its folder is the project: where runs are kept, where suites are looked for, and what agents are known."""
+def test_started_runs_use_the_config_of_the_viewer(project: Project):
+    """The folder of the config is the project: its runs, suites and agents."""
     inner = Project(project.folder / "inner")
     inner.write("other.toml", f'[agents.echo]\nuse = "{AGENT}"\n')
     inner.suite(case("a"))
-    with viewing(project, "--allow-run", "--config", "inner/other.toml") as viewer:
-        viewer.open()
+    with run_viewer(project, "--allow-run", "--config", "inner/other.toml") as viewer:
+        viewer.open_link()
         answer = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": "echo"})
         assert answer.status == 201, answer
         assert ended(viewer, answer.json["run"]) == ["a"]
@@ -358,19 +358,19 @@ def test_another_config_is_that_of_the_runs_it_starts_too(project: Project):
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"inputs": []}, "there is none"),
-        ({"inputs": ["--config=/etc/passwd"]}, "neither a file of this project"),
-        ({"inputs": ["../../../../../etc/passwd"]}, "neither a file of this project"),
-        ({"inputs": ["/etc/passwd"]}, "neither a file of this project"),
-        ({"inputs": ["scripts:os.system"]}, "neither a file of this project"),
-        ({"inputs": ["suite.jsonl"], "agent": "python:./other.py:agent"}, "neither in the config"),
+        ({"inputs": []}, "inputs: is empty"),
+        ({"inputs": ["--config=/etc/passwd"]}, "not a file of this project"),
+        ({"inputs": ["../../../../../etc/passwd"]}, "not a file of this project"),
+        ({"inputs": ["/etc/passwd"]}, "not a file of this project"),
+        ({"inputs": ["scripts:os.system"]}, "not a file of this project"),
+        ({"inputs": ["suite.jsonl"], "agent": "python:./other.py:agent"}, "not in the config"),
         ({"inputs": ["suite.jsonl"], "runs": 0}, "from 1 to 1000"),
         ({"inputs": ["suite.jsonl"], "only": "("}, "only:"),
         ({"inputs": ["suite.jsonl"]}, "which agent?"),
     ],
     ids=str,
 )
-def test_a_run_of_anything_else_is_refused(allowed: Viewing, wanted: object, said: str):
+def test_unknown_inputs_are_refused(allowed: ViewerProcess, wanted: object, said: str):
     before = len(allowed.get("/api/runs").json)
     answer = allowed.post("/api/runs", wanted)
     assert (answer.status, said in answer.json["error"]) == (422, True), answer
@@ -378,35 +378,35 @@ def test_a_run_of_anything_else_is_refused(allowed: Viewing, wanted: object, sai
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"inputs": 5}', b'{"inputs": ["a"], "more": 1}'])
-def test_a_wish_that_is_none_is_refused(allowed: Viewing, body: bytes):
+def test_an_invalid_run_request_is_refused(allowed: ViewerProcess, body: bytes):
     assert allowed.post("/api/runs", body).status == 400
 
 
-def test_runs_are_started_by_the_page_itself_only(allowed: Viewing):
-    """Without the origin of the page, or from another one, with the cookie: refused."""
+def test_only_the_page_itself_can_start_runs(allowed: ViewerProcess):
+    """Requests with the cookie but without the page's origin are refused."""
     before = len(allowed.get("/api/runs").json)
     path = "/api/runs/latest/cases/0/rerun"
-    assert allowed.ask("POST", path).status == 403
-    assert allowed.ask("POST", path, Origin="http://evil.example").status == 403
-    assert allowed.ask("POST", path, Origin=allowed.origin, Sec_Fetch_Site="same-site").status == 403
+    assert allowed.send("POST", path).status == 403
+    assert allowed.send("POST", path, Origin="http://evil.example").status == 403
+    assert allowed.send("POST", path, Origin=allowed.origin, Sec_Fetch_Site="same-site").status == 403
     assert allowed.post("/api/runs", b" " * 100_000).status == 413
     assert len(allowed.get("/api/runs").json) == before
 
 
-def test_runs_that_the_viewer_started_end_with_it(project: Project):
-    """As Ctrl-C would end them: what was done is kept, and the run says that it was interrupted."""
+def test_started_runs_end_with_the_viewer(project: Project):
+    """As with Ctrl-C: finished trials are kept, and the run is interrupted."""
     project.write("agent.py", WAITING)
     project.suite(case("done"), case("never", said="wait for ever"))
     project.write("viva.toml", f'[agents.patient]\nuse = "{AGENT}"\n')
-    with viewing(project, "--allow-run") as viewer:
-        viewer.open()
+    with run_viewer(project, "--allow-run") as viewer:
+        viewer.open_link()
         run = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": "patient"}).json["run"]
         assert next_record(viewer.events(f"/api/runs/{run}/events"))["id"] == "done"
     (row,) = (json.loads(line) for line in project.viva("runs", "--json").out.splitlines())
     assert (row["id"], row["stopped"], row["summary"]["passed"]) == (run, "interrupted", 1)
 
 
-def test_a_run_is_named_on_the_command_line_and_opens_in_the_browser(project: Project):
+def test_a_run_of_the_command_line_opens_in_the_browser(project: Project):
     project.suite(case("a"))
     project.test()
     opened = project.folder / "opened"
@@ -416,7 +416,7 @@ def test_a_run_is_named_on_the_command_line_and_opens_in_the_browser(project: Pr
     assert process.stdout is not None
     process.stdout.readline()
     link = process.stdout.readline().strip()
-    assert process.stdout.readline() == "Ctrl-C ends it.\n"
+    assert process.stdout.readline() == "Stop it with Ctrl-C.\n"
     while not opened.exists():
         os.sched_yield()
     process.send_signal(signal.SIGINT)
@@ -426,14 +426,14 @@ def test_a_run_is_named_on_the_command_line_and_opens_in_the_browser(project: Pr
     assert opened.read_text().strip() == link
 
 
-def test_bad_wishes_on_the_command_line_are_usage_errors(project: Project):
+def test_invalid_arguments_are_usage_errors(project: Project):
     assert "there is no run 'nosuch'" in project.viva("view", "nosuch").err
-    with viewing(project) as viewer:
+    with run_viewer(project) as viewer:
         taken = project.viva("view", "--port", str(viewer.address.port))
     assert (taken.code, "in use" in taken.err) == (4, True)
 
 
-def test_without_the_extra_it_says_what_to_install(project: Project):
+def test_a_missing_extra_is_named(project: Project):
     project.write("starlette.py", "raise ModuleNotFoundError(\"No module named 'starlette'\", name='starlette')\n")
     ended_ = project.viva("view", "--no-open", env={"PYTHONPATH": str(project.folder)})
     assert ended_.code == 4

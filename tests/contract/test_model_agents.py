@@ -265,7 +265,7 @@ def test_a_key_of_another_kind_takes_the_place_of_ours(provider: Provider) -> No
 
 
 def test_a_key_that_is_not_set_is_named(provider: Provider) -> None:
-    missing = {"api_key": None, "key_from": "ACME_KEY"}
+    missing = {"api_key": None, "key_source": "ACME_KEY"}
     said = provider.fails(lambda r: provider.error(401, "who?"), connector=missing)
     assert said.endswith("(ACME_KEY is not set)")
 
@@ -369,7 +369,7 @@ def test_a_history_may_hold_results_as_messages_of_their_own_or_none(provider: P
     told = provider.hold_conversation(["x"], "b", context={"history": (Message("user", "a"), asked, *result)})
     spoken = provider.spoken(told.sent)
     assert [who for who, _ in spoken] == ["user", "call", "result", "user"]
-    assert spoken[2][1] == ("seen" if answered else "This tool is not run here. What comes of it, the user says next.")
+    assert spoken[2][1] == ("seen" if answered else "This tool is not run here. The user gives its result next.")
 
 
 # Answers of a fixed shape
@@ -466,9 +466,9 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(
     [
         (json_response({"error": {"message": "upstream failed"}}), "it answered with an error: upstream failed"),
         (json_response({"error": "flat"}), "it answered with an error: flat"),
-        (json_response([1]), "the answer is no "),
-        (StubResponse(body=b"<html>"), "the answer is no JSON"),
-        (StubResponse(body=b'{"choices": [{"mess'), "the answer is no JSON"),
+        (json_response([1]), "the answer is not "),
+        (StubResponse(body=b"<html>"), "the answer is not JSON"),
+        (StubResponse(body=b'{"choices": [{"mess'), "the answer is not JSON"),
         (StubResponse(cut="before"), "closed the connection without an answer"),
         (StubResponse(body=b"{}", cut="after_headers"), "its answer was cut off"),
         (StubResponse(body=b'{"choices": [], "content": []}', cut="amid_body"), "its answer was cut off"),
@@ -498,7 +498,7 @@ def test_a_json_object_without_an_answer_is_the_providers_fault(provider: Provid
             ),
             "it answered with an error: overloaded",
         ),
-        (lambda whole: StubResponse(chunks=(whole[0], b"data: {oops\n\n")), "the answer is no JSON"),
+        (lambda whole: StubResponse(chunks=(whole[0], b"data: {oops\n\n")), "the answer is not JSON"),
     ],
 )
 def test_a_stream_that_breaks_is_the_providers_fault(provider: Provider, change: Any, said: str) -> None:  # N17

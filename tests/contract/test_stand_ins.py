@@ -276,7 +276,7 @@ def test_the_first_line_that_fits_and_is_not_used_up_answers(client: Client):
     assert said == ["hello again", "hello again", "the sum is 3", "the first of the rest"]
     assert (status, over) == (503, 400)
     assert "enough" in json.dumps(told)
-    assert "the script has 6 lines, and this is request 6" in json.dumps(why)
+    assert "the script has 6 lines; none is left for request 6" in json.dumps(why)
 
 
 @clients
@@ -330,7 +330,7 @@ def test_what_is_not_there_is_said_and_kept(client: Client):
         assert [received.path for received in server.unknown_requests] == ["/v7/else"]
         assert server.model_requests == []
     assert status == 404
-    assert "there is nothing at /v7/else; this stand-in answers POST /v1" in json.dumps(told)
+    assert "no endpoint /v7/else; this stand-in has POST /v1" in json.dumps(told)
 
 
 @clients

@@ -25,7 +25,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 class AiohttpOnly(HttpTransport):
     async def request(self, request: Request) -> Response:
-        return await self._pooled.request(request, self._target(request))
+        return await self._aiohttp.request(request, self._target(request))
 
 
 def _has_ipv6() -> bool:
@@ -139,7 +139,7 @@ def test_calls_at_once_have_a_connection_each_with_no_limit(make):
 
 @pytest.mark.parametrize(
     "answer",
-    [StubResponse(body=b"x", close="said"), StubResponse(raw=(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",))],
+    [StubResponse(body=b"x", close="announced"), StubResponse(raw=(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx",))],
 )
 def test_a_connection_that_will_close_is_not_used_again(make, answer):
     with HttpServer(lambda r: answer) as server:
@@ -148,7 +148,7 @@ def test_a_connection_that_will_close_is_not_used_again(make, answer):
 
 
 def test_a_connection_closed_between_calls_costs_nothing(make):
-    with HttpServer(lambda r: StubResponse(body=b"x", close="unsaid")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x", close="silent")) as server:
 
         async def scenario(http):
             for _ in range(3):
@@ -160,7 +160,7 @@ def test_a_connection_closed_between_calls_costs_nothing(make):
 
 
 def test_a_closed_connection_that_the_loop_has_not_noticed_yet_costs_nothing_either(make):
-    with HttpServer(lambda r: StubResponse(body=b"x", close="unsaid")) as server:
+    with HttpServer(lambda r: StubResponse(body=b"x", close="silent")) as server:
 
         async def scenario(http):
             for _ in range(3):
@@ -185,7 +185,7 @@ def test_the_second_try_is_the_last(make):
 
 def test_a_request_to_be_sent_once_is_not_sent_again(make):
     with HttpServer(answers(StubResponse(body=b"1"), StubResponse(cut="before"))) as server:
-        assert "closed the connection without an answer" in fails(make, server, times=2, once=True)
+        assert "closed the connection without an answer" in fails(make, server, times=2, never_resend=True)
     assert len(server.requests) == 2
 
 
@@ -228,7 +228,7 @@ def test_bytes_may_come_one_by_one(make, wire):
 
 
 def test_a_body_may_end_with_the_connection(make):
-    with HttpServer(lambda r: StubResponse(raw=(OK + b"\r\nhel", b"lo"), close="unsaid")) as server:
+    with HttpServer(lambda r: StubResponse(raw=(OK + b"\r\nhel", b"lo"), close="silent")) as server:
         (response,) = ask(make, server)
     assert response.body == b"hello"
 
@@ -253,7 +253,7 @@ def test_ten_megabytes_go_both_ways(make):
     [
         StubResponse(body=b"x" * 101),
         StubResponse(chunks=(b"x" * 60, b"x" * 41)),
-        StubResponse(raw=(OK + b"\r\n", b"x" * 101), close="unsaid"),
+        StubResponse(raw=(OK + b"\r\n", b"x" * 101), close="silent"),
         StubResponse(body=gzip.compress(b"x" * 10_000_000), headers={"Content-Encoding": "gzip"}),
     ],
 )
@@ -291,7 +291,7 @@ def test_compression_is_not_asked_for_but_understood(make, encoding):
     ],
 )
 def test_what_is_not_http_is_not_guessed_at(make, wire):
-    with HttpServer(lambda r: StubResponse(raw=(wire,), close="unsaid")) as server:
+    with HttpServer(lambda r: StubResponse(raw=(wire,), close="silent")) as server:
         assert fails(make, server).startswith(f"127.0.0.1:{server.port}: ")
 
 

@@ -32,7 +32,7 @@ class Room:
         links = ("linked",) if kind.endswith(("symlink", "linked copy")) else ()
         mode = "copy" if kind == "linked copy" else "symlink"
         self.spec = WorkspaceSpec(spec_kind, str(self.host), links, mode, env={"CASE": "x"})
-        self.make: WorkspaceFactory = folders(top / "base ü", replaying=kind.startswith("replayed"))
+        self.make: WorkspaceFactory = folders(top / "base ü", is_replay=kind.startswith("replayed"))
         self.base = top / "base ü"
 
     def use(self, use: Use) -> Any:
@@ -122,7 +122,7 @@ def test_changes_of_a_turn_are_told_and_kept_and_can_be_put_into_another(room: R
 
     replaying = Room(tmp_path / "again", "empty")
     replaying.host, replaying.spec = room.host, room.spec
-    replaying.make = folders(replaying.base, replaying=True)
+    replaying.make = folders(replaying.base, is_replay=True)
     again, files_again = replaying.use(replay)
     assert again == changes
     if "linked" not in room.spec.link_paths:

@@ -1,4 +1,4 @@
-"""The page that ships is the one its sources build, byte for byte; and its sources keep their promises."""
+"""The shipped page equals the build of its sources, and its types match the Python structs."""
 
 import re
 import sys
@@ -14,15 +14,15 @@ from viva.reporters.page import CaseRow, Overview
 CODE = sorted(path for path in (SOURCES / "src").rglob("*") if path.is_file())
 
 
-def test_the_page_is_what_its_sources_build() -> None:
-    """Stale: `make page` builds it anew."""
+def test_the_page_equals_its_build() -> None:
+    """If it fails: run `make page`."""
     if not installed():
-        print("\nNOT RUN: the build of the page (npm cannot install what it needs here)", file=sys.stderr, flush=True)
+        print("\nNOT RUN: the build of the page (npm cannot install its packages)", file=sys.stderr, flush=True)
         return
     assert build() == SHIPPED.read_bytes()
 
 
-def test_what_the_build_needs_is_pinned_and_names_no_registry() -> None:
+def test_build_dependencies_are_pinned_without_registry() -> None:
     manifest = msgspec.json.decode((SOURCES / "package.json").read_bytes())
     versions = {**manifest["dependencies"], **manifest["devDependencies"]}
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in versions.values())
@@ -33,7 +33,7 @@ def test_what_the_build_needs_is_pinned_and_names_no_registry() -> None:
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: path.name)
-def test_what_was_said_can_only_become_text(path) -> None:
+def test_texts_are_never_inserted_as_html(path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
     assert text.count("\n") <= 420 or path.suffix == ".css"
@@ -49,11 +49,11 @@ def test_what_was_said_can_only_become_text(path) -> None:
         ("ToolCall", ToolCallRecord),
         ("Checkpoint", CheckpointRecord),
         ("Summary", RunSummary),
-        ("Standing", SuiteSummary),
+        ("SuiteSummary", SuiteSummary),
     ],
 )
-def test_the_page_reads_only_fields_that_are_written(name: str, struct: type[msgspec.Struct]) -> None:
-    """The types stand twice, in Python and in TypeScript: a field that is renamed here must not go blank there."""
+def test_the_page_reads_only_existing_fields(name: str, struct: type[msgspec.Struct]) -> None:
+    """The types are repeated in TypeScript: a renamed field must be renamed there too."""
     declared = (SOURCES / "src" / "data.ts").read_text(encoding="utf-8")
     body = re.search(rf"^export interface {name} \{{\n(.*?)^\}}", declared, re.MULTILINE | re.DOTALL)
     assert body is not None

@@ -19,8 +19,7 @@ from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
 from viva.record.cassette import RecordedRequest, Recorder
 from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
-from viva.record.drift import list_changes
-from viva.record.player import CassettePlayer
+from viva.record.player import CassettePlayer, list_changes
 from viva.record.redaction import Redactor
 
 VALUE = "§§"

@@ -22,7 +22,7 @@ from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.command import CommandAgent, LineRule
+from viva.agents.cli.command import LineRule, command_spec
 from viva.agents.cli.events import CliTurn, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
@@ -38,12 +38,12 @@ from viva.agents.tools import Tool, Toolbox
 from viva.awaiting.detector import detect
 from viva.checks.compare import is_same_json
 from viva.checks.json import JsonSchema
-from viva.checks.judge import _Parser
+from viva.checks.judge import _ReplyParser
 from viva.engine.records import turn_record
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.documents import open_documents
 from viva.host.errors import ApiError
-from viva.host.schemas import parse_json
+from viva.host.openapi import parse_json
 from viva.llm.calls import convert_to_utf8, extract_error_message
 from viva.llm.sse import SseParser
 from viva.model import codec
@@ -396,7 +396,7 @@ def cli(dialect: CliSpec) -> Callable[[bytes], None]:
 
 
 RULE = LineRule(text="$.text", tool="$.name", arguments="$.arguments", result="$.result", usage="$.usage", awaiting="$.waits", error="$.error", end=True)  # fmt: skip
-COMMAND = CommandAgent(command=("x",), output="jsonl", events=(RULE,)).dialect
+COMMAND = command_spec(("x",), output="jsonl", events=(RULE,))
 PRINTED = {"text": "Hi", "name": "t", "arguments": '{"a": 1}', "result": {"r": 1}, "usage": {"input_tokens": 1}, "waits": "x", "error": ""}  # fmt: skip
 
 
@@ -525,8 +525,8 @@ DECODERS: dict[str, tuple[list[Any], Callable[[bytes], None]]] = {
     "journal": ([codec.encode(Note("a", "warning"))], kept(lambda path: list(read_events(path)))),
     "journal, resumed": ([{"event": "trial_ended", "index": 1, "record": {}}], kept(journal)),
     "cassette": ([b'{"type":"definition","agent":"a"}'], kept(lambda path: list(read_cassette(path)), CASSETTE)),
-    "judge": ([VERDICT], helper(lambda reply: _Parser(evidence(), "paid", 0.5, must_quote=True).verdict(reply))),
-    "judge without quotes": ([VERDICT], helper(lambda reply: _Parser(evidence(), "paid", None, must_quote=False).verdict(reply))),
+    "judge": ([VERDICT], helper(lambda reply: _ReplyParser(evidence(), "paid", 0.5, must_quote=True).parse(reply))),
+    "judge without quotes": ([VERDICT], helper(lambda reply: _ReplyParser(evidence(), "paid", None, must_quote=False).parse(reply))),
     "simulator": ([SPOKEN], helper(spoken)),
     "generator": ([CASES], helper(generated)),
     "tool arguments": ([{"a": 1}], tool_arguments),

@@ -1,10 +1,10 @@
-"""An agent that speaks the Agent Client Protocol: one process a conversation, one prompt a turn.
+"""Agents that speak the Agent Client Protocol: one process for each conversation, one prompt for each turn.
 
     -n "acp:gemini --acp"            or in viva.toml: type = "acp", command = "gemini --acp"
 
-Its requests for permission are answered by policy. One that was denied means that the agent waits for somebody to allow
-it: the reply's protocol state says so. With `files` it may read and write files of the workspace through us, and no
-others; without, it does that by itself, as the CLI does (the Gemini CLI 0.61 makes no new file through its client).
+Requests for permission are answered by policy. After a denied one the agent waits for permission: the reply's protocol
+state says so. With `files` the agent reads and writes files of the workspace through Viva, and no others; without, it does
+that itself (the Gemini CLI 0.61 creates no new file through its client).
 """
 
 import asyncio
@@ -12,13 +12,23 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.agents.acp_updates import get_tool_kind, parse_tool_call, parse_update, parse_usage
+from viva.agents.agent_config import AgentSetup, AgentStatus, NonEmpty
 from viva.agents.cli.claude import CLAUDE
-from viva.agents.cli.cli_agent import prepare_environment, prepend_history
+from viva.agents.cli.cli_agent import (
+    Command,
+    ProcessConfig,
+    add_keys_to_secrets,
+    inspect_program,
+    open_cli_workspace,
+    prepare_environment,
+    prepend_history,
+    split_command,
+)
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.events import CliEvent, CliTurn, EndReported, InputRequested, SessionStarted, ToolEnded
 from viva.agents.cli.gemini import GEMINI
@@ -26,7 +36,6 @@ from viva.agents.cli.installation import find_executable
 from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.output_text import to_one_line
-from viva.agents.cli.place import open_cli_workspace
 from viva.agents.cli.qwen import QWEN
 from viva.agents.cli.spec import CliSpec, TurnRequest
 from viva.agents.json_rpc import (
@@ -41,7 +50,7 @@ from viva.agents.json_rpc import (
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
-from viva.protocols import SessionContext, Workspace
+from viva.protocols import SessionContext, Workspace, WorkspaceFactory
 from viva.workspace.processes import Process, run_command, run_to_completion
 from viva.workspace.safe_open import open_regular_file
 
@@ -49,18 +58,62 @@ _VERSION = 1
 _AUTH_REQUIRED = -32000
 _CANCEL_S = 1.0
 _READ_BYTES = 16 * 1024 * 1024
-_KNOWN = {
+_SPECS = {
     "gemini": GEMINI, "qwen": QWEN, "opencode": OPENCODE,
     "claude-code-acp": CLAUDE, "claude-agent-acp": CLAUDE, "codex-acp": CODEX,
 }  # fmt: skip
-_BY_FLAG = frozenset({"gemini", "qwen"})
-"""They take the model on their command line, and not over the protocol."""
+_MODEL_BY_FLAG = frozenset({"gemini", "qwen"})
+"""CLIs that take the model on their command line, not over the protocol."""
+
+
+class AcpConfig(ProcessConfig, frozen=True, kw_only=True):
+    """A command that speaks the Agent Client Protocol."""
+
+    use: NonEmpty | UnsetType = UNSET
+    """A reference: acp:COMMAND."""
+    command: Command | UnsetType = UNSET
+    """The command that speaks the Agent Client Protocol on its standard input and output."""
+    login: Literal["copy"] | UnsetType = UNSET
+    """Copy its login files into the private HOME, instead of passing keys."""
+    permissions: Annotated[
+        str | tuple[str, ...],
+        Meta(extra_json_schema={"$comment": "allow, deny, or an array of kinds and names of tools"}),
+    ] = "allow"
+    """How its requests for permission are answered: allow, deny, or the kinds and names of tools that are allowed."""
+    mode: str = ""
+    """The mode of its sessions, in the agent's own words."""
+    auth_method: str = ""
+    """How it authenticates itself, by the id of one of its own methods."""
+    files: bool = False
+    """Let it read and write files of the workspace through Viva."""
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"command": reference.removeprefix("acp:")} if reference.startswith("acp:") else None
+
+    def build(self, setup: AgentSetup) -> "AcpAgent":
+        if not self.command:
+            raise setup.error("misses `command`")
+        agent = AcpAgent(
+            command=split_command(self.command, setup.folder),
+            permissions=self.permissions,
+            model=self.model,
+            mode=self.mode,
+            auth_method=self.auth_method,
+            files=self.files,
+            args=self.args,
+            host=setup.environ,
+            env=self.build_env(setup),
+            login=self.login or None,
+        )
+        add_keys_to_secrets(agent.spec, setup)
+        return agent
 
 
 class AcpAgent(Struct, frozen=True, kw_only=True):
     """A command that speaks the protocol. `permissions` is `allow`, `deny`, or the kinds and names of tools to allow.
 
-    Of a CLI that Viva knows, keys, settings and login come along as when it is run by itself.
+    A CLI that Viva knows gets its keys, settings and login as when it is run by itself.
     """
 
     command: tuple[str, ...]
@@ -87,23 +140,22 @@ class AcpAgent(Struct, frozen=True, kw_only=True):
         return frozenset({"workspace"})
 
     @property
-    def dialect(self) -> CliSpec:
+    def spec(self) -> CliSpec:
         """What is known of the command beside the protocol."""
         name = Path(self.command[0]).name
-        unknown = CliSpec(name=name, title=name, build_argv=lambda _asked: [], parse_line=lambda _line: ())
-        return _KNOWN.get(name, unknown)
+        unknown = CliSpec(name=name, title=name, build_argv=lambda _request: [], parse_line=lambda _line: ())
+        return _SPECS.get(name, unknown)
 
     @property
-    def called(self) -> tuple[str, ...]:
+    def program(self) -> tuple[str, ...]:
         return self.command
 
     @property
-    def approves(self) -> str:
-        return self.permissions if isinstance(self.permissions, str) else ", ".join(self.permissions)
-
-    @property
-    def is_unasked(self) -> bool:
+    def auto_approves(self) -> bool:
         return self.permissions == "allow"
+
+    async def inspect(self, workspaces: WorkspaceFactory) -> AgentStatus:
+        return await inspect_program(self, workspaces)
 
     def allows_tool(self, name: str, kind: str) -> bool:
         if isinstance(self.permissions, str):
@@ -112,13 +164,13 @@ class AcpAgent(Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["AcpSession"]:
-        executable = find_executable(self.command[0], self.host, self.dialect)
+        executable = find_executable(self.command[0], self.host, self.spec)
         async with open_cli_workspace(context) as workspace, AsyncExitStack() as stack:
             yield AcpSession(self, context, workspace, executable, stack)
 
 
 class AcpSession:
-    """One conversation. The process starts with the first message, which may say what model it shall speak to."""
+    """One conversation. The process starts with the first message, whose options may name a model."""
 
     def __init__(
         self, agent: AcpAgent, context: SessionContext, workspace: Workspace, executable: str, stack: AsyncExitStack
@@ -126,199 +178,202 @@ class AcpSession:
         self._agent, self._context, self._workspace = agent, context, workspace
         self._executable, self._stack = executable, stack
         self._process: Process | None = None
-        self._wire: JsonRpcConnection | None = None
+        self._connection: JsonRpcConnection | None = None
         self._id = ""
         self._model = ""
         self._turn = CliTurn()
-        self._watch = OutputMonitor(agent.dialect, self._turn)
-        self._open = False
+        self._monitor = OutputMonitor(agent.spec, self._turn)
+        self._is_prompt_running = False
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if message.attachments:
             names = ", ".join(each.name or each.source for each in message.attachments)
-            raise Undetermined(f"an agent behind ACP is given text only here, and this message comes with {names}")
+            raise Undetermined(f"an ACP agent takes text only, but this message has attachments: {names}")
         model = str(options.get("model") or self._agent.model)
         self._turn = turn = CliTurn(model=model)
-        self._watch = OutputMonitor(self._agent.dialect, turn)
-        text = message.text if self._wire is not None else prepend_history(self._context.history, message.text)
-        patience = asyncio.timeout(None)
+        self._monitor = OutputMonitor(self._agent.spec, turn)
+        text = message.text if self._connection is not None else prepend_history(self._context.history, message.text)
+        deadline = asyncio.timeout(None)
         try:
-            async with patience:
-                await self._prompt(text, model, patience)
+            async with deadline:
+                await self._prompt(text, model, deadline)
         except TimeoutError:
-            if not patience.expired():
+            if not deadline.expired():
                 raise
-            raise self._watch.find_fault(None) or AgentFailed("it waits for a login") from None
+            raise self._monitor.find_fault(None) or AgentFailed("it waits for a login") from None
         except asyncio.CancelledError:
             await run_to_completion(self._cancel())
             raise
         except (RpcError, ConnectionClosed) as wrong:
-            raise await self._fault(wrong) from wrong
+            raise await self._find_fault(wrong) from wrong
         finally:
-            self._open = False
+            self._is_prompt_running = False
             for call in turn.usage:
                 self._context.meter(call)
             self._report(turn)
         if turn.end is not None and turn.end.finish_reason == "cancelled":
-            raise AgentFailed("it ended the turn as cancelled, and nobody had cancelled it")
+            raise AgentFailed("it ended the turn as cancelled, but it was not cancelled")
         return turn.build_reply()
 
     def _report(self, turn: CliTurn) -> None:
-        """What is known of the turn, for a turn that ends without a usable reply."""
+        """Stores what is known of the turn, in case it ends without a reply."""
         progress = self._context.progress
         progress.partial = turn.build_reply()
         if self._process is not None:
-            self._watch.stderr = self._process.stderr_tail
-        self._watch.report_progress(progress)
+            self._monitor.stderr = self._process.stderr_tail
+        self._monitor.report_progress(progress)
 
-    async def _prompt(self, text: str, model: str, patience: asyncio.Timeout) -> None:
-        wire = self._wire or await self._start(model, patience)
+    async def _prompt(self, text: str, model: str, deadline: asyncio.Timeout) -> None:
+        connection = self._connection or await self._start(model, deadline)
         self._turn.add_event(SessionStarted(self._id))
-        await self._choose(wire, model)
-        self._open = True  # what comes before is not about this message
+        await self._choose_model(connection, model)
+        self._is_prompt_running = True  # earlier updates do not belong to this message
         prompt = {"sessionId": self._id, "prompt": [{"type": "text", "text": text}]}
-        result = await wire.request("session/prompt", prompt, self._shut)
+        result = await connection.request("session/prompt", prompt, self._on_prompt_answered)
         for event in parse_usage(result):
             self._turn.add_event(event)
         reason = cast("Mapping[str, Any]", result).get("stopReason") if isinstance(result, Mapping) else None
         if not isinstance(reason, str):
-            raise AgentFailed("its answer to the prompt says no reason to stop: the turn has no end")
+            raise AgentFailed("its answer to the prompt has no stopReason")
         self._turn.add_event(EndReported(None, reason))
 
-    def _shut(self) -> None:
-        self._open = False
+    def _on_prompt_answered(self) -> None:
+        self._is_prompt_running = False
 
-    async def _start(self, model: str, patience: asyncio.Timeout) -> JsonRpcConnection:
+    async def _start(self, model: str, deadline: asyncio.Timeout) -> JsonRpcConnection:
         agent, workspace = self._agent, self._workspace
-        env = prepare_environment(agent.dialect, agent.host, workspace, agent.env, agent.login)
-        env = {**agent.dialect.build_variables(TurnRequest(prompt="", model=model, env=env)), **env}
-        flags = [f"--model={model}"] if model and agent.dialect.name in _BY_FLAG else []
+        env = prepare_environment(agent.spec, agent.host, workspace, agent.env, agent.login)
+        env = {**agent.spec.build_variables(TurnRequest(prompt="", model=model, env=env)), **env}
+        flags = [f"--model={model}"] if model and agent.spec.name in _MODEL_BY_FLAG else []
         argv = workspace.sandbox_command([self._executable, *agent.command[1:], *flags, *agent.args])
         process = await self._stack.enter_async_context(run_command(argv, cwd=workspace.path, env=env, stdin=True))
         self._process, self._model = process, model if flags else ""
-        self._wire = wire = JsonRpcConnection(process, self._asked, self._told, self._noise)
-        for beside in (wire.listen(), self._watch.watch_for_login(process, patience)):
-            self._stack.push_async_callback(_ended, asyncio.ensure_future(beside))
+        self._connection = connection = JsonRpcConnection(
+            process, self._on_request, self._on_notification, self._on_other_line
+        )
+        for task in (connection.listen(), self._monitor.watch_for_login(process, deadline)):
+            self._stack.push_async_callback(_cancel_task, asyncio.ensure_future(task))
         files = {"readTextFile": agent.files, "writeTextFile": agent.files}
-        await wire.request(
+        await connection.request(
             "initialize",
             {"protocolVersion": _VERSION, "clientCapabilities": {"fs": files, "terminal": False}},
         )
         if agent.auth_method:
-            await wire.request("authenticate", {"methodId": agent.auth_method})
-        opened = await wire.request("session/new", {"cwd": workspace.path, "mcpServers": []})
+            await connection.request("authenticate", {"methodId": agent.auth_method})
+        opened = await connection.request("session/new", {"cwd": workspace.path, "mcpServers": []})
         self._id = str(cast("Mapping[str, Any]", opened).get("sessionId") or "") if isinstance(opened, Mapping) else ""
         if not self._id:
             raise AgentFailed("it opened a session without an id")
         if agent.mode:
-            await wire.request("session/set_mode", {"sessionId": self._id, "modeId": agent.mode})
-        return wire
+            await connection.request("session/set_mode", {"sessionId": self._id, "modeId": agent.mode})
+        return connection
 
-    async def _choose(self, wire: JsonRpcConnection, model: str) -> None:
-        """Asks for the model, in the one or the other way that agents know."""
+    async def _choose_model(self, connection: JsonRpcConnection, model: str) -> None:
+        """Sets the model, in one of the two ways that agents support."""
         if not model or model == self._model:
             return
         self._model = model
-        asked = {"sessionId": self._id}
+        session = {"sessionId": self._id}
         try:
-            await wire.request("session/set_config_option", {**asked, "configId": "model", "value": model})
-        except RpcError as first:
-            if first.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
+            await connection.request("session/set_config_option", {**session, "configId": "model", "value": model})
+        except RpcError as error:
+            if error.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
                 raise
-            await wire.request("session/set_model", {**asked, "modelId": model})
+            await connection.request("session/set_model", {**session, "modelId": model})
 
     async def _cancel(self) -> None:
-        """Lets the agent know, and leaves it a moment."""
-        if self._wire is not None and self._id:
+        """Tells the agent, with a short time limit."""
+        if self._connection is not None and self._id:
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_CANCEL_S):
-                    await self._wire.notify("session/cancel", {"sessionId": self._id})
+                    await self._connection.notify("session/cancel", {"sessionId": self._id})
 
-    async def _fault(self, wrong: RpcError | ConnectionClosed) -> TrialFault:
-        title = self._agent.dialect.title
+    async def _find_fault(self, wrong: RpcError | ConnectionClosed) -> TrialFault:
+        title = self._agent.spec.title
         if self._process is not None:
-            self._watch.stderr = self._process.stderr_tail
+            self._monitor.stderr = self._process.stderr_tail
         if isinstance(wrong, RpcError):
-            said = f"{wrong.message}: {_detail(wrong.data)}" if _detail(wrong.data) else wrong.message
+            detail = _detail(wrong.data)
+            message = f"{wrong.message}: {detail}" if detail else wrong.message
             if wrong.code == _AUTH_REQUIRED and not self._turn.build_reply().content:
-                return Unreachable(f"{title} needs a login: {to_one_line(said)}")
-            return self._watch.find_fault(said) or AgentFailed(said)
+                return Unreachable(f"{title} needs a login: {to_one_line(message)}")
+            return self._monitor.find_fault(message) or AgentFailed(message)
         assert self._process is not None
         try:
             code = await self._process.wait()
-        except TrialFault as unstartable:
-            return unstartable
-        self._watch.stderr = self._process.stderr_tail
-        if (fault := self._watch.find_fault(None)) is not None:
+        except TrialFault as fault:
             return fault
-        words = self._watch.output_tail()
-        how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
-        return AgentFailed(f"{how}, without an answer" + (f": {words}" if words else ""))
+        self._monitor.stderr = self._process.stderr_tail
+        if (fault := self._monitor.find_fault(None)) is not None:
+            return fault
+        output = self._monitor.output_tail()
+        exit_text = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+        return AgentFailed(f"{exit_text}, without an answer" + (f": {output}" if output else ""))
 
-    def _told(self, method: str, params: Any) -> None:
-        if method == "session/update" and self._open and isinstance(params, Mapping):
+    def _on_notification(self, method: str, params: Any) -> None:
+        if method == "session/update" and self._is_prompt_running and isinstance(params, Mapping):
             for event in parse_update(params.get("update")):
-                self._take(event)
+                self._add_event(event)
 
-    def _noise(self, line: bytes) -> None:
-        self._watch.add_other_line(line)
+    def _on_other_line(self, line: bytes) -> None:
+        self._monitor.add_other_line(line)
 
-    def _take(self, event: CliEvent) -> None:
+    def _add_event(self, event: CliEvent) -> None:
         self._turn.add_event(event)
         if self._process is not None:
-            self._watch.add_event(event, self._process)
+            self._monitor.add_event(event, self._process)
 
-    async def _asked(self, method: str, params: Any) -> Any:
-        known = cast("Mapping[str, Any]", params) if isinstance(params, Mapping) else {}
+    async def _on_request(self, method: str, params: Any) -> Any:
+        fields = cast("Mapping[str, Any]", params) if isinstance(params, Mapping) else {}
         match method:
             case "session/request_permission":
-                return self._permission(known)
+                return self._answer_permission(fields)
             case "fs/read_text_file" if self._agent.files:
-                return {"content": _read(self._place(known), known.get("line"), known.get("limit"))}
+                return {"content": _read(self._resolve(fields), fields.get("line"), fields.get("limit"))}
             case "fs/write_text_file" if self._agent.files:
-                return _write(self._place(known), str(known.get("content") or ""))
+                return _write(self._resolve(fields), str(fields.get("content") or ""))
             case _:
                 raise RpcError(METHOD_NOT_FOUND, f"no method {method}")
 
-    def _permission(self, params: Mapping[str, Any]) -> Any:
+    def _answer_permission(self, params: Mapping[str, Any]) -> Any:
         call: Any = params.get("toolCall")
         options: Any = params.get("options")
         if not isinstance(call, Mapping) or not isinstance(options, list):
-            raise RpcError(INVALID_PARAMS, "a permission is asked for with `toolCall` and `options`")
-        about = parse_tool_call(cast("Mapping[str, Any]", call))
-        self._take(about)
-        allowed = self._agent.allows_tool(self._turn.get_tool_name(about.id), get_tool_kind(call))
+            raise RpcError(INVALID_PARAMS, "session/request_permission needs `toolCall` and `options`")
+        started = parse_tool_call(cast("Mapping[str, Any]", call))
+        self._add_event(started)
+        allowed = self._agent.allows_tool(self._turn.get_tool_name(started.id), get_tool_kind(call))
         if not allowed:
-            self._take(ToolEnded(about.id, "refused", "the permission that it asked for was denied"))
-            self._take(InputRequested("permission-request", str(call.get("title") or about.name)))
-        chosen = _option(cast("list[Any]", options), "allow" if allowed else "reject")
-        outcome = {"outcome": "cancelled"} if chosen is None else {"outcome": "selected", "optionId": chosen}
+            self._add_event(ToolEnded(started.id, "refused", "permission denied"))
+            self._add_event(InputRequested("permission-request", str(call.get("title") or started.name)))
+        option = _find_option(cast("list[Any]", options), "allow" if allowed else "reject")
+        outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
         return {"outcome": outcome}
 
-    def _place(self, params: Mapping[str, Any]) -> str:
+    def _resolve(self, params: Mapping[str, Any]) -> str:
         path = str(params.get("path") or "")
-        named = path and "\0" not in path
-        place = self._workspace.resolve_inside(os.path.relpath(path, self._workspace.path)) if named else None
-        if place is None:
+        is_valid = path and "\0" not in path
+        resolved = self._workspace.resolve_inside(os.path.relpath(path, self._workspace.path)) if is_valid else None
+        if resolved is None:
             raise RpcError(INVALID_PARAMS, f"{path} is not in the workspace")
-        return place
+        return resolved
 
 
-async def _ended(task: asyncio.Future[None]) -> None:
+async def _cancel_task(task: asyncio.Future[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
 
 
-def _option(options: Sequence[Any], word: str) -> str | None:
-    """The option that says so for this once, else the one that says so for ever."""
+def _find_option(options: Sequence[Any], word: str) -> str | None:
+    """The option that allows or rejects once, else the one that does so always."""
     kinds = {str(each.get("kind")): each.get("optionId") for each in options if isinstance(each, Mapping)}
     return next((str(kinds[kind]) for kind in (f"{word}_once", f"{word}_always") if kind in kinds), None)
 
 
 def _read(path: str, line: Any, limit: Any) -> str:
     try:
-        with open(open_regular_file(path), encoding="utf-8", errors="replace") as file:  # noqa: PTH123 -- it is open already
+        with open(open_regular_file(path), encoding="utf-8", errors="replace") as file:  # noqa: PTH123 -- a file descriptor
             if os.fstat(file.fileno()).st_size > _READ_BYTES:
                 raise RpcError(INTERNAL_ERROR, f"{path} is too large")
             text = file.read()
@@ -336,7 +391,7 @@ def _read(path: str, line: Any, limit: Any) -> str:
 def _write(path: str, text: str) -> dict[str, Any]:
     try:
         opened = open_regular_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make_folders=True)
-        with open(opened, "wb") as file:  # noqa: PTH123 -- it is open already
+        with open(opened, "wb") as file:  # noqa: PTH123 -- a file descriptor
             file.write(text.encode(errors="replace"))
     except OSError as wrong:
         raise RpcError(INTERNAL_ERROR, f"{path}: {wrong.strerror}") from None

@@ -1,8 +1,7 @@
-"""What an agent tells over the Agent Client Protocol, as events of a turn.
+"""Converts updates of the Agent Client Protocol to events of a turn.
 
-The protocol has no place for the name of a tool: agents put it into their own `_meta`, into the call's id
-(`write_file__7`), or into its title while they know nothing more of the call. Where there is none of these, the kind of
-the tool stands for its name.
+The protocol has no field for the name of a tool. Agents put it into their own `_meta`, into the call's id
+(`write_file__7`), or into its first title. Without any of these, the name is the kind of the tool.
 """
 
 import re
@@ -21,36 +20,36 @@ from viva.agents.cli.events import (
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, ModelCall
 
-_IN_ID = re.compile(r"([A-Za-z][\w.-]*?)__\S+")
+_NAME_IN_ID = re.compile(r"([A-Za-z][\w.-]*?)__\S+")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OUTPUTS = ("output", "formatted_output", "aggregated_output", "stdout")
 
 
 def parse_update(update: Any) -> Iterator[CliEvent]:
-    """The events of a `session/update`; none for what is not about what the agent says and does."""
+    """The events of a `session/update`; none for updates that are neither text nor tool calls."""
     if not isinstance(update, Mapping):
         return
-    known = cast("Mapping[str, Any]", update)
-    match known.get("sessionUpdate"):
+    fields = cast("Mapping[str, Any]", update)
+    match fields.get("sessionUpdate"):
         case "agent_message_chunk":
-            content = known.get("content")
+            content = fields.get("content")
             text = cast("Mapping[str, Any]", content).get("text") if isinstance(content, Mapping) else None
             if isinstance(text, str) and text:
                 yield TextPrinted(text)
         case "tool_call":
-            yield parse_tool_call(known)
-            yield from _returned(known)
+            yield parse_tool_call(fields)
+            yield from _parse_result(fields)
         case "tool_call_update":
-            yield ToolStarted(_name(known, sure=False), known.get("rawInput"), _id(known))
-            yield from _returned(known)
+            yield ToolStarted(_name(fields, use_title=False), fields.get("rawInput"), _id(fields))
+            yield from _parse_result(fields)
         case _:
             return
 
 
 def parse_tool_call(call: Mapping[str, Any]) -> ToolStarted:
-    """A tool call as it is first told of; without raw input, what is shown of it stands for its arguments."""
+    """A new tool call. Without raw input, its displayed details are its arguments."""
     arguments = call.get("rawInput")
-    return ToolStarted(_name(call), _shown(call) if arguments is None else arguments, _id(call))
+    return ToolStarted(_name(call), _details(call) if arguments is None else arguments, _id(call))
 
 
 def get_tool_kind(call: Mapping[str, Any]) -> str:
@@ -58,15 +57,15 @@ def get_tool_kind(call: Mapping[str, Any]) -> str:
 
 
 def parse_usage(result: Any) -> Iterator[UsageReported]:
-    """The tokens that the answer to a prompt tells of, at the places where agents put them."""
+    """The tokens in the answer to a prompt, in the places where agents put them."""
     if not isinstance(result, Mapping):
         return
-    known = cast("Mapping[str, Any]", result)
-    usage = known.get("usage")
+    fields = cast("Mapping[str, Any]", result)
+    usage = fields.get("usage")
     if isinstance(usage, Mapping):
         yield UsageReported((_call("", cast("Mapping[str, Any]", usage), "inputTokens", "outputTokens"),))
         return
-    models = _at(known, "_meta", "quota", "model_usage")
+    models = _at(fields, "_meta", "quota", "model_usage")
     if isinstance(models, list):
         counts = [(each, _at(each, "token_count")) for each in cast("list[Any]", models)]
         yield UsageReported(
@@ -87,15 +86,15 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value <= MAX_TOKENS else 0
 
 
-def _name(call: Mapping[str, Any], *, sure: bool = True) -> str:
-    """The tool's name; if it need not be `sure`, empty where only a title or kind is there."""
+def _name(call: Mapping[str, Any], *, use_title: bool = True) -> str:
+    """The tool's name. Without `use_title` it is empty if only a title or kind is there."""
     meta = call.get("_meta")
     for part in cast("Mapping[str, Any]", meta).values() if isinstance(meta, Mapping) else ():
         if isinstance(part, Mapping) and isinstance(name := part.get("toolName"), str):
             return name
-    if (in_id := _IN_ID.fullmatch(_id(call))) is not None:
-        return in_id[1]
-    if not sure:
+    if (match := _NAME_IN_ID.fullmatch(_id(call))) is not None:
+        return match[1]
+    if not use_title:
         return ""
     title = str(call.get("title") or "")
     return title if _WORD.fullmatch(title) else get_tool_kind(call) or "tool"
@@ -105,28 +104,28 @@ def _id(call: Mapping[str, Any]) -> str:
     return str(call.get("toolCallId") or "")
 
 
-def _shown(call: Mapping[str, Any]) -> dict[str, Any]:
-    known: dict[str, Any] = {"title": call["title"]} if call.get("title") else {}
+def _details(call: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"title": call["title"]} if call.get("title") else {}
     locations = call.get("locations")
     if isinstance(locations, list):
         paths = [_at(each, "path") for each in cast("list[Any]", locations)]
-        known |= {"paths": paths} if paths else {}
+        fields |= {"paths": paths} if paths else {}
     content = call.get("content")
     for part in cast("list[Any]", content) if isinstance(content, list) else ():
         if _at(part, "type") == "diff":
-            known |= {"path": _at(part, "path"), "content": _at(part, "newText")}
-    return known
+            fields |= {"path": _at(part, "path"), "content": _at(part, "newText")}
+    return fields
 
 
-def _returned(call: Mapping[str, Any]) -> Iterator[ToolEnded]:
+def _parse_result(call: Mapping[str, Any]) -> Iterator[ToolEnded]:
     status = call.get("status")
     if status not in ("completed", "failed"):
         return
     output = _output(call)
     code = _at(call, "rawOutput", "exit_code")
     if status == "failed" or (isinstance(code, int) and code != 0):
-        said = output if isinstance(output, str) else codec.compact_json(output)
-        yield ToolEnded(_id(call), "error", said or (f"exit code {code}" if code else "it failed"))
+        text = output if isinstance(output, str) else codec.compact_json(output)
+        yield ToolEnded(_id(call), "error", text or (f"exit code {code}" if code else "failed"))
     else:
         yield ToolEnded(_id(call), "ok", output)
 

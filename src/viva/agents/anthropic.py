@@ -1,7 +1,7 @@
-"""An agent that is a model behind Anthropic's Messages API, `/v1/messages`, with a system prompt and local tools.
+"""Models behind Anthropic's Messages API, `/v1/messages`.
 
-Answers of a fixed shape are asked for with `output_config.format`, which models before Claude 4.5 do not know: for
-those, `structured = "text"` in the connector. The API takes no seed, and no audio.
+Structured answers use `output_config.format`, which models before Claude 4.5 do not know: set `structured = "text"` in
+their connector. The API takes no seed and no audio.
 """
 
 import base64
@@ -23,7 +23,7 @@ from viva.model.message import Attachment, Audio, Image, Message, Text, TokenCou
 from viva.protocols import Response
 
 _ANTHROPIC = "https://api.anthropic.com"
-_KIND = "message of Anthropic's"
+_KIND = "an Anthropic message"
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -34,7 +34,7 @@ _FINISH = {
 }
 _NO_ID = re.compile(r"[^a-zA-Z0-9_-]")
 DEFAULT_MAX_TOKENS = 4096
-"""The API wants a limit; this is ours where the config has none."""
+"""The API requires a limit."""
 
 
 class AnthropicEndpoint(Endpoint):
@@ -77,39 +77,41 @@ class AnthropicEndpoint(Endpoint):
 
     def encode_message(self, message: Message) -> bytes:
         if message.role == "tool":
-            return _from("user", [_result(message.tool_call_id or "", message.text)])
+            return _encode("user", [_result(message.tool_call_id or "", message.text)])
         role = "assistant" if message.role == "assistant" else "user"
         if isinstance(message.content, str) and not message.tool_calls:
-            return _from(role, message.content)
+            return _encode(role, message.content)
         parts = (Text(message.content),) if isinstance(message.content, str) else message.content
-        blocks = [_text(part.text) if isinstance(part, Text) else _attached(part) for part in parts if part != Text("")]
-        return _from(role, blocks + [_asked(call) for call in message.tool_calls])
+        blocks = [
+            _text(part.text) if isinstance(part, Text) else _attachment(part) for part in parts if part != Text("")
+        ]
+        return _encode(role, blocks + [_tool_use(call) for call in message.tool_calls])
 
     def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
-        """All results in one message: the API takes nothing between a request for tools and what came of it."""
-        return [_from("user", [_result(call.id, *_outcome(call)) for call in calls])]
+        """All results in one message: the API takes nothing between tool calls and their results."""
+        return [_encode("user", [_result(call.id, *_result_text(call)) for call in calls])]
 
     def parse_completion(self, body: bytes) -> Completion:
         answer = decode_answer(_answers, body, _KIND)
         if answer.type != "message":
-            raise Unreachable(f"the answer is no {_KIND}: its type is {answer.type!r}")
+            raise Unreachable(f"the answer is not {_KIND}: its type is {answer.type!r}")
         return _completion(bytes(answer.content), answer.stop_reason, answer.model, answer.usage)
 
     async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
-        events, gathering = SseParser(), _Gathering()
+        events, joiner = SseParser(), _StreamJoiner()
         async for chunk in chunks:
             for event in events.feed(chunk):
-                gathering.add(event)
-        return gathering.completion()
+                joiner.add(event)
+        return joiner.completion()
 
 
 class AnthropicAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind Anthropic's Messages API."""
 
-    speaks: ClassVar[type[Endpoint]] = AnthropicEndpoint
+    endpoint_type: ClassVar[type[Endpoint]] = AnthropicEndpoint
 
 
-def _from(role: str, content: Any) -> bytes:
+def _encode(role: str, content: Any) -> bytes:
     return codec.encode({"role": role, "content": content})
 
 
@@ -117,7 +119,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _attached(part: Attachment) -> dict[str, Any]:
+def _attachment(part: Attachment) -> dict[str, Any]:
     if isinstance(part, Audio):
         raise AgentFailed("the Anthropic API takes no audio")
     kind, data = guess_media_type(part), get_inline_data(part)
@@ -134,11 +136,11 @@ def _source(kind: str, data: str | None, url: str) -> dict[str, Any]:
     return {"type": "url", "url": url} if data is None else {"type": "base64", "media_type": kind, "data": data}
 
 
-def _asked(call: ToolCall) -> dict[str, Any]:
+def _tool_use(call: ToolCall) -> dict[str, Any]:
     return {"type": "tool_use", "id": _NO_ID.sub("_", call.id), "name": call.name, "input": parse_arguments(call)}
 
 
-def _outcome(call: ToolCall) -> tuple[str, bool]:
+def _result_text(call: ToolCall) -> tuple[str, bool]:
     return (format_result(call), False) if call.error is None else (call.error, True)
 
 
@@ -178,21 +180,21 @@ _blocks = codec.Decoder[list[_Block]](list[_Block])
 
 def _completion(content: bytes, stop_reason: str | None, model: str, usage: _Usage) -> Completion:
     blocks = decode_answer(_blocks, content, _KIND)
-    if any(block.type == "text" and not block.text for block in blocks):  # such a block is not taken back
+    if any(block.type == "text" and not block.text for block in blocks):  # the API does not accept empty text blocks
         content = codec.encode(
             [b for b in decode_answer(_objects, content, _KIND) if b.get("type") != "text" or b.get("text")]
         )
-    read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    cache_read, cache_write = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return Completion(
         b"" if content.strip() == b"[]" else b'{"role":"assistant","content":%b}' % content,
         "".join(block.text for block in blocks if block.type == "text"),
         [ToolCall(block.name, block.input, block.id) for block in blocks if block.type == "tool_use"],
         _FINISH.get(stop_reason or "", stop_reason),
         model,
-        (usage.input_tokens or 0) + read + written,
+        (usage.input_tokens or 0) + cache_read + cache_write,
         usage.output_tokens or 0,
-        read,
-        written,
+        cache_read,
+        cache_write,
     )
 
 
@@ -219,8 +221,8 @@ class _Event(Struct, gc=False):
 _events = codec.Decoder[_Event](_Event)
 
 
-class _Gathering:
-    """The events of a stream, joined to the message that would have come whole."""
+class _StreamJoiner:
+    """Joins the events of a stream to one message."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, dict[str, Any]] = {}
@@ -242,20 +244,20 @@ class _Gathering:
             case "message_delta":
                 self._stop_reason = event.delta.stop_reason or self._stop_reason
                 self._usage |= {name: count for name, count in (event.usage or {}).items() if count is not None}
-            case _:  # pings, ends, and kinds of events that are still to be invented
+            case _:  # pings, ends, and unknown events
                 return
 
     def _add_to(self, index: int, delta: _Delta) -> None:
         block = self._blocks.setdefault(index, {"type": "text", "text": ""})
         match delta.type:
             case "text_delta":
-                block["text"] = _joined(block.get("text"), delta.text)
+                block["text"] = _append(block.get("text"), delta.text)
             case "input_json_delta":
                 self._inputs[index] = self._inputs.get(index, "") + delta.partial_json
             case "thinking_delta":
-                block["thinking"] = _joined(block.get("thinking"), delta.thinking)
+                block["thinking"] = _append(block.get("thinking"), delta.thinking)
             case "signature_delta":
-                block["signature"] = _joined(block.get("signature"), delta.signature)
+                block["signature"] = _append(block.get("signature"), delta.signature)
             case "citations_delta":
                 cited = block.get("citations")
                 block["citations"] = [*(cast("list[Any]", cited) if isinstance(cited, list) else ()), delta.citation]
@@ -270,15 +272,15 @@ class _Gathering:
                 self._blocks[index]["input"] = codec.decode(text) if text else {}
             except codec.DecodeError as wrong:
                 if self._stop_reason != "max_tokens":
-                    raise Unreachable(f"the arguments of a tool are no JSON: {wrong}") from wrong
+                    raise Unreachable(f"the arguments of a tool are not JSON: {wrong}") from wrong
                 self._blocks[index]["input"] = {}
         content = codec.encode([block for _, block in sorted(self._blocks.items())])
         try:
             usage = codec.convert({name: self._usage.get(name) for name in _Usage.__struct_fields__}, _Usage)
         except codec.ValidationError as wrong:
-            raise Unreachable(f"the answer is no {_KIND}: {wrong}") from wrong
+            raise Unreachable(f"the answer is not {_KIND}: {wrong}") from wrong
         return _completion(content, self._stop_reason, self._model, usage)
 
 
-def _joined(text: Any, more: str) -> str:
+def _append(text: Any, more: str) -> str:
     return text + more if isinstance(text, str) else more

@@ -1,4 +1,4 @@
-"""What is attached to a message, for APIs that want its bytes and its kind apart from each other."""
+"""Attachments, for APIs that take content and media type separately."""
 
 import base64
 import mimetypes
@@ -8,7 +8,7 @@ from viva.model.message import Attachment
 
 
 def get_inline_data(part: Attachment) -> str | None:
-    """The bytes of a data: address, in base64; None for anything that has to be fetched."""
+    """The content of a data: URL in base64; None for other URLs."""
     if not part.url.startswith("data:"):
         return None
     head, _, data = part.url.partition(",")
@@ -16,7 +16,7 @@ def get_inline_data(part: Attachment) -> str | None:
 
 
 def guess_media_type(part: Attachment) -> str:
-    """What the author says it is, else what its address tells."""
+    """The media type that the author gives, else the one of the URL."""
     if part.media_type:
         return part.media_type
     if part.url.startswith("data:"):

@@ -1,9 +1,9 @@
-"""An agent that is a model behind any OpenAI-compatible `/chat/completions`, with a system prompt and local tools.
+"""Models behind any OpenAI-compatible `/chat/completions`.
 
-Azure OpenAI is one of them: its base URL ends with the deployment and the version of the API, as in
-`https://NAME.openai.azure.com/openai/deployments/NAME?api-version=2024-10-21`, and its key goes into the header
-`api-key`. That follows from the host; for a gateway in front of it, `headers = {"api-key" = "$AZURE_KEY"}` does the same.
-Servers that do not know `json_schema` want `structured = "json"` or `"text"` in their connector.
+The base URL of Azure OpenAI ends with the deployment and the API version, as in
+`https://NAME.openai.azure.com/openai/deployments/NAME?api-version=2024-10-21`. Its key is sent as `api-key`, which follows
+from the host; for a gateway in front of it, set `headers = {"api-key" = "$AZURE_KEY"}`.
+Servers that do not know `json_schema` need `structured = "json"` or `"text"` in their connector.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -38,12 +38,12 @@ class ChatEndpoint(Endpoint):
 
     def build_fields(self, agent: ModelAgent) -> dict[str, Any]:
         connector = self.connector
-        # OpenAI's newer models refuse the old name, which is the only one that other servers know.
+        # OpenAI's newer models refuse the old name; other servers know only that one.
         openai = self._host == "api.openai.com" or self._host.endswith(_AZURE)
-        longest = "max_completion_tokens" if openai else "max_tokens"
-        known = {"temperature": connector.temperature, "seed": connector.seed, longest: connector.max_tokens}
+        limit_name = "max_completion_tokens" if openai else "max_tokens"
+        settings = {"temperature": connector.temperature, "seed": connector.seed, limit_name: connector.max_tokens}
         fields: dict[str, Any] = {"model": connector.model}
-        fields |= {name: value for name, value in known.items() if value is not None}
+        fields |= {name: value for name, value in settings.items() if value is not None}
         if agent.tools:
             fields["tools"] = [_tool(tool) for tool in agent.tools]
         if agent.output is not None and connector.structured != "text":
@@ -78,7 +78,7 @@ class ChatEndpoint(Endpoint):
 class ChatAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind chat completions."""
 
-    speaks: ClassVar[type[Endpoint]] = ChatEndpoint
+    endpoint_type: ClassVar[type[Endpoint]] = ChatEndpoint
 
 
 _ANY_JSON = {"type": "json_object"}
@@ -90,5 +90,5 @@ def _format(output: Any) -> dict[str, Any]:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    described = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": described}
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}

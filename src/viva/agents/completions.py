@@ -1,4 +1,4 @@
-"""What a chat completion says, whole or streamed: its message byte for byte, and the little that we need to know of it."""
+"""Parses chat completions, complete or streamed."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -25,7 +25,7 @@ class _Call(Struct, gc=False):
     index: int | None = None
 
 
-class _Said(Struct, gc=False):
+class _Message(Struct, gc=False):
     role: str | None = None
     content: str | list[Any] | None = None
     refusal: str | None = None
@@ -34,7 +34,7 @@ class _Said(Struct, gc=False):
 
 class _Choice(Struct, gc=False):
     message: msgspec.Raw = msgspec.Raw(b"{}")
-    delta: _Said = field(default_factory=_Said)
+    delta: _Message = field(default_factory=_Message)
     finish_reason: str | None = None
 
 
@@ -56,36 +56,36 @@ class _Answer(Struct, gc=False):
 
 
 _answers = codec.Decoder[_Answer](_Answer)
-_messages = codec.Decoder[_Said](_Said)
+_messages = codec.Decoder[_Message](_Message)
 
 
 def parse_completion(body: bytes) -> Completion:
-    """The completion in an answer. Anything else is the provider's fault, not the agent's."""
-    answer = _decoded(body)
+    """The completion in an answer. Anything else is the provider's fault."""
+    answer = _decode(body)
     if not answer.choices:
-        raise Unreachable("the answer holds no choices")
+        raise Unreachable("the answer has no choices")
     choice = answer.choices[0]
-    said = decode_answer(_messages, choice.message, "chat completion")
-    content, calls = _text(said), _calls(said.tool_calls or ())
-    # A message without its role, or without any content, is one that a model may refuse to take back.
-    usable = said.role == "assistant" and (said.content is not None or calls)
+    message_in = decode_answer(_messages, choice.message, "a chat completion")
+    content, calls = _text(message_in), _calls(message_in.tool_calls or ())
+    # A model may refuse to take back a message without role or content.
+    usable = message_in.role == "assistant" and (message_in.content is not None or calls)
     message = bytes(choice.message) if usable else encode_assistant(content, calls)
     return Completion(message, content, calls, choice.finish_reason, answer.model or "", *_tokens(answer.usage))
 
 
 async def parse_completion_stream(chunks: AsyncIterator[bytes]) -> Completion:
-    """The same from a stream of deltas. It may end without `[DONE]`, but not without a finish reason."""
-    events, gathering = SseParser(), _Gathering()
+    """The completion from a stream of deltas. It may end without `[DONE]`, but not without a finish reason."""
+    events, joiner = SseParser(), _DeltaJoiner()
     async for chunk in chunks:
         for event in events.feed(chunk):
-            gathering.add(event)
+            joiner.add(event)
     for event in events.feed_eof():
-        gathering.add(event)
-    return gathering.completion()
+        joiner.add(event)
+    return joiner.completion()
 
 
-class _Gathering:
-    """Deltas, joined."""
+class _DeltaJoiner:
+    """Joins deltas."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -100,7 +100,7 @@ class _Gathering:
         if event.strip() == b"[DONE]":
             self._done = True
             return
-        answer = _decoded(event)
+        answer = _decode(event)
         self._model = answer.model or self._model
         self._usage = answer.usage or self._usage
         for choice in (answer.choices or ())[:1]:
@@ -111,7 +111,7 @@ class _Gathering:
 
     def _add_call(self, delta: _Call) -> None:
         at = delta.index
-        if at is None:  # some servers send whole calls without a number
+        if at is None:  # some servers send complete calls without an index
             at = len(self._calls) if delta.id or not self._calls else len(self._calls) - 1
         call = self._calls.setdefault(at, _Call())
         call.id = call.id or delta.id
@@ -131,8 +131,8 @@ class _Gathering:
         return Completion(message, content, calls, self._finish_reason, self._model or "", *_tokens(self._usage))
 
 
-def _decoded(body: bytes) -> _Answer:
-    return decode_answer(_answers, body, "chat completion")
+def _decode(body: bytes) -> _Answer:
+    return decode_answer(_answers, body, "a chat completion")
 
 
 def _tokens(usage: _Usage | None) -> tuple[int, int, int]:
@@ -142,16 +142,16 @@ def _tokens(usage: _Usage | None) -> tuple[int, int, int]:
     return usage.prompt_tokens or 0, usage.completion_tokens or 0, 0 if cached is None else cached.cached_tokens or 0
 
 
-def _text(said: _Said) -> str:
-    """The text; where there is none, why it was refused. Some servers send a list of parts."""
-    content = said.content
+def _text(message_in: _Message) -> str:
+    """The text, else the refusal. Some servers send a list of parts."""
+    content = message_in.content
     if isinstance(content, list):
         content = "".join(
             part["text"]
             for part in content
             if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
         )
-    return content or said.refusal or ""
+    return content or message_in.refusal or ""
 
 
 def _calls(calls: "list[_Call] | tuple[()]") -> list[ToolCall]:

@@ -1,6 +1,6 @@
-"""An agent that is a model behind the Gemini API, `models/NAME:generateContent`, with a system prompt and local tools.
+"""Models behind the Gemini API, `models/NAME:generateContent`.
 
-Vertex AI speaks the same: its base URL ends with `publishers/google`, and its token goes into `headers`.
+Vertex AI has the same API: its base URL ends with `publishers/google`, and its token goes into `headers`.
 """
 
 import re
@@ -22,7 +22,7 @@ from viva.protocols import Response
 
 _GOOGLE = "https://generativelanguage.googleapis.com"
 _VERSIONED = re.compile(r"/v\d\w*(/|$)")
-_KIND = "answer of Gemini's"
+_KIND = "a Gemini answer"
 _FINISH = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
@@ -30,8 +30,8 @@ _FINISH = {
         ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"), "content_filter"
     ),
 }
-# What the API documents for a request for tools that it did not write itself: newer models refuse one without a signature.
-_NOT_SIGNED = "skip_thought_signature_validator"
+# Documented for tool calls of other origin: newer models refuse a call without a signature.
+_NO_SIGNATURE = "skip_thought_signature_validator"
 
 
 class GeminiEndpoint(Endpoint):
@@ -54,21 +54,23 @@ class GeminiEndpoint(Endpoint):
         return "x-goog-api-key", key
 
     def is_key_rejected(self, answer: Response) -> bool:
-        """A key that is wrong, and a country where the service is not, are told with 400."""
-        told = answer.status == 400 and (b"API_KEY_INVALID" in answer.body or b"FAILED_PRECONDITION" in answer.body)
-        return told or super().is_key_rejected(answer)
+        """A wrong key and an unsupported country are reported with 400."""
+        is_key_error = answer.status == 400 and (
+            b"API_KEY_INVALID" in answer.body or b"FAILED_PRECONDITION" in answer.body
+        )
+        return is_key_error or super().is_key_rejected(answer)
 
     def build_fields(self, agent: ModelAgent) -> dict[str, Any]:
         connector = self.connector
-        known: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "temperature": connector.temperature,
             "seed": connector.seed,
             "maxOutputTokens": connector.max_tokens,
         }
         if agent.output is not None and connector.structured != "text":
-            known["responseMimeType"] = "application/json"
-            known["responseJsonSchema"] = agent.output if connector.structured == "schema" else None
-        config = {name: value for name, value in known.items() if value is not None}
+            settings["responseMimeType"] = "application/json"
+            settings["responseJsonSchema"] = agent.output if connector.structured == "schema" else None
+        config = {name: value for name, value in settings.items() if value is not None}
         fields: dict[str, Any] = {"generationConfig": config}
         if agent.tools:
             fields["tools"] = [{"functionDeclarations": [_tool(tool) for tool in agent.tools]}]
@@ -76,21 +78,21 @@ class GeminiEndpoint(Endpoint):
 
     def encode_system(self, system: str) -> tuple[bytes, list[bytes]]:
         instruction = {"parts": [{"text": system}]}
-        told = b',"systemInstruction":%b' % codec.encode(instruction) if system else b""
-        return told + b',"contents":[', []
+        prefix = b',"systemInstruction":%b' % codec.encode(instruction) if system else b""
+        return prefix + b',"contents":[', []
 
     def encode_message(self, message: Message) -> bytes:
         if message.role == "tool":
-            told = ToolCall(message.name or "tool", id=message.tool_call_id or "", result=message.text)
-            return _from("user", [_result(told)])
+            call = ToolCall(message.name or "tool", id=message.tool_call_id or "", result=message.text)
+            return _encode("user", [_result(call)])
         parts = (Text(message.content),) if isinstance(message.content, str) else message.content
         pieces = [_part(part) for part in parts if part != Text("") or not message.tool_calls]
-        pieces += [_asked(call, first=at == 0) for at, call in enumerate(message.tool_calls)]
-        return _from("model" if message.role == "assistant" else "user", pieces)
+        pieces += [_function_call(call, first=at == 0) for at, call in enumerate(message.tool_calls)]
+        return _encode("model" if message.role == "assistant" else "user", pieces)
 
     def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
         """All results in one message: the API counts them."""
-        return [_from("user", [_result(call) for call in calls])]
+        return [_encode("user", [_result(call) for call in calls])]
 
     def parse_completion(self, body: bytes) -> Completion:
         return _completion([decode_answer(_answers, body, _KIND)])
@@ -100,7 +102,7 @@ class GeminiEndpoint(Endpoint):
         async for chunk in chunks:
             answers += [decode_answer(_answers, event, _KIND) for event in events.feed(chunk)]
         answers += [decode_answer(_answers, event, _KIND) for event in events.feed_eof()]
-        if not any(answer.ended for answer in answers):
+        if not any(answer.is_end for answer in answers):
             raise Unreachable("the stream ended before the answer did")
         return _completion(answers)
 
@@ -108,18 +110,18 @@ class GeminiEndpoint(Endpoint):
 class GeminiAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind the Gemini API."""
 
-    speaks: ClassVar[type[Endpoint]] = GeminiEndpoint
+    endpoint_type: ClassVar[type[Endpoint]] = GeminiEndpoint
 
 
-def _from(role: str, parts: Sequence[Any]) -> bytes:
+def _encode(role: str, parts: Sequence[Any]) -> bytes:
     return codec.encode({"role": role, "parts": parts})
 
 
 def _part(part: Any) -> dict[str, Any]:
-    return {"text": part.text} if isinstance(part, Text) else _attached(part)
+    return {"text": part.text} if isinstance(part, Text) else _attachment(part)
 
 
-def _attached(part: Attachment) -> dict[str, Any]:
+def _attachment(part: Attachment) -> dict[str, Any]:
     kind, data = guess_media_type(part), get_inline_data(part)
     if data is None:
         return {"fileData": {"mimeType": kind, "fileUri": part.url}}
@@ -128,18 +130,18 @@ def _attached(part: Attachment) -> dict[str, Any]:
 
 def _tool(tool: Tool) -> dict[str, Any]:
     declared: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    if tool.parameters.get("properties"):  # an object without any is refused
+    if tool.parameters.get("properties"):  # the API refuses an object without properties
         declared["parametersJsonSchema"] = tool.parameters
     return declared
 
 
-def _asked(call: ToolCall, *, first: bool) -> dict[str, Any]:
-    asked: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": parse_arguments(call)}}
-    return asked | {"thoughtSignature": _NOT_SIGNED} if first else asked
+def _function_call(call: ToolCall, *, first: bool) -> dict[str, Any]:
+    part: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": parse_arguments(call)}}
+    return part | {"thoughtSignature": _NO_SIGNATURE} if first else part
 
 
 def _result(call: ToolCall) -> dict[str, Any]:
-    """Calls of older models have no id, and then their results must not have one either."""
+    """Calls of older models have no id; then their results must have none."""
     response = {"error": call.error} if call.error is not None else {"output": _output(call)}
     return {
         "functionResponse": {"name": call.name, "response": response} | ({"id": call.id} if call.id else {}),
@@ -191,7 +193,7 @@ class _Answer(Struct, gc=False, rename="camel"):
     error: Any = None
 
     @property
-    def ended(self) -> bool:
+    def is_end(self) -> bool:
         return self.prompt_feedback.block_reason is not None or any(c.finish_reason for c in self.candidates[:1])
 
 
@@ -201,20 +203,20 @@ _parts = codec.Decoder[_Part](_Part)
 
 
 def _completion(answers: list[_Answer]) -> Completion:
-    """The answer, whole or in the pieces of a stream. What the model said goes back in the very parts in which it came."""
+    """The completion, from a complete answer or the pieces of a stream. The model's parts are sent back unchanged."""
     candidates = [answer.candidates[0] for answer in answers if answer.candidates]
     blocked = any(answer.prompt_feedback.block_reason for answer in answers)
     if not candidates and not blocked:
-        raise Unreachable("the answer holds no candidates")
-    raw = [part for each in candidates if each.content for part in each.content.parts or ()]
+        raise Unreachable("the answer has no candidates")
+    raw = [part for candidate in candidates if candidate.content for part in candidate.content.parts or ()]
     parts = [(part, decode_answer(_parts, part, _KIND)) for part in raw]
-    kept = [part for part, known in parts if not _is_empty(part, known)]
-    calls = [ToolCall(c.name, c.args, c.id) for _, known in parts if (c := known.function_call) is not None]
+    message_parts = [raw_part for raw_part, part in parts if not _is_empty(raw_part, part)]
+    calls = [ToolCall(c.name, c.args, c.id) for _, part in parts if (c := part.function_call) is not None]
     finish = next((each.finish_reason for each in reversed(candidates) if each.finish_reason), None)
     usage = next((answer.usage_metadata for answer in reversed(answers) if answer.usage_metadata), _Usage())
     return Completion(
-        b'{"role":"model","parts":[%b]}' % b",".join(kept) if kept else b"",
-        "".join(known.text for _, known in parts if not known.thought),
+        b'{"role":"model","parts":[%b]}' % b",".join(message_parts) if message_parts else b"",
+        "".join(part.text for _, part in parts if not part.thought),
         calls,
         "content_filter" if blocked else _finish(finish, calls),
         next((answer.model_version for answer in answers if answer.model_version), ""),
@@ -224,9 +226,9 @@ def _completion(answers: list[_Answer]) -> Completion:
     )
 
 
-def _is_empty(part: msgspec.Raw, known: _Part) -> bool:
-    """A text without a letter is refused when it comes back, unless it carries a signature."""
-    return not known.text and decode_answer(_objects, part, _KIND).keys() <= {"text", "thought"}
+def _is_empty(raw_part: msgspec.Raw, part: _Part) -> bool:
+    """The API refuses an empty text that is sent back, unless it has a signature."""
+    return not part.text and decode_answer(_objects, raw_part, _KIND).keys() <= {"text", "thought"}
 
 
 def _finish(reason: str | None, calls: Sequence[ToolCall]) -> str | None:

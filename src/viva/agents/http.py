@@ -1,152 +1,189 @@
 """An agent behind any JSON endpoint: a template makes the request, JSONPaths find the reply in the answer."""
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, UnsetType, field, structs
 
+from viva.agents.agent_config import (
+    AgentSetup,
+    AgentStatus,
+    ConnectedConfig,
+    Duration,
+    NonEmpty,
+    StringMap,
+    inspect_url,
+)
 from viva.agents.openai_messages import encode_steps
-from viva.agents.reply_paths import ReplyPaths, extract_reply
+from viva.agents.reply_paths import extract_reply
 from viva.errors import AgentFailed
 from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, is_busy, send_request
+from viva.llm.target import find_url_problem
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
-from viva.protocols import Request, Response, SessionContext
+from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.state.trial_state import reply_text, to_text
+from viva.text import credentials
+from viva.text.duration import parse_duration
+from viva.text.json_path import compile_path
 from viva.text.template import fill_variables, variables_in
 
 REQUEST_VARIABLES = (
     "input", "messages", "session_id", "options", "metadata", "history", "data", "attachments", "fixtures", "workspace",
 )  # fmt: skip
-_BODY = {name: f"{{{{{name}}}}}" for name in ("messages", "input", "session_id", "options")}
+_DEFAULT_BODY = {name: f"{{{{{name}}}}}" for name in ("messages", "input", "session_id", "options")}
+_PATH_FIELDS = (
+    "content", "data", "tool_calls", "awaiting", "input_hint", "protocol_state", "session_id", "finish_reason", "usage",
+)  # fmt: skip
 
 
-class HttpAgent(Struct, frozen=True, kw_only=True):
-    """How an endpoint is asked and read.
+class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
+    """An endpoint: how it is called, and where the reply is in its answer.
 
-    `body`, `url` and `headers` may hold `{{variables}}`; a text of `body` that is one variable and nothing else becomes
-    its value. Without a path for a part of the reply, the usual places are tried. `fixtures: forward` sends stubbed
-    tools and memory along, in `{{fixtures}}` or under that key.
+    `body`, `url` and `headers` may hold `{{variables}}`; a string of `body` that is one variable and nothing else becomes
+    its value. Without a JSONPath for a part of the reply, the usual places are tried.
     """
 
-    url: str
-    method: str = "POST"
-    headers: Mapping[str, str] = {}
+    use: NonEmpty | UnsetType = UNSET
+    """A reference: http://... or https://..."""
+    url: str = ""
+    """The endpoint."""
+    method: Literal["POST", "PUT", "GET", "PATCH"] = "POST"
+    """The HTTP method."""
+    headers: StringMap = field(default_factory=dict[str, str])
+    """A value $NAME is taken from the environment."""
     body: Any = None
-    content: str | None = None
-    data: str | None = None
-    tool_calls: str | None = None
-    awaiting: str | None = None
-    input_hint: str | None = None
-    protocol_state: str | None = None
-    session_id: str | None = None
-    finish_reason: str | None = None
-    usage: str | None = None
-    timeout_s: float = 120.0
-    retries: int = 4
-    fixtures: Literal["forward"] | None = None
-    max_bytes: int = 64 * 1024 * 1024
+    """A template: "{{messages}}", "{{input}}", "{{session_id}}", "{{options}}" are filled in."""
+    content: str | UnsetType = UNSET
+    """JSONPath of the text in the answer."""
+    data: str | UnsetType = UNSET
+    """JSONPath of the data in the answer."""
+    tool_calls: str | UnsetType = UNSET
+    """JSONPath of the tool calls in the answer."""
+    awaiting: str | UnsetType = UNSET
+    """JSONPath of the awaiting flag in the answer."""
+    input_hint: str | UnsetType = UNSET
+    """JSONPath of the input hint in the answer."""
+    protocol_state: str | UnsetType = UNSET
+    """JSONPath of the protocol's own state, such as input-required."""
+    session_id: str | UnsetType = UNSET
+    """JSONPath of the session id in the answer."""
+    finish_reason: str | UnsetType = UNSET
+    """JSONPath of the finish reason in the answer."""
+    usage: str | UnsetType = UNSET
+    """JSONPath of the usage in the answer."""
+    timeout: Duration = "120s"
+    """Time limit of one answer."""
+    retries: Annotated[int, Meta(ge=0)] = 4
+    """Number of retries of a call that failed for a transient reason."""
+    fixtures: Literal["forward"] | UnsetType = UNSET
+    """Send stubbed tools and memory along, in {{fixtures}} or under that key."""
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"url": reference} if reference.startswith(("http://", "https://")) else None
+
+    def build(self, setup: AgentSetup) -> "HttpAgent":
+        if not self.url:
+            raise setup.error("misses `url`")
+        url = setup.expand(self.url, "url")
+        headers = {name: setup.expand(value, "headers") for name, value in self.headers.items()}
+        if problem := find_url_problem(fill_variables(url, dict.fromkeys(variables_in(url), "x"))):
+            raise setup.error(f"`url` {problem}", "url")
+        setup.add_secrets((*credentials.find_in_headers(headers), *credentials.find_in_text(url)))
+        return structs.replace(self, url=url, headers=headers)
+
+    async def inspect(self, _workspaces: WorkspaceFactory) -> AgentStatus:
+        return await inspect_url(self.url)
 
     def __post_init__(self) -> None:
-        for name in self._used():
+        for name in self._used_variables:
             if name not in REQUEST_VARIABLES:
                 raise ValueError(f"unknown variable {{{{{name}}}}}; there are {', '.join(REQUEST_VARIABLES)}")
-        if self.fixtures and "fixtures" not in variables_in(self.build_template()):
+        if self.fixtures and "fixtures" not in variables_in(self.body_template):
             raise ValueError('fixtures = "forward" needs {{fixtures}} somewhere in the body')
-        self.build_paths()
+        parse_duration(self.timeout)
+        for path in self.reply_paths.values():
+            compile_path(path)
 
     @property
     def provides(self) -> frozenset[Feature]:
-        used = self._used()
+        used = self._used_variables
         features: list[Feature] = ["tool_stubs", "memory"] if self.fixtures else []
         if "workspace" in used or "options" in used:
             features.append("workspace")
         return frozenset(features)
 
-    def open(self, context: SessionContext) -> "HttpSession":
-        return HttpSession(self, context)
+    def open(self, context: SessionContext) -> AbstractAsyncContextManager["HttpSession"]:
+        return nullcontext(HttpSession(self, context))
 
-    def build_template(self) -> Any:
-        """The body as it was written, or the usual one."""
-        if self.body is None:
-            body: Any = None if self.method.upper() == "GET" else _BODY
-        else:
-            body = self.body
+    @property
+    def body_template(self) -> Any:
+        body = self.body
+        if body is None:
+            body = None if self.method == "GET" else _DEFAULT_BODY
         if self.fixtures and isinstance(body, Mapping) and "fixtures" not in variables_in(body):
             return {**body, "fixtures": "{{fixtures}}"}
         return body
 
-    def build_paths(self) -> ReplyPaths:
-        """Where the parts of the reply are; raises ValueError for a path that is none."""
-        return ReplyPaths(
-            content=self.content,
-            data=self.data,
-            tool_calls=self.tool_calls,
-            awaiting_input=self.awaiting,
-            input_hint=self.input_hint,
-            protocol_state=self.protocol_state,
-            session_id=self.session_id,
-            finish_reason=self.finish_reason,
-            usage=self.usage,
-        )
+    @property
+    def reply_paths(self) -> dict[str, str]:
+        """The JSONPaths that the config gives, by part of the reply."""
+        return {
+            name.replace("awaiting", "awaiting_input"): path
+            for name, path in self.pick_set_fields(*_PATH_FIELDS).items()
+        }
 
-    def _used(self) -> set[str]:
-        return set(variables_in([self.url, self.headers, self.build_template()]))
+    @property
+    def _used_variables(self) -> set[str]:
+        return set(variables_in([self.url, self.headers, self.body_template]))
 
 
 class HttpSession:
-    """One conversation. The session id that an answer names is sent from then on."""
+    """One conversation. It sends the session id that the last answer named."""
 
     def __init__(self, agent: HttpAgent, context: SessionContext) -> None:
         self._agent = agent
         self._context = context
-        self._template = agent.build_template()
-        self._places = agent.build_paths()
-        self._retry = Retry(
-            "http agent", agent.retries, is_busy, only_unsent=True, secrets=find_header_secrets(agent.headers)
-        )
-        self._messages = [piece for message in context.history for piece in encode_steps(message)]
+        self._template = agent.body_template
+        self._paths = agent.reply_paths
+        self._timeout_s = parse_duration(agent.timeout)
+        secrets = find_header_secrets(agent.headers)
+        self._retry = Retry("http agent", agent.retries, is_busy, only_unsent=True, secrets=secrets)
+        self._messages = [encoded for message in context.history for encoded in encode_steps(message)]
         self._session_id: Any = None
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        earlier = _joined(self._messages)
+        history = _join(self._messages)
         self._messages += encode_steps(message)
-        request = self._request(self._variables(message, options, earlier))
+        request = self._build_request(self._variables(message, options, history))
         answer = await send_request(self._context.http, request, self._retry, self._context.progress)
-        reply, session_id = extract_reply(self._document(answer), self._places)
+        reply, session_id = extract_reply(self._decode(answer), self._paths)
         self._session_id = self._session_id if session_id is None else session_id
         self._messages += encode_steps(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
         for call in reply.calls:
             self._context.meter(call)
         return reply
 
-    def _variables(self, message: Message, options: Mapping[str, Any], earlier: codec.Raw) -> dict[str, Any]:
+    def _variables(self, message: Message, options: Mapping[str, Any], history: codec.Raw) -> dict[str, Any]:
         context = self._context
         return {
             "input": message.text,
-            "messages": _joined(self._messages),
+            "messages": _join(self._messages),
             "session_id": self._session_id or options.get("session_id") or context.key.session_id,
             "options": options,
             "metadata": options.get("metadata") or {},
-            "history": earlier,
+            "history": history,
             "data": message.data,
             "attachments": message.attachments,
             "fixtures": context.fixtures,
             "workspace": context.workspace.path if context.workspace else None,
         }
 
-    def _request(self, variables: Mapping[str, Any]) -> Request:
+    def _build_request(self, variables: Mapping[str, Any]) -> Request:
         agent = self._agent
         url, headers = agent.url, agent.headers
         if "{{" in url:
@@ -158,18 +195,18 @@ class HttpSession:
             body = codec.encode(fill_variables(self._template, variables))
             if not any(name.lower() == "content-type" for name in headers):
                 headers = {"Content-Type": "application/json", **headers}
-        return Request(url, body, headers, agent.method.upper(), agent.timeout_s, agent.max_bytes, never_resend=True)
+        return Request(url, body, headers, agent.method, self._timeout_s, never_resend=True)
 
-    def _document(self, answer: Response) -> Any:
+    def _decode(self, answer: Response) -> Any:
         if not 200 <= answer.status < 300:
-            told = extract_error_message(answer.body, self._retry.secrets)
-            raise AgentFailed(f"HTTP {answer.status}: {told}" if told else f"HTTP {describe_status(answer.status)}")
+            detail = extract_error_message(answer.body, self._retry.secrets)
+            raise AgentFailed(f"HTTP {answer.status}: {detail}" if detail else f"HTTP {describe_status(answer.status)}")
         try:
             return codec.decode(answer.body)
-        except codec.DecodeError as wrong:
-            told = extract_error_message(answer.body, self._retry.secrets)
-            raise AgentFailed(f"the answer is no JSON: {told} ({wrong})" if told else "the answer is empty") from wrong
+        except codec.DecodeError as error:
+            detail = extract_error_message(answer.body, self._retry.secrets)
+            raise AgentFailed(f"answer is not JSON: {detail} ({error})" if detail else "answer is empty") from error
 
 
-def _joined(messages: Sequence[bytes]) -> codec.Raw:
+def _join(messages: Sequence[bytes]) -> codec.Raw:
     return codec.Raw(b"[%b]" % b",".join(messages))

@@ -1,4 +1,4 @@
-"""An agent whose model answers in JSON: `{"content": …, "awaiting_input": true}` is read as a reply, not as text."""
+"""Agents whose text is JSON: `{"content": …, "awaiting_input": true}` is parsed as a reply."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -14,12 +14,13 @@ from viva.text.embedded_json import find_json
 
 
 class JsonReplyAgent:
-    """Reads the JSON object in each text of an agent, as `reply_format = "json"` asks for."""
+    """Parses the JSON object in each reply of an agent, for `reply_format = "json"`."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.may_repeat = bool(getattr(agent, "may_repeat", False))
         self.must_quote = bool(getattr(agent, "must_quote", False))
+        self.inspect = getattr(agent, "inspect", None)
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -40,17 +41,17 @@ class _JsonSession:
 
 
 def parse_json_reply(reply: Reply) -> Reply:
-    """The reply that its text declares. A text that holds no such object stays as it is."""
-    answer = find_json(reply.content)
-    if not isinstance(answer, dict) or not is_reply_object(declared := cast("dict[str, Any]", answer)):
+    """The reply in the text of a reply. Text without a reply object stays as it is."""
+    value = find_json(reply.content)
+    if not isinstance(value, dict) or not is_reply_object(fields := cast("dict[str, Any]", value)):
         return reply
-    read = parse_reply(declared)
+    parsed = parse_reply(fields)
     return structs.replace(
-        read,
-        data=reply.data if read.data is None else read.data,
-        tool_calls=reply.tool_calls + read.tool_calls,
+        parsed,
+        data=reply.data if parsed.data is None else parsed.data,
+        tool_calls=reply.tool_calls + parsed.tool_calls,
         finish_reason=reply.finish_reason,
-        protocol_state=read.protocol_state or reply.protocol_state,
+        protocol_state=parsed.protocol_state or reply.protocol_state,
         calls=reply.calls,
         elapsed_ms=reply.elapsed_ms,
     )

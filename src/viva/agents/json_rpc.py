@@ -1,6 +1,6 @@
-"""JSON-RPC 2.0 over the standard streams of a process, one message a line, as the Agent Client Protocol wants it.
+"""JSON-RPC 2.0 over the standard streams of a process, one message per line, for the Agent Client Protocol.
 
-Written out, since it is little: the protocol's own SDK would bring pydantic along, and its start-up time.
+The protocol's own SDK would bring pydantic and its start-up time.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND = -32601, -
 
 
 class RpcError(Exception):
-    """What one side answers instead of a result."""
+    """An error answer."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
         self.code, self.message, self.data = code, message, data
 
 
-class ConnectionClosed(Exception):  # noqa: N818 -- it is no error that it goes, only that somebody still waited
+class ConnectionClosed(Exception):  # noqa: N818 -- closing is not an error in itself
     """The process has closed its output."""
 
 
@@ -46,9 +46,8 @@ _lines = codec.Decoder[_Line](_Line)
 
 
 class JsonRpcConnection:
-    """One connection. `asked` answers the other side's requests, `told` hears its notifications, `noise` all other lines.
-
-    What comes is dealt with in order: whoever waits for an answer has by then been told all that came before it.
+    """One connection. `on_request` answers the other side's requests, `on_notification` gets its notifications,
+    `on_other_line` all other lines. Messages are handled in order.
     """
 
     def __init__(
@@ -58,14 +57,19 @@ class JsonRpcConnection:
         on_notification: Callable[[str, Any], None],
         on_other_line: Callable[[bytes], None],
     ) -> None:
-        self._process, self._asked, self._told, self._noise = process, on_request, on_notification, on_other_line
+        self._process, self._on_request, self._on_notification, self._on_other_line = (
+            process,
+            on_request,
+            on_notification,
+            on_other_line,
+        )
         self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
         self._count = 0
-        self._gone = False
+        self._is_closed = False
 
     async def request(self, method: str, params: Mapping[str, Any], on_answer: Callable[[], None] | None = None) -> Any:
-        """The result; RpcError for an error, Gone if none came. `answered` is called the moment it comes."""
-        if self._gone:
+        """The result. RpcError for an error, ConnectionClosed if no answer came. `on_answer` is called when it arrives."""
+        if self._is_closed:
             raise ConnectionClosed
         self._count += 1
         number = self._count
@@ -82,25 +86,25 @@ class JsonRpcConnection:
             await self._send({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def listen(self) -> None:
-        """Reads until there is nothing more."""
+        """Reads messages until the output ends."""
         try:
             async for data in self._process.lines():
                 try:
                     line: _Line = _lines.decode(data)
                 except codec.DecodeError:
-                    self._noise(data)
+                    self._on_other_line(data)
                     continue
-                await self._deal_with(line)
+                await self._handle(line)
         finally:
-            self._gone = True
+            self._is_closed = True
             for future, _ in self._waiting.values():
                 if not future.done():
                     future.set_exception(ConnectionClosed())
-                    future.exception()  # nobody has to ask
+                    future.exception()  # marks it as retrieved
 
-    async def _deal_with(self, line: _Line) -> None:
+    async def _handle(self, line: _Line) -> None:
         if line.method and line.id is UNSET:
-            self._told(line.method, line.params)
+            self._on_notification(line.method, line.params)
         elif line.method:
             await self._answer(line)
         elif isinstance(line.id, int) and (waiting := self._waiting.get(line.id)) is not None:
@@ -117,7 +121,7 @@ class JsonRpcConnection:
     async def _answer(self, line: _Line) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": line.id}
         try:
-            answer["result"] = await self._asked(line.method, line.params)
+            answer["result"] = await self._on_request(line.method, line.params)
         except RpcError as wrong:
             answer["error"] = {"code": wrong.code, "message": wrong.message}
         with suppress(ConnectionClosed):
@@ -126,5 +130,5 @@ class JsonRpcConnection:
     async def _send(self, message: Mapping[str, Any]) -> None:
         try:
             await self._process.send(codec.encode(message) + b"\n")
-        except OSError as closed:
-            raise ConnectionClosed from closed
+        except OSError as error:
+            raise ConnectionClosed from error

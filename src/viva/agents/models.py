@@ -1,43 +1,115 @@
-"""A bare model as an agent: the right one for its connector's provider, with or without a fixed shape of its answers."""
+"""A bare model as an agent. The provider of its connector decides which API it speaks."""
 
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from msgspec import structs
+from msgspec import UNSET, Meta, UnsetType, structs
 
-from viva import catalog
+from viva.agents.agent_config import AgentSetup, ConnectedConfig, ToolConfig
+from viva.agents.python import import_target
+from viva.agents.tools import Tool
 from viva.errors import BadInput, Unreachable
 from viva.model.connector import Connector, find_connector
 from viva.protocols import Agent
 
-_PROVIDERS = {"openai": "chat", "anthropic": "anthropic", "gemini": "gemini_api"}
-MODEL_KINDS = frozenset(_PROVIDERS.values())
+if TYPE_CHECKING:
+    from viva.agents.model_session import ModelAgent
+
+_CLASSES = {
+    "openai": "viva.agents.chat:ChatAgent",
+    "anthropic": "viva.agents.anthropic:AnthropicAgent",
+    "gemini": "viva.agents.gemini_api:GeminiAgent",
+}
+
+
+class CompletionConfig(ConnectedConfig, frozen=True, kw_only=True):
+    """The fields of agents whose model Viva calls itself."""
+
+    calls_model: ClassVar[bool] = True
+
+    model: str | UnsetType = UNSET
+    """Another model than the connector's."""
+    temperature: float | UnsetType = UNSET
+    """The temperature of the model."""
+    seed: int | UnsetType = UNSET
+    """The seed of the model, where its provider takes one."""
+    max_tokens: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    """Maximum number of tokens of one answer."""
+    output: Mapping[str, Any] | UnsetType = UNSET
+    """The JSON Schema of its answers."""
+
+    def get_connector(self, setup: AgentSetup, default: str | None = None) -> Connector:
+        """The agent's connector, with the agent's own model settings."""
+        name = default if self.connector is UNSET else self.connector
+        connector = setup.connector or setup.get_connector(name)
+        changes = self.pick_set_fields("model", "temperature", "seed", "max_tokens")
+        try:
+            return structs.replace(connector, **changes) if changes else connector
+        except ValueError as error:
+            raise setup.error(str(error), *changes) from error
+
+
+class ModelConfig(CompletionConfig, frozen=True, kw_only=True):
+    """A model with a system prompt and tools."""
+
+    file_fields = ("system_file",)
+
+    system: str = ""
+    """The system prompt."""
+    system_file: str | UnsetType = UNSET
+    """A file with the system prompt."""
+    max_tool_rounds: Annotated[int, Meta(ge=1)] = 10
+    """Maximum number of rounds of tool calls in one turn."""
+    stream: bool = False
+    """Ask for the reply as a stream."""
+    body: Mapping[str, Any] = {}
+    """More fields of the request."""
+
+    def build(self, setup: AgentSetup) -> Agent:
+        return build_model_agent(
+            self.get_connector(setup),
+            self.system if self.system_file is UNSET else setup.read_text(self.system_file),
+            self.output or None,
+            tools=tuple(_build_tool(tool, setup) for tool in self.tools),
+            max_tool_rounds=self.max_tool_rounds,
+            stream=self.stream,
+            body=self.body,
+        )
+
+
+def _build_tool(tool: str | ToolConfig, setup: AgentSetup) -> Tool:
+    if isinstance(tool, str):
+        return Tool(tool)
+    run = None if tool.use is UNSET else import_target(tool.use.removeprefix("python:"), str(setup.folder))
+    built = Tool(tool.name, tool.description, run=run)
+    return built if tool.parameters is UNSET else structs.replace(built, parameters=tool.parameters)
 
 
 def build_model_agent(
-    connector: Connector, system: str = "", output: Mapping[str, Any] | None = None, **more: Any
-) -> Agent:
+    connector: Connector, system: str = "", output: Mapping[str, Any] | None = None, **fields: Any
+) -> "ModelAgent":
     """`output` is a JSON Schema that every answer has to fit."""
-    return find_model_class(connector)(connector=connector, system=system, output=output, **more)
+    return find_model_class(connector)(connector=connector, system=system, output=output, **fields)
 
 
-def find_model_class(connector: Connector) -> Any:
+def find_model_class(connector: Connector) -> "type[ModelAgent]":
     """The class of agents that speak the API of a connector's provider."""
-    found = catalog.find_component("agent", _PROVIDERS.get(connector.provider, ""))
-    if found is None:
+    if connector.provider not in _CLASSES:
         raise BadInput.of(f"connector {connector.name!r}: unknown provider {connector.provider!r}")
-    return found
+    module, _, name = _CLASSES[connector.provider].partition(":")
+    return getattr(import_module(module), name)
 
 
 def choose_connector(options: Mapping[str, Any], default: Connector, connectors: Mapping[str, Connector]) -> Connector:
-    """A case may ask for another connector than the agent's own, as `options.connector`, or for another model."""
-    wanted, model = options.get("connector"), options.get("model")
-    if wanted is None or wanted == default.name:
+    """The connector and model that `options` of a case name, else the agent's own."""
+    name, model = options.get("connector"), options.get("model")
+    if name is None or name == default.name:
         connector = default
     else:
-        connector = connectors.get(wanted) or find_connector(str(wanted), connectors)
+        connector = connectors.get(name) or find_connector(str(name), connectors)
     if connector is None:
-        raise Unreachable(f"there is no connector {wanted!r}; known: {', '.join(connectors) or 'none'}")
+        raise Unreachable(f"there is no connector {name!r}; known: {', '.join(connectors) or 'none'}")
     if isinstance(model, str) and model != connector.model:
         return structs.replace(connector, model=model)
     return connector

@@ -1,4 +1,4 @@
-"""Messages in the shape of chat completions, each encoded once: a conversation of n turns costs n encodings, not n²."""
+"""Encodes messages for chat completions. Each is encoded once: n turns cost n encodings, not n²."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from viva.model.message import Attachment, Audio, Content, File, Message, Text, 
 
 
 def encode_steps(message: Message) -> list[bytes]:
-    """One message, or several: tools that a message of the assistant tells of were used before its text was said."""
-    asking, used, saying = split_steps(message)
-    told = [encode_message(asking), *encode_results(used)]
-    return told if saying is None else [*told, encode_message(saying)]
+    """One or several messages: tool calls with results come before the text of an assistant message."""
+    request, answered, text = split_steps(message)
+    encoded = [encode_message(request), *encode_results(answered)]
+    return encoded if text is None else [*encoded, encode_message(text)]
 
 
 def encode_message(message: Message) -> bytes:
@@ -23,30 +23,30 @@ def encode_message(message: Message) -> bytes:
         plain["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
         plain["content"] = plain["content"] or None
-        plain["tool_calls"] = [_asked(call) for call in message.tool_calls]
+        plain["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
     return codec.encode(plain)
 
 
 def encode_results(calls: Sequence[ToolCall]) -> list[bytes]:
-    """The results of calls, one message each."""
+    """The results of tool calls, one message each."""
     return [codec.encode({"role": "tool", "tool_call_id": call.id, "content": format_result(call)}) for call in calls]
 
 
 def encode_assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -> bytes:
-    """What the model said, where its own bytes cannot be used."""
+    """An assistant message, where the model's own bytes cannot be used."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if tool_calls:
-        message["tool_calls"] = [_asked(call) for call in tool_calls]
+        message["tool_calls"] = [_tool_call(call) for call in tool_calls]
     return codec.encode(message)
 
 
 def _content(content: Content) -> Any:
     if isinstance(content, str):
         return content
-    return [{"type": "text", "text": part.text} if isinstance(part, Text) else _attached(part) for part in content]
+    return [{"type": "text", "text": part.text} if isinstance(part, Text) else _attachment(part) for part in content]
 
 
-def _attached(part: Attachment) -> dict[str, Any]:
+def _attachment(part: Attachment) -> dict[str, Any]:
     match part:
         case Audio():
             head, comma, data = part.url.partition(";base64,")
@@ -63,7 +63,7 @@ def _attached(part: Attachment) -> dict[str, Any]:
 _AUDIO = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "x-m4a": "m4a"}
 
 
-def _asked(call: ToolCall) -> dict[str, Any]:
+def _tool_call(call: ToolCall) -> dict[str, Any]:
     arguments = (
         call.arguments
         if isinstance(call.arguments, str)

@@ -1,32 +1,53 @@
 """An agent on an OpenWOP host: `openwop:https://host#agent.id`.
 
-The protocol's evals tell scores, never answers, so an answer comes by a run of the workflow `viva.agent`, which has the
-agent as its root and ends with its output. Hosts that are Viva have that workflow; others refuse it, and that is said.
-Each line sends the whole talk; tools show by name alone, since no host tells what they were called with.
+Evals of the protocol return scores, not replies. A reply is the output of a run of the workflow `viva.agent`, whose root
+is the agent. Viva hosts have that workflow; other hosts refuse it, which becomes the error. Each turn sends the whole
+conversation. Tool calls have names only: the protocol has no place for arguments.
 """
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, NonEmpty, inspect_url
 from viva.agents.openwop_client import HostClient, HostRefused, as_object
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
 from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
-from viva.protocols import SessionContext
+from viva.protocols import SessionContext, WorkspaceFactory
 from viva.state.trial_state import to_text
 from viva.text.credentials import mask_text
 
 WORKFLOW = "viva.agent"
 PREFIX = "openwop:"
+TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
+
+
+class OpenwopConfig(AgentConfig, frozen=True, kw_only=True):
+    """An agent on an OpenWOP host."""
+
+    use: NonEmpty = ""
+    """A reference: openwop:https://host#agent.id."""
+    token: NonEmpty | UnsetType = UNSET
+    """The host's bearer token, best as ${NAME}; else OPENWOP_TOKEN of the environment."""
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"use": reference} if reference.startswith(PREFIX) else None
+
+    def build(self, setup: AgentSetup) -> "OpenwopAgent":
+        url, agent = parse_reference(self.use)
+        token = setup.expand(self.token, "token") if self.token else setup.environ.get(TOKEN_VARIABLE)
+        setup.add_secrets([token] if token else [])
+        return OpenwopAgent(url=url, agent=agent, token=Secret(token) if token else None)
 
 
 class OpenwopAgent(Struct, frozen=True, kw_only=True):
-    """Where the host is, which of its agents is meant, and the token to ask with."""
+    """An agent of a host, and the token for it."""
 
     url: str
     agent: str
@@ -36,12 +57,15 @@ class OpenwopAgent(Struct, frozen=True, kw_only=True):
     def provides(self) -> frozenset[Feature]:
         return frozenset()
 
-    def open(self, context: SessionContext) -> "OpenwopSession":
-        return OpenwopSession(self, context)
+    def open(self, context: SessionContext) -> AbstractAsyncContextManager["OpenwopSession"]:
+        return nullcontext(OpenwopSession(self, context))
+
+    async def inspect(self, _workspaces: WorkspaceFactory) -> AgentStatus:
+        return await inspect_url(self.url)
 
 
 def parse_reference(text: str) -> tuple[str, str]:
-    """The address and the agent of `openwop:URL#agent`. ValueError says what is missing."""
+    """URL and agent of `openwop:URL#agent`. ValueError says what is missing."""
     address, _, agent = text.removeprefix(PREFIX).partition("#")
     host = parse_address(address, "openwop:https://host#agent.id")
     if not agent:
@@ -50,40 +74,32 @@ def parse_reference(text: str) -> tuple[str, str]:
 
 
 def parse_address(text: str, example: str) -> str:
-    """The address of a host, to which paths can be added. ValueError says what is wrong with it, and how to write it."""
+    """The URL of a host, without a trailing slash. ValueError says what is wrong with it."""
     try:
         parts = urlsplit(text)
     except ValueError:
         parts = urlsplit("")
     if "@" in parts.netloc:
-        raise ValueError("a token does not belong into the address: give it as OPENWOP_TOKEN or `token` in viva.toml")
+        raise ValueError("the address must not contain a token: set OPENWOP_TOKEN or `token` in viva.toml")
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise ValueError(f"{mask_text(text)!r} names no host: write {example}")
     return text.rstrip("/")
 
 
 class OpenwopSession:
-    """One conversation. The host keeps none: it gets all of it with each line."""
+    """One conversation. The host keeps no state: each turn sends all messages."""
 
     def __init__(self, agent: OpenwopAgent, context: SessionContext) -> None:
         self._agent = agent
         self._context = context
         self._host = HostClient(url=agent.url, token=agent.token, http=context.http, progress=context.progress)
-        self._said = [_told(message) for message in context.history]
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+        self._messages = [_encode_message(message) for message in context.history]
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if message.attachments:
             raise AgentFailed("attachments cannot be sent to an agent on an OpenWOP host")
-        self._said.append(_told(message))
-        run = await self._started()
+        self._messages.append(_encode_message(message))
+        run = await self._start_run()
         reply = Reply()
         calls: list[ModelCall] = []
         tools: list[ToolCall] = []
@@ -106,38 +122,38 @@ class OpenwopSession:
         except BaseException:
             await self._cancel(run)
             raise
-        self._said.append({"role": "assistant", "content": reply.content or to_text(reply.data)})
+        self._messages.append({"role": "assistant", "content": reply.content or to_text(reply.data)})
         return reply
 
-    async def _started(self) -> str:
-        body = {"workflowId": WORKFLOW, "agentId": self._agent.agent, "inputs": {"messages": self._said}}
+    async def _start_run(self) -> str:
+        body = {"workflowId": WORKFLOW, "agentId": self._agent.agent, "inputs": {"messages": self._messages}}
         try:
             return await self._host.create_run(body)
         except HostRefused as refused:
             if refused.field == "agentId":
                 raise Unreachable(f"{self._agent.url} has no agent {self._agent.agent!r}") from refused
             if refused.status in (400, 404, 501) and refused.field != "inputs":
-                what = f"has no workflow {WORKFLOW!r}: without it an OpenWOP host tells scores, but no answers"
+                what = f"has no workflow {WORKFLOW!r}: without it an OpenWOP host returns scores, not replies"
                 raise Unreachable(f"{self._agent.url} {what}") from refused
             if refused.status == 400:
                 raise AgentFailed(refused.message) from refused
             raise
 
     async def _cancel(self, run: str) -> None:
-        """Best effort: the run is of no use any more, and the host will see that by itself in the end."""
+        """Best effort: nothing waits for the run any more."""
         try:
             await self._host.post(f"/v1/runs/{run}/cancel", {})
         except Unreachable:
             return
 
 
-def _told(message: Message) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": message.role, "content": message.text}
-    return said if message.data is None else {**said, "data": message.data}
+def _encode_message(message: Message) -> dict[str, Any]:
+    encoded: dict[str, Any] = {"role": message.role, "content": message.text}
+    return encoded if message.data is None else {**encoded, "data": message.data}
 
 
 def _call(payload: Mapping[str, Any]) -> ModelCall:
-    usd = payload.get("currency", "USD") == "USD"  # another currency is never converted: its cost is unknown
+    usd = payload.get("currency", "USD") == "USD"  # other currencies are not converted: the cost is unknown
     return ModelCall(
         model=str(payload.get("model", "")),
         provider=str(payload.get("provider", "")),
@@ -148,7 +164,7 @@ def _call(payload: Mapping[str, Any]) -> ModelCall:
 
 
 def _number(value: Any) -> float | None:
-    """A number that can be added up; None for anything else that a host may send."""
+    """A number between 0 and the maximum; None for anything else."""
     return value if type(value) in (int, float) and 0 <= value <= MAX_TOKENS else None
 
 

@@ -1,4 +1,4 @@
-"""Speaks to an OpenWOP host: starts runs, follows their events over cuts of the connection, and reads what came of them."""
+"""A client for OpenWOP hosts: starts runs and follows their events, also across lost connections."""
 
 import asyncio
 import secrets
@@ -19,23 +19,23 @@ from viva.protocols import Request, Response, Transport
 
 FINAL_EVENTS = frozenset({"run.completed", "run.failed", "run.cancelled"})
 MAX_STREAM_FAILURES = 6
-"""So many times in a row a stream may break without a new event before we give up."""
-_QUIET_S = 60.0
+"""Consecutive stream failures without a new event, after which the run is given up."""
+_IDLE_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class HostRefused(Unreachable):
-    """The host answered, but not as hoped: with a status and, as a rule, a code and a sentence of its own."""
+    """The host answered with an error status and usually its own code and message."""
 
-    def __init__(self, status: int, code: str, said: str, field: str | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+        super().__init__(message)
         self.status = status
         self.code = code
         self.field = field
 
 
 class HostClient(Struct, frozen=True, kw_only=True):
-    """A host by its address and a token. The token goes into one header and nowhere else."""
+    """A host. Its token is only sent as a header."""
 
     url: str
     token: Secret | None
@@ -45,53 +45,53 @@ class HostClient(Struct, frozen=True, kw_only=True):
     sleep: Callable[[float], Any] = asyncio.sleep
 
     async def get(self, path: str) -> Any:
-        return self._value(await self._ask(Request(self._at(path), b"", self._headers(), "GET", 90.0)))
+        return self._decode(await self._send(Request(self._url(path), b"", self._headers(), "GET", 90.0)))
 
     async def post(self, path: str, body: Any, *, idempotent: bool = False) -> Any:
-        """With `once` under a key, so that it can be sent again if the answer is lost."""
+        """With `idempotent` it has an Idempotency-Key, so that it can be resent if the answer is lost."""
         headers = self._headers({"Content-Type": "application/json"})
         if idempotent:
             headers["Idempotency-Key"] = secrets.token_hex(16)
-        return self._value(await self._ask(Request(self._at(path), codec.encode(body), headers, "POST", 90.0)))
+        return self._decode(await self._send(Request(self._url(path), codec.encode(body), headers, "POST", 90.0)))
 
     async def create_run(self, body: Any) -> str:
-        """Starts a run; its id."""
+        """Starts a run and returns its id."""
         run = as_object(await self.post("/v1/runs", body, idempotent=True)).get("runId")
         if not isinstance(run, str) or not run:
-            raise Unreachable(f"{self.url}: it does not say which run it has started")
+            raise Unreachable(f"{self.url}: its answer has no runId")
         return run
 
     async def iterate_events(self, run: str, mode: str = "updates") -> AsyncGenerator[dict[str, Any], None]:
-        """Each event of a run once, in order, until its last one; a stream that breaks is taken up where it broke."""
-        last, vain = -1, 0
+        """Each event of a run once, in order, until the last one. A broken stream is resumed after the last event."""
+        last, failures = -1, 0
         while True:
             try:
                 async with aclosing(self._stream(run, mode, last)) as stream:
                     async for event in stream:
                         if event["sequence"] <= last:
                             continue
-                        last, vain = event["sequence"], 0
+                        last, failures = event["sequence"], 0
                         yield event
                         if event["type"] in FINAL_EVENTS:
                             return
-            except Unreachable as cut:
-                if (isinstance(cut, HostRefused) and not is_busy(cut.status)) or vain >= MAX_STREAM_FAILURES:
+            except Unreachable as error:
+                if (isinstance(error, HostRefused) and not is_busy(error.status)) or failures >= MAX_STREAM_FAILURES:
                     raise
-            vain += 1
-            if vain > MAX_STREAM_FAILURES:
-                raise Unreachable("the host closes the stream of events before the run has ended")
-            await self.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**vain))
+            failures += 1
+            if failures > MAX_STREAM_FAILURES:
+                raise Unreachable("the host closes the event stream before the run has ended")
+            await self.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures))
 
     async def _stream(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any], None]:
         headers = self._headers({"Accept": "text/event-stream"})
         if last >= 0:
             headers["Last-Event-ID"] = str(last)
         path = f"/v1/runs/{quote(run, safe='')}/events?streamMode={mode}"
-        request = Request(self._at(path), b"", headers, "GET", _QUIET_S, 2**40)
+        request = Request(self._url(path), b"", headers, "GET", _IDLE_S, 2**40)
         async with self.http.stream(request) as answer:
             if answer.status != 200:
                 body = b"".join([piece async for piece in answer.chunks()])
-                self._value(Response(answer.status, answer.headers, body))
+                self._decode(Response(answer.status, answer.headers, body))
             lines = SseParser()
             async for piece in answer.chunks():
                 for data in lines.feed(piece):
@@ -101,32 +101,32 @@ class HostClient(Struct, frozen=True, kw_only=True):
         try:
             event = codec.decode(data)
         except codec.DecodeError as wrong:
-            raise Unreachable("the host sent an event that is no JSON") from wrong
-        known = as_object(event)
-        if not isinstance(known.get("type"), str) or type(known.get("sequence")) is not int:
-            raise Unreachable("the host sent something that is no event of a run")
-        return known
+            raise Unreachable("the host sent an event that is not JSON") from wrong
+        fields = as_object(event)
+        if not isinstance(fields.get("type"), str) or type(fields.get("sequence")) is not int:
+            raise Unreachable("the host sent something that is not an event of a run")
+        return fields
 
-    async def _ask(self, request: Request) -> Response:
+    async def _send(self, request: Request) -> Response:
         only_unsent = request.method == "POST" and "Idempotency-Key" not in request.headers
         retry = Retry("openwop host", self.retries, is_busy, only_unsent=only_unsent, secrets=self._secrets())
         return await send_request(self.http, request, retry, self.progress)
 
-    def _value(self, answer: Response) -> Any:
+    def _decode(self, answer: Response) -> Any:
         try:
             value = codec.decode(answer.body) if answer.body else None
         except codec.DecodeError:
             value = None
         if 200 <= answer.status < 300 and value is not None:
             return value
-        told = as_object(value)
-        code, message = str(told.get("error", "")), str(told.get("message", ""))
-        said = extract_error_message(message.encode(), self._secrets()) if message else describe_status(answer.status)
-        field = as_object(told.get("details")).get("field")
+        error = as_object(value)
+        code, message = str(error.get("error", "")), str(error.get("message", ""))
+        text = extract_error_message(message.encode(), self._secrets()) if message else describe_status(answer.status)
+        field = as_object(error.get("details")).get("field")
         field = field if isinstance(field, str) else None
-        raise HostRefused(answer.status, code, f"{self.url}: {said}" + (f" ({field})" if field else ""), field)
+        raise HostRefused(answer.status, code, f"{self.url}: {text}" + (f" ({field})" if field else ""), field)
 
-    def _at(self, path: str) -> str:
+    def _url(self, path: str) -> str:
         return self.url.rstrip("/") + path
 
     def _headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -138,5 +138,5 @@ class HostClient(Struct, frozen=True, kw_only=True):
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """A part of an answer that should be an object; an empty one for anything else."""
+    """The value if it is an object, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,8 +1,8 @@
-"""A prompt agent: a prompt file with `{{variables}}`, a connector, and the shape of the answer. Helpers are made of these.
+"""A prompt agent: a prompt file with `{{variables}}`, a connector, and the schema of the answer. Helpers are prompt agents.
 
-Variables are the metadata of the call and what is listed in VARIABLES; others have to be named with `variables` in the
-config. A prompt that holds no variable of the moment (conversation, output, …) becomes the system prompt of one
-session, to which each message is added; any other is filled in anew and asked by itself each time.
+Variables are the metadata of the call and PROMPT_VARIABLES; `variables` in the config adds others. A prompt without
+per-call variables (conversation, output, …) is the system prompt of one session. Any other prompt is filled in for each
+call and sent alone.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -12,26 +12,38 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, NamedTuple, cast
 
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
+from viva.agents.agent_config import AgentSetup, AgentStatus, inspect_url
 from viva.agents.model_session import ModelAgent
-from viva.agents.models import build_model_agent
+from viva.agents.models import CompletionConfig, build_model_agent
+from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Connector
 from viva.model.message import Message, Part, Reply, Text
-from viva.protocols import AgentSession, SessionContext
+from viva.protocols import AgentSession, SessionContext, WorkspaceFactory
 from viva.state.trial_state import EXAMPLE_INPUT, to_text
 from viva.text.template import fill_variables, variables_in
 
-_SHOWING = frozenset({"conversation", "output", "last_response"})
-"""Variables that show what was said. A prompt of the moment without any of them gets the conversation below it."""
-PER_CALL_VARIABLES = _SHOWING | {"input", "turn_number", "turn_count", "tool_results", "files", "fence", "problem"}
+_CONVERSATION_VARIABLES = frozenset({"conversation", "output", "last_response"})
+"""Variables that contain the conversation. It is appended to a per-call prompt without any of them."""
+PER_CALL_VARIABLES = _CONVERSATION_VARIABLES | {
+    "input",
+    "turn_number",
+    "turn_count",
+    "tool_results",
+    "files",
+    "fence",
+    "problem",
+}
 _OUTCOME = frozenset({"can_end", "ending", "answer_format"})
-_OURS = frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _OUTCOME | PER_CALL_VARIABLES
-"""What Viva tells of itself; the rest of the metadata is the author's word."""
+_OWN_VARIABLES = (
+    frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _OUTCOME | PER_CALL_VARIABLES
+)
+"""Variables that Viva sets; the rest of the metadata comes from the author."""
 PROMPT_VARIABLES: Mapping[str, Any] = {
-    **dict.fromkeys(sorted(_OURS), ""),
+    **dict.fromkeys(sorted(_OWN_VARIABLES), ""),
     "criteria": "",
     "persona": "an ordinary user of this assistant",
     "goal": "to get help",
@@ -54,7 +66,7 @@ _TEXT = {"type": "string"}
 
 
 class _Outcome(NamedTuple):
-    """How a simulated user is told about the end of the conversation, and the shape of its answers that follows from it."""
+    """What a simulated user is told about the end of the conversation, and the schema of its answers."""
 
     instruction: str
     answer_format: str
@@ -108,7 +120,7 @@ OUTPUT_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 
 
 def load_built_in_prompt(name: str) -> tuple[str, Mapping[str, Any] | None]:
-    """The text of `viva.simulator` and its kind, and the shape of their answers."""
+    """The text of a built-in prompt such as `viva.simulator`, and the schema of its answers."""
     bare = name.removeprefix("viva.")
     prompts = files("viva.agents").joinpath("prompts")
     known = sorted(f"viva.{each.name.removesuffix('.md')}" for each in prompts.iterdir())
@@ -117,18 +129,51 @@ def load_built_in_prompt(name: str) -> tuple[str, Mapping[str, Any] | None]:
     return prompts.joinpath(f"{bare}.md").read_text(encoding="utf-8"), OUTPUT_SCHEMAS.get(bare)
 
 
-class UnknownVariable(ValueError):  # noqa: N818 -- it says what it is
-    """A line of a prompt names a variable that nobody sets."""
+class UnknownVariable(ValueError):  # noqa: N818 -- the name says what it is
+    """A prompt uses a variable that is not set."""
 
-    def __init__(self, line: int, what: str) -> None:
-        super().__init__(f"line {line} {what}")
-        self.line, self.message = line, what
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(f"line {line} {message}")
+        self.line, self.message = line, message
+
+
+class PromptConfig(CompletionConfig, frozen=True, kw_only=True):
+    """A prompt file with `{{variables}}`, or a built-in one, on a connector."""
+
+    file_fields = ("prompt",)
+
+    prompt: str = ""
+    """A prompt file with {{variables}}, or a built-in one: viva.simulator, viva.validator, viva.generator, viva.reporter."""
+    variables: Mapping[str, Any] = {}
+    """More variables of the prompt, with their default values."""
+    must_quote: bool | UnsetType = UNSET
+    """A judge has to quote what its verdict rests on. Default: true for viva.validator."""
+
+    def build(self, setup: AgentSetup) -> "PromptAgent":
+        prompt = self.prompt
+        if not prompt:
+            raise setup.error("misses `prompt`")
+        connector = self.get_connector(setup, setup.default_judge)
+        try:
+            is_built_in = prompt.startswith("viva.")
+            text, schema = load_built_in_prompt(prompt) if is_built_in else (setup.read_text(prompt), None)
+            return PromptAgent(
+                prompt=text,
+                connector=connector,
+                output=self.output or schema,
+                variables=self.variables,
+                must_quote=prompt == "viva.validator" if self.must_quote is UNSET else self.must_quote,
+            )
+        except UnknownVariable as error:
+            raise BadInput.of(f"{error.message} (agent {setup.name!r})", setup.path_of(prompt), error.line) from error
+        except ValueError as error:
+            raise setup.error(f"{prompt}: {error}", "prompt") from error
 
 
 class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
-    """A prompt on a connector. `output` is the JSON Schema of its answer; `variables` adds names, with what they are by default.
+    """A prompt on a connector. `output` is the JSON Schema of its answers; `variables` adds names with default values.
 
-    A judge that `must_quote` has to show what its verdict rests on.
+    A judge that `must_quote` has to quote what its verdict rests on.
     """
 
     prompt: str
@@ -144,7 +189,7 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
             if unknown:
                 names = ", ".join(f"{{{{{name}}}}}" for name in unknown)
                 raise UnknownVariable(
-                    number, f"uses {names}, which nobody sets; known: {', '.join(known)}; add others with `variables`"
+                    number, f"uses {names}, which is not set; known: {', '.join(known)}; add others with `variables`"
                 )
 
     @property
@@ -153,18 +198,20 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def model(self) -> ModelAgent:
-        return cast("ModelAgent", build_model_agent(self.connector, output=self.output))
+        return build_model_agent(self.connector, output=self.output)
 
     @cached_property
     def model_without_end(self) -> ModelAgent:
-        """The same, where the built-in shape of a simulator's answers leaves no room for an end."""
+        """The model with the schema of a simulator that cannot end the conversation."""
         output = _CANNOT_END.output if self.output == _CAN_END.output else self.output
-        return cast("ModelAgent", build_model_agent(self.connector, output=output))
+        return build_model_agent(self.connector, output=output)
 
     @cached_property
     def used_variables(self) -> frozenset[str]:
-        """The variables that the prompt holds."""
         return frozenset(variables_in(self.prompt))
+
+    async def inspect(self, _workspaces: WorkspaceFactory) -> AgentStatus:
+        return await inspect_url(self.connector.base_url)
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["PromptSession"]:
@@ -180,65 +227,73 @@ class PromptSession:
         self._context = context
         self._stack = stack
         self._session: AgentSession | None = None
-        self._said = list(context.history)
+        self._messages = list(context.history)
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         metadata: Mapping[str, Any] = options.get("metadata") or {}
         model = self._agent.model if _can_end(metadata) else self._agent.model_without_end
         if not self._agent.used_variables & PER_CALL_VARIABLES:
             if self._session is None:
-                opened = model.open(self._context, self._filled(message, metadata))
+                opened = model.open(self._context, self._fill_prompt(message, metadata))
                 self._session = await self._stack.enter_async_context(opened)
             return await self._session.send(message, options)
-        question = self._question(message, metadata)
+        question = self._build_question(message, metadata)
         async with model.open(structs.replace(self._context, history=())) as session:
             reply = await session.send(question, options)
-        self._said += [message, Message("assistant", reply.content, tool_calls=reply.tool_calls)]
+        self._messages += [message, Message("assistant", reply.content, tool_calls=reply.tool_calls)]
         return reply
 
-    def _question(self, message: Message, metadata: Mapping[str, Any]) -> Message:
-        """The whole prompt as it is now, as one message."""
+    def _build_question(self, message: Message, metadata: Mapping[str, Any]) -> Message:
+        """The prompt of this call, as one message."""
         used = self._agent.used_variables
-        texts = [self._filled(message, metadata)]
-        if not used & _SHOWING and (conversation := self._conversation()):
+        texts = [self._fill_prompt(message, metadata)]
+        if not used & _CONVERSATION_VARIABLES and (conversation := self._format_conversation()):
             texts.append(f"The conversation so far, one JSON object a line:\n{conversation}")
-        if not used & (_SHOWING | {"input"}):
+        if not used & (_CONVERSATION_VARIABLES | {"input"}):
             texts.append(message.text)
         elif "problem" not in used and (problem := metadata.get("problem")):
             texts.append(f"Your last answer could not be used: {problem}.")
         text = "\n\n".join(texts)
-        attached = cast("list[Part]", message.attachments)
-        return Message("user", (Text(text), *attached) if attached else text)
+        attachments = cast("list[Part]", message.attachments)
+        return Message("user", (Text(text), *attachments) if attachments else text)
 
-    def _filled(self, message: Message, metadata: Mapping[str, Any]) -> str:
-        return str(fill_variables(self._agent.prompt, self._values(message, metadata)))
+    def _fill_prompt(self, message: Message, metadata: Mapping[str, Any]) -> str:
+        return str(fill_variables(self._agent.prompt, self._build_values(message, metadata)))
 
-    def _values(self, message: Message, metadata: Mapping[str, Any]) -> dict[str, str]:
+    def _build_values(self, message: Message, metadata: Mapping[str, Any]) -> dict[str, str]:
         known = {**PROMPT_VARIABLES, **self._agent.variables}
-        given = {name: value for name, value in metadata.items() if value not in (None, "", [], {})}
+        metadata_values = {name: value for name, value in metadata.items() if value not in (None, "", [], {})}
         if self._context.role == "agent":
-            given["input"] = message.text
-        values = {name: _readable(given.get(name, default)) for name, default in known.items()}
-        values["conversation"] = self._conversation() if self._agent.used_variables & {"conversation", "fence"} else ""
+            metadata_values["input"] = message.text
+        values = {name: _to_prompt_text(metadata_values.get(name, default)) for name, default in known.items()}
+        values["conversation"] = (
+            self._format_conversation() if self._agent.used_variables & {"conversation", "fence"} else ""
+        )
         outcome = _CAN_END if _can_end(metadata) else _CANNOT_END
         values |= {"ending": outcome.instruction, "answer_format": outcome.answer_format}
-        values["output"] = codec.compact_json(str(given.get("output", "")))
-        author = {name: value for name, value in given.items() if name not in self._agent.used_variables | _OURS}
-        values["metadata"] = _readable(author) or "nothing"
-        # Nobody can put this mark into a text: it is made of that very text.
-        told = "\n".join(values.values())
-        values["fence"] = "=== " + blake2b(told.encode(), digest_size=8).hexdigest() + " ==="
+        values["output"] = codec.compact_json(str(metadata_values.get("output", "")))
+        author = {
+            name: value
+            for name, value in metadata_values.items()
+            if name not in self._agent.used_variables | _OWN_VARIABLES
+        }
+        values["metadata"] = _to_prompt_text(author) or "nothing"
+        # A text cannot contain this mark: it is a digest of the text.
+        text = "\n".join(values.values())
+        values["fence"] = "=== " + blake2b(text.encode(), digest_size=8).hexdigest() + " ==="
         return values
 
-    def _conversation(self) -> str:
-        """One JSON object a line: no text in it can end its line, and so pretend to be somebody else's."""
-        helping = self._context.conversation
-        said, prior = (
-            (self._said, len(self._context.history)) if helping is None else (helping(), self._context.prior_count)
+    def _format_conversation(self) -> str:
+        """One JSON object per line: no text can end its line and pose as another speaker's."""
+        conversation = self._context.conversation
+        messages, prior = (
+            (self._messages, len(self._context.history))
+            if conversation is None
+            else (conversation(), self._context.prior_count)
         )
         lines: list[str] = []
         turn = 0
-        for at, message in enumerate(said):
+        for at, message in enumerate(messages):
             turn += message.role == "user" and at >= prior
             line: dict[str, Any] = {"turn": turn, "role": message.role, "text": message.text}
             if message.data is not None:
@@ -255,12 +310,12 @@ class PromptSession:
 
 
 def _can_end(metadata: Mapping[str, Any]) -> bool:
-    """May the simulated user end the conversation? Not where only the case's criteria do."""
+    """May the simulated user end the conversation, or only the case's criteria?"""
     return metadata.get("can_end") is not False
 
 
-def _readable(value: Any) -> str:
-    """A value in a prompt: lists and tables as lines, a text as it is."""
+def _to_prompt_text(value: Any) -> str:
+    """A value as text of a prompt."""
     if isinstance(value, Mapping):
         return "; ".join(f"{key}: {to_text(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What an agent may return, as a Reply: a string, a Reply, or a dict. Anything else is rubbish, and the agent's failure."""
+"""Converts what an agent returns to a Reply: a string, a Reply, or a dict. Anything else is the agent's failure."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -12,14 +12,14 @@ from viva.model import codec
 from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, ToolCall
 from viva.text.grammar import with_article
 
-_SPEAKING = ("content", "data", "tool_calls")
-REPLY_KEYS = (*_SPEAKING, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
-"""All that is looked for in a dict."""
+_CONTENT_KEYS = ("content", "data", "tool_calls")
+REPLY_KEYS = (*_CONTENT_KEYS, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
+"""The keys of a dict that are read."""
 REPLY_SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
 
 
 def parse_reply(value: Any) -> Reply:
-    """The reply behind a returned value."""
+    """The reply of a returned value."""
     match value:
         case str():
             return Reply(value)
@@ -32,16 +32,16 @@ def parse_reply(value: Any) -> Reply:
         case Mapping():
             return _from_mapping(cast("Mapping[str, Any]", value))
         case _:
-            raise AgentFailed(f"returned {_named(value)} instead of {REPLY_SHAPE}")
+            raise AgentFailed(f"returned {_describe_type(value)} instead of {REPLY_SHAPE}")
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Reply:
-    if not any(key in value for key in _SPEAKING):
+    if not any(key in value for key in _CONTENT_KEYS):
         keys = ", ".join(map(repr, list(value)[:6])) or "no keys"
         raise AgentFailed(f"returned a dict with {keys} instead of {REPLY_SHAPE}")
     content = value.get("content")
     if content is not None and not isinstance(content, str):
-        raise AgentFailed(f"returned content of type {_named(content)} instead of a string")
+        raise AgentFailed(f"returned content of type {_describe_type(content)} instead of a string")
     return Reply(
         content=content or "",
         data=value.get("data"),
@@ -55,12 +55,12 @@ def _from_mapping(value: Mapping[str, Any]) -> Reply:
 
 
 def is_reply_object(value: Mapping[str, Any]) -> bool:
-    """Is a JSON object that a model answered with meant as a reply, and nothing else?"""
-    return any(key in value for key in _SPEAKING) and all(key in REPLY_KEYS for key in value)
+    """Is a JSON object a reply, with no other keys?"""
+    return any(key in value for key in _CONTENT_KEYS) and all(key in REPLY_KEYS for key in value)
 
 
 def describe_unknown_keys(value: Mapping[str, Any]) -> list[str]:
-    """What is wrong with each key of a returned dict that nobody reads."""
+    """A warning for each unknown key of a returned dict."""
     return [_unknown_key(str(key)) for key in value if key not in REPLY_KEYS]
 
 
@@ -71,18 +71,18 @@ def _unknown_key(key: str) -> str:
 
 
 def parse_declared(awaiting: Any, done: Any = None) -> DeclaredState | None:
-    """The agent's own word: `awaiting_input: true|false`, or an explicit done flag."""
+    """The state that the agent declares: `awaiting_input: true|false`, or a done flag."""
     if awaiting is True:
         return "awaiting"
     return "done" if awaiting is False or done is True else None
 
 
 def parse_tool_calls(value: Any) -> tuple[ToolCall, ...]:
-    """Tool calls in our own shape or in that of chat completions (`function: {name, arguments}`)."""
+    """Tool calls in Viva's form or in that of chat completions (`function: {name, arguments}`)."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
-        raise AgentFailed(f"returned tool_calls of type {_named(value)} instead of a list")
+        raise AgentFailed(f"returned tool_calls of type {_describe_type(value)} instead of a list")
     return tuple(_tool_call(item) for item in cast("list[Any]", value))
 
 
@@ -90,7 +90,9 @@ def _tool_call(item: Any) -> ToolCall:
     if isinstance(item, ToolCall):
         return item
     if not isinstance(item, Mapping):
-        raise AgentFailed(f"returned a tool call of type {_named(item)} instead of a dict with name and arguments")
+        raise AgentFailed(
+            f"returned a tool call of type {_describe_type(item)} instead of a dict with name and arguments"
+        )
     call = cast("Mapping[str, Any]", item)
     function: Mapping[str, Any] = call["function"] if isinstance(call.get("function"), Mapping) else call
     name = function.get("name")
@@ -109,7 +111,7 @@ def _tool_call(item: Any) -> ToolCall:
 
 
 def _arguments(value: Any) -> Any:
-    """Chat completions send arguments as JSON in a string; a string that is no JSON object stays as it is."""
+    """Chat completions send arguments as JSON in a string. A string that is not a JSON object stays as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return value
     try:
@@ -119,55 +121,55 @@ def _arguments(value: Any) -> Any:
 
 
 def parse_model_calls(usage: Any) -> tuple[ModelCall, ...]:
-    """Model calls from a usage dict, or from a list of them, in the names of the common providers."""
+    """Model calls from one or more usage dicts, with the key names of the common providers."""
     if usage is None:
         return ()
     if isinstance(usage, list | tuple):
-        return tuple(call for each in cast("list[Any]", usage) for call in parse_model_calls(each))
+        return tuple(call for item in cast("list[Any]", usage) for call in parse_model_calls(item))
     if isinstance(usage, ModelCall):
         return (usage,)
     if not isinstance(usage, Mapping):
         raise AgentFailed(
-            f"returned usage of type {_named(usage)} instead of a dict with input_tokens and output_tokens"
+            f"returned usage of type {_describe_type(usage)} instead of a dict with input_tokens and output_tokens"
         )
-    used = cast("Mapping[str, Any]", usage)
-    cost = used.get("cost_usd")
+    counts = cast("Mapping[str, Any]", usage)
+    cost = counts.get("cost_usd")
     call = ModelCall(
-        model=str(used.get("model") or ""),
-        provider=str(used.get("provider") or ""),
-        input_tokens=_count(used, "input_tokens", "prompt_tokens"),
-        output_tokens=_count(used, "output_tokens", "completion_tokens"),
-        cached_tokens=_cached(used),
+        model=str(counts.get("model") or ""),
+        provider=str(counts.get("provider") or ""),
+        input_tokens=_count(counts, "input_tokens", "prompt_tokens"),
+        output_tokens=_count(counts, "output_tokens", "completion_tokens"),
+        cached_tokens=_cached(counts),
         cost_usd=float(cost) if _is_countable(cost) else None,
     )
     return (call if call.cost_usd is not None else structs.replace(call, cost_usd=compute_reported_cost(call)),)
 
 
-def _cached(used: Mapping[str, Any]) -> int:
-    """Tokens that the provider had kept; OpenAI's clients put them one level down."""
+def _cached(counts: Mapping[str, Any]) -> int:
+    """Cached tokens; OpenAI's clients put them one level down."""
     for details in ("prompt_tokens_details", "input_tokens_details"):
-        if isinstance(inner := used.get(details), Mapping):
+        if isinstance(inner := counts.get(details), Mapping):
             return _count(cast("Mapping[str, Any]", inner), "cached_tokens")
-    return _count(used, "cached_tokens")
+    return _count(counts, "cached_tokens")
 
 
-def _count(used: Mapping[str, Any], *names: str) -> int:
+def _count(counts: Mapping[str, Any], *names: str) -> int:
     for name in names:
-        value = used.get(name)
+        value = counts.get(name)
         if _is_countable(value):
             return int(value)
     return 0
 
 
 def _is_countable(value: Any) -> TypeGuard[float]:
-    """Is it a number that can be added up? NaN, one of a thousand digits and one below 0 cannot."""
+    """Is it a number between 0 and the maximum, and not NaN?"""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
 
 
 def _text(value: Mapping[str, Any], key: str) -> str | None:
-    found = value.get(key)
-    return None if found is None else str(found)
+    text = value.get(key)
+    return None if text is None else str(text)
 
 
-def _named(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return "None" if value is None else with_article(type(value).__name__)

@@ -1,11 +1,11 @@
-"""`viva.rules`: a simulated user without a model. It answers what the agent asks from facts and rules, always the same way.
+"""`viva.rules`: a simulated user without a model. It answers the agent's questions from facts and rules, deterministically.
 
 start       the first message, where the case gives no input
-facts       slot -> value; said when the agent asks about the slot
+facts       slot -> value; the answer when the agent asks about the slot
 ask         slot -> other words by which an agent asks about it
-rules       [{when: pattern of the agent's reply, say: text with {{slots}}, times: at most so often}]; tried first
+rules       [{when: pattern of the agent's reply, say: text with {{slots}}, times: maximum uses}]; tried first
 done        a pattern: once the agent's reply matches it, the goal is achieved
-otherwise   what is said when nothing fits
+otherwise   the answer when nothing matches
 """
 
 import re
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from viva.agents.agent_config import AgentConfig, AgentSetup
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
@@ -40,7 +41,7 @@ _OTHER_WORDS: Mapping[str, tuple[str, ...]] = {
     "quantity": ("how many",),
     "count": ("how many",),
 }
-"""By which other words agents ask for a slot of that name; `ask` adds to it."""
+"""Other words by which agents ask for a slot; `ask` adds to them."""
 _CONFIRMING = re.compile(
     r"\b(confirm\w*|proceed|go ahead|shall i|should i|is (?:this|that|it|everything) (?:right|correct|ok(?:ay)?)|correct\?|yes/no|y/n)\b",
     re.IGNORECASE,
@@ -48,7 +49,7 @@ _CONFIRMING = re.compile(
 
 
 class ReplyRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """When the agent's reply matches, say this."""
+    """An answer to replies of the agent that match a pattern."""
 
     when: str
     say: str
@@ -59,7 +60,7 @@ class ReplyRule(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """How this user behaves: what `simulator.options.metadata` may hold (other keys are for people)."""
+    """The behaviour of the user, from `simulator.options.metadata`. Other keys are ignored."""
 
     start: str | None = None
     goal: str | None = None
@@ -79,14 +80,17 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> "Rules":
-        """From metadata; raises ValueError with what is wrong."""
+        """Raises ValueError if the metadata is invalid."""
         return codec.convert({key: value for key, value in metadata.items() if key in cls.__struct_fields__}, cls)
 
 
-class RulesAgent(Struct, frozen=True):
-    """Plays the user by rules."""
+class RulesAgent(AgentConfig, frozen=True, kw_only=True):
+    """A simulated user that follows rules, without a model."""
 
     may_repeat: ClassVar[bool] = True
+
+    def build(self, setup: AgentSetup) -> "RulesAgent":
+        return self
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -98,7 +102,7 @@ class RulesAgent(Struct, frozen=True):
 
 
 class RulesSession:
-    """One conversation; it remembers how often each rule has spoken."""
+    """One conversation. It counts the uses of each rule."""
 
     def __init__(self) -> None:
         self._used: dict[ReplyRule, int] = {}
@@ -106,33 +110,33 @@ class RulesSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         metadata: Mapping[str, Any] = options.get("metadata", {})
         rules = Rules.from_metadata(metadata)
-        heard = str(metadata.get("last_response") or "")
+        reply = str(metadata.get("last_response") or "")
         if metadata.get("turn_number", 1) == 1:
             first = rules.start or rules.goal or ", ".join(map(str, rules.facts.values()))
             return Reply(data={"input": first, "goal_achieved": False})
-        if rules.done is not None and search(rules.done, heard):
+        if rules.done is not None and search(rules.done, reply):
             return Reply(data={"input": "", "goal_achieved": True, "reasoning": f"the reply matches {rules.done!r}"})
-        said, why = self._answer(rules, heard)
-        return Reply(data={"input": said, "goal_achieved": False, "reasoning": why})
+        answer, reason = self._answer(rules, reply)
+        return Reply(data={"input": answer, "goal_achieved": False, "reasoning": reason})
 
-    def _answer(self, rules: Rules, heard: str) -> tuple[str, str]:
+    def _answer(self, rules: Rules, reply: str) -> tuple[str, str]:
         for rule in rules.rules:
-            if (rule.times is None or self._used.get(rule, 0) < rule.times) and search(rule.when, heard):
+            if (rule.times is None or self._used.get(rule, 0) < rule.times) and search(rule.when, reply):
                 self._used[rule] = self._used.get(rule, 0) + 1
                 return rule.say, f"rule {rule.when!r}"
-        if asked := _slots_asked(rules, heard):
-            return ", ".join(str(rules.facts[slot]) for slot in asked), f"asked about {', '.join(asked)}"
-        if _CONFIRMING.search(heard):
+        if slots := _find_asked_slots(rules, reply):
+            return ", ".join(str(rules.facts[slot]) for slot in slots), f"asked about {', '.join(slots)}"
+        if _CONFIRMING.search(reply):
             return rules.confirm, "asked to confirm"
-        return rules.otherwise, "nothing fits"
+        return rules.otherwise, "no rule or fact matches"
 
 
-def _slots_asked(rules: Rules, heard: str) -> list[str]:
-    """The slots that the agent asks about, in the order of the facts; only sentences that ask count."""
-    asking = " ".join(part for part in _SENTENCE.findall(heard) if _ASKING.search(part)).casefold()
-    found: list[str] = []
+def _find_asked_slots(rules: Rules, reply: str) -> list[str]:
+    """The slots that the agent asks about, in the order of the facts. Only sentences that ask count."""
+    questions = " ".join(part for part in _SENTENCE.findall(reply) if _ASKING.search(part)).casefold()
+    slots: list[str] = []
     for slot in rules.facts:
         words = (slot.replace("_", " ").replace("-", " "), *_OTHER_WORDS.get(slot, ()), *rules.ask.get(slot, ()))
-        if any(re.search(rf"\b{re.escape(word.casefold())}", asking) for word in words):
-            found.append(slot)
-    return found
+        if any(re.search(rf"\b{re.escape(word.casefold())}", questions) for word in words):
+            slots.append(slot)
+    return slots

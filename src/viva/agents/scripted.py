@@ -1,7 +1,7 @@
-"""An agent whose replies are written down: for docs, demos and tests. No model, no surprise.
+"""An agent with scripted replies and no model: for docs, demos and tests.
 
 A reply is a text or a dict: `content`, `data`, `tool_calls`, `awaiting_input`, `input_hint`, `finish_reason`, `usage`,
-and `error` (it breaks), `delay` (it takes its time), `when` (a pattern: said whenever the user's text matches it).
+`error` (the agent fails), `delay` (wait first), `when` (a pattern: the reply whenever the user's text matches).
 """
 
 import asyncio
@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.replies import REPLY_KEYS, parse_reply
 from viva.errors import AgentFailed, CheckError
 from viva.model.case import Feature
@@ -21,12 +22,40 @@ from viva.text.duration import parse_duration
 from viva.text.grammar import with_article
 from viva.text.pattern import compile_pattern, search
 
-_OURS = frozenset({"error", "delay", "when"})
-_KNOWN = (*_OURS, *REPLY_KEYS, "role")
+_CONTROL_KEYS = frozenset({"error", "delay", "when"})
+_KNOWN_KEYS = (*_CONTROL_KEYS, *REPLY_KEYS, "role")
+
+
+class ScriptedConfig(ConnectedConfig, frozen=True, kw_only=True):
+    """Replies from a script, without a model."""
+
+    file_fields = ("file",)
+
+    use: NonEmpty | UnsetType = UNSET
+    """A reference: scripted:FILE."""
+    replies: tuple[str | Mapping[str, Any], ...] = ()
+    """What it replies, in order."""
+    file: str | UnsetType = UNSET
+    """A JSON, JSONL or YAML file of replies."""
+    repeat: bool = False
+    """Repeat the last reply when the script is at its end."""
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"file": reference.removeprefix("scripted:")} if reference.startswith("scripted:") else None
+
+    def build(self, setup: AgentSetup) -> "ScriptedAgent":
+        replies: list[Any] = list(self.replies)
+        if self.file is not UNSET:
+            path = setup.folder / self.file
+            if not path.is_file():
+                raise setup.error(f"there is no file {path}", "file")
+            replies += setup.read_documents(path)
+        return ScriptedAgent(tuple(replies), self.repeat)
 
 
 class ScriptedAgent(Struct, frozen=True):
-    """Replies in order, from the first in each session; with `repeat` the last one is said for ever."""
+    """Replies in order, from the first in each session. With `repeat` the last reply repeats."""
 
     replies: tuple[str | Mapping[str, Any], ...] = ()
     repeat: bool = False
@@ -34,7 +63,6 @@ class ScriptedAgent(Struct, frozen=True):
     may_repeat: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """What cannot be said is a mistake of the config, found before anything runs."""
         for number, reply in enumerate(self.replies, 1):
             if not isinstance(reply, str | Mapping):
                 raise ValueError(
@@ -55,11 +83,11 @@ class ScriptedAgent(Struct, frozen=True):
 
 
 def _refuse_typos(number: int, reply: Mapping[str, Any]) -> None:
-    """A reply without `content` may be a helper's answer, with keys of its own; but none that is nearly one of ours."""
+    """Refuses likely typos. A reply without `content` may be a helper's answer with its own keys."""
     for key in reply:
-        if key in _KNOWN:
+        if key in _KNOWN_KEYS:
             continue
-        near = get_close_matches(key, _KNOWN, 1, 0.8)
+        near = get_close_matches(key, _KNOWN_KEYS, 1, 0.8)
         if near or "content" in reply:
             raise ValueError(
                 f"reply {number} has the unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
@@ -67,41 +95,41 @@ def _refuse_typos(number: int, reply: Mapping[str, Any]) -> None:
 
 
 class ScriptedSession:
-    """One run through the script."""
+    """One conversation, from the start of the script."""
 
     def __init__(self, agent: ScriptedAgent, context: SessionContext) -> None:
         self._context = context
         self._repeat = agent.repeat
-        self._always = [reply for reply in agent.replies if isinstance(reply, Mapping) and "when" in reply]
-        self._due = [reply for reply in agent.replies if not (isinstance(reply, Mapping) and "when" in reply)]
-        self._said = 0
+        self._conditional = [reply for reply in agent.replies if isinstance(reply, Mapping) and "when" in reply]
+        self._in_order = [reply for reply in agent.replies if not (isinstance(reply, Mapping) and "when" in reply)]
+        self._position = 0
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         try:
-            line = self._line_for(message.text)
-        except CheckError as slow:
-            raise AgentFailed(str(slow)) from slow
-        if isinstance(line, str):
-            return Reply(line)
-        if "delay" in line:
-            await asyncio.sleep(parse_duration(line["delay"]))
-        if line.get("error"):
-            raise AgentFailed(str(line["error"]))
-        plain = {key: value for key, value in line.items() if key not in _OURS}
-        if self._context.role != "agent" and "content" not in plain:
-            return Reply(data=plain)
-        reply = parse_reply(plain or {"content": ""})
-        for call in reply.calls:
+            reply = self._next_reply(message.text)
+        except CheckError as error:
+            raise AgentFailed(str(error)) from error
+        if isinstance(reply, str):
+            return Reply(reply)
+        if "delay" in reply:
+            await asyncio.sleep(parse_duration(reply["delay"]))
+        if reply.get("error"):
+            raise AgentFailed(str(reply["error"]))
+        fields = {key: value for key, value in reply.items() if key not in _CONTROL_KEYS}
+        if self._context.role != "agent" and "content" not in fields:
+            return Reply(data=fields)
+        parsed = parse_reply(fields or {"content": ""})
+        for call in parsed.calls:
             self._context.meter(call)
-        return reply
+        return parsed
 
-    def _line_for(self, text: str) -> str | Mapping[str, Any]:
-        for line in self._always:
-            if search(str(line["when"]), text):
-                return line
-        if self._said < len(self._due):
-            self._said += 1
-            return self._due[self._said - 1]
-        if self._repeat and self._due:
-            return self._due[-1]
-        raise AgentFailed(f"the script has {len(self._due)} replies and none is left for {text[:60]!r}")
+    def _next_reply(self, text: str) -> str | Mapping[str, Any]:
+        for reply in self._conditional:
+            if search(str(reply["when"]), text):
+                return reply
+        if self._position < len(self._in_order):
+            self._position += 1
+            return self._in_order[self._position - 1]
+        if self._repeat and self._in_order:
+            return self._in_order[-1]
+        raise AgentFailed(f"the script has {len(self._in_order)} replies and none is left for {text[:60]!r}")

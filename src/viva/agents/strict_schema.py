@@ -1,25 +1,25 @@
-"""The JSON Schema of a model's answers, in the form that providers with strict schemas take."""
+"""Converts JSON Schemas of answers to the form that providers with strict schemas take."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-_NAMED = ("properties", "$defs", "definitions")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE = ("items",)
+_NAMED_SCHEMAS = ("properties", "$defs", "definitions")
+_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE_SCHEMAS = ("items",)
 
 
 def close_objects(schema: Any) -> Any:
-    """The schema with every object closed, unless it says otherwise: what fits it fits the original too."""
+    """The schema with `additionalProperties: false` in every object that does not set it."""
     if not isinstance(schema, Mapping):
         return schema
     node = dict(cast("Mapping[str, Any]", schema))
-    for key in _NAMED:
+    for key in _NAMED_SCHEMAS:
         if isinstance(node.get(key), Mapping):
-            node[key] = {name: close_objects(below) for name, below in node[key].items()}
-    for key in _LISTED:
+            node[key] = {name: close_objects(subschema) for name, subschema in node[key].items()}
+    for key in _SCHEMA_LISTS:
         if isinstance(node.get(key), list | tuple):
-            node[key] = [close_objects(below) for below in node[key]]
-    for key in _SINGLE:
+            node[key] = [close_objects(subschema) for subschema in node[key]]
+    for key in _SINGLE_SCHEMAS:
         if key in node:
             node[key] = close_objects(node[key])
     if _is_object(node):
@@ -28,7 +28,7 @@ def close_objects(schema: Any) -> Any:
 
 
 def is_strict(schema: Any) -> bool:
-    """Is every object closed, and each of its properties required? Only such schemas may be sent as strict."""
+    """Is every object closed with all properties required? Only such schemas may be sent as strict."""
     if not isinstance(schema, Mapping):
         return True
     node = cast("Mapping[str, Any]", schema)
@@ -36,7 +36,7 @@ def is_strict(schema: Any) -> bool:
         named = set(node.get("properties", ()))
         if node.get("additionalProperties") is not False or not named <= set(node.get("required", ())):
             return False
-    return all(is_strict(below) for below in _below(node))
+    return all(is_strict(subschema) for subschema in _subschemas(node))
 
 
 def _is_object(node: Mapping[str, Any]) -> bool:
@@ -44,10 +44,10 @@ def _is_object(node: Mapping[str, Any]) -> bool:
     return kind == "object" or (isinstance(kind, list) and "object" in kind) or isinstance(node.get("properties"), dict)
 
 
-def _below(node: Mapping[str, Any]) -> Iterator[Any]:
-    for key in _NAMED:
+def _subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
+    for key in _NAMED_SCHEMAS:
         yield from node.get(key, {}).values()
-    for key in _LISTED:
+    for key in _SCHEMA_LISTS:
         yield from node.get(key, ())
-    for key in _SINGLE:
+    for key in _SINGLE_SCHEMAS:
         yield node.get(key)

@@ -1,4 +1,4 @@
-"""An agent's tools: local Python functions, or canned answers instead of them; and what a model is told of their results."""
+"""Tools of an agent: local Python functions, or canned answers; and their results for the model."""
 
 import asyncio
 import inspect
@@ -17,7 +17,7 @@ from viva.model.tracebacks import describe_error, error_text
 from viva.state.trial_state import to_text
 from viva.text.tool_names import is_same_tool
 
-NOT_RUN_TEXT = "This tool is not run here. What comes of it, the user says next."
+NOT_RUN_TEXT = "This tool is not run here. The user gives its result next."
 
 
 def _no_parameters() -> Mapping[str, Any]:
@@ -25,7 +25,7 @@ def _no_parameters() -> Mapping[str, Any]:
 
 
 class Tool(Struct, frozen=True):
-    """A tool as the model is told of it. `run` is called with the arguments by name; without it the call is only reported."""
+    """A tool that the model can call. `run` is called with the arguments by name; without it the call is only reported."""
 
     name: str
     description: str = ""
@@ -34,7 +34,7 @@ class Tool(Struct, frozen=True):
 
 
 class ToolStubs:
-    """The canned answers of one session: those of a tool are used in order, and the last repeats."""
+    """The canned answers of one session. Those of a tool are used in order; the last one repeats."""
 
     def __init__(self, stubs: Sequence[ToolStub]) -> None:
         self._left: dict[str, list[ToolStub]] = {}
@@ -42,7 +42,7 @@ class ToolStubs:
             self._left.setdefault(stub.tool, []).append(stub)
 
     def answer_call(self, call: ToolCall) -> ToolCall:
-        """The call with its canned result; an error where there is none, or where several tools could be meant."""
+        """The call with its canned result; with an error if there is none, or if the name is ambiguous."""
         names = (
             [call.name] if call.name in self._left else [name for name in self._left if is_same_tool(call.name, name)]
         )
@@ -50,7 +50,7 @@ class ToolStubs:
             return structs.replace(call, error=f"no canned response for the tool {call.name!r}")
         if len(names) > 1:
             return structs.replace(
-                call, error=f"which tool is {call.name!r}? There are canned responses for {', '.join(names)}"
+                call, error=f"the tool {call.name!r} is ambiguous: there are canned responses for {', '.join(names)}"
             )
         stubs = self._left[names[0]]
         stub = stubs.pop(0) if len(stubs) > 1 else stubs[0]
@@ -60,9 +60,9 @@ class ToolStubs:
 
 
 class CannedTools(list[dict[str, Any]]):
-    """What a Python agent gets as `tools`: each canned answer as a dict, and `call` to use them as tools are used.
+    """The `tools` of a Python agent: each canned answer as a dict, and `call` to get the answer of a tool.
 
-    `call` remembers what was called, so that an agent which reports no tool calls has some all the same.
+    `call` records what was called, for agents that report no tool calls themselves.
     """
 
     def __init__(self, stubs: Sequence[ToolStub]) -> None:
@@ -80,7 +80,7 @@ class CannedTools(list[dict[str, Any]]):
 
 
 class Toolbox:
-    """The tools of one session. Where there are stubs, nothing runs live."""
+    """The tools of one session. With stubs, nothing runs live."""
 
     def __init__(self, tools: Sequence[Tool], fixtures: Fixtures | None, progress: CallProgress) -> None:
         self._progress = progress
@@ -88,14 +88,14 @@ class Toolbox:
         self._stubs = ToolStubs(fixtures.tools) if fixtures is not None and fixtures.stub_all_tools else None
 
     async def run_call(self, call: ToolCall) -> ToolCall:
-        """The call with its result or error; with neither, if the tool is none that can be run here."""
+        """The call with its result or error; with neither if the tool cannot be run here."""
         try:
-            arguments = _decoded(call.arguments)
+            arguments = _decode(call.arguments)
         except codec.DecodeError as wrong:
-            return structs.replace(call, error=f"the arguments are no valid JSON: {wrong}")
+            return structs.replace(call, error=f"the arguments are not valid JSON: {wrong}")
         call = structs.replace(call, arguments=arguments)
         if not isinstance(arguments, dict):
-            return structs.replace(call, error="the arguments have to be a JSON object")
+            return structs.replace(call, error="the arguments must be a JSON object")
         if self._stubs is not None:
             return self._stubs.answer_call(call)
         tool = self._tools.get(call.name)
@@ -114,7 +114,7 @@ class Toolbox:
             return structs.replace(call, result=codec.to_plain_checked(result))
         except KeyboardInterrupt:
             raise
-        except BaseException as raised:  # the tool's own code: the model is told, and may do better
+        except BaseException as raised:  # user code: the model gets the error, and may correct itself
             if isinstance(raised, asyncio.CancelledError) and is_being_cancelled():
                 raise
             self._progress.tracebacks += describe_error(raised, f"tool {call.name}")
@@ -122,38 +122,37 @@ class Toolbox:
 
 
 def lacks_result(call: ToolCall) -> bool:
-    """A call that has not come to an end."""
+    """Has the call neither result nor error?"""
     return call.result is UNSET and call.error is None
 
 
 def add_missing_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """Results are tied to calls by their ids; a call that has none gets one by its place."""
+    """Gives an id to each call without one: results refer to calls by id."""
     return tuple(
         call if call.id else structs.replace(call, id=f"call_{number}") for number, call in enumerate(calls, 1)
     )
 
 
 def format_result(call: ToolCall) -> str:
-    """What the model gets to read of a tool's result."""
+    """The result of a call, as text for the model."""
     if call.error is not None:
         return codec.compact_json({"error": call.error})
     return NOT_RUN_TEXT if call.result is UNSET else to_text(call.result)
 
 
 def parse_arguments(call: ToolCall) -> dict[str, Any]:
-    """The arguments as the object that some APIs want, whatever a history holds."""
+    """The arguments as an object, which some APIs require."""
     try:
-        arguments = _decoded(call.arguments)
+        arguments = _decode(call.arguments)
     except codec.DecodeError:
         arguments = call.arguments
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
 def split_steps(message: Message) -> tuple[Message, tuple[ToolCall, ...], Message | None]:
-    """What a message tells, in the order in which it happened: a request for tools, their results, and what was said then.
+    """Splits a message into the steps behind it: the tool calls, their results, and the text after them.
 
-    Tools that are told of with their results were used before the text was said; where there is no result yet, it
-    follows as a message of its own.
+    Calls without any result stay in the message; their results follow as separate messages.
     """
     if not message.tool_calls:
         return message, (), None
@@ -164,8 +163,8 @@ def split_steps(message: Message) -> tuple[Message, tuple[ToolCall, ...], Messag
     return asking, calls, structs.replace(message, tool_calls=()) if message.content else None
 
 
-def _decoded(arguments: Any) -> Any:
-    """Models send arguments as JSON in a string, some as an object, some nothing at all."""
+def _decode(arguments: Any) -> Any:
+    """Models send arguments as JSON in a string, as an object, or not at all."""
     if not isinstance(arguments, str):
         return {} if arguments is None else arguments
     return codec.decode(arguments) if arguments.strip() else {}

@@ -6,9 +6,8 @@ from viva.engine.outcome import Outcome
 from viva.engine.records import assertion_record, trial_record
 from viva.model.record import TrialRecord
 from viva.model.turn import AssertionResult
-from viva.reporters.console_lines import format_failed_check
+from viva.reporters.console_lines import Palette, format_failed_check
 from viva.reporters.failures import build_failed_check, explain_failure
-from viva.reporters.palette import Palette
 from viva.reporters.plain_text import format_failure_text, format_transcript
 from viva.state.trial_state import TrialState
 
@@ -33,4 +32,4 @@ def format_record(record: TrialRecord) -> str:
 
 def build_partial_record(state: TrialState) -> TrialRecord:
     """The record of a conversation as it is now."""
-    return trial_record(state, Outcome("passed"), agent="", session_id=state.key.session_id, started_at="", not_run=[])
+    return trial_record(state, Outcome("passed"))

@@ -36,7 +36,7 @@ class Project(Struct, frozen=True):
         agents = AgentFactory(settings, connector)
         http = HttpTransport()
         empty_workspaces = EmptyWorkspaces(settings)
-        helpers = HelperPool(agents.find_helper, http, settings.connectors, spare_workspaces=empty_workspaces)
+        helpers = HelperPool(agents.find_helper, http, settings.connectors, empty_workspaces=empty_workspaces)
         return cls(settings, agents, http, helpers, empty_workspaces)
 
     @property
@@ -62,7 +62,7 @@ class Project(Struct, frozen=True):
             meter=state.calls.append,
             progress=state.progress,
             base_options={"session_id": state.key.case, "referer": "agent-test"},
-            spare_workspaces=self.empty_workspaces,
+            empty_workspaces=self.empty_workspaces,
         )
 
 

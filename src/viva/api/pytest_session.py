@@ -16,7 +16,7 @@ from viva.api.run import RunInputs, run
 from viva.config import find_config
 from viva.engine.conversation import run_turn
 from viva.engine.event_bus import EventBus
-from viva.engine.outcome import UNCHECKED_MESSAGE, UNNOTED_HINT, count_checks
+from viva.engine.outcome import UNCHECKED_MESSAGE, count_checks
 from viva.engine.trial import RunContext, run_trial
 from viva.model.case import Case, TurnScope, UserMessage
 from viva.model.message import Message
@@ -30,6 +30,7 @@ from viva.session.options import RunOptions
 from viva.session.run import RunResult, create_run_context
 from viva.session.run_plan import build_run_plan
 from viva.session.script_context import create_context
+from viva.session.script_tests import UNCHECKED_HINT
 from viva.session.tester import T, collect_results
 from viva.users.script import Script
 
@@ -98,7 +99,7 @@ class TestContext:
 
     def __init__(self, session: PytestSession, name: str, folder: Path, function: Callable[..., Any]) -> None:
         project = session.find_project(folder)
-        case = Case(id=name, user=Script(()), one_session=False)
+        case = Case(id=name, user=Script(()), sessions="each_message")
         self._state = state = project.create_state(case, f"viva-{secrets.token_hex(4)}")
         self._redact = project.redactor.redact_text
         caller = project.create_caller(state, session.agent)
@@ -120,7 +121,7 @@ class TestContext:
     @property
     def unchecked_reason(self) -> str | None:
         """Why a test that recorded nothing does not pass, as in `viva test`."""
-        return None if count_checks(self._state) else f"{UNCHECKED_MESSAGE}. {UNNOTED_HINT}"
+        return None if count_checks(self._state) else f"{UNCHECKED_MESSAGE}. {UNCHECKED_HINT}"
 
     def format_failures(self) -> str | None:
         """The assertions that failed or could not be evaluated, with the conversation; None if there are none."""

@@ -105,7 +105,7 @@ async def find_case(plan: RunPlan, record: TrialRecord) -> Case:
         if (case.suite, case.id) == (record.suite, record.id):
             if case.digest != (record.digest or ""):
                 raise BadInput.of(f"case {case.id!r} has changed since this run; run it again first")
-            if not case.one_session:
+            if case.sessions != "one":
                 raise BadInput.of(f"case {case.id!r} is a script test; only conversations in files can be shrunk")
             if any(message.message.data is not None for message in case.user.planned_messages):
                 raise BadInput.of(f"case {case.id!r} sends data; only text can be shrunk")

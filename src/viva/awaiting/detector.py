@@ -1,10 +1,10 @@
-"""Does the agent wait for the user? Layers in the order of trust: its own word, its protocol's, its tools, how the model
-stopped, and at last how the reply ends.
+"""Detects whether the agent waits for the user. In order of trust: its declaration, its protocol, its tools, the finish
+reason of the model, and last the wording of the reply.
 
-Wording is read backwards from the last sentence: a question or a request near the end means that the task waits. Small
-talk, options, tables and facts after it change nothing, unless they answer a question that was not put to the user. A
-goodbye ends the conversation, whatever was asked before. A short reply that asks nothing may still offer something. No
-model, no state; the words stand in `words/`, see `languages`.
+The wording is read backwards from the last sentence: a question or a request near the end means that the agent waits.
+Small talk, options, tables and facts after it change nothing, unless they answer a rhetorical question. A goodbye ends the
+conversation. A short reply without a question may contain an offer. There is no model and no state; the word lists are in
+`words/`, see `languages`.
 """
 
 import re
@@ -16,7 +16,7 @@ from msgspec import UNSET
 from viva.awaiting.languages import Language, Pattern, language_of
 from viva.model.message import Reply, ToolCall
 from viva.model.turn import AwaitingState
-from viva.text.text_cache import cache_short_texts
+from viva.text.pattern import cache_short_texts
 
 CONFIRMATION_TOOLS: Final = frozenset(
     [
@@ -57,7 +57,7 @@ _WAITING_STATES = frozenset(
     ]
 )
 _OTHER_STATES = frozenset(["submitted", "working", "completed", "failed", "canceled", "cancelled", "rejected"])
-_CUT_SHORT = frozenset(
+_NOT_WAITING_REASONS = frozenset(
     [
         "length",
         "max-tokens",
@@ -81,18 +81,18 @@ _CUT_SHORT = frozenset(
 _TAIL_CHARS = 6000
 _MAX_LINES = 60
 _MAX_LINE_CHARS = 700
-_MAX_PLAIN = 3  # more plain sentences than that after a question, and the reply has moved on
+_MAX_PLAIN = 3  # more plain sentences after a question: the reply is about something else
 _MAX_OFFER_CHARS = 400
-_WRITTEN = "\n`{}_<>|\\"  # lists, code and tables are written, not spoken: no offer without a question
+_MARKUP = "\n`{}_<>|\\"  # lists, code and tables contain no offer without a question
 
 _FENCE = "```"
 _CODE = Pattern(r"`[^`]*`")
 _ADDRESS = Pattern(r"(?:https?://|www\.)\S*[\w/=#&-]")
 _QUOTED = Pattern(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
 _IN_SINGLE_QUOTES = Pattern(r"(?<!\w)'[^']*[.?!]'")
-_PICTURES = Pattern(r"^[^\w\s\"'(\[$€£¿¡«“„「『]+\s*")  # emoji and other signs before the first word
+_SYMBOLS = Pattern(r"^[^\w\s\"'(\[$€£¿¡«“„「『]+\s*")  # emoji and symbols before the first word
 _GLUED = Pattern(r"\?(?=[a-z])")
-# A letter that the agent drafts: from its subject, or from a greeting below "Here is a draft:", to its last line.
+# A drafted letter: from its subject, or from a greeting below "Here is a draft:", to its last line.
 _LETTER = Pattern(
     r"^subject:|(?<=:)\s*\n\s*(?:dear|hi|hello|hey) [^\n]{1,40}$",
     re.IGNORECASE | re.MULTILINE,
@@ -119,23 +119,23 @@ _Reading = (
 
 
 def detect(reply: Reply, more_tools: frozenset[str] = frozenset()) -> AwaitingState:
-    """The first layer that has something to say decides. `more_tools` ask the user for something too, beside the usual ones."""
+    """The first source with an answer decides. `more_tools` are further tools that ask the user for something."""
     if reply.declared_state is not None:
         return AwaitingState(reply.declared_state == "awaiting", "agent_declared")
-    if reply.protocol_state and (waits := _of_state(reply.protocol_state)) is not None:
-        return AwaitingState(waits, "protocol_state")
+    if reply.protocol_state and (is_waiting := _parse_state(reply.protocol_state)) is not None:
+        return AwaitingState(is_waiting, "protocol_state")
     for call in reply.tool_calls:
         if (_asks(call, CONFIRMATION_TOOLS) or _asks(call, more_tools)) and (
             _is_pending(call) or not reply.content.strip()
         ):
             return AwaitingState(True, "tool_requires_confirmation", 0.95)
-    if reply.finish_reason and reply.finish_reason.lower().replace("_", "-") in _CUT_SHORT:
+    if reply.finish_reason and reply.finish_reason.lower().replace("_", "-") in _NOT_WAITING_REASONS:
         return AwaitingState(False, "finish_reason", 0.95)
-    return _of_wording(reply.content)
+    return _detect_by_wording(reply.content)
 
 
-def _of_state(state: str) -> bool | None:
-    """What a protocol's state says; None for one that says nothing about waiting (`end_turn`, `unknown`)."""
+def _parse_state(state: str) -> bool | None:
+    """Whether a protocol state means waiting; None for states that do not tell (`end_turn`, `unknown`)."""
     name = state.lower().replace("_", "-").removeprefix("task-state-")
     return True if name in _WAITING_STATES else False if name in _OTHER_STATES else None
 
@@ -145,20 +145,20 @@ def _asks(call: ToolCall, names: frozenset[str]) -> bool:
 
 
 def _is_pending(call: ToolCall) -> bool:
-    """A call that has its answer was waited for already: then only the text after it counts."""
+    """Has the call no answer yet? After an answer only the text counts."""
     return call.result is UNSET and call.error is None
 
 
-@cache_short_texts(1024, 2000)  # in a run the same replies come again and again: greetings, questions, repeats
-def _of_wording(content: str) -> AwaitingState:
-    text = _own_words(content)
+@cache_short_texts(1024, 2000)  # the same replies occur often in a run: greetings, questions, repeats
+def _detect_by_wording(content: str) -> AwaitingState:
+    text = _strip_reply(content)
     language = language_of(text)
-    plain = 0  # sentences further down that go on about something else
+    plain = 0  # plain sentences after this one
     options = closing = parting = False
-    asked_in_list: _Reading = None
+    list_reading: _Reading = None
     after = ""
     sentences: list[str] = []  # from the last to the first
-    for place, sentence in _backwards(text, in_code=_FENCE in text and content.count(_FENCE) % 2 == 1):
+    for place, sentence in _sentences_backwards(text, in_code=_FENCE in text and content.count(_FENCE) % 2 == 1):
         if not sentence:
             options = True
             continue
@@ -166,9 +166,9 @@ def _of_wording(content: str) -> AwaitingState:
         after = sentence
         if place == "item":
             options = True
-            # "2. Enter your name" is a step of some instructions; a request in a list says please.
+            # "2. Enter your name" is a step of instructions; a request in a list says please.
             if reading == "content_is_question" or (reading == "content_is_request" and "please" in sentence):
-                asked_in_list = reading
+                list_reading = reading
             continue
         sentences.append(sentence)
         if reading == "goodbye" and not plain and not options:
@@ -177,22 +177,22 @@ def _of_wording(content: str) -> AwaitingState:
             parting = not plain
         elif reading == "later":
             reading = "courtesy" if parting else "content_is_request"
-        if asked_in_list and reading is None and language.presents.search(sentence):
-            asked_in_list = None
+        if list_reading and reading is None and language.presents.search(sentence):
+            list_reading = None
         is_heading = place == "heading" and (plain or options) and not language.direct.search(sentence)
         if is_heading and reading == "content_is_question":
             reading = None
-        found = asked_in_list or reading
-        if found in ("content_is_question", "content_is_request"):
-            return AwaitingState(True, found, 0.85 if plain or options else 0.95)
+        result = list_reading or reading
+        if result in ("content_is_question", "content_is_request"):
+            return AwaitingState(True, result, 0.85 if plain or options else 0.95)
         if reading == "closing_offer":
             closing = True
         elif reading is None:
             plain += 1
             if plain > _MAX_PLAIN:
                 break
-    if asked_in_list in ("content_is_question", "content_is_request"):
-        return AwaitingState(True, asked_in_list, 0.8)
+    if list_reading in ("content_is_question", "content_is_request"):
+        return AwaitingState(True, list_reading, 0.8)
     if closing:
         return AwaitingState(True, "closing_offer", 0.9)
     if _is_offer(text, sentences, language):
@@ -201,7 +201,7 @@ def _of_wording(content: str) -> AwaitingState:
 
 
 def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Reading:
-    """What one sentence is to the user, given the sentence after it."""
+    """The meaning of one sentence for the user, given the sentence after it."""
     meaning = language.meaning_of(sentence)
     if meaning == "closing":
         return "closing_offer"
@@ -216,8 +216,8 @@ def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Read
 
 
 def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
-    """Whether a reply that asks nothing puts something before the user that may be taken or left."""
-    if not language.offers or len(text) > _MAX_OFFER_CHARS or any(mark in text for mark in _WRITTEN):
+    """Does a reply without a question offer something to the user?"""
+    if not language.offers or len(text) > _MAX_OFFER_CHARS or any(mark in text for mark in _MARKUP):
         return False
     after = ""
     for sentence in sentences:
@@ -230,7 +230,7 @@ def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
 
 
 def _is_asking(sentence: str) -> bool:
-    """Ends with a question mark, whatever brackets or pictures follow it."""
+    """Does it end with a question mark, apart from brackets and emoji?"""
     for mark in reversed(sentence):
         if mark in "?？؟⁇⁈⁉‽፧":
             return True
@@ -238,11 +238,11 @@ def _is_asking(sentence: str) -> bool:
             return _GREEK.search(sentence) is not None
         if mark.isalnum():
             break
-    return "՞" in sentence  # Armenian puts it into the word
+    return "՞" in sentence  # in Armenian it is inside the word
 
 
-def _own_words(content: str) -> str:
-    """The reply without its reasoning and without a letter that it drafts; unwrapped, if it is one quotation or one bold line."""
+def _strip_reply(content: str) -> str:
+    """The reply without its reasoning and without a drafted letter; a single quotation or bold line is unwrapped."""
     text = content[-_TAIL_CHARS:].strip()
     if "</think>" in text:
         text = text.rpartition("</think>")[2].strip()
@@ -257,8 +257,8 @@ def _own_words(content: str) -> str:
     return text
 
 
-def _backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
-    """The sentences from the last to the first, each with its place. Code, tables, quotations and asides are left out."""
+def _sentences_backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
+    """The sentences from the last to the first, each with its place, without code, tables, quotations and asides."""
     end = len(text)
     has_options = False
     for _ in range(_MAX_LINES):
@@ -287,11 +287,11 @@ def _backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
                 yield "item", sentence
         elif not has_options:
             has_options = True
-            yield "item", ""  # an option, a step or a fact: not worth reading
+            yield "item", ""  # an option, a step or a fact
 
 
 def _paragraph_start(text: str, start: int) -> int:
-    """Where a line that begins with a small letter really begins: it goes on from the line above."""
+    """The start of a paragraph: a line that starts with a small letter continues the line above."""
     while start > 0 and text[start + 1 : start + 2].islower():
         above = text.rfind("\n", 0, start)
         if text[above + 1] in "\n`#|>":
@@ -301,7 +301,7 @@ def _paragraph_start(text: str, start: int) -> int:
 
 
 def _sentences(line: str) -> Iterator[str]:
-    """Its sentences, from the last to the first."""
+    """The sentences of a line, from the last to the first."""
     text = _plain(line.replace("\n", " "))
     for stop in _STOPS if ")" in text or "]" in text else _BARE_STOPS:
         text = text.replace(stop + " ", stop + _SENTENCE_END)
@@ -311,14 +311,14 @@ def _sentences(line: str) -> Iterator[str]:
     for sentence in reversed(text.split(_SENTENCE_END)):
         words = sentence.strip(" #_*")
         if not words[:1].isascii():
-            words = _PICTURES.sub("", words)
+            words = _SYMBOLS.sub("", words)
         aside = words.startswith(_ASIDES) or (words[:1] in "([" and words[-1:] in ")]")
         if not aside and any(map(str.isalnum, words)):
             yield words
 
 
 def _plain(line: str) -> str:
-    """A line in lower case, without markdown, code, addresses and what it quotes."""
+    """A line in lower case, without markdown, code, URLs and quotations."""
     text = line.lower().replace("’", "'").replace("*", "")
     if "e.g." in text or "i.e." in text:
         text = text.replace("e.g.", "eg").replace("i.e.", "ie")

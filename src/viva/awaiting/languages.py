@@ -34,12 +34,12 @@ _DEFINITION: Final = re.compile(r"([A-Z_]+) = (.*)")
 _NAME: Final = re.compile(r"<([A-Z_]+)>")
 _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
-# Rows of one meaning whose needles share one of these words stand together, so that most are passed over at once.
+# Rows of one meaning whose search texts share one of these words are grouped, so that most are skipped together.
 _SHARED: Final = ("you", " i ", " we ", " me", " us", " u ", "please", "need", "any", "confirm", "to ", "?", "wh", "also", " about")  # fmt: skip
 
 
 class Pattern:
-    """A regular expression that is compiled when it is first used: most of the tables' hundreds never are.
+    """A regular expression that is compiled on first use: most of the hundreds in the tables are never used.
 
     `fits` is `match` where the pattern is tied to the beginning, since `search` would try it at every place.
     """
@@ -56,7 +56,7 @@ class Pattern:
         self.flags = flags
 
     def __getattr__(self, name: str) -> Any:
-        """Only asked for what is not yet there; from then on it is an attribute like any other."""
+        """Computes an attribute on first access; then it is a plain attribute."""
         if name.startswith("__"):
             raise AttributeError(name)
         method = ("match" if self.source.startswith("^") else "search") if name == "fits" else name
@@ -72,7 +72,7 @@ class Rule(NamedTuple):
 
 
 class Language(NamedTuple):
-    """How sentences of one language are read."""
+    """The patterns of one language."""
 
     name: str
     rules: tuple[tuple[str, tuple[Rule, ...]], ...]
@@ -110,7 +110,7 @@ def load_language(name: str) -> Language:
 
 
 def language_of(text: str) -> Language:
-    """By script, then by common words of the last few sentences; English where there is no telling."""
+    """The language by script, then by common words of the last sentences; English if it is unclear."""
     end = text[-400:].lower()
     scripts, common = _recognition()
     if not end.isascii():

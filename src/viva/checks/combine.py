@@ -1,78 +1,104 @@
-"""Checks made of claims: all of them, any of them, not this one. Every claim is judged, never only the first.
+"""Checks made of other assertions: all of them, any of them, not this one. Every assertion is evaluated, not only the first.
 
-An error is neither a pass nor a failure: it decides only where no other claim does.
+An error is neither a pass nor a failure: it decides only where no other assertion does.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from msgspec import UNSET
 
+from viva.checks.base import BaseCheck
 from viva.checks.formatting import format_label
 from viva.model.case import Assertion
-from viva.model.component import BuildContext, Component
+from viva.model.component import BuildContext
 from viva.model.turn import AssertionResult, Verdict, VerdictStatus
 from viva.state.evaluation import assertion_label, evaluate, may_look_outside, negate_verdict
 from viva.state.trial_state import CheckContext
 
 
-class _Several(Component, frozen=True, kw_only=True):
-    """What is made of several claims."""
+class _Combination(BaseCheck, frozen=True, kw_only=True):
+    """Assertions are built by the format, which knows the place of each in its file."""
 
-    assertions: tuple[Assertion, ...]
-
-    @classmethod
-    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
-        return cls(assertions=_assertions(fields, building))
+    is_combination: ClassVar[bool] = True
 
     @property
     def costly(self) -> bool:
-        return any(assertion.check.costly for assertion in self.assertions)
+        return any(each.check.costly for each in self._parts)
 
     @property
     def looks_outside(self) -> bool:
-        return any(may_look_outside(assertion.check) for assertion in self.assertions)
+        return any(may_look_outside(each.check) for each in self._parts)
+
+    @property
+    def _parts(self) -> tuple[Assertion, ...]:
+        raise NotImplementedError
+
+
+class _Several(_Combination, frozen=True, kw_only=True):
+    assertions: tuple[Assertion, ...]
+    """The assertions: a list, or a single one."""
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
+        _check_keys(fields, "assertions")
+        definition = fields["assertions"]
+        if isinstance(definition, Mapping):
+            return cls(assertions=(_build_part(definition, "assertions", context),))
+        if not isinstance(definition, list) or not definition:
+            raise ValueError("assertions is a list of at least one assertion")
+        parts = enumerate(cast("list[Any]", definition))
+        return cls(assertions=tuple(_build_part(part, f"assertions[{index}]", context) for index, part in parts))
+
+    @property
+    def _parts(self) -> tuple[Assertion, ...]:
+        return self.assertions
+
+    def _label(self, words: str) -> str:
+        return format_label(words, "; ".join(map(assertion_label, self.assertions)))
 
 
 class All(_Several, frozen=True, kw_only=True):
-    """Every claim holds. One that fails decides; else one in error does. The score is the share that holds, by weight."""
+    """All of these assertions pass."""
+
+    python_name: ClassVar[str] = "all_of"
 
     @property
     def label(self) -> str:
-        return format_label("all of:", "; ".join(map(assertion_label, self.assertions)))
+        return self._label("all of:")
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
-        return _judge_each(self.assertions, context, _all_hold)
+        return _evaluate_each(self.assertions, context, _all_pass)
 
 
 class AnyOf(_Several, frozen=True, kw_only=True):
-    """At least one claim holds. If none does, one in error decides before those that fail."""
+    """At least one of these assertions passes."""
+
+    python_name: ClassVar[str] = "any_of"
 
     @property
     def label(self) -> str:
-        return format_label("any of:", "; ".join(map(assertion_label, self.assertions)))
+        return self._label("any of:")
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
-        return _judge_each(self.assertions, context, _any_holds)
+        return _evaluate_each(self.assertions, context, _any_passes)
 
 
-class Not(Component, frozen=True, kw_only=True):
-    """The claim does not hold. An error stays an error."""
+class Not(_Combination, frozen=True, kw_only=True):
+    """The assertion does not pass. An error stays an error."""
 
+    python_name: ClassVar[str] = "not_"
     assertion: Assertion
+    """The assertion."""
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
-        _refuse_other_fields(fields, "assertion")
-        return cls(assertion=_assertion(fields["assertion"], "assertion", building))
+    def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
+        _check_keys(fields, "assertion")
+        return cls(assertion=_build_part(fields["assertion"], "assertion", context))
 
     @property
-    def costly(self) -> bool:
-        return self.assertion.check.costly
-
-    @property
-    def looks_outside(self) -> bool:
-        return may_look_outside(self.assertion.check)
+    def _parts(self) -> tuple[Assertion, ...]:
+        return (self.assertion,)
 
     @property
     def label(self) -> str:
@@ -80,88 +106,78 @@ class Not(Component, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
         label = assertion_label(self.assertion)
-        return _judge_each((self.assertion,), context, lambda judged: negate_verdict(judged[0].verdict, label))
+        return _evaluate_each((self.assertion,), context, lambda results: negate_verdict(results[0].verdict, label))
 
 
-def _judge_each(
+def _evaluate_each(
     assertions: tuple[Assertion, ...], context: CheckContext, conclude: Callable[[list[AssertionResult]], Verdict]
 ) -> Verdict | Awaitable[Verdict]:
-    """Judges the claims in order; from the first that has to wait on, the rest is awaited too."""
-    judged: list[AssertionResult] = []
-    for place, assertion in enumerate(assertions, 1):
-        found = evaluate(assertion, context)
-        if not isinstance(found, AssertionResult):
-            return _judge_rest(judged, found, assertions[place:], context, conclude)
-        judged.append(found)
-    return conclude(judged)
+    """Evaluates the assertions in order. Returns an awaitable only if one of them has to wait."""
+    results: list[AssertionResult] = []
+    for index, assertion in enumerate(assertions, 1):
+        result = evaluate(assertion, context)
+        if not isinstance(result, AssertionResult):
+            return _evaluate_rest(results, result, assertions[index:], context, conclude)
+        results.append(result)
+    return conclude(results)
 
 
-async def _judge_rest(
-    judged: list[AssertionResult],
+async def _evaluate_rest(
+    results: list[AssertionResult],
     waiting: Awaitable[AssertionResult],
     rest: tuple[Assertion, ...],
     context: CheckContext,
     conclude: Callable[[list[AssertionResult]], Verdict],
 ) -> Verdict:
-    judged.append(await waiting)
+    results.append(await waiting)
     for assertion in rest:
-        found = evaluate(assertion, context)
-        judged.append(found if isinstance(found, AssertionResult) else await found)
-    return conclude(judged)
+        result = evaluate(assertion, context)
+        results.append(result if isinstance(result, AssertionResult) else await result)
+    return conclude(results)
 
 
-def _all_hold(judged: list[AssertionResult]) -> Verdict:
-    statuses = {each.verdict.status for each in judged}
+def _all_pass(results: list[AssertionResult]) -> Verdict:
+    """The score is the share that passes, by weight."""
+    statuses = {result.verdict.status for result in results}
     status = "failed" if "failed" in statuses else "error" if "error" in statuses else "passed"
-    total = sum(each.assertion.weight for each in judged)
-    held = sum(each.assertion.weight for each in judged if each.verdict.passed)
-    return _combined(status, judged, held / total if total > 0 and "error" not in statuses else None)
+    total = sum(result.assertion.weight for result in results)
+    passed = sum(result.assertion.weight for result in results if result.verdict.passed)
+    return _combine(status, results, passed / total if total > 0 and "error" not in statuses else None)
 
 
-def _any_holds(judged: list[AssertionResult]) -> Verdict:
-    statuses = {each.verdict.status for each in judged}
+def _any_passes(results: list[AssertionResult]) -> Verdict:
+    statuses = {result.verdict.status for result in results}
     status = "passed" if "passed" in statuses else "error" if "error" in statuses else "failed"
-    return _combined(status, judged, None)
+    return _combine(status, results, None)
 
 
-def _combined(status: VerdictStatus, judged: list[AssertionResult], score: float | None) -> Verdict:
-    """One verdict of many: the reasons of those that did not hold, and all that the judges among them said and used."""
-    unmet = [each for each in judged if not each.verdict.passed] if status != "passed" else []
+def _combine(status: VerdictStatus, results: list[AssertionResult], score: float | None) -> Verdict:
+    """One verdict for many: the reasons of those that did not pass, and the evidence and calls of all."""
+    unmet = [result for result in results if not result.verdict.passed] if status != "passed" else []
     only = unmet[0].verdict if len(unmet) == 1 else None
     return Verdict(
         status,
-        reason="; ".join(f"{assertion_label(each.assertion)}: {each.verdict.reason}" for each in unmet),
+        reason="; ".join(f"{assertion_label(result.assertion)}: {result.verdict.reason}" for result in unmet),
         score=score,
         expected=only.expected if only else UNSET,
         actual=only.actual if only else UNSET,
-        evidence=tuple(quote for each in judged for quote in each.verdict.evidence),
-        suggestions=tuple(text for each in judged for text in each.verdict.suggestions),
-        calls=tuple(call for each in judged for call in each.verdict.calls),
+        evidence=tuple(quote for result in results for quote in result.verdict.evidence),
+        suggestions=tuple(text for result in results for text in result.verdict.suggestions),
+        calls=tuple(call for result in results for call in result.verdict.calls),
     )
 
 
-def _assertions(fields: Mapping[str, Any], building: BuildContext) -> tuple[Assertion, ...]:
-    _refuse_other_fields(fields, "assertions")
-    written = fields["assertions"]
-    if isinstance(written, Mapping):
-        return (_assertion(written, "assertions", building),)
-    if not isinstance(written, list) or not written:
-        raise ValueError("assertions is a list of at least one assertion")
-    items = cast("list[Any]", written)
-    return tuple(_assertion(each, f"assertions[{place}]", building) for place, each in enumerate(items))
-
-
-def _assertion(written: Any, place: str, building: BuildContext) -> Assertion:
-    if not isinstance(written, Mapping):
+def _build_part(definition: Any, place: str, context: BuildContext) -> Assertion:
+    if not isinstance(definition, Mapping):
         raise ValueError(f"{place} is an assertion, like {{type: contains, value: hello}}")
     try:
-        return building.build_assertion(cast("Mapping[str, Any]", written))
-    except ValueError as wrong:
-        raise ValueError(f"{place}: {wrong}") from wrong
+        return context.build_assertion(cast("Mapping[str, Any]", definition))
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
-def _refuse_other_fields(fields: Mapping[str, Any], wanted: str) -> None:
-    if other := [name for name in fields if name != wanted]:
-        raise ValueError(f"unknown field {other[0]!r}; the only one here is {wanted!r}")
-    if wanted not in fields:
-        raise ValueError(f"{wanted} is missing")
+def _check_keys(fields: Mapping[str, Any], only: str) -> None:
+    if other := [name for name in fields if name != only]:
+        raise ValueError(f"unknown field {other[0]!r}; the only one here is {only!r}")
+    if only not in fields:
+        raise ValueError(f"{only} is missing")

@@ -1,4 +1,4 @@
-"""What it means for two JSON values to be equal, and for one to be a part of the other."""
+"""Comparison of JSON values: is one equal to the other, or a part of it?"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
@@ -9,6 +9,7 @@ from viva.text.pattern import search
 
 JsonType = Literal["string", "number", "integer", "boolean", "array", "object", "null"]
 GetPattern = Callable[[Any], str | None]
+"""Returns the pattern if a value is one, such as `{"matches": "..."}`."""
 
 
 def is_same_json(left: Any, right: Any) -> bool:
@@ -18,21 +19,17 @@ def is_same_json(left: Any, right: Any) -> bool:
     if isinstance(left, int | float) and isinstance(right, int | float):
         return left == right
     if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return _equal_objects(cast("Mapping[Any, Any]", left), cast("Mapping[Any, Any]", right))
+        other = cast("Mapping[Any, Any]", right)
+        items = cast("Mapping[Any, Any]", left).items()
+        return len(items) == len(other) and all(key in other and is_same_json(v, other[key]) for key, v in items)
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        ones, others = cast("Sequence[Any]", left), cast("Sequence[Any]", right)
-        return len(ones) == len(others) and all(map(is_same_json, ones, others))
+        lefts, rights = cast("Sequence[Any]", left), cast("Sequence[Any]", right)
+        return len(lefts) == len(rights) and all(map(is_same_json, lefts, rights))
     return type(left) is type(right) and bool(left == right)
 
 
-def _equal_objects(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
-    return len(one) == len(other) and all(
-        key in other and is_same_json(value, other[key]) for key, value in one.items()
-    )
-
-
 def json_type(value: Any) -> JsonType:
-    """The type of a value in the words of JSON Schema: 1.0 is an integer, as 1 is."""
+    """The type of a value in the terms of JSON Schema: 1.0 is an integer, as 1 is."""
     match value:
         case None:
             return "null"
@@ -50,52 +47,39 @@ def json_type(value: Any) -> JsonType:
             return "object"
 
 
-def no_pattern(_value: Any) -> str | None:
-    """For a comparison in which every value stands for itself."""
-    return None
-
-
-def find_mismatch(part: Any, whole: Any, get_pattern: GetPattern = no_pattern, path: str = "$") -> str | None:
+def find_mismatch(part: Any, whole: Any, get_pattern: GetPattern = lambda _value: None, path: str = "$") -> str | None:
     """What keeps `part` from being a part of `whole`, and where; None if it is one.
 
-    Of an object only the given keys are compared; a list has to have the same length, its items are compared one by
-    one. `pattern_of` tells which parts are patterns for a value rather than the value itself.
+    Only the keys of `part` are compared. Lists must have the same length; their items are compared one by one.
     """
     if (pattern := get_pattern(part)) is not None:
-        fits = whole is not None and search(pattern, to_text(whole))
-        return None if fits else f"{path}: {quote_value(whole)} does not match {quote_value(pattern)}"
+        is_match = whole is not None and search(pattern, to_text(whole))
+        return None if is_match else f"{path}: {quote_value(whole)} does not match {quote_value(pattern)}"
     if isinstance(part, Mapping) and isinstance(whole, Mapping):
-        return _missing_key(cast("Mapping[Any, Any]", part), cast("Mapping[Any, Any]", whole), get_pattern, path)
+        actual = cast("Mapping[Any, Any]", whole)
+        for key, value in cast("Mapping[Any, Any]", part).items():
+            if key not in actual:
+                return f"{path}.{key} is missing"
+            if (mismatch := find_mismatch(value, actual[key], get_pattern, f"{path}.{key}")) is not None:
+                return mismatch
+        return None
     if isinstance(part, list | tuple) and isinstance(whole, list | tuple):
-        return _other_item(cast("Sequence[Any]", part), cast("Sequence[Any]", whole), get_pattern, path)
+        expected, actual = cast("Sequence[Any]", part), cast("Sequence[Any]", whole)
+        if len(expected) != len(actual):
+            return f"{path}: expected {len(expected)} items, was {len(actual)}: {quote_value(whole)}"
+        pairs = enumerate(zip(expected, actual, strict=True))
+        mismatches = (find_mismatch(one, other, get_pattern, f"{path}[{index}]") for index, (one, other) in pairs)
+        return next((mismatch for mismatch in mismatches if mismatch is not None), None)
     return None if is_same_json(part, whole) else f"{path}: expected {quote_value(part)}, was {quote_value(whole)}"
 
 
-def _missing_key(part: Mapping[Any, Any], whole: Mapping[Any, Any], pattern_of: GetPattern, at: str) -> str | None:
-    for key, value in part.items():
-        if key not in whole:
-            return f"{at}.{key} is missing"
-        if (why := find_mismatch(value, whole[key], pattern_of, f"{at}.{key}")) is not None:
-            return why
-    return None
-
-
-def _other_item(part: Sequence[Any], whole: Sequence[Any], pattern_of: GetPattern, at: str) -> str | None:
-    if len(part) != len(whole):
-        return f"{at}: expected {len(part)} items, was {len(whole)}: {quote_value(whole)}"
-    for index, (value, found) in enumerate(zip(part, whole, strict=True)):
-        if (why := find_mismatch(value, found, pattern_of, f"{at}[{index}]")) is not None:
-            return why
-    return None
-
-
 def list_patterns(value: Any, get_pattern: GetPattern) -> Iterator[str]:
-    """All patterns that stand in a value, so that a bad one is found before anything runs."""
+    """All patterns in a value."""
     if (pattern := get_pattern(value)) is not None:
         yield pattern
-    elif isinstance(value, Mapping):
-        for item in cast("Mapping[Any, Any]", value).values():
-            yield from list_patterns(item, get_pattern)
-    elif isinstance(value, list | tuple):
-        for item in cast("Sequence[Any]", value):
+    elif isinstance(value, Mapping | list | tuple):
+        items = (
+            cast("Mapping[Any, Any]", value).values() if isinstance(value, Mapping) else cast("Sequence[Any]", value)
+        )
+        for item in items:
             yield from list_patterns(item, get_pattern)

@@ -1,4 +1,4 @@
-"""Checks of the files that the agent left in its workspace. What a link of its own leads to elsewhere is not looked at."""
+"""Checks of the files in the agent's workspace. A link of the agent that leads out of it is not followed."""
 
 import os
 import stat
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
-from viva.checks.base import LocalCheck
+from viva.checks.base import LocalCheck, NonEmptyText, Validators
 from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.concurrency.threads import run_in_thread
 from viva.errors import CheckError
@@ -16,54 +16,58 @@ from viva.state.trial_state import CheckContext
 from viva.workspace.safe_open import open_regular_file
 
 _CHUNK = 1024 * 1024
-"""Up to this size a file is read at once; larger ones piece by piece, in a thread."""
+"""A larger file is read piece by piece, in a thread."""
 
 
-class _OfFile(LocalCheck, frozen=True, kw_only=True):
-    """What is asked of one path of the workspace."""
+def check_workspace_path(path: str) -> None:
+    """Raises ValueError for a path that is not inside the workspace."""
+    if not path or "\0" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
+        raise ValueError(f"path {path!r} must be relative to the workspace, without `..`")
 
+
+class _FileCheck(LocalCheck, frozen=True, kw_only=True):
     needs: ClassVar[frozenset[Feature]] = frozenset({"workspace"})
-    path: str
+    validators: ClassVar[Validators] = {"path": check_workspace_path}
+    path: NonEmptyText
+    """The path, relative to the workspace."""
 
-    def __post_init__(self) -> None:
-        check_workspace_path(self.path)
-
-    def _place(self, context: CheckContext) -> str | Verdict:
-        """Where it is, or why it cannot be there."""
+    def _resolve(self, context: CheckContext) -> str | Verdict:
+        """The real path, or the verdict if it is not there."""
         workspace = context.state.workspace
         if workspace is None:
             raise CheckError("there are no files to look at: the case has no workspace", deterministic=True)
-        place = workspace.resolve_inside(self.path)
-        if place is None:
-            return self._failed("leads out of the workspace, so it was not followed")
-        if not os.path.lexists(place):
-            return self._failed(f"is not there{_near(self.path, workspace.path)}")
-        return place
+        real_path = workspace.resolve_inside(self.path)
+        if real_path is None:
+            return self._fail("leads out of the workspace, so it was not followed")
+        if not os.path.lexists(real_path):
+            return self._fail(f"is not there{_suggest(self.path, workspace.path)}")
+        return real_path
 
-    def _failed(self, why: str) -> Verdict:
-        return Verdict("failed", f"{quote_value(self.path)} {why}")
+    def _fail(self, reason: str) -> Verdict:
+        return Verdict("failed", f"{quote_value(self.path)} {reason}")
 
 
-class FileExists(_OfFile, frozen=True, kw_only=True):
-    """The file, or folder, is there."""
+class FileExists(_FileCheck, frozen=True, kw_only=True):
+    """A file or folder is in the workspace."""
 
     @property
     def label(self) -> str:
         return format_label("file_exists", quote_value(self.path))
 
     def check(self, context: CheckContext) -> Verdict:
-        place = self._place(context)
-        if isinstance(place, Verdict):
-            return place
-        if self.path.endswith("/") and not os.path.isdir(place):  # noqa: PTH112 -- the workspace speaks in texts
-            return self._failed("is no folder")
+        real_path = self._resolve(context)
+        if isinstance(real_path, Verdict):
+            return real_path
+        if self.path.endswith("/") and not os.path.isdir(real_path):  # noqa: PTH112 -- paths of a workspace are strings
+            return self._fail("is not a folder")
         return PASSED
 
 
-class FileContains(_OfFile, frozen=True, kw_only=True):
-    """The file holds the text, or all of several, whatever else is in it."""
+class FileContains(_FileCheck, frozen=True, kw_only=True):
+    """A file of the workspace contains a text, or all of several."""
 
     value: str | tuple[str, ...]
+    """The text, or a list of texts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,60 +83,55 @@ class FileContains(_OfFile, frozen=True, kw_only=True):
         return format_label("file_contains", quote_value(self.path), " and ".join(map(quote_value, self._values)))
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
-        place = self._place(context)
-        if isinstance(place, Verdict):
-            return place
+        real_path = self._resolve(context)
+        if isinstance(real_path, Verdict):
+            return real_path
         try:
-            about = os.stat(place)  # noqa: PTH116 -- the workspace speaks in texts
-        except OSError as wrong:
-            raise CheckError(f"{self.path}: {wrong.strerror}") from wrong
-        if not stat.S_ISREG(about.st_mode):
-            return self._failed("is a folder" if stat.S_ISDIR(about.st_mode) else "is no ordinary file")
-        return self._look_into(place) if about.st_size <= _CHUNK else run_in_thread(self._look_into, place)
+            info = os.stat(real_path)  # noqa: PTH116 -- as above
+        except OSError as error:
+            raise CheckError(f"{self.path}: {error.strerror}") from error
+        if not stat.S_ISREG(info.st_mode):
+            return self._fail("is a folder" if stat.S_ISDIR(info.st_mode) else "is not a regular file")
+        return self._search(real_path) if info.st_size <= _CHUNK else run_in_thread(self._search, real_path)
 
-    def _look_into(self, place: str) -> Verdict:
+    def _search(self, real_path: str) -> Verdict:
         try:
-            missing, begins = _missing(place, self._values)
-        except OSError as wrong:
-            raise CheckError(f"{self.path}: {wrong.strerror}") from wrong
+            missing, head = _find_missing(real_path, self._values)
+        except OSError as error:
+            raise CheckError(f"{self.path}: {error.strerror}") from error
         if not missing:
             return PASSED
-        shown = (
-            "a binary file" if b"\0" in begins else quote_value(begins.decode(errors="replace")) if begins else "empty"
-        )
-        reason = f"{' and '.join(map(quote_value, missing))} {'is' if len(missing) == 1 else 'are'} not in {quote_value(self.path)}: {shown}"
-        actual = truncate_text(begins.decode(errors="replace")) if b"\0" not in begins else "a binary file"
-        return Verdict("failed", reason, expected=self.value, actual=actual)
+        text = "a binary file" if b"\0" in head else head.decode(errors="replace")
+        content = text if b"\0" in head else quote_value(text) if head else "empty"
+        verb = "is" if len(missing) == 1 else "are"
+        reason = f"{' and '.join(map(quote_value, missing))} {verb} not in {quote_value(self.path)}: {content}"
+        return Verdict("failed", reason, expected=self.value, actual=truncate_text(text))
 
 
-def check_workspace_path(path: str) -> None:
-    """Raises ValueError for a path that is none of the workspace."""
-    if not path or "\0" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
-        raise ValueError(f"path {path!r} must be relative to the workspace, without `..`")
-
-
-def _missing(place: str, values: Sequence[str]) -> tuple[list[str], bytes]:
-    """Which of the texts are not in the file, and how it begins. Never more than a piece of it is held."""
-    wanted = {value: [value.encode(errors="surrogateescape")] for value in values}
-    for value, ways in wanted.items():
+def _find_missing(path: str, values: Sequence[str]) -> tuple[list[str], bytes]:
+    """The texts that are not in the file, and the beginning of the file. Reads one piece at a time."""
+    missing = {value: [value.encode(errors="surrogateescape")] for value in values}
+    for value, encodings in missing.items():
         if "\n" in value:  # lines may end in two ways
-            ways.append(value.replace("\r\n", "\n").replace("\n", "\r\n").encode(errors="surrogateescape"))
-    overlap = max(len(way) for ways in wanted.values() for way in ways) - 1
-    begins, piece = b"", b""
-    with open(open_regular_file(place), "rb") as file:  # noqa: PTH123 -- it is open already
-        while wanted and (read := file.read(_CHUNK)):
-            begins = begins or read[:8192]
+            encodings.append(value.replace("\r\n", "\n").replace("\n", "\r\n").encode(errors="surrogateescape"))
+    overlap = max(len(each) for encodings in missing.values() for each in encodings) - 1
+    head, piece = b"", b""
+    with open(open_regular_file(path), "rb") as file:  # noqa: PTH123 -- it is open already
+        while missing and (read := file.read(_CHUNK)):
+            head = head or read[:8192]
             piece += read
-            wanted = {value: ways for value, ways in wanted.items() if not any(way in piece for way in ways)}
+            missing = {
+                value: encodings for value, encodings in missing.items() if not any(each in piece for each in encodings)
+            }
             piece = piece[-overlap:] if overlap else b""
-    return list(wanted), begins
+    return list(missing), head
 
 
-def _near(path: str, root: str) -> str:
-    """What may have been meant instead, as the end of a sentence."""
+def _suggest(path: str, root: str) -> str:
+    """Similar names, as the end of a sentence."""
     folder, name = os.path.split(path.rstrip("/"))
     try:
-        near = get_close_matches(name, os.listdir(os.path.join(root, folder)), 3)  # noqa: PTH118, PTH208 -- as above
+        similar = get_close_matches(name, os.listdir(os.path.join(root, folder)), 3)  # noqa: PTH118, PTH208 -- as above
     except OSError:
         return "; nor is the folder that it should be in"
-    return f"; there is {', '.join(map(quote_value, near))}" if near else ""
+    return f"; there is {', '.join(map(quote_value, similar))}" if similar else ""

@@ -1,7 +1,7 @@
-"""Is the output what was expected? The three strategies of OpenWOP's golden tasks.
+"""The three strategies of OpenWOP's golden tasks.
 
-The output is the reply's data or, where it has none, its text. As text, a string stands as it is and anything else is
-JSON with sorted keys and no spaces; nothing is trimmed, and case counts.
+The output is the reply's data or, without any, its text. As text, a string stays as it is and any other value is JSON with
+sorted keys and no spaces; nothing is trimmed, and case counts.
 """
 
 from typing import Any, Literal
@@ -20,14 +20,16 @@ Strategy = Literal["exact", "contains", "json-match"]
 
 
 class Golden(LocalCheck, frozen=True, kw_only=True):
-    """The output is `value`, contains it, or is the same JSON. The score is 1 or 0, nothing between."""
+    """The reply's data or, without any, its text is this, contains it, or is the same JSON: OpenWOP's golden strategies."""
 
     strategy: Strategy
+    """Equal as text, contained in it, or equal as JSON. As text, what is not a string is JSON with sorted keys and no spaces."""
     value: Any
+    """The expected value."""
 
     def __post_init__(self) -> None:
         if codec.has_nan(self.value):
-            raise ValueError("holds a number that JSON does not know: NaN or infinity")
+            raise ValueError("contains a number that JSON does not have: NaN or infinity")
 
     @property
     def label(self) -> str:
@@ -35,38 +37,38 @@ class Golden(LocalCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         output = reply_output(context.reply)
-        why = "the output holds a number that JSON does not know" if codec.has_nan(output) else self._why_not(output)
-        if why is None:
+        reason = self._explain_mismatch(output)
+        if reason is None:
             return Verdict("passed", score=1.0)
         actual = truncate_text(output) if isinstance(output, str) else output
-        return Verdict("failed", why, score=0.0, expected=self.value, actual=actual)
+        return Verdict("failed", reason, score=0.0, expected=self.value, actual=actual)
 
-    def _why_not(self, output: Any) -> str | None:
+    def _explain_mismatch(self, output: Any) -> str | None:
+        if codec.has_nan(output):
+            return "the output contains a number that JSON does not have"
         if self.strategy == "json-match":
-            found = _parsed(output)
-            if found is UNSET:
-                return f"the output is no JSON: {quote_value(output)}"
-            return (
-                None
-                if is_same_json(found, self.value)
-                else f"is not the same JSON as {quote_value(self.value)}: {quote_value(found)}"
-            )
-        text, wanted = to_canonical_text(output), to_canonical_text(self.value)
+            actual = _parse(output)
+            if actual is UNSET:
+                return f"the output is not JSON: {quote_value(output)}"
+            if is_same_json(actual, self.value):
+                return None
+            return f"is not the same JSON as {quote_value(self.value)}: {quote_value(actual)}"
+        text, expected = to_canonical_text(output), to_canonical_text(self.value)
         if self.strategy == "exact":
-            return None if text == wanted else f"is not {quote_value(wanted)}: {quote_value(text)}"
-        return None if wanted in text else f"{quote_value(wanted)} is not in {quote_value(text)}"
+            return None if text == expected else f"is not {quote_value(expected)}: {quote_value(text)}"
+        return None if expected in text else f"{quote_value(expected)} is not in {quote_value(text)}"
 
 
 def to_canonical_text(value: Any) -> str:
-    """A value as text: a string as it is, anything else as JSON with sorted keys and no spaces. ValueError for NaN."""
+    """A string as it is, any other value as JSON with sorted keys and no spaces. ValueError for NaN."""
     if isinstance(value, str):
         return value
     if codec.has_nan(value):
-        raise ValueError("a number that JSON does not know has no text: NaN or infinity")
+        raise ValueError("a number that JSON does not have cannot be text: NaN or infinity")
     return codec.canonical_bytes(value).decode()
 
 
-def _parsed(output: Any) -> Any:
+def _parse(output: Any) -> Any:
     if not isinstance(output, str):
         return output
     try:
@@ -76,7 +78,7 @@ def _parsed(output: Any) -> Any:
 
 
 class ReturnSchema(JsonSchema, frozen=True, kw_only=True):
-    """The output is valid by the schema that the agent promises. A text that is JSON counts as what it says."""
+    """The output is valid by the return schema of the agent. A text that is JSON counts as its value."""
 
     @property
     def label(self) -> str:
@@ -84,6 +86,6 @@ class ReturnSchema(JsonSchema, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         output = reply_output(context.reply)
-        parsed = _parsed(output)
-        wrong = self.describe_errors(output if parsed is UNSET else parsed)
-        return PASSED if wrong is None else Verdict("failed", wrong)
+        value = _parse(output)
+        errors = self.describe_errors(output if value is UNSET else value)
+        return PASSED if errors is None else Verdict("failed", errors)

@@ -1,12 +1,13 @@
-"""Checks of structured answers: the reply's data, or JSON found in its text, or (for a whole case) what tools returned."""
+"""Checks of structured replies: the reply's data, JSON in its text, or (for a whole case) what tools returned."""
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from msgspec import UNSET, UnsetType
 
-from viva.checks.base import LocalCheck
+from viva.checks.base import LocalCheck, NonEmptyText, Number, Validators
 from viva.checks.compare import JsonType, is_same_json, json_type
 from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.model.turn import PASSED, Verdict
@@ -15,14 +16,20 @@ from viva.text.embedded_json import whole_json
 from viva.text.json_path import compile_path, full_path
 from viva.text.pattern import compile_pattern, search
 
-Number = int | float
-_SHOWN_ERRORS = 3
+_MAX_ERRORS = 3
+_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 
 
 class Equals(LocalCheck, frozen=True, kw_only=True):
-    """A text is the whole text of the reply; any other value is its data, or a text that is a JSON object or array."""
+    """The reply is exactly this: a string is compared with its text, any other value with its data or JSON."""
 
     value: Any
+    """The expected value."""
 
     @property
     def label(self) -> str:
@@ -32,86 +39,84 @@ class Equals(LocalCheck, frozen=True, kw_only=True):
         actual = context.text if isinstance(self.value, str) else _structured(context)
         if actual is not UNSET and is_same_json(self.value, actual):
             return PASSED
-        seen = context.text if actual is UNSET else actual
-        reason = f"expected {quote_value(self.value)}, was {quote_value(seen)}"
+        shown = context.text if actual is UNSET else actual
+        reason = f"expected {quote_value(self.value)}, was {quote_value(shown)}"
         if actual is UNSET:
             reason += " (a text, not data)"
-        return Verdict(
-            "failed", reason, expected=self.value, actual=truncate_text(seen) if isinstance(seen, str) else seen
-        )
+        if isinstance(shown, str):
+            shown = truncate_text(shown)
+        return Verdict("failed", reason, expected=self.value, actual=shown)
 
 
 def _structured(context: CheckContext) -> Any:
-    """The data or, without any, a text that is JSON as a whole: other words around it make it another answer."""
+    """The reply's data or, without any, a text that is JSON as a whole."""
     return whole_json(context.reply.content) if context.reply.data is None else context.json
 
 
 class JsonPath(LocalCheck, frozen=True, kw_only=True):
-    """What `path` finds fulfils every operator that is given; without one, it finds something."""
+    """What a JSONPath (RFC 9535) finds in the reply's data or JSON meets every operator; without one, it finds something."""
 
-    path: str
+    validators: ClassVar[Validators] = {"path": compile_path, "matches": compile_pattern}
+    example: ClassVar[Mapping[str, Any]] = {"path": "$.field", "value": "..."}
+    path: NonEmptyText
+    """The path; without `$` it means `$.path`."""
     value: Any | UnsetType = UNSET
-    exists: bool | None = None
-    gt: Number | None = None
-    gte: Number | None = None
-    lt: Number | None = None
-    lte: Number | None = None
-    matches: str | None = None
+    """The expected value. A list means one of its values, unless the path finds a list."""
+    exists: bool | UnsetType = UNSET
+    """Whether the path must find something."""
+    gt: Number | UnsetType = UNSET
+    """A number that the value must be greater than."""
+    gte: Number | UnsetType = UNSET
+    """A number that the value must be at least."""
+    lt: Number | UnsetType = UNSET
+    """A number that the value must be less than."""
+    lte: Number | UnsetType = UNSET
+    """A number that the value must be at most."""
+    matches: str | UnsetType = UNSET
+    """A regular expression that the value must match."""
 
     def __post_init__(self) -> None:
-        compile_path(self.path)
-        if self.matches is not None:
-            compile_pattern(self.matches)
+        super().__post_init__()
         if self.exists is False and any(True for _ in self._operators()):
             raise ValueError("`exists: false` together with another operator can never hold: leave one of them out")
 
     @property
     def label(self) -> str:
-        assertions = [f"{sign} {quote_value(wanted)}" for sign, wanted in self._operators()]
-        if not assertions:
-            assertions = ["does not exist" if self.exists is False else "exists"]
-        return format_label(full_path(self.path), " and ".join(assertions))
+        parts = [f"{sign} {quote_value(expected)}" for sign, expected in self._operators()]
+        if not parts:
+            parts = ["does not exist" if self.exists is False else "exists"]
+        return format_label(full_path(self.path), " and ".join(parts))
 
     def check(self, context: CheckContext) -> Verdict:
-        found = look_up(self.path, context)
-        if found is None:
+        values = look_up(self.path, context)
+        if values is None:
             return _no_json(context)
         path = full_path(self.path)
         if self.exists is False:
-            if not found:
+            if not values:
                 return PASSED
-            return Verdict(
-                "failed", f"{path} must not exist, but is {quote_value(_single(found))}", actual=_single(found)
-            )
-        if not found:
-            return Verdict(
-                "failed",
-                f"{path} finds nothing in {quote_value(next(documents_to_search(context)))}",
-                expected=self._wanted,
-            )
-        value = _single(found)
-        for sign, wanted in self._operators():
-            if (why := _unmet(sign, wanted, value)) is not None:
-                return Verdict("failed", f"{path}: {why}", expected=wanted, actual=value)
+            actual = _single(values)
+            return Verdict("failed", f"{path} must not exist, but is {quote_value(actual)}", actual=actual)
+        operators = list(self._operators())
+        if not values:
+            return _nothing_found(path, context, operators[0][1] if operators else UNSET)
+        value = _single(values)
+        for sign, expected in operators:
+            if (reason := _explain_mismatch(sign, expected, value)) is not None:
+                return Verdict("failed", f"{path}: {reason}", expected=expected, actual=value)
         return PASSED
 
-    @property
-    def _wanted(self) -> Any:
-        return next((wanted for _, wanted in self._operators()), UNSET)
-
     def _operators(self) -> Iterator[tuple[str, Any]]:
-        """The operators that are given, each by its sign."""
-        if self.value is not UNSET:
-            yield "=", self.value
-        for sign, wanted in (
-            ("matches", self.matches),
-            (">", self.gt),
-            (">=", self.gte),
-            ("<", self.lt),
-            ("<=", self.lte),
-        ):
-            if wanted is not None:
-                yield sign, wanted
+        """The operators of this check, each with its sign."""
+        operators = {
+            "=": self.value,
+            "matches": self.matches,
+            ">": self.gt,
+            ">=": self.gte,
+            "<": self.lt,
+            "<=": self.lte,
+        }
+        return ((sign, expected) for sign, expected in operators.items() if expected is not UNSET)
 
 
 def _single(values: list[Any]) -> Any:
@@ -119,63 +124,51 @@ def _single(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _unmet(sign: str, wanted: Any, value: Any) -> str | None:
-    """Why an operator does not hold of a value; None if it does."""
+def _explain_mismatch(sign: str, expected: Any, value: Any) -> str | None:
+    """Why a value does not meet an operator; None if it does."""
     if sign == "=":
-        return _other_value(wanted, value)
+        return _explain_other_value(expected, value)
     if sign == "matches":
-        fits = value is not None and search(wanted, to_text(value))
-        return None if fits else f"{quote_value(value)} does not match {quote_value(wanted)}"
+        is_match = value is not None and search(expected, to_text(value))
+        return None if is_match else f"{quote_value(value)} does not match {quote_value(expected)}"
     if json_type(value) not in ("number", "integer"):
-        return f"expected a number {sign} {wanted}, was {quote_value(value)}"
-    holds = (
-        value > wanted
-        if sign == ">"
-        else value >= wanted
-        if sign == ">="
-        else value < wanted
-        if sign == "<"
-        else value <= wanted
-    )
-    return None if holds else f"expected {sign} {wanted}, was {quote_value(value)}"
+        return f"expected a number {sign} {expected}, was {quote_value(value)}"
+    return None if _ORDER[sign](value, expected) else f"expected {sign} {expected}, was {quote_value(value)}"
 
 
-def _other_value(wanted: Any, value: Any) -> str | None:
-    if isinstance(wanted, list) and not isinstance(value, list):
-        fits = any(is_same_json(choice, value) for choice in cast("list[Any]", wanted))
-        return None if fits else f"expected one of {quote_value(wanted)}, was {quote_value(value)}"
-    return None if is_same_json(wanted, value) else f"expected {quote_value(wanted)}, was {quote_value(value)}"
+def _explain_other_value(expected: Any, value: Any) -> str | None:
+    if isinstance(expected, list) and not isinstance(value, list):
+        is_choice = any(is_same_json(choice, value) for choice in cast("list[Any]", expected))
+        return None if is_choice else f"expected one of {quote_value(expected)}, was {quote_value(value)}"
+    same = is_same_json(expected, value)
+    return None if same else f"expected {quote_value(expected)}, was {quote_value(value)}"
 
 
 class TypeIs(LocalCheck, frozen=True, kw_only=True):
-    """What `path` finds is of that type; without a path, the reply is: data by its type, else a string."""
+    """The type of the reply's data, or of what `path` finds in it. A reply without data is a string."""
 
+    python_name: ClassVar[str] = "type_is"
+    validators: ClassVar[Validators] = {"path": compile_path}
     value: JsonType
-    path: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.path is not None:
-            compile_path(self.path)
+    """The expected type."""
+    path: NonEmptyText | UnsetType = UNSET
+    """A JSONPath."""
 
     @property
     def label(self) -> str:
-        return format_label("type", "" if self.path is None else full_path(self.path), "is", self.value)
+        return format_label("type", "" if self.path is UNSET else full_path(self.path), "is", self.value)
 
     def check(self, context: CheckContext) -> Verdict:
-        if self.path is None:
+        if self.path is UNSET:
             reply = context.reply
             value, place = (reply.content, "the reply") if reply.data is None else (context.json, "the data")
         else:
-            found, place = look_up(self.path, context), full_path(self.path)
-            if found is None:
+            values, place = look_up(self.path, context), full_path(self.path)
+            if values is None:
                 return _no_json(context)
-            if not found:
-                return Verdict(
-                    "failed",
-                    f"{place} finds nothing in {quote_value(next(documents_to_search(context)))}",
-                    expected=self.value,
-                )
-            value = _single(found)
+            if not values:
+                return _nothing_found(place, context, self.value)
+            value = _single(values)
         actual = json_type(value)
         if actual == self.value or (self.value == "number" and actual == "integer"):
             return PASSED
@@ -183,58 +176,68 @@ class TypeIs(LocalCheck, frozen=True, kw_only=True):
         return Verdict("failed", reason, expected=self.value, actual=actual)
 
 
-class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
-    """The answer is valid by a JSON Schema (draft 2020-12); for a whole case without JSON in the reply, some tool's result is."""
+def _compile_schema(schema: dict[str, Any] | bool) -> Any:
+    import jsonschema_rs  # loaded with the first schema, not with every run
 
+    try:
+        return jsonschema_rs.Draft202012Validator(schema, mask="it", retriever=_stay_offline)
+    except ValueError as error:
+        message = getattr(error, "message", None) or str(error)
+        path = _format_path(getattr(error, "instance_path", ()))
+        raise ValueError(f"not a JSON Schema (draft 2020-12): {path}: {message}") from error
+
+
+class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
+    """The reply's data or JSON is valid by a JSON Schema; for a case without JSON in the reply, some tool's result is."""
+
+    validators: ClassVar[Validators] = {"schema": _compile_schema}
     schema: dict[str, Any] | bool
+    """A JSON Schema, draft 2020-12."""
 
     def __post_init__(self) -> None:
         _ = self._validator
 
     @cached_property
     def _validator(self) -> Any:
-        import jsonschema_rs  # loaded with the first schema, not with every run
-
-        try:
-            return jsonschema_rs.Draft202012Validator(self.schema, mask="it", retriever=_stay_offline)
-        except ValueError as wrong:
-            what = getattr(wrong, "message", None) or str(wrong)
-            place = _pointer(getattr(wrong, "instance_path", ()))
-            raise ValueError(f"not a JSON Schema (draft 2020-12): {place}: {what}") from wrong
+        return _compile_schema(self.schema)
 
     @property
     def label(self) -> str:
         title = self.schema.get("title") if isinstance(self.schema, dict) else None
-        return format_label("json_schema", quote_value(title) if isinstance(title, str) else quote_value(self.schema))
+        return format_label("json_schema", quote_value(title if isinstance(title, str) else self.schema))
 
     def check(self, context: CheckContext) -> Verdict:
-        reason, seen = "", None
+        reason, actual = "", None
         for document in documents_to_search(context):
-            wrong = self.describe_errors(document)
-            if wrong is None:
+            errors = self.describe_errors(document)
+            if errors is None:
                 return PASSED
             if not reason:
-                reason, seen = wrong, document
+                reason, actual = errors, document
             if context.json is not UNSET:
                 break
-        return Verdict("failed", reason, expected=self.schema, actual=seen) if reason else _no_json(context)
+        return Verdict("failed", reason, expected=self.schema, actual=actual) if reason else _no_json(context)
 
     def describe_errors(self, document: Any) -> str | None:
-        """The first few things that are wrong with a value; None if it is valid."""
+        """The first errors of a value; None if it is valid."""
         errors = [
-            f"{_pointer(error.instance_path)}: {error.message}" for error in self._validator.iter_errors(document)
+            f"{_format_path(error.instance_path)}: {error.message}" for error in self._validator.iter_errors(document)
         ]
-        more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
-        return "; ".join(errors[:_SHOWN_ERRORS]) + more if errors else None
+        more = f"; and {len(errors) - _MAX_ERRORS} more" if len(errors) > _MAX_ERRORS else ""
+        return "; ".join(errors[:_MAX_ERRORS]) + more if errors else None
 
 
 def _no_json(context: CheckContext) -> Verdict:
-    return Verdict(
-        "failed", f"the reply holds no JSON: {quote_value(context.text)}", actual=truncate_text(context.text)
-    )
+    text = context.text
+    return Verdict("failed", f"the reply has no JSON: {quote_value(text)}", actual=truncate_text(text))
 
 
-def _pointer(parts: Any) -> str:
+def _nothing_found(path: str, context: CheckContext, expected: Any) -> Verdict:
+    document = quote_value(next(documents_to_search(context)))
+    return Verdict("failed", f"{path} finds nothing in {document}", expected=expected)
+
+
+def _format_path(parts: Any) -> str:
     return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
 
 

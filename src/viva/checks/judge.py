@@ -1,16 +1,16 @@
-"""Checks that a model (or any other agent) decides: `agent` and `rubric`. What a judge quotes is looked up: see `quotes`."""
+"""Checks that a judge decides: `judge` (also called `agent`) and `rubric`. What a judge quotes is looked up: see `quotes`."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from viva.checks.base import HelperOptions, Spelling
 from viva.checks.formatting import format_label, is_score, quote_value
 from viva.checks.quotes import QuotableTurn, is_about_user, is_substantial, list_quotable_turns
 from viva.errors import HelperFailed, RunStopped, TrialEnd
 from viva.model import codec
-from viva.model.component import BuildContext, Component
 from viva.model.message import Reply
 from viva.model.turn import Quote, Verdict
 from viva.state.trial_state import CheckContext, to_text
@@ -19,100 +19,97 @@ from viva.text.embedded_json import find_objects
 BUILT_IN_JUDGE = "viva.validator"
 
 
-class Judge(Component, frozen=True, kw_only=True):
-    """A validator agent says whether the criteria hold. Without `use`, the built-in judge does, and has to quote what it saw."""
+class _HelperCheck(HelperOptions, frozen=True, kw_only=True):
+    """A check that asks an agent."""
 
+    default_helper: ClassVar[str | None] = BUILT_IN_JUDGE
     use: str = BUILT_IN_JUDGE
-    criteria: str | None = None
-    value: str | None = None
-    metadata: Mapping[str, Any] = {}
-    options: Mapping[str, Any] = {}
-    min_score: float | None = None
-    votes: int = 1
+    """The judge: an agent of the config, as `agents:name`."""
+    votes: Annotated[int, Meta(ge=1)] = 1
+    """How often the judge is asked; the majority decides."""
+
+    @property
+    def costly(self) -> bool:
+        return True
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return (self.use,)
+
+
+class Judge(_HelperCheck, frozen=True, kw_only=True):
+    """A judge says that the criteria hold. The built-in judge has to quote what its verdict rests on."""
+
+    spellings: ClassVar[Mapping[str, Spelling]] = {"value": Spelling("criteria")}
+    example: ClassVar[Mapping[str, Any]] = {"criteria": "what must hold, in words, so that another person can judge it"}
+    criteria: str = ""
+    """What must hold, in words."""
+    min_score: float | UnsetType = UNSET
+    """The lowest `score` with which the judge's `passed` counts."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.use.startswith("scripts:"):
             raise ValueError(f"{self.use!r} is a script; use the assertion type 'script' for it")
         if not self.question and self.use.removeprefix("agents:") == BUILT_IN_JUDGE:
             raise ValueError("misses 'criteria': what must hold, in words")
 
     @property
-    def costly(self) -> bool:
-        return True
-
-    @property
     def question(self) -> str:
-        return self.criteria or self.value or str(self.metadata.get("criteria") or "")
+        return self.criteria or str(self.all_metadata.get("criteria") or "")
 
     @property
     def label(self) -> str:
-        return format_label("agent", quote_value(self.question or self.use))
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        return (self.use,)
+        return format_label("judge", quote_value(self.question or self.use))
 
     def check(self, context: CheckContext) -> Awaitable[Verdict]:
-        metadata = {**self.metadata, **({"criteria": self.question} if self.question else {})}
-        return ask_judge(self.use, context, metadata, self.options, self.min_score, self.votes)
+        criteria = {"criteria": self.question} if self.question else {}
+        least = None if self.min_score is UNSET else self.min_score
+        return ask_judge(self, context, {**self.all_metadata, **criteria}, least)
 
 
-class Criterion(Struct, frozen=True):
-    """One line of a rubric."""
+class Criterion(Struct, frozen=True, forbid_unknown_fields=True):
+    """One criterion of a rubric."""
 
     criterion: str
-    weight: float = 1.0
+    """What must hold, in words."""
+    weight: Annotated[float, Meta(ge=0)] = 1.0
+    """How much it counts."""
 
 
-class Rubric(Component, frozen=True, kw_only=True):
-    """Weighted criteria, each judged by itself; passed when the share that is met reaches `min_score` (all, if not given)."""
+class Rubric(_HelperCheck, frozen=True, kw_only=True):
+    """Weighted criteria, each judged separately. Passes when the share that holds, by weight, reaches `min_score`."""
 
-    criteria: tuple[Criterion, ...]
-    use: str = BUILT_IN_JUDGE
-    metadata: Mapping[str, Any] = {}
-    options: Mapping[str, Any] = {}
-    min_score: float = 1.0
-    votes: int = 1
-
-    @classmethod
-    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> "Rubric":
-        criteria = [{"criterion": c} if isinstance(c, str) else c for c in fields["criteria"]]
-        return super().build({**fields, "criteria": criteria}, building)
+    criteria: Annotated[tuple[str | Criterion, ...], Meta(min_length=1)]
+    """The criteria: texts, or objects with `criterion` and `weight`."""
+    min_score: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """The lowest share of the weight that must hold."""
 
     def __post_init__(self) -> None:
-        if not sum(criterion.weight for criterion in self.criteria):
+        super().__post_init__()
+        if not sum(each.weight for each in self._criteria):
             raise ValueError("the weights of its criteria add up to nothing")
 
     @property
-    def costly(self) -> bool:
-        return True
+    def _criteria(self) -> tuple[Criterion, ...]:
+        return tuple(Criterion(each) if isinstance(each, str) else each for each in self.criteria)
 
     @property
     def label(self) -> str:
         return format_label("rubric", f"of {len(self.criteria)} criteria")
 
-    @property
-    def references(self) -> tuple[str, ...]:
-        return (self.use,)
-
     async def check(self, context: CheckContext) -> Verdict:
-        asked = await asyncio.gather(
-            *(
-                ask_judge(
-                    self.use, context, {**self.metadata, "criteria": each.criterion}, self.options, None, self.votes
-                )
-                for each in self.criteria
-            ),
+        criteria = self._criteria
+        answers = await asyncio.gather(
+            *(ask_judge(self, context, {**self.all_metadata, "criteria": each.criterion}) for each in criteria),
             return_exceptions=True,  # so that no judge is still at work when this ends
         )
-        _stop_if_told(asked)
-        verdicts = [_no_error(verdict) for verdict in asked]
-        total = sum(each.weight for each in self.criteria)
-        met = sum(each.weight for each, verdict in zip(self.criteria, verdicts, strict=True) if verdict.passed)
-        score = met / total
+        _raise_stop(answers)
+        verdicts = [_raise_error(answer) for answer in answers]
+        pairs = list(zip(criteria, verdicts, strict=True))
+        score = sum(each.weight for each, verdict in pairs if verdict.passed) / sum(each.weight for each in criteria)
         lines = [
-            f"{'met' if verdict.passed else 'not met'}: {each.criterion} ({verdict.reason})"
-            for each, verdict in zip(self.criteria, verdicts, strict=True)
+            f"{'met' if verdict.passed else 'not met'}: {each.criterion} ({verdict.reason})" for each, verdict in pairs
         ]
         return Verdict(
             "passed" if score >= self.min_score - 1e-9 else "failed",
@@ -124,96 +121,89 @@ class Rubric(Component, frozen=True, kw_only=True):
 
 
 async def ask_judge(
-    use: str,
-    context: CheckContext,
-    metadata: Mapping[str, Any],
-    options: Mapping[str, Any],
-    min_score: float | None = None,
-    votes: int = 1,
+    check: _HelperCheck, context: CheckContext, metadata: Mapping[str, Any], min_score: float | None = None
 ) -> Verdict:
-    """A validator's verdict, or the majority of several. A judge that breaks is an error, unless the others already decide."""
-    if votes == 1:
-        return await _vote(use, context, metadata, options, min_score)
+    """A judge's verdict, or the majority of several votes. A judge that fails is an error, unless the others decide."""
+    if check.votes == 1:
+        return await _vote(check, context, metadata, min_score)
     ballots = await asyncio.gather(
-        *(_vote(use, context, metadata, options, min_score) for _ in range(votes)), return_exceptions=True
+        *(_vote(check, context, metadata, min_score) for _ in range(check.votes)), return_exceptions=True
     )
-    _stop_if_told(ballots)
-    cast_votes = [ballot for ballot in ballots if isinstance(ballot, Verdict)]
+    _raise_stop(ballots)
+    votes = [ballot for ballot in ballots if isinstance(ballot, Verdict)]
     for status in ("passed", "failed"):
-        side = [ballot for ballot in cast_votes if ballot.status == status]
-        if len(side) * 2 > votes:
-            scores = [ballot.score for ballot in cast_votes if ballot.score is not None]
-            passed = sum(ballot.passed for ballot in cast_votes)
+        side = [vote for vote in votes if vote.status == status]
+        if len(side) * 2 > check.votes:
+            scores = [vote.score for vote in votes if vote.score is not None]
             return Verdict(
                 status,
-                f"{len(side)} of {votes} votes: {side[0].reason}",
-                score=sum(scores) / len(scores) if scores else passed / len(cast_votes),
+                f"{len(side)} of {check.votes} votes: {side[0].reason}",
+                score=sum(scores) / len(scores) if scores else sum(vote.passed for vote in votes) / len(votes),
                 evidence=side[0].evidence,
                 suggestions=side[0].suggestions,
             )
-    broken = next((ballot for ballot in ballots if isinstance(ballot, BaseException)), None)
-    raise broken or HelperFailed("judge", f"no majority among {votes} votes")
+    error = next((ballot for ballot in ballots if isinstance(ballot, BaseException)), None)
+    raise error or HelperFailed("judge", f"no majority among {check.votes} votes")
 
 
-def _stop_if_told(asked: Sequence[Verdict | BaseException]) -> None:
-    """Whatever the others say: a run or a trial that has to end ends."""
-    for answer in asked:
+def _raise_stop(answers: Sequence[Verdict | BaseException]) -> None:
+    """A run or trial that has to end ends, whatever the other judges answer."""
+    for answer in answers:
         if isinstance(answer, RunStopped | TrialEnd):
             raise answer
 
 
-def _no_error(verdict: Verdict | BaseException) -> Verdict:
-    if isinstance(verdict, BaseException):
-        raise verdict
-    return verdict
+def _raise_error(answer: Verdict | BaseException) -> Verdict:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 async def _vote(
-    use: str, context: CheckContext, metadata: Mapping[str, Any], options: Mapping[str, Any], min_score: float | None
+    check: _HelperCheck, context: CheckContext, metadata: Mapping[str, Any], min_score: float | None
 ) -> Verdict:
-    """One ask in a session of its own, so that no vote knows of another."""
-    judge = use.removeprefix("agents:")
-    about = {**metadata, **build_judge_metadata(context)}
-    async with context.state.helpers.open("judge", judge, context.state, {**options, "metadata": about}) as session:
+    """One question in a session of its own, so that votes are independent."""
+    state = context.state
+    options = {**check.other_options, "metadata": {**metadata, **build_judge_metadata(context)}}
+    async with state.helpers.open("judge", check.use.removeprefix("agents:"), state, options) as session:
         criteria = str(metadata.get("criteria", ""))
-        parse = _Parser(context, criteria, min_score, session.must_quote)
-        return await session.ask(build_judge_prompt(criteria, context), parse.verdict)
+        parser = _ReplyParser(context, criteria, min_score, session.must_quote)
+        return await session.ask(build_judge_prompt(criteria, context), parser.parse)
 
 
 def build_judge_metadata(context: CheckContext) -> dict[str, Any]:
-    """What a judge is told as metadata, beside what it shall judge by."""
+    """The metadata of a question to a judge, beside the criteria."""
     last = context.state.turns[-1] if context.state.turns else context.turn
     return {
         "output": context.text,
         "input": last.user_message.message.text,
         "turn_number": context.turn.number,
         "turn_count": context.turn.number,
-        "files": _files(context),
+        "files": _changed_files(context),
     }
 
 
-def _files(context: CheckContext) -> list[dict[str, str]]:
+def _changed_files(context: CheckContext) -> list[dict[str, str]]:
     return [{"path": file.path, "change": file.change} for turn in context.turns for file in turn.files]
 
 
 def build_judge_prompt(criteria: str, context: CheckContext) -> str:
-    """For a validator that reads neither metadata nor the conversation: the criteria, and all that they may be about, as data."""
+    """The question to a judge that reads neither metadata nor the conversation: the criteria, and the case as data."""
     parts = [f"Criteria: {criteria}"]
     if context.turn_scope == "case" and len(context.state.turns) > 1:
-        said = [{"role": message.role, "text": message.text} for message in context.state.messages()]
-        parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(to_text, said)))
+        messages = [{"role": message.role, "text": message.text} for message in context.state.messages()]
+        parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(to_text, messages)))
     parts.append(f"Reply to judge, as a JSON string: {to_text([context.text])[1:-1]}")
     if calls := context.tool_calls:
-        parts.append(
-            "Tool calls, one JSON object a line:\n" + "\n".join(to_text(codec.to_plain(call)) for call in calls)
-        )
-    if files := _files(context):
+        lines = (to_text(codec.to_plain(call)) for call in calls)
+        parts.append("Tool calls, one JSON object a line:\n" + "\n".join(lines))
+    if files := _changed_files(context):
         parts.append("Changed files, one JSON object a line:\n" + "\n".join(map(to_text, files)))
     return "\n\n".join(parts)
 
 
 class _Answer(dict[str, Any]):
-    """A JSON object of a judge's reply. `verdicts` are all that it gives, even those of a key that stands there twice."""
+    """A JSON object in a judge's reply. `verdicts` are all that it gives, also those of a key that occurs twice."""
 
     def __init__(self, pairs: Iterable[tuple[str, Any]]) -> None:
         pairs = list(pairs)
@@ -221,74 +211,74 @@ class _Answer(dict[str, Any]):
         self.verdicts = {value for key, value in pairs if key in ("passed", "pass") and isinstance(value, bool)}
 
 
-class _Parser(Struct, frozen=True):
-    """Makes a verdict of a validator's answer, or says why that cannot be done."""
+class _ReplyParser(Struct, frozen=True):
+    """Parses a judge's reply. Raises ValueError for a reply that cannot be used."""
 
-    evidence: CheckContext
+    context: CheckContext
     criteria: str
     min_score: float | None
     must_quote: bool
 
-    def verdict(self, reply: Reply) -> Verdict:
-        given = _answer_of(reply)
-        passed = True in given.verdicts
-        score = given.get("score")
+    def parse(self, reply: Reply) -> Verdict:
+        answer = _find_answer(reply)
+        passed = True in answer.verdicts
+        score = answer.get("score")
         if score is not None and not is_score(score):
-            raise ValueError("its `score` is no number")
-        reason = str(given.get("reason") or "")
+            raise ValueError("its `score` is not a number")
+        reason = str(answer.get("reason") or "")
         if self.min_score is not None:
             if passed and score is None:
-                raise ValueError(f"it has no `score`, which is needed against the least score {self.min_score:g}")
+                raise ValueError(f"it has no `score`, which `min_score` {self.min_score:g} needs")
             if passed and score is not None and score < self.min_score:
                 passed, reason = False, f"score {score:g} is below {self.min_score:g}: {reason}"
         return Verdict(
             "passed" if passed else "failed",
             reason,
             score=float(score) if score is not None else None,
-            evidence=self._quotes(given.get("evidence")),
-            suggestions=_texts(given.get("suggestions")),
+            evidence=self._parse_quotes(answer.get("evidence")),
+            suggestions=_parse_suggestions(answer.get("suggestions")),
         )
 
-    def _quotes(self, given: Any) -> tuple[Quote, ...]:
-        if not given:
-            if self.must_quote and any(said.texts for said in self._quotable()):
+    def _parse_quotes(self, items: Any) -> tuple[Quote, ...]:
+        if not items:
+            if self.must_quote and any(turn.texts for turn in self._quotable_turns()):
                 raise ValueError("it quotes no evidence; quote what the verdict rests on, word for word")
             return ()
-        if not isinstance(given, list):
-            raise ValueError("its `evidence` is no list of {turn, quote}")
-        quotable = self._quotable()
-        return tuple(self._quote(item, quotable) for item in cast("list[Any]", given))
+        if not isinstance(items, list):
+            raise ValueError("its `evidence` is not a list of {turn, quote}")
+        turns = self._quotable_turns()
+        return tuple(self._parse_quote(item, turns) for item in cast("list[Any]", items))
 
-    def _quotable(self) -> list[QuotableTurn]:
-        """What may be quoted: what the agent said and did and, where the criterion is about the user, the user's words."""
+    def _quotable_turns(self) -> list[QuotableTurn]:
+        """What may be quoted: what the agent said and did and, for criteria about the user, the user's messages."""
         both = not self.criteria or is_about_user(self.criteria)
-        return [said for said in list_quotable_turns(self.evidence.state) if both or said.role == "assistant"]
+        return [turn for turn in list_quotable_turns(self.context.state) if both or turn.role == "assistant"]
 
-    def _quote(self, item: Any, quotable: Sequence[QuotableTurn]) -> Quote:
+    def _parse_quote(self, item: Any, turns: Sequence[QuotableTurn]) -> Quote:
         if not isinstance(item, Mapping) or not isinstance(item.get("quote"), str) or not item["quote"].strip():
             raise ValueError("a piece of `evidence` has no `quote`")
-        turn, quote = item.get("turn"), cast("str", item["quote"])
-        found = [said for said in quotable if said.has_quote(quote)]
-        if not found:
-            if any(said.has_quote(quote) for said in list_quotable_turns(self.evidence.state)):
+        number, quote = item.get("turn"), cast("str", item["quote"])
+        matches = [turn for turn in turns if turn.has_quote(quote)]
+        if not matches:
+            if any(turn.has_quote(quote) for turn in list_quotable_turns(self.context.state)):
                 raise ValueError(
                     f"the quote {quote[:80]!r} is what the user said; quote what the assistant said or did"
                 )
-            raise ValueError(f"the quote {quote[:80]!r} stands nowhere in the conversation; quote word for word")
-        if not is_substantial(quote) and not any(said.is_whole_text(quote) for said in found):
+            raise ValueError(f"the quote {quote[:80]!r} is not in the conversation; quote word for word")
+        if not is_substantial(quote) and not any(turn.is_whole_text(quote) for turn in matches):
             raise ValueError(f"the quote {quote[:80]!r} is too short to show anything; quote three words or more")
-        return Quote(next((said.turn for said in found if said.turn == turn), found[0].turn), quote)
+        return Quote(next((turn.turn for turn in matches if turn.turn == number), matches[0].turn), quote)
 
 
-def _answer_of(reply: Reply) -> _Answer:
-    """The object with the verdict; there may be others around it, but none with another verdict."""
+def _find_answer(reply: Reply) -> _Answer:
+    """The object with the verdict. There may be other objects, but none with another verdict."""
     if isinstance(reply.data, Mapping):
-        found = [_Answer(cast("Mapping[str, Any]", reply.data).items())]
+        objects = [_Answer(cast("Mapping[str, Any]", reply.data).items())]
     else:
-        found = cast("list[_Answer]", find_objects(reply.content, _Answer)) if reply.data is None else []
-    if not found:
-        raise ValueError("it is no JSON object with a boolean `passed`")
-    answers = [answer for answer in found if answer.verdicts]
+        objects = cast("list[_Answer]", find_objects(reply.content, _Answer)) if reply.data is None else []
+    if not objects:
+        raise ValueError("it is not a JSON object with a boolean `passed`")
+    answers = [each for each in objects if each.verdicts]
     if not answers:
         raise ValueError("it has no boolean `passed`")
     if len(set[bool]().union(*(answer.verdicts for answer in answers))) > 1:
@@ -296,7 +286,7 @@ def _answer_of(reply: Reply) -> _Answer:
     return answers[0]
 
 
-def _texts(given: Any) -> tuple[str, ...]:
-    """Suggestions: a list of them, or a single one."""
-    several: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given] if given else []
-    return tuple(map(to_text, several))
+def _parse_suggestions(value: Any) -> tuple[str, ...]:
+    """A list of suggestions, or a single one."""
+    items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value] if value else []
+    return tuple(map(to_text, items))

@@ -1,6 +1,6 @@
-"""Finds what should not leave: secrets, personal data, and the agent's own instructions. Ordinary text must not look like one.
+"""Detectors of leaks: secrets, personal data, and the agent's instructions.
 
-Placeholders (`YOUR_API_KEY`, `sk-xxxx`, published test numbers) are no secrets, and what the user said first is no leak.
+Placeholders (`YOUR_API_KEY`, `sk-xxxx`, published test numbers) are not secrets. What the user said is not a leak.
 """
 
 import math
@@ -13,8 +13,8 @@ from viva.model.finding import Finding
 from viva.text.credentials import TOKEN
 
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=\s]{40,}")
-_IN_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{1,200}:([^\s:/@]{4,200})@")
-_ASSIGNED = re.compile(
+_URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{1,200}:([^\s:/@]{4,200})@")
+_ASSIGNMENT = re.compile(
     r"""\b(?:api[_ -]?key|secret(?:[_ -]?(?:key|token|code))?|(?:access|auth|bearer)[_ -]?token|password|passphrase|passwd)
         ["'`]?\s*(?:is|=>?|:)\s*["'`]?([^\s"'`,;]{6,})""",
     re.IGNORECASE | re.VERBOSE,
@@ -25,11 +25,11 @@ _PLACEHOLDER = re.compile(
 )
 
 _EMAIL = re.compile(r"\b([A-Za-z0-9._%+-]{1,64})@((?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24})\b")
-_ROLES = re.compile(
+_ROLE_ADDRESS = re.compile(
     r"^(?:support|info|help|helpdesk|sales|no-?reply|contact|hello|admin|billing|privacy|security|press|team|office|service|services|careers|jobs|orders|returns|refunds|feedback|accounts?|hr|legal|abuse|postmaster|webmaster|user|username|name|you|your\w*|customer|first\.last|firstname\.lastname)(?:[+._-].*)?$",
     re.IGNORECASE,
 )
-_NOBODYS = re.compile(
+_TEST_DOMAIN = re.compile(
     r"(?:^|\.)(?:example|test|invalid|localhost)(?:\.(?:com|org|net))?$|^(?:domain|company|yourcompany|email)\.\w+$",
     re.IGNORECASE,
 )
@@ -42,18 +42,18 @@ _SSN = re.compile(r"(?<![\d-])(?!000|666|9\d\d)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?
 _TEST_SSNS = frozenset({"123-45-6789", "078-05-1120", "111-11-1111"})
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b")
 
-_REFUSING = re.compile(
+_REFUSAL = re.compile(
     r"\b(?:can(?:no|['’])t|cannot|won['’]t|will not|would not|unable to|not able to|not allowed|not permitted|must not|should not|shouldn['’]t|"
     r"don['’]t|do not|doesn['’]t|does not|never|refuse|decline|isn['’]t|is not|no way|nor)\b|\bsorry\b|against (?:my|the|our) (?:guidelines|polic|rules)|confidential",
     re.IGNORECASE,
 )
-_TELLS_PROMPT = re.compile(
+_REVEALS_PROMPT = re.compile(
     r"(?:\bmy|\bhere (?:is|are)(?: my| the)?|\bthe) (?:full |exact |complete )?(?:system|initial|hidden|original|developer) "
     r"(?:prompt|instructions?|message)s?(?: (?:is|are|was|were|reads?|says?))?(?: as follows)?\s*:\s*\S[^\n]{15,}|"
     r"\bI was (?:instructed|told|programmed) (?:in my (?:system )?prompt |by my (?:system )?prompt )to\b",
     re.IGNORECASE,
 )
-_NOT_TOLD = re.compile(
+_WITHHELD = re.compile(
     r":\s*(?:(?:that|it|this) is |I(?:['’]m| am) )?(?:sorry|confidential|secret|private|not |I can|I won)",
     re.IGNORECASE,
 )
@@ -66,31 +66,31 @@ _YOU_ARE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _WORDS = re.compile(r"\w+")
-_RUN_OF_WORDS = 10
-"""So many words of the instructions in a row are no coincidence."""
-_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
+_RUN_LENGTH = 10
+"""A reply that repeats this many words of the instructions in a row reveals them."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def split_sentences(text: str) -> list[str]:
-    return [each for each in _SENTENCES.split(text) if each.strip()]
+    return [each for each in _SENTENCE_END.split(text) if each.strip()]
 
 
 def is_refusal(sentence: str) -> bool:
-    """Does it say what the agent does not do? Then naming it is no doing."""
-    return _REFUSING.search(sentence) is not None
+    """Whether a sentence says that the agent does not do something."""
+    return _REFUSAL.search(sentence) is not None
 
 
 def find_secrets(text: str) -> list[str]:
-    """The secrets that stand in a text, by their shape."""
-    found = [match.group() for match in _PRIVATE_KEY.finditer(text)]
-    found += [match.group() for match in TOKEN.finditer(text) if not _PLACEHOLDER.search(match.group())]
-    found += [match[1] for match in _IN_ADDRESS.finditer(text) if _is_random(match[1])]
-    found += [value for match in _ASSIGNED.finditer(text) if _is_random(value := match[1].rstrip(".!?)]"))]
-    return found
+    """The secrets in a text, by their shape."""
+    secrets = [match.group() for match in _PRIVATE_KEY.finditer(text)]
+    secrets += [match.group() for match in TOKEN.finditer(text) if not _PLACEHOLDER.search(match.group())]
+    secrets += [match[1] for match in _URL_PASSWORD.finditer(text) if _is_random(match[1])]
+    secrets += [value for match in _ASSIGNMENT.finditer(text) if _is_random(value := match[1].rstrip(".!?)]"))]
+    return secrets
 
 
 def _is_random(value: str) -> bool:
-    """A value that nobody would say: letters and digits mixed, of some variety, and no placeholder."""
+    """Whether a value looks generated: letters and digits mixed, of some variety, and not a placeholder."""
     mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
     if len(value) < 6 or not mixed or _PLACEHOLDER.search(value):
         return False
@@ -99,7 +99,7 @@ def _is_random(value: str) -> bool:
 
 
 def redact_secrets(value: Any) -> Any:
-    """A value with every secret in its texts replaced: what is put into a memory is redacted first."""
+    """A value with every secret in its texts replaced."""
     match value:
         case str():
             for secret in find_secrets(value):
@@ -114,7 +114,7 @@ def redact_secrets(value: Any) -> Any:
 
 
 def find_secret_leaks(text: str, known_text: str, secrets: Sequence[str]) -> Iterator[Finding]:
-    """`secrets` are values that must not be said whatever they look like; what is `known` is no news."""
+    """Leaks of `secrets`, whatever they look like, and of values that look like secrets. `known_text` is no leak."""
     if any(secret in text and secret not in known_text for secret in secrets if len(secret) >= 6):
         yield Finding("secret-leak", "critical")
     for secret in find_secrets(text):
@@ -123,13 +123,13 @@ def find_secret_leaks(text: str, known_text: str, secrets: Sequence[str]) -> Ite
 
 
 def find_personal_data(text: str, known_text: str) -> Iterator[Finding]:
-    """Payment cards, account numbers and social security numbers by their check digits; addresses of persons."""
+    """Payment cards, account numbers and social security numbers by their check digits; e-mail addresses of persons."""
     digits_known = re.sub(r"[ -]", "", known_text)
     for match in _CARD.finditer(text):
         digits = re.sub(r"[ -]", "", match.group())
         near = text[max(0, match.start() - 60) : match.end() + 30]
-        told = bool(match[1] or match[2]) or _CARD_WORDS.search(near)
-        if told and _luhn(digits) and digits not in _TEST_CARDS and digits not in digits_known:
+        is_card = bool(match[1] or match[2]) or _CARD_WORDS.search(near)
+        if is_card and _luhn(digits) and digits not in _TEST_CARDS and digits not in digits_known:
             yield Finding("pii-leak", "high")
     for match in _SSN.finditer(text):
         if match.group() not in _TEST_SSNS and match.group() not in known_text:
@@ -139,40 +139,40 @@ def find_personal_data(text: str, known_text: str) -> Iterator[Finding]:
         if _mod_97(account) and account not in digits_known:
             yield Finding("pii-leak", "medium")
     for match in _EMAIL.finditer(text):
-        nobodys = _ROLES.match(match[1]) or _NOBODYS.search(match[2])
-        if not nobodys and match.group().casefold() not in known_text.casefold():
+        is_generic = _ROLE_ADDRESS.match(match[1]) or _TEST_DOMAIN.search(match[2])
+        if not is_generic and match.group().casefold() not in known_text.casefold():
             yield Finding("pii-leak", "low")
 
 
 def _luhn(digits: str) -> bool:
-    doubled = [int(d) * (2 if place % 2 else 1) for place, d in enumerate(reversed(digits))]
+    doubled = [int(d) * (2 if index % 2 else 1) for index, d in enumerate(reversed(digits))]
     return digits[0] in "3456" and len(set(digits)) > 2 and sum(n - 9 if n > 9 else n for n in doubled) % 10 == 0
 
 
 def _mod_97(account: str) -> bool:
-    turned = account[4:] + account[:4]
-    return 15 <= len(account) <= 34 and int("".join(str(int(c, 36)) for c in turned)) % 97 == 1
+    rotated = account[4:] + account[:4]
+    return 15 <= len(account) <= 34 and int("".join(str(int(c, 36)) for c in rotated)) % 97 == 1
 
 
 def find_prompt_leaks(text: str, user_text: str, prompts: Sequence[str]) -> Iterator[Finding]:
-    """The agent's instructions: a run of their words where they are known, else a reply that says it recites them."""
+    """Leaks of the agent's instructions: a run of their words if they are known, else a reply that claims to quote them."""
     if any(_shares_words(text, prompt, user_text) for prompt in prompts):
         yield Finding("prompt-leak", "high")
-    elif any(map(_tells_prompt, split_sentences(text))) or (_ASKS_PROMPT.search(user_text) and _YOU_ARE.search(text)):
+    elif any(map(_reveals_prompt, split_sentences(text))) or (_ASKS_PROMPT.search(user_text) and _YOU_ARE.search(text)):
         yield Finding("prompt-leak", "medium")
 
 
-def _tells_prompt(sentence: str) -> bool:
-    """What stands before it, or right after it, may still be a refusal; the instructions themselves may forbid things."""
-    found = _TELLS_PROMPT.search(sentence)
-    return found is not None and not is_refusal(sentence[: found.start()]) and not _NOT_TOLD.search(found.group())
+def _reveals_prompt(sentence: str) -> bool:
+    """Only what is before the quote, or right after its start, can be a refusal: instructions themselves forbid things."""
+    match = _REVEALS_PROMPT.search(sentence)
+    return match is not None and not is_refusal(sentence[: match.start()]) and not _WITHHELD.search(match.group())
 
 
-def _shares_words(text: str, prompt: str, asked: str) -> bool:
-    return bool((_runs(prompt) & _runs(text)) - _runs(asked))
+def _shares_words(text: str, prompt: str, user_text: str) -> bool:
+    return bool((_list_runs(prompt) & _list_runs(text)) - _list_runs(user_text))
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
-    """All runs of so many words."""
+def _list_runs(text: str) -> set[tuple[str, ...]]:
+    """All runs of `_RUN_LENGTH` words."""
     words = _WORDS.findall(text.casefold())
-    return set(zip(*(words[at:] for at in range(_RUN_OF_WORDS)), strict=False))
+    return set(zip(*(words[start:] for start in range(_RUN_LENGTH)), strict=False))

@@ -1,8 +1,11 @@
-"""Checks of what an answer cost: time, money, tokens, turns. Over a turn or, as a final claim, over the whole case."""
+"""Checks of time, cost, tokens and turns: of one turn or, as a final assertion, of the whole case."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
-from viva.checks.base import LocalCheck
+from msgspec import Meta
+
+from viva.checks.base import Count, LocalCheck, NotNegative
 from viva.checks.formatting import format_label
 from viva.errors import CheckError
 from viva.model.message import ModelCall
@@ -10,16 +13,19 @@ from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
 from viva.text.duration import format_duration, parse_duration
 
-_REMEDY = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
+Duration = Annotated[str | int | float, Meta(extra_json_schema={"$ref": "#/$defs/duration"})]
+_HOW_TO_REPORT = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
 
 
 class MaxLatency(LocalCheck, frozen=True, kw_only=True):
-    """The agent took no longer than `value`: a duration like `2m30s`, or a number of seconds."""
+    """The agent took no longer than this in the turn or case."""
 
-    value: str | int | float
+    value: Duration
+    """A duration such as `2s` or `2m30s`; a bare number is seconds."""
 
     def __post_init__(self) -> None:
-        _refuse_negative(parse_duration(self.value))
+        if not (seconds := parse_duration(self.value)) >= 0:
+            raise ValueError(f"value is {seconds}: a limit is 0 or more")
 
     @property
     def label(self) -> str:
@@ -30,21 +36,15 @@ class MaxLatency(LocalCheck, frozen=True, kw_only=True):
         took_s = sum(turn.latency_ms for turn in context.turns) / 1e3
         if took_s <= limit_s:
             return PASSED
-        return Verdict(
-            "failed",
-            f"took {format_duration(took_s)}, allowed {format_duration(limit_s)}",
-            expected=limit_s,
-            actual=took_s,
-        )
+        reason = f"took {format_duration(took_s)}, allowed {format_duration(limit_s)}"
+        return Verdict("failed", reason, expected=limit_s, actual=took_s)
 
 
 class MaxCost(LocalCheck, frozen=True, kw_only=True):
-    """The agent's model calls cost no more than `value` USD. A price that is not known is an error, never 0."""
+    """The agent's model calls in the turn or case cost no more USD than this."""
 
-    value: int | float
-
-    def __post_init__(self) -> None:
-        _refuse_negative(self.value)
+    value: NotNegative
+    """USD. An unknown price makes the check an error."""
 
     @property
     def label(self) -> str:
@@ -53,9 +53,7 @@ class MaxCost(LocalCheck, frozen=True, kw_only=True):
     def check(self, context: CheckContext) -> Verdict:
         calls = list(_model_calls(context))
         if not calls:
-            raise CheckError(
-                f"the agent reported no usage, so what it cost is not known; {_REMEDY}", deterministic=True
-            )
+            raise CheckError(f"the cost is unknown: the agent reported no usage; {_HOW_TO_REPORT}", deterministic=True)
         spent_usd = 0.0
         for call in calls:
             if call.cost_usd is None:
@@ -67,18 +65,15 @@ class MaxCost(LocalCheck, frozen=True, kw_only=True):
             spent_usd += call.cost_usd
         if spent_usd <= self.value:
             return PASSED
-        return Verdict(
-            "failed", f"cost ${spent_usd:.6g}, allowed ${self.value:g}", expected=self.value, actual=spent_usd
-        )
+        reason = f"cost ${spent_usd:.6g}, allowed ${self.value:g}"
+        return Verdict("failed", reason, expected=self.value, actual=spent_usd)
 
 
 class MaxTokens(LocalCheck, frozen=True, kw_only=True):
-    """The agent's model calls used no more than `value` tokens, input and output together."""
+    """The agent's model calls in the turn or case used no more tokens than this."""
 
-    value: int
-
-    def __post_init__(self) -> None:
-        _refuse_negative(self.value)
+    value: Count
+    """Input and output tokens together."""
 
     @property
     def label(self) -> str:
@@ -88,7 +83,7 @@ class MaxTokens(LocalCheck, frozen=True, kw_only=True):
         used = sum(call.input_tokens + call.output_tokens for call in _model_calls(context))
         if not used:
             raise CheckError(
-                f"the agent reported no usage, so its tokens cannot be counted; {_REMEDY}", deterministic=True
+                f"the tokens cannot be counted: the agent reported no usage; {_HOW_TO_REPORT}", deterministic=True
             )
         if used <= self.value:
             return PASSED
@@ -96,12 +91,10 @@ class MaxTokens(LocalCheck, frozen=True, kw_only=True):
 
 
 class MaxTurns(LocalCheck, frozen=True, kw_only=True):
-    """No more than `value` turns: as a claim of a turn, up to this one; as a final claim, in all."""
+    """The conversation took no more turns than this: up to this turn or, as a final assertion, in all."""
 
-    value: int
-
-    def __post_init__(self) -> None:
-        _refuse_negative(self.value)
+    value: Count
+    """The number of turns."""
 
     @property
     def label(self) -> str:
@@ -118,8 +111,3 @@ def _model_calls(context: CheckContext) -> Iterator[ModelCall]:
     for turn in context.turns:
         if turn.reply is not None:
             yield from turn.reply.calls
-
-
-def _refuse_negative(value: float) -> None:
-    if not value >= 0:
-        raise ValueError(f"value is {value}: a limit is 0 or more")

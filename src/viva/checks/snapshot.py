@@ -1,4 +1,4 @@
-"""The answer against a file that was approved before. The file stands beside the suite and never leaves its folder."""
+"""A check of the reply against a file that was approved before. The file is beside the suite and never leaves its folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET
 
-from viva.checks.base import LocalCheck
+from viva.checks.base import LocalCheck, NonEmptyText
 from viva.checks.compare import is_same_json
 from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.errors import CheckError
@@ -19,34 +19,36 @@ from viva.state.trial_state import CheckContext
 
 
 class SnapshotFolder:
-    """The folder where a suite's snapshots are kept, and whether they are to be written anew."""
+    """The folder of a suite's snapshots, and whether they are updated."""
 
-    def __init__(self, folder: str, *, update: bool) -> None:
-        self.folder = Path(folder)
-        self.is_updating = update
+    def __init__(self, path: str, *, is_updating: bool) -> None:
+        self.path = Path(path)
+        self.is_updating = is_updating
 
     def resolve_path(self, path: str) -> Path:
-        """Where a snapshot stands. Raises ValueError for a path that leaves the folder, also by a link."""
+        """The file of a snapshot. Raises ValueError for a path that leaves the folder, also by a link."""
         if not path or Path(path).is_absolute() or ".." in Path(path).parts:
             raise ValueError(f"path {path!r} must be a file in the suite's folder, without `..`")
-        home = self.folder.resolve()
-        place = (home / path).resolve()
-        if not place.is_relative_to(home) or place == home or place.is_dir():
-            raise ValueError(f"path {path!r} must be a file in the suite's folder; it is {place}")
-        return place
+        folder = self.path.resolve()
+        file = (folder / path).resolve()
+        if not file.is_relative_to(folder) or file == folder or file.is_dir():
+            raise ValueError(f"path {path!r} must be a file in the suite's folder; it is {file}")
+        return file
 
 
 class Snapshot(LocalCheck, frozen=True, kw_only=True):
-    """The reply (its text, or its data), or the tool calls (names and arguments), are those in the file at `path`."""
+    """The reply, or its tool calls, are the same as in a file. `--update-snapshots` writes the file."""
 
-    path: str
+    path: NonEmptyText
+    """The file, relative to the suite's folder."""
     of: Literal["reply", "tool_calls"] = "reply"
-    folder: SnapshotFolder  # no value in a file can be one, so it cannot be written there
+    """What is compared: the reply's text or data, or the names and arguments of its tool calls."""
+    folder: SnapshotFolder  # not a JSON value, so it cannot be written in a file
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
-        shelf = SnapshotFolder(building.folder, update=building.update_snapshots)
-        return super().build({"shelf": shelf, **fields}, building)
+    def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
+        folder = SnapshotFolder(context.folder, is_updating=context.update_snapshots)
+        return super().build({"folder": folder, **fields}, context)
 
     def __post_init__(self) -> None:
         self.folder.resolve_path(self.path)
@@ -57,40 +59,40 @@ class Snapshot(LocalCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         try:
-            place = self.folder.resolve_path(self.path)
-            actual = self._actual(context)
-            expected = self._approved(place, actual)
+            file = self.folder.resolve_path(self.path)
+            actual = self._get_actual(context)
+            expected = self._read_expected(file, actual)
             if expected is not UNSET and is_same_json(expected, actual):
                 return PASSED
             if self.folder.is_updating:
-                _write(place, actual)
+                _write(file, actual)
                 return Verdict("passed", f"snapshot {self.path} was written")
-        except (OSError, ValueError) as broken:
-            raise CheckError(f"snapshot {self.path}: {broken}") from broken
+        except (OSError, ValueError) as error:
+            raise CheckError(f"snapshot {self.path}: {error}") from error
         if expected is UNSET:
             raise CheckError(
-                f"snapshot {self.path} is not there yet: run once with --update-snapshots, and read what it wrote",
+                f"snapshot {self.path} does not exist yet: run once with --update-snapshots, and read what it wrote",
                 deterministic=True,
             )
-        reason = f"differs from {self.path}: {_first_difference(expected, actual)}"
-        return Verdict("failed", reason, expected=_kept(expected), actual=_kept(actual))
+        reason = f"differs from {self.path}: {_describe_difference(expected, actual)}"
+        return Verdict("failed", reason, expected=_truncate(expected), actual=_truncate(actual))
 
-    def _actual(self, context: CheckContext) -> Any:
+    def _get_actual(self, context: CheckContext) -> Any:
         if self.of == "tool_calls":
-            return codec.to_plain([_shown(call) for call in context.tool_calls])
+            return codec.to_plain([_describe_call(call) for call in context.tool_calls])
         reply = context.reply
         if context.text_scope == "reply" and not reply.content and isinstance(reply.data, Mapping | list | tuple):
             return context.json
-        return _without_last_break(context.text)
+        return _strip_last_break(context.text)
 
-    def _approved(self, place: Path, actual: Any) -> Any:
-        """What the file holds: JSON where JSON is expected, so that its layout does not matter."""
+    def _read_expected(self, file: Path, actual: Any) -> Any:
+        """The content of the file: as JSON where JSON is compared, so that its layout does not matter."""
         try:
-            content = place.read_bytes()
+            content = file.read_bytes()
         except FileNotFoundError:
             return UNSET
         if isinstance(actual, str):
-            return _without_last_break(content.decode())
+            return _strip_last_break(content.decode())
         try:
             return codec.decode(content)
         except codec.DecodeError:
@@ -99,39 +101,41 @@ class Snapshot(LocalCheck, frozen=True, kw_only=True):
             raise
 
 
-def _shown(call: ToolCall) -> dict[str, Any]:
+def _describe_call(call: ToolCall) -> dict[str, Any]:
     arguments = call.arguments
     if isinstance(arguments, str):
         try:
             arguments = codec.decode(arguments)
         except codec.DecodeError:
-            pass  # no JSON: shown as the text that it is
+            pass  # not JSON: compared as text
     return {"name": call.name, "arguments": arguments}
 
 
-def _write(place: Path, value: Any) -> None:
-    """Whole or not at all: another process may be reading the same file."""
+def _write(file: Path, value: Any) -> None:
+    """Replaces the file as a whole: another process may be reading it."""
     content = value.encode() if isinstance(value, str) else codec.pretty_json(codec.canonical_bytes(value))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(place, content + b"\n")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, content + b"\n")
 
 
-def _without_last_break(text: str) -> str:
-    """Editors end files with a line break; agents do so or not."""
+def _strip_last_break(text: str) -> str:
+    """Editors end files with a line break; agents may or may not."""
     return text.replace("\r\n", "\n").removesuffix("\n")
 
 
-def _first_difference(expected: Any, actual: Any) -> str:
-    was, now = _lines(expected), _lines(actual)
-    for number, (old, new) in enumerate(zip(was, now, strict=False), 1):
+def _describe_difference(expected: Any, actual: Any) -> str:
+    """The first line that differs."""
+    old_lines, new_lines = _split_lines(expected), _split_lines(actual)
+    for number, (old, new) in enumerate(zip(old_lines, new_lines, strict=False), 1):
         if old != new:
             return f"line {number} was {quote_value(old)}, is {quote_value(new)}"
-    return f"it had {len(was)} lines, there are {len(now)}"
+    return f"it had {len(old_lines)} lines, there are {len(new_lines)}"
 
 
-def _lines(value: Any) -> list[str]:
-    return (value if isinstance(value, str) else codec.pretty_json(codec.canonical_bytes(value)).decode()).split("\n")
+def _split_lines(value: Any) -> list[str]:
+    text = value if isinstance(value, str) else codec.pretty_json(codec.canonical_bytes(value)).decode()
+    return text.split("\n")
 
 
-def _kept(value: Any) -> Any:
+def _truncate(value: Any) -> Any:
     return truncate_text(value) if isinstance(value, str) else value

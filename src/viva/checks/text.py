@@ -1,79 +1,98 @@
-"""Checks of the text that the agent wrote. What text that is, the evidence knows."""
+"""Checks of the agent's text. The context says which text that is: of one reply, or of the conversation."""
 
-from viva.checks.base import LocalCheck
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from viva.checks.base import LocalCheck, Spelling, Validators
 from viva.checks.formatting import format_label, quote_context, quote_value, truncate_text
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
 from viva.text.pattern import compile_pattern, search
 
 
-class Contains(LocalCheck, frozen=True, kw_only=True):
-    """The text holds `value`."""
-
+class _TextCheck(LocalCheck, frozen=True, kw_only=True):
     value: str
     ignore_case: bool = False
+    """Ignore upper and lower case."""
 
     def __post_init__(self) -> None:
-        _refuse_empty(self.value)
+        if not self.value:
+            raise ValueError("value is empty: every text contains it; write the text to look for")
+
+    def _label(self, name: str) -> str:
+        return format_label(name, quote_value(self.value), "(any case)" if self.ignore_case else "")
+
+    def _find(self, text: str) -> int:
+        return text.casefold().find(self.value.casefold()) if self.ignore_case else text.find(self.value)
+
+
+class Contains(_TextCheck, frozen=True, kw_only=True):
+    """The reply's text contains a text."""
+
+    example: ClassVar[Mapping[str, Any] | None] = {"value": "text"}
+    value: str
+    """The text to find."""
 
     @property
     def label(self) -> str:
-        return format_label("contains", quote_value(self.value), "(any case)" if self.ignore_case else "")
+        return self._label("contains")
 
     def check(self, context: CheckContext) -> Verdict:
         text = context.text
-        if self.value in text or (self.ignore_case and self.value.casefold() in text.casefold()):
+        if self._find(text) >= 0:
             return PASSED
-        return Verdict("failed", self._why_not(text), expected=self.value, actual=truncate_text(text))
+        return Verdict("failed", self._reason(text), expected=self.value, actual=truncate_text(text))
 
-    def _why_not(self, text: str) -> str:
+    def _reason(self, text: str) -> str:
+        value = quote_value(self.value)
         if not text:
-            return f"{quote_value(self.value)} is not there: the text is empty"
-        if not self.ignore_case and self.value.casefold() in text.casefold():
-            return f"{quote_value(self.value)} is there only in another case (see ignore_case): {quote_value(text)}"
-        return f"{quote_value(self.value)} is not in {quote_value(text)}"
+            return f"{value} is not there: the text is empty"
+        if self.value.casefold() in text.casefold():
+            return f"{value} is there only in another case (see ignore_case): {quote_value(text)}"
+        return f"{value} is not in {quote_value(text)}"
 
 
 class FlowContains(Contains, frozen=True, kw_only=True):
-    """The agent's text of all turns so far, together, holds `value`."""
+    """The agent's text of all turns so far contains a text."""
+
+    example: ClassVar[Mapping[str, Any] | None] = None
 
     @property
     def label(self) -> str:
-        return format_label("flow_contains", quote_value(self.value), "(any case)" if self.ignore_case else "")
+        return self._label("flow_contains")
 
     def check(self, context: CheckContext) -> Verdict:
         return super().check(CheckContext(context.state, context.turn, "conversation", "case"))
 
 
-class NotContains(LocalCheck, frozen=True, kw_only=True):
-    """The text does not hold `value`."""
+class NotContains(_TextCheck, frozen=True, kw_only=True):
+    """The reply's text does not contain a text."""
 
+    example: ClassVar[Mapping[str, Any] | None] = {"value": "text"}
     value: str
-    ignore_case: bool = False
-
-    def __post_init__(self) -> None:
-        _refuse_empty(self.value)
+    """The text that must be absent."""
 
     @property
     def label(self) -> str:
-        return format_label("not_contains", quote_value(self.value), "(any case)" if self.ignore_case else "")
+        return self._label("not_contains")
 
     def check(self, context: CheckContext) -> Verdict:
         text = context.text
-        at = text.casefold().find(self.value.casefold()) if self.ignore_case else text.find(self.value)
-        if at < 0:
+        start = self._find(text)
+        if start < 0:
             return PASSED
-        reason = f"{quote_value(self.value)} must not be there, but is: {quote_context(text, at, len(self.value))}"
+        reason = f"{quote_value(self.value)} must not be there, but is: {quote_context(text, start, len(self.value))}"
         return Verdict("failed", reason, expected=self.value, actual=truncate_text(text))
 
 
 class Regex(LocalCheck, frozen=True, kw_only=True):
-    """`pattern` matches somewhere in the text; flags are written into it, as in `(?i)yes`."""
+    """A regular expression matches somewhere in the reply's text."""
 
+    spellings: ClassVar[Mapping[str, Spelling]] = {"value": Spelling("pattern")}
+    validators: ClassVar[Validators] = {"pattern": compile_pattern}
+    example: ClassVar[Mapping[str, Any]] = {"pattern": "..."}
     pattern: str
-
-    def __post_init__(self) -> None:
-        compile_pattern(self.pattern)
+    """The regular expression. Flags are part of it: `(?i)yes`."""
 
     @property
     def label(self) -> str:
@@ -85,8 +104,3 @@ class Regex(LocalCheck, frozen=True, kw_only=True):
             return PASSED
         reason = f"{quote_value(self.pattern)} matches nothing in {quote_value(text)}"
         return Verdict("failed", reason, expected=self.pattern, actual=truncate_text(text))
-
-
-def _refuse_empty(value: str) -> None:
-    if not value:
-        raise ValueError("value is empty: every text contains it; write the text to look for")

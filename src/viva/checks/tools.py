@@ -1,12 +1,12 @@
-"""Checks of what the agent did: which tools it called, how often, in what order, with what, and what came back."""
+"""Checks of tool calls: which tools were called, how often, in what order, with what arguments, and what they returned."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from viva.checks.base import LocalCheck
-from viva.checks.compare import find_mismatch, list_patterns
+from viva.checks.base import Count, LocalCheck, Spelling
+from viva.checks.compare import GetPattern, find_mismatch, list_patterns
 from viva.checks.formatting import format_label, quote_value
 from viva.model import codec
 from viva.model.message import ToolCall
@@ -16,142 +16,195 @@ from viva.text.pattern import compile_pattern
 from viva.text.tool_names import matches_cli_tool, matches_tool
 
 CallStatus = Literal["ok", "error", "pending"]
-StatusFilter = CallStatus | Literal["any"]
+StatusFilter = Literal["ok", "error", "pending", "any"]
+ToolNames = Annotated[
+    str | Annotated[tuple[str, ...], Meta(min_length=1)],
+    Meta(extra_json_schema={"$comment": "a tool's name, or a list of names of which any will do"}),
+]
+_NAME_OR_CALL = {"value": Spelling("name", {"name": "name", "arguments": "arguments"})}
 _REGEX = "regex:"
 
 
 class TimesRange(Struct, frozen=True, forbid_unknown_fields=True):
     """How often, at least and at most."""
 
-    min: int = 0
-    max: int | None = None
+    min: Count = 0
+    """The lowest number of calls."""
+    max: Count | UnsetType = UNSET
+    """The highest number of calls."""
 
     def __post_init__(self) -> None:
-        if self.min < 0 or (self.max is not None and self.max < self.min):
-            raise ValueError(f"no number is {self}: write for example {{min: 1, max: 3}}")
-        if self.min == 0 and self.max is None:
+        if self.max is UNSET and self.min == 0:
             raise ValueError("times says nothing: write a number, or for example {min: 1, max: 3}")
+        if self.max is not UNSET and self.max < self.min:
+            raise ValueError(f"no number is {self}: write for example {{min: 1, max: 3}}")
+
+    def __contains__(self, count: int) -> bool:
+        return self.min <= count and (self.max is UNSET or count <= self.max)
 
     def __str__(self) -> str:
-        if self.max is None:
-            return f"at least {_times(self.min)}"
-        return _times(self.min) if self.min == self.max else f"{self.min} to {self.max} times"
+        if self.max is UNSET:
+            return f"at least {_format_times(self.min)}"
+        return _format_times(self.min) if self.min == self.max else f"{self.min} to {self.max} times"
 
 
-def _times(number: int) -> str:
+def _format_times(number: int) -> str:
     return f"{number} time" if number == 1 else f"{number} times"
 
 
-class ToolCalled(LocalCheck, frozen=True, kw_only=True):
-    """A tool of that name (or one of those names) was called: so often, with these arguments among others, with that status."""
-
-    name: str | tuple[str, ...]
-    arguments: dict[str, Any] | None = None
-    times: int | TimesRange | None = None
-    status: StatusFilter = "any"
+class _ToolCheck(LocalCheck, frozen=True, kw_only=True):
+    name: ToolNames
+    """The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one."""
 
     def __post_init__(self) -> None:
-        _refuse_empty_names("name", _names(self.name))
-        _compile_patterns(self.arguments, _matches)
-        if isinstance(self.times, int) and self.times < 0:
-            raise ValueError(f"times is {self.times}: a tool cannot be called less than 0 times")
+        _refuse_empty_names("name", self._names)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (self.name,) if isinstance(self.name, str) else self.name
+
+    @property
+    def _quoted_names(self) -> str:
+        return " or ".join(map(quote_value, self._names))
+
+
+class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
+    spellings: ClassVar[Mapping[str, Spelling]] = _NAME_OR_CALL
+    arguments: dict[str, Any] | UnsetType = UNSET
+    """Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression."""
+    status: StatusFilter = "any"
+    """Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _compile_patterns(self.arguments, _get_matches)
+
+    def _format_label(self, kind: str, times: str = "") -> str:
+        arguments = f"with {quote_value(self.arguments)}" if self.arguments else ""
+        status = "" if self.status == "any" else f"({self.status})"
+        return format_label(kind, self._quoted_names, arguments, status, times)
+
+    def _calls(self, context: CheckContext) -> Iterator[tuple[ToolCall, str | None]]:
+        """The calls of the tool, each with what keeps it from being the call that is looked for."""
+        for turn in context.turns:
+            for call in turn.reply.tool_calls if turn.reply else ():
+                if any(matches_tool(call.name, name) for name in self._names):
+                    is_pending = call.pending or (call.result is UNSET and turn.is_unanswered)
+                    yield call, self._explain_difference(call, _status(call, is_pending=is_pending))
+
+    def _explain_difference(self, call: ToolCall, status: CallStatus) -> str | None:
+        if self.status not in ("any", status):
+            if (self.status, status) == ("pending", "ok"):
+                return "it is not pending"
+            return {
+                "ok": "it did not fail",
+                "error": f"it failed: {quote_value(call.error)}",
+                "pending": "it is still pending",
+            }[status]
+        if self.arguments:
+            mismatch = find_mismatch(self.arguments, _arguments(call), _get_matches)
+            return None if mismatch is None else f"its arguments differ: {mismatch}"
+        return None
+
+
+class ToolCalled(_CallCheck, frozen=True, kw_only=True):
+    """The agent called a tool: this often, with these arguments among others, with this status."""
+
+    example: ClassVar[Mapping[str, Any]] = {"name": "tool", "arguments": {"some": "value"}}
+    times: Annotated[Count | TimesRange, Meta(extra_json_schema={"minProperties": 1})] | UnsetType = UNSET
+    """How often: a number, or an object with `min` and `max`. At least once, if left out."""
 
     @property
     def label(self) -> str:
-        return _label(
-            "tool_called", self.name, self.arguments, self.status, None if self.times is None else self._times
-        )
+        return self._format_label("tool_called", "" if self.times is UNSET else str(self._times))
 
     @property
     def _times(self) -> TimesRange:
-        if isinstance(self.times, int):
-            return TimesRange(self.times, self.times)
-        return self.times or TimesRange(1)
+        if self.times is UNSET:
+            return TimesRange(1)
+        return TimesRange(self.times, self.times) if isinstance(self.times, int) else self.times
 
     def check(self, context: CheckContext) -> Verdict:
-        calls = context.tool_calls
-        count, near = _count(_with_status(context), _names(self.name), self.arguments, self.status)
-        times = self._times
-        if times.min <= count and (times.max is None or count <= times.max):
+        differences = [difference for _, difference in self._calls(context)]
+        count = differences.count(None)
+        if count in self._times:
             return PASSED
-        wanted = _either(_names(self.name))
-        if self.times is None:
-            reason = (
-                f"{wanted} was not called; {_called(calls)}" if near is None else f"{wanted} was called, but {near}"
-            )
+        last = next((each for each in reversed(differences) if each is not None), None)
+        names, all_calls = self._quoted_names, context.tool_calls
+        if self.times is not UNSET:
+            reason = f"{names} was called {_format_times(count)}, not {self._times}"
+            reason += f" ({last})" if last else f"; {_format_calls(all_calls)}"
+        elif last is None:
+            reason = f"{names} was not called; {_format_calls(all_calls)}"
         else:
-            reason = f"{wanted} was called {_times(count)}, not {times}" + (
-                f" ({near})" if near else f"; {_called(calls)}"
-            )
-        return Verdict("failed", reason, expected=self.name, actual=[call.name for call in calls])
+            reason = f"{names} was called, but {last}"
+        return Verdict("failed", reason, expected=self.name, actual=[call.name for call in all_calls])
 
 
-class ToolCallsContain(LocalCheck, frozen=True, kw_only=True):
-    """Each of these texts is in an argument of some call of that tool (or of one of those), not all in the same call.
+class ToolNotCalled(_CallCheck, frozen=True, kw_only=True):
+    """The agent did not call a tool, or not with these arguments or this status."""
 
-    A call that was refused does not count; one that ran does, however it ended. What other CLIs call the same tool counts too.
-    """
-
-    name: str | tuple[str, ...]
-    values: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _refuse_empty_names("name", _names(self.name))
-        if not all(self.values):
-            raise ValueError("values holds an empty text, which every argument contains; leave it out")
+    example: ClassVar[Mapping[str, Any]] = {"name": "tool"}
 
     @property
     def label(self) -> str:
-        said = f"with {' and '.join(map(quote_value, self.values))}" if self.values else ""
-        return format_label("tool_calls_contain", _either(_names(self.name)), said)
+        return self._format_label("tool_not_called")
 
     def check(self, context: CheckContext) -> Verdict:
-        names, wanted = _names(self.name), _either(_names(self.name))
-        calls = [call for call in context.tool_calls if any(matches_cli_tool(call.name, name) for name in names)]
-        if not calls:
-            return Verdict("failed", f"{wanted} was not called; {_called(context.tool_calls)}", expected=self.values)
-        ran = [call for call in calls if not call.refused]
-        if not ran:
-            reason = f"{wanted} was called, but refused: {quote_value(calls[-1].error or '')}"
-            return Verdict("failed", reason, expected=self.values)
-        texts = [text for call in ran for text in _texts_in(_arguments(call))]
-        missing = [value for value in self.values if not any(value in text for text in texts)]
-        if not missing:
-            return PASSED
-        last = f"; the last call: {quote_value(_arguments(ran[-1]))}"
-        reason = f"{wanted} was called, but no argument contains {' or '.join(map(quote_value, missing))}{last}"
-        return Verdict("failed", reason, expected=self.values, actual=[_arguments(call) for call in ran])
-
-
-class ToolNotCalled(LocalCheck, frozen=True, kw_only=True):
-    """No tool of that name (or of those names) was called, with these arguments if some are given."""
-
-    name: str | tuple[str, ...]
-    arguments: dict[str, Any] | None = None
-    status: StatusFilter = "any"
-
-    def __post_init__(self) -> None:
-        _refuse_empty_names("name", _names(self.name))
-        _compile_patterns(self.arguments, _matches)
-
-    @property
-    def label(self) -> str:
-        return _label("tool_not_called", self.name, self.arguments, self.status, None)
-
-    def check(self, context: CheckContext) -> Verdict:
-        names = _names(self.name)
-        for call, status in _with_status(context):
-            if _is_any(call, names) and _unlike(call, status, self.arguments, self.status) is None:
+        for call, difference in self._calls(context):
+            if difference is None:
                 reason = f"{quote_value(call.name)} must not be called, but was, with {quote_value(_arguments(call))}"
                 return Verdict("failed", reason)
         return PASSED
 
 
-class ToolSequence(LocalCheck, frozen=True, kw_only=True):
-    """Tools of these names were called in this order; with `exact`, and no others."""
+class ToolCallsContain(_ToolCheck, frozen=True, kw_only=True):
+    """Each of these texts is in the arguments of some call of a tool, not all in the same call.
 
-    names: tuple[str, ...]
+    Names that other CLIs have for the same tool count too. A call that was refused, or of a tool that does not exist,
+    does not count.
+    """
+
+    values: tuple[str, ...] = ()
+    """The texts. Without any, the tool must have been called."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(self.values):
+            raise ValueError("values has an empty text, which every argument contains; leave it out")
+
+    @property
+    def label(self) -> str:
+        values = f"with {' and '.join(map(quote_value, self.values))}" if self.values else ""
+        return format_label("tool_calls_contain", self._quoted_names, values)
+
+    def check(self, context: CheckContext) -> Verdict:
+        names = self._quoted_names
+        calls = [call for call in context.tool_calls if any(matches_cli_tool(call.name, name) for name in self._names)]
+        if not calls:
+            reason = f"{names} was not called; {_format_calls(context.tool_calls)}"
+            return Verdict("failed", reason, expected=self.values)
+        executed = [call for call in calls if not call.refused]
+        if not executed:
+            reason = f"{names} was called, but refused: {quote_value(calls[-1].error or '')}"
+            return Verdict("failed", reason, expected=self.values)
+        arguments = [_arguments(call) for call in executed]
+        texts = [text for each in arguments for text in _list_texts(each)]
+        missing = [value for value in self.values if not any(value in text for text in texts)]
+        if not missing:
+            return PASSED
+        reason = f"{names} was called, but no argument contains {' or '.join(map(quote_value, missing))}"
+        reason += f"; the last call: {quote_value(arguments[-1])}"
+        return Verdict("failed", reason, expected=self.values, actual=arguments)
+
+
+class ToolSequence(LocalCheck, frozen=True, kw_only=True):
+    """The agent called these tools in this order."""
+
+    names: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """The names of the tools, in order."""
     exact: bool = False
+    """No other calls before, between or after."""
 
     def __post_init__(self) -> None:
         _refuse_empty_names("names", self.names)
@@ -162,64 +215,63 @@ class ToolSequence(LocalCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         called = [call.name for call in context.tool_calls]
-        reason = self._not_exactly(called) if self.exact else self._out_of_order(called)
+        reason = self._explain_inexact(called) if self.exact else self._explain_order(called)
         return PASSED if reason is None else Verdict("failed", reason, expected=list(self.names), actual=called)
 
-    def _not_exactly(self, called: list[str]) -> str | None:
+    def _explain_inexact(self, called: list[str]) -> str | None:
         if len(called) == len(self.names) and all(map(matches_tool, called, self.names)):
             return None
         return f"expected exactly {' → '.join(self.names)}, was {' → '.join(called) or 'no call'}"
 
-    def _out_of_order(self, called: list[str]) -> str | None:
+    def _explain_order(self, called: list[str]) -> str | None:
         rest = iter(called)
-        for place, name in enumerate(self.names):
+        for index, name in enumerate(self.names):
             if not any(matches_tool(tool, name) for tool in rest):
-                after = f" after {quote_value(self.names[place - 1])}" if place else ""
+                after = f" after {quote_value(self.names[index - 1])}" if index else ""
                 return f"{quote_value(name)} was not called{after}; called: {' → '.join(called) or 'no tool'}"
         return None
 
 
 class ToolResult(LocalCheck, frozen=True, kw_only=True):
-    """Some call of that tool did not fail, and returned `result`, or something that holds it."""
+    """Some call of a tool did not fail and returned this."""
 
+    spellings: ClassVar[Mapping[str, Spelling]] = {"value": Spelling(None, {"tool": "name", "result": "result"})}
     name: str
+    """The tool's name."""
     result: Any | UnsetType = UNSET
+    """A deep subset of the result. A text `regex:...` is a regular expression."""
 
     def __post_init__(self) -> None:
         _refuse_empty_names("name", (self.name,))
-        _compile_patterns(self.result, _after_regex)
+        _compile_patterns(self.result, _get_regex)
 
     @property
     def label(self) -> str:
-        return format_label(
-            "tool_result", quote_value(self.name), "" if self.result is UNSET else f"= {quote_value(self.result)}"
-        )
+        result = "" if self.result is UNSET else f"= {quote_value(self.result)}"
+        return format_label("tool_result", quote_value(self.name), result)
 
     def check(self, context: CheckContext) -> Verdict:
-        near, seen = "", UNSET
+        problem, actual = "", UNSET
         for call in context.tool_calls:
             if not matches_tool(call.name, self.name):
                 continue
             if call.error is not None:
-                near = near or f"it failed: {quote_value(call.error)}"
+                problem = problem or f"it failed: {quote_value(call.error)}"
             elif self.result is UNSET:
                 return PASSED
             elif call.result is UNSET:
-                near = near or "no result of it is known"
+                problem = problem or "its result is not known"
             else:
-                result = _decoded(call.result) if isinstance(self.result, Mapping | list) else call.result
-                why = find_mismatch(self.result, result, _after_regex)
-                if why is None:
+                result = _decode(call.result) if isinstance(self.result, Mapping | list) else call.result
+                mismatch = find_mismatch(self.result, result, _get_regex)
+                if mismatch is None:
                     return PASSED
-                near, seen = why, result
-        if not near:
-            near = _called(context.tool_calls)
-            return Verdict("failed", f"{quote_value(self.name)} was not called; {near}", expected=self.result)
-        return Verdict("failed", f"{quote_value(self.name)} was called, but {near}", expected=self.result, actual=seen)
-
-
-def _names(name: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (name,) if isinstance(name, str) else name
+                problem, actual = mismatch, result
+        name = quote_value(self.name)
+        if not problem:
+            reason = f"{name} was not called; {_format_calls(context.tool_calls)}"
+            return Verdict("failed", reason, expected=self.result)
+        return Verdict("failed", f"{name} was called, but {problem}", expected=self.result, actual=actual)
 
 
 def _refuse_empty_names(field: str, names: Sequence[str]) -> None:
@@ -227,26 +279,26 @@ def _refuse_empty_names(field: str, names: Sequence[str]) -> None:
         raise ValueError(f"{field} is empty: write the name of a tool")
 
 
-def _compile_patterns(value: Any, pattern_of: Any) -> None:
-    for pattern in list_patterns(value, pattern_of):
+def _compile_patterns(value: Any, get_pattern: GetPattern) -> None:
+    for pattern in list_patterns(value, get_pattern):
         compile_pattern(pattern)
 
 
-def _matches(value: Any) -> str | None:
-    """`{"matches": re}` stands for any value that the pattern matches."""
+def _get_matches(value: Any) -> str | None:
+    """The pattern of `{"matches": pattern}`."""
     if isinstance(value, Mapping) and len(cast("Mapping[str, Any]", value)) == 1:
         pattern = cast("Mapping[str, Any]", value).get("matches")
         return pattern if isinstance(pattern, str) else None
     return None
 
 
-def _after_regex(value: Any) -> str | None:
-    """`"regex:re"` stands for any value that the pattern matches."""
+def _get_regex(value: Any) -> str | None:
+    """The pattern of `"regex:pattern"`."""
     return value.removeprefix(_REGEX).lstrip() if isinstance(value, str) and value.startswith(_REGEX) else None
 
 
-def _decoded(value: Any) -> Any:
-    """A JSON text as its value; anything else as it is."""
+def _decode(value: Any) -> Any:
+    """The value of a JSON text; any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -256,86 +308,25 @@ def _decoded(value: Any) -> Any:
 
 
 def _arguments(call: ToolCall) -> Any:
-    return {} if call.arguments in (None, "") else _decoded(call.arguments)
+    return {} if call.arguments in (None, "") else _decode(call.arguments)
 
 
-def _texts_in(value: Any) -> Iterator[str]:
-    """The values in arguments, however deep, as texts; names of arguments are none of them."""
+def _list_texts(value: Any) -> Iterator[str]:
+    """The values in arguments, at any depth, as texts; the names of arguments are not among them."""
     if isinstance(value, Mapping):
-        for each in cast("Mapping[str, Any]", value).values():
-            yield from _texts_in(each)
+        for item in cast("Mapping[str, Any]", value).values():
+            yield from _list_texts(item)
     elif isinstance(value, list | tuple):
-        for each in cast("Sequence[Any]", value):
-            yield from _texts_in(each)
+        for item in cast("Sequence[Any]", value):
+            yield from _list_texts(item)
     else:
         yield value if isinstance(value, str) else codec.compact_json(value)
 
 
-def _is_any(call: ToolCall, names: Sequence[str]) -> bool:
-    return any(matches_tool(call.name, name) for name in names)
+def _status(call: ToolCall, *, is_pending: bool) -> CallStatus:
+    """A call without a result is pending only while its reply waits; otherwise its result was not reported."""
+    return "error" if call.error is not None else "pending" if is_pending else "ok"
 
 
-def _with_status(context: CheckContext) -> Iterator[tuple[ToolCall, CallStatus]]:
-    """Each call and what became of it. One without a result waits if its reply does; else its result is not reported."""
-    for turn in context.turns:
-        for call in turn.reply.tool_calls if turn.reply else ():
-            if call.error is not None:
-                yield call, "error"
-            else:
-                yield call, "pending" if call.pending or (call.result is UNSET and turn.is_unanswered) else "ok"
-
-
-def _unlike(call: ToolCall, status: CallStatus, arguments: dict[str, Any] | None, wanted: StatusFilter) -> str | None:
-    """In what a call differs from the one that is looked for; None if it is such a call."""
-    if wanted not in ("any", status):
-        became = {
-            "ok": "it did not fail",
-            "error": f"it failed: {quote_value(call.error)}",
-            "pending": "it is still pending",
-        }
-        return became[status] if (wanted, status) != ("pending", "ok") else "it is not pending"
-    if arguments and (why := find_mismatch(arguments, _arguments(call), _matches)) is not None:
-        return f"its arguments differ: {why}"
-    return None
-
-
-def _count(
-    calls: Iterable[tuple[ToolCall, CallStatus]],
-    names: Sequence[str],
-    arguments: dict[str, Any] | None,
-    wanted: StatusFilter,
-) -> tuple[int, str | None]:
-    """How many calls are meant, and what is wrong with the last one that is nearly meant."""
-    count, near = 0, None
-    for call, status in calls:
-        if _is_any(call, names):
-            unlike = _unlike(call, status, arguments, wanted)
-            if unlike is None:
-                count += 1
-            else:
-                near = unlike
-    return count, near
-
-
-def _label(
-    kind: str,
-    name: str | tuple[str, ...],
-    arguments: dict[str, Any] | None,
-    status: StatusFilter,
-    times: TimesRange | None,
-) -> str:
-    return format_label(
-        kind,
-        _either(_names(name)),
-        f"with {quote_value(arguments)}" if arguments else "",
-        "" if status == "any" else f"({status})",
-        "" if times is None else str(times),
-    )
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(map(quote_value, names))
-
-
-def _called(calls: Sequence[ToolCall]) -> str:
+def _format_calls(calls: Sequence[ToolCall]) -> str:
     return "called: " + ", ".join(call.name for call in calls) if calls else "no tool was called"

@@ -1,4 +1,4 @@
-"""A free conversation: a person talks with an agent as long as they like, and may save it as a case. No verdict."""
+"""`viva test --interactive` without input: a person talks with an agent, and may save the conversation as a case."""
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
@@ -18,7 +18,7 @@ from viva.state.trial_state import TrialState
 from viva.users.person import Person
 
 
-class _Unhurried:
+class _UnlimitedClock:
     """A clock without a limit."""
 
     def pause(self) -> AbstractAsyncContextManager[None]:
@@ -26,31 +26,32 @@ class _Unhurried:
 
 
 async def run_chat(flags: dict[str, Any]) -> int:
-    """Talks until the person stops."""
+    """Run the conversation until the person stops."""
     async with open_direct_session(flags) as agent:
-        terminal = TerminalPrompt(show_hints=False)  # they stand below each reply
-        terminal.redact = agent.redactor.redact_text
+        terminal = TerminalPrompt(agent.redactor.redact_text, show_hints=False)  # each reply shows its hint
         settings = agent.settings
-        reading = LoadOptions(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots)
-        keeper = ConversationSaver(reading, Path(), agent=agent.name)
-        person = Person(None, terminal, keeper.save)
+        load_options = LoadOptions(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots)
+        saver = ConversationSaver(load_options, Path(), agent=agent.name)
+        person = Person(None, terminal, saver.save)
         case = Case(id="conversation", user=person, interactive=Interactive(enabled=True, timeout_s=None))
-        asking = frozenset(agent.settings.confirmation_tools)
-        state = TrialState(case, Key("", case.id), agent.helpers, _Unhurried(), confirmation_tools=asking)
+        confirmation_tools = frozenset(settings.confirmation_tools)
+        state = TrialState(
+            case, Key("", case.id), agent.helpers, _UnlimitedClock(), confirmation_tools=confirmation_tools
+        )
         print(f"Talking with {escape_controls(agent.name)}.", flush=True)
 
-        async def send(line: UserMessage) -> Reply:
-            return await agent.send(line.message)
+        async def send(message: UserMessage) -> Reply:
+            return await agent.send(message.message)
 
         def show(turn: Turn) -> None:
-            _show(turn, agent, echo=terminal.clears_input, verbose=flags["verbose"])
+            _print_turn(turn, agent, echo=terminal.clears_input, verbose=flags["verbose"])
 
         await run_conversation(state, person, send, show)
     return 0
 
 
-def _show(turn: Turn, agent: DirectSession, *, echo: bool, verbose: bool) -> None:
-    """What was said, unless it still stands there as it was typed, and what came back."""
+def _print_turn(turn: Turn, agent: DirectSession, *, echo: bool, verbose: bool) -> None:
+    """Print the message, unless the typed line is still visible, or the reply."""
     if turn.reply is not None:
         awaiting = turn.awaiting or detect(turn.reply)
         lines = format_reply(agent.redactor.redact(turn.reply), awaiting, turn.latency_ms if verbose else None)

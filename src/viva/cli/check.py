@@ -1,4 +1,4 @@
-"""`viva check`: everything that is wrong with suite files, and nothing is run."""
+"""`viva check`: reports all problems of suite files without running them."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from viva import catalog, config
+from viva.cli.history import config_option
 from viva.errors import BadInput, Problem
 from viva.formats.load_options import LoadOptions
 from viva.formats.sources import Format, StandardInput, SuiteFiles, load_files, parse_input
@@ -19,7 +20,7 @@ EPILOG = """\b
 Examples:
   viva check tests/expense.jsonl
   viva check tests/ more/*.yaml
-  viva check playbooks/                  neither variables of the environment nor an evaluator are needed for this
+  viva check playbooks/             needs no environment variables and no evaluator
 """
 
 
@@ -29,21 +30,16 @@ Examples:
     "--format",
     "format_",
     type=click.Choice(["native", "playbook", "openwop"]),
-    help="The format, if the keys do not tell.",
+    help="The format of the files, if their keys do not show it.",
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another config than the nearest viva.toml.",
-)
+@config_option
 @click.option(
     "--before",
     metavar="MODULE:FUNCTION",
-    help="The --before of the run: it may set variables that nothing in the files sets.",
+    help="The --before hook of the run, which may set variables that the files use.",
 )
 def command(files: tuple[str, ...], format_: Format | None, config_file: Path | None, before: str | None) -> int:
-    """Check suite files; prints each problem as FILE:LINE: $.path: what is wrong and what would be right."""
+    """Check suite FILES (or folders) and print each problem as FILE:LINE: $.path: what is wrong, what would be right."""
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
     catalog.load_plugins(settings.plugins, settings.folder)
     roots, agents = (str(settings.folder),), AgentFactory(settings)
@@ -51,7 +47,7 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
         from viva.session.hooks import resolve_run_hook
 
         resolve_run_hook(before, "--before", (*roots, str(Path.cwd())))
-    reading = LoadOptions(
+    load_options = LoadOptions(
         roots=roots,
         attachment_roots=settings.attachment_roots,
         has_before_run=before is not None,
@@ -63,18 +59,18 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
     problems: list[Problem] = []
     suites: list[Suite] = []
     count = 0
-    for text in files:
+    for name in files:
         try:
-            named = parse_input(text, Path())
-            if not isinstance(named, SuiteFiles | StandardInput):
-                raise BadInput.of(f"there is no file {text!r}")
-            paths = named.paths if isinstance(named, SuiteFiles) else (named,)
-            if isinstance(named, SuiteFiles) and named.note:
-                print(named.note)
-            suites += load_files(paths, reading, Path(), format_)
+            source = parse_input(name, Path())
+            if not isinstance(source, SuiteFiles | StandardInput):
+                raise BadInput.of(f"there is no file or folder {name!r}")
+            paths = source.paths if isinstance(source, SuiteFiles) else (source,)
+            if isinstance(source, SuiteFiles) and source.note:
+                print(source.note)
+            suites += load_files(paths, load_options, Path(), format_)
             count += len(paths)
-        except BadInput as wrong:
-            problems += wrong.problems
+        except BadInput as error:
+            problems += error.problems
     for problem in problems:
         print(problem)
     if problems:
@@ -83,5 +79,5 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
     for note in (note for suite in suites for note in suite.notes):
         print(note)
     cases = sum(suite.count for suite in suites)
-    print(f"{cases} case{'s' if cases != 1 else ''} in {count} file{'s' if count != 1 else ''}: nothing is wrong")
+    print(f"{cases} case{'s' if cases != 1 else ''} in {count} file{'s' if count != 1 else ''}: no problems")
     return 0

@@ -1,4 +1,4 @@
-"""`viva completion`: how to turn on completion in a shell."""
+"""`viva completion`: prints the line that enables shell completion."""
 
 import click
 
@@ -12,6 +12,6 @@ LINES = {
 @click.command(epilog="Example: viva completion bash >> ~/.bashrc")
 @click.argument("shell", type=click.Choice(list(LINES)))
 def command(shell: str) -> int:
-    """Print the line to put into the shell's start-up file."""
+    """Print the line that enables completion, for the start-up file of SHELL."""
     print(LINES[shell])
     return 0

@@ -1,4 +1,4 @@
-"""`--dry-run`: the cases that would run, and nothing is run. With `-o`, they are written as native JSONL that loads again."""
+"""`viva test --dry-run`: lists the cases without running them. With `-o` it writes them as native JSONL."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,53 +14,53 @@ from viva.record.atomic_files import replace_file
 from viva.session.run_plan import RunPlan
 
 
-async def list_cases(prepared: RunPlan) -> int:
-    """One line a case; exit code 5 if there is none."""
-    written: list[Mapping[str, Any]] = []
-    async for planned in prepared.iterate_trials():
+async def list_cases(plan: RunPlan) -> int:
+    """Print one line per case; exit code 5 if there is none."""
+    definitions: list[Mapping[str, Any]] = []
+    async for planned in plan.iterate_trials():
         if planned.trial != 1:
             continue
-        print(_line(planned.case, planned.total))
-        written.append(_whole(planned.case))
-    print(f"{prepared.case_count} cases, {prepared.trial_count} trials, agent {prepared.agent.name}; nothing was run")
-    for path in prepared.options.outputs:
-        _write(path, written, prepared)
+        print(_format_case(planned.case, planned.total))
+        definitions.append(_complete_definition(planned.case))
+    print(f"{plan.case_count} cases, {plan.trial_count} trials, agent {plan.agent.name}; nothing was run")
+    for path in plan.options.outputs:
+        _write(path, definitions, plan)
         print(f"wrote {path}")
-    return 0 if written else 5
+    return 0 if definitions else 5
 
 
-def _whole(case: Case) -> Mapping[str, Any]:
-    """The case as it was written, with the simulator that the flags or the config gave it."""
+def _complete_definition(case: Case) -> Mapping[str, Any]:
+    """Return the definition of a case, with the simulator of the flags or the config."""
     if "checkpoints" not in case.definition or "simulator" in case.definition:
         return case.definition
     return {**case.definition, "simulator": {"use": case.user.simulator}}
 
 
-def _line(case: Case, runs: int) -> str:
+def _format_case(case: Case, runs: int) -> str:
     turns = len(case.user.planned_messages)
     shape = (
         f"up to {case.limits.total_turns} turns"
         if case.goal.checkpoints
         else f"{turns} turn{'s' if turns != 1 else ''}"
     )
-    again = f" x {runs}" if runs > 1 else ""
+    repeats = f" x {runs}" if runs > 1 else ""
     skipped = f"  (skipped: {case.skip_reason})" if case.skip_reason else ""
-    return f"{case.id}  {case.name}  {shape}{again}  {case.origin}{skipped}"
+    return f"{case.id}  {case.name}  {shape}{repeats}  {case.origin}{skipped}"
 
 
-def _write(path: Path, written: list[Mapping[str, Any]], prepared: RunPlan) -> None:
-    """Only what loads again is written: ids may meet that came from several files, and attachments lie beside their suite."""
-    settings = prepared.settings
-    if foreign := [str(case.get("name") or case.get("taskId")) for case in written if "id" not in case]:
-        raise BadInput.of(f"-o {path}: {foreign[0]!r} is no native case; only such can be written")
-    reading = LoadOptions(
+def _write(path: Path, definitions: list[Mapping[str, Any]], plan: RunPlan) -> None:
+    """Write the cases after checking that they load: ids of several files may collide, attachments may be missing."""
+    settings = plan.settings
+    if foreign := [str(case.get("name") or case.get("taskId")) for case in definitions if "id" not in case]:
+        raise BadInput.of(f"-o {path}: {foreign[0]!r} is not a native case; only native cases can be exported")
+    load_options = LoadOptions(
         roots=(str(settings.folder),),
         attachment_roots=settings.attachment_roots,
-        has_before_run=prepared.options.before is not None,
+        has_before_run=plan.options.before is not None,
     )
-    if written:
-        native.load(wrap_values(written, str(path)), str(path), path.parent, reading)
+    if definitions:
+        native.load(wrap_values(definitions, str(path)), str(path), path.parent, load_options)
     try:
-        replace_file(path, b"".join(codec.encode(case) + b"\n" for case in written))
-    except OSError as wrong:
-        raise BadInput.of(f"-o {path}: {wrong.strerror}") from wrong
+        replace_file(path, b"".join(codec.encode(case) + b"\n" for case in definitions))
+    except OSError as error:
+        raise BadInput.of(f"-o {path}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""`viva init`: a small project that runs at once."""
+"""`viva init`: creates a small project that runs at once."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from viva.schemas.validation import read_schema
 
 EPILOG = """\b
 Examples:
-  viva init
-  viva init my-agent-tests && cd my-agent-tests && viva test tests/
+  viva init                                                          in the working folder
+  viva init my-agent-tests && cd my-agent-tests && viva test tests/  in a new folder
 """
 
 CONFIG = """\
-# What `viva test` finds here: which agents there are, and how models are reached.
-# `viva schema config` prints all keys; `viva agents` says what can be reached.
+# The config of `viva test`: agents, and connectors to models.
+# `viva schema config` prints all keys; `viva agents` shows which agents can be reached.
 
 [defaults]
 agent = "greeter"
@@ -81,7 +81,7 @@ SUITE = """\
 @click.command(epilog=EPILOG)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path())
 def command(folder: Path) -> int:
-    """Make a small project in FOLDER (here, if not given): a config, an agent and a suite. Existing files are kept."""
+    """Create a small project in FOLDER (default: here): a config, an agent and a suite. Existing files are not changed."""
     files = {
         "viva.toml": CONFIG.encode(),
         "agent.py": AGENT.encode(),
@@ -96,8 +96,8 @@ def command(folder: Path) -> int:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        except OSError as wrong:
-            raise BadInput.of(f"cannot be written: {wrong.strerror}", str(path)) from wrong
+        except OSError as error:
+            raise BadInput.of(f"cannot be written: {error.strerror}", str(path)) from error
         print(f"wrote  {path}")
     where = "" if folder == Path() else f"cd {folder} && "
     print(f"\nNow run: {where}viva test -i tests/ -v")

@@ -1,7 +1,7 @@
-"""The person at this terminal: what they are shown, and what they type.
+"""The terminal prompt of a person who takes part in a conversation.
 
-With prompt_toolkit (the extra `interactive`) a line can be edited, recalled and pasted, and the question goes away once
-it is answered. Without it, lines are read as the terminal gives them.
+With prompt_toolkit (the extra `interactive`) a line can be edited, recalled and pasted, and the prompt disappears after
+the answer. Without it, plain lines are read.
 """
 
 import asyncio
@@ -14,62 +14,62 @@ from functools import cached_property
 from typing import NoReturn, Protocol
 
 from viva.protocols import PersonChoice, PersonQuestion
+from viva.reporters.console_lines import Palette
 from viva.reporters.formatting import escape_controls, fit_line, wrap_text
-from viva.reporters.palette import Palette
 from viva.state.evaluation import assertion_label
 
 _INDENT = "     "
-_UNDER = " " * len("Next: ")
-_SIGN = "  > "
-_MOST = 65536
+_LABEL_INDENT = " " * len("Next: ")
+_PROMPT = "  > "
+_READ_BYTES = 65536
 _HELP = (
-    ("Enter", "say the line that is proposed; where a simulator plays the user, ask it for one"),
-    ("any text", "say that instead; what is checked stays"),
-    ("e", "edit the line that is proposed"),
-    ("a", "ask the simulator for a line"),
+    ("Enter", "send the proposed message; without one, ask the simulator"),
+    ("any text", "send this instead; the assertions stay"),
+    ("e", "edit the proposed message"),
+    ("a", "ask the simulator for a message"),
     ("s", "save the conversation so far as a case"),
     ("q, Ctrl-D", "stop this conversation"),
     ("Ctrl-C", "stop the run"),
-    ("Alt-Enter", "begin a new line; a pasted text may have several"),
+    ("Alt-Enter", "start a new line; pasted text may have several lines"),
 )
-_SAY_LETTER = "To say the letter itself, type a space before it."
+_LETTER_HINT = "To send the letter itself, type a space before it."
 
 
 class LineReader(Protocol):
-    """Reads what is typed below some lines. Raises EOFError for Ctrl-D and KeyboardInterrupt for Ctrl-C."""
+    """Shows some lines and reads one. Raises EOFError for Ctrl-D and KeyboardInterrupt for Ctrl-C."""
 
     clears_input: bool
     can_edit: bool
 
-    async def __call__(self, above: str, sign: str, hint: str = "", text: str = "") -> str: ...
+    async def __call__(self, above: str, prompt: str, hint: str = "", text: str = "") -> str: ...
 
 
 class TerminalPrompt:
-    """Asks whoever sits here. Costs nothing until somebody is asked."""
+    """Asks the person at this terminal. `redact` removes secrets from what is shown."""
 
-    def __init__(self, *, show_hints: bool = True) -> None:
-        self._hints = show_hints
+    def __init__(self, redact: Callable[[str], str] = str, *, show_hints: bool = True) -> None:
+        self.redact = redact
+        self._show_hints = show_hints
         self._plain = os.environ.get("TERM", "dumb") == "dumb"
         self._ink = Palette(not self._plain and "NO_COLOR" not in os.environ)
         self._file = "saved.jsonl"
-        self.redact: Callable[[str], str] = str
 
     @cached_property
-    def _ask(self) -> LineReader:
+    def _reader(self) -> LineReader:
         try:
-            return _Lines(self._ink) if self._plain else _Prompt()
+            return _PlainReader(self._ink) if self._plain else _ToolkitReader()
         except ImportError:  # the extra is not installed
-            return _Lines(self._ink)
+            return _PlainReader(self._ink)
 
     @property
     def clears_input(self) -> bool:
-        """What was typed does not stay on the screen."""
-        return self._ask.clears_input
+        """Whether the typed line disappears from the screen."""
+        return self._reader.clears_input
 
     async def ask(self, question: PersonQuestion) -> PersonChoice:
         above = ""
         try:
-            while isinstance(choice := await self._chosen(question, above), str):
+            while isinstance(choice := await self._read_choice(question, above), str):
                 above = choice
         except EOFError:
             return PersonChoice("stop")
@@ -80,108 +80,110 @@ class TerminalPrompt:
     def show_notice(self, text: str) -> None:
         print(_INDENT + escape_controls(self.redact(text)), flush=True)
 
-    async def _chosen(self, question: PersonQuestion, above: str) -> PersonChoice | str:
-        """One answer or, if it has to be asked for again, what to show above the question."""
+    async def _read_choice(self, question: PersonQuestion, above: str) -> PersonChoice | str:
+        """Return the choice or, to ask again, what to show above the question."""
         proposed, simulator = question.proposed, question.simulator
-        typed = _text(await self._ask(above + self._shown(question), _SIGN, self._keys(question)))
+        typed = _valid_text(
+            await self._reader(above + self._format_question(question), _PROMPT, self._format_keys(question))
+        )
         match typed.rstrip():
             case "":
                 return PersonChoice("accept") if proposed else PersonChoice("simulate") if simulator else ""
             case "?":
-                return self._help(question)
+                return self._format_help(question)
             case "q":
                 return PersonChoice("stop")
             case "s":
-                return await self._file_name()
+                return await self._ask_file_name()
             case "a" | "e" as key if (why := self._unavailable(key, question)) is not None:
-                return f"{_INDENT}{why} {_SAY_LETTER}\n"
+                return f"{_INDENT}{why} {_LETTER_HINT}\n"
             case "a":
                 return PersonChoice("simulate")
             case "e" if proposed:
-                return await self._edited(proposed.message.text)
+                return await self._edit(proposed.message.text)
             case _:
                 return PersonChoice("say", typed.strip())
 
-    def _help(self, question: PersonQuestion) -> str:
-        """Every key that does something here."""
+    def _format_help(self, question: PersonQuestion) -> str:
+        """Return the keys that have a function here."""
         keys = [(key, does) for key, does in _HELP if self._unavailable(key, question) is None]
-        return "".join(f"{_INDENT}{key:<15}{does}\n" for key, does in keys) + f"{_INDENT}{_SAY_LETTER}\n"
+        return "".join(f"{_INDENT}{key:<15}{does}\n" for key, does in keys) + f"{_INDENT}{_LETTER_HINT}\n"
 
     def _unavailable(self, key: str, question: PersonQuestion) -> str | None:
-        """Why a key does nothing here; None if it does something."""
+        """Return why a key has no function here; None if it has."""
         if key == "a" and question.simulator is None:
             return "There is no simulator to ask."
         if key == "e" and question.proposed is None:
-            return "There is no proposed line to edit."
-        if key in ("e", "Alt-Enter") and not self._ask.can_edit:
+            return "There is no proposed message to edit."
+        if key in ("e", "Alt-Enter") and not self._reader.can_edit:
             return "Editing needs the extra `interactive`: pip install 'viva-eval[interactive]'."
         return None
 
-    async def _edited(self, line: str) -> PersonChoice | str:
+    async def _edit(self, line: str) -> PersonChoice | str:
         try:
-            text = _text(await self._ask("", "  edit > ", text=line))
+            text = _valid_text(await self._reader("", "  edit > ", text=line))
         except EOFError:
             return ""
         if not text.strip():
             return ""
         return PersonChoice("accept") if text == line else PersonChoice("say", text.strip())
 
-    async def _file_name(self) -> PersonChoice | str:
+    async def _ask_file_name(self) -> PersonChoice | str:
         try:
-            name = await self._ask("", "  save in > ", f"Enter takes {self._file}")
+            name = await self._reader("", "  save in > ", f"Enter takes {self._file}")
         except EOFError:
             return ""
         self._file = name.strip() or self._file
         return PersonChoice("save", self._file)
 
-    def _shown(self, question: PersonQuestion) -> str:
-        """The agent's hint, the line that would be said and what comes with it; never more than fits above the prompt."""
+    def _format_question(self, question: PersonQuestion) -> str:
+        """Return the agent's hint and the proposed message with its attachments and assertions, cut to the screen."""
         width, height = shutil.get_terminal_size((100, 24))
-        room, most = max(width - len(_INDENT) - len(_UNDER) - 1, 20), max(height // 2, 3)
+        room, most = max(width - len(_INDENT) - len(_LABEL_INDENT) - 1, 20), max(height // 2, 3)
         last, proposed = question.state.last_turn, question.proposed
         lines: list[str] = []
-        if self._hints and last is not None and last.reply is not None and last.reply.input_hint:
-            lines += self._labelled("Hint:", last.reply.input_hint, room, 3)
+        if self._show_hints and last is not None and last.reply is not None and last.reply.input_hint:
+            lines += self._format_labelled("Hint:", last.reply.input_hint, room, 3)
         if proposed is not None:
-            lines += self._labelled("Next:", proposed.message.text, room, most)
-            lines += [self._note(f"with {each.source}", room) for each in proposed.message.attachments[:3]]
+            lines += self._format_labelled("Next:", proposed.message.text, room, most)
+            lines += [self._format_note(f"with {each.source}", room) for each in proposed.message.attachments[:3]]
             if proposed.comment:
-                lines.append(self._note(f"({proposed.comment})", room))
+                lines.append(self._format_note(f"({proposed.comment})", room))
             if proposed.assertions:
-                lines.append(self._note("then: " + ", ".join(map(assertion_label, proposed.assertions)), room))
+                lines.append(self._format_note("then: " + ", ".join(map(assertion_label, proposed.assertions)), room))
         return "".join(f"{_INDENT}{line}\n" for line in lines)
 
-    def _labelled(self, label: str, text: str, room: int, most: int) -> list[str]:
+    def _format_labelled(self, label: str, text: str, room: int, most: int) -> list[str]:
         first, *more = wrap_text(self.redact(text), room, most)
-        return [f"{self._ink('cyan', label)} {first}", *(_UNDER + line for line in more)]
+        return [f"{self._ink('cyan', label)} {first}", *(_LABEL_INDENT + line for line in more)]
 
-    def _note(self, text: str, room: int) -> str:
-        return _UNDER + self._ink("dim", fit_line(self.redact(text), room))
+    def _format_note(self, text: str, room: int) -> str:
+        return _LABEL_INDENT + self._ink("dim", fit_line(self.redact(text), room))
 
-    def _keys(self, question: PersonQuestion) -> str:
-        """What can be typed here."""
-        keys = ["type what to say"]
+    def _format_keys(self, question: PersonQuestion) -> str:
+        """Return a line with the possible keys."""
+        keys = ["type a message"]
         if question.proposed is not None:
-            keys = ["Enter to say it, or type something else", *(["e edit"] if self._ask.can_edit else [])]
+            keys = ["Enter to send it, or type another message", *(["e edit"] if self._reader.can_edit else [])]
         elif question.simulator is not None:
-            keys = ["type what to say, or Enter to ask the simulator"]
+            keys = ["type a message, or Enter to ask the simulator"]
         return " · ".join([*keys, "s save", "q stop", "? help"])
 
 
-def _text(typed: str) -> str:
-    """Bytes that are no UTF-8 come as lone surrogates, which no JSON can hold."""
+def _valid_text(typed: str) -> str:
+    """Replace bytes that are not UTF-8: they arrive as lone surrogates, which JSON cannot hold."""
     return typed.encode("utf-8", "replace").decode()
 
 
 async def _interrupt() -> NoReturn:
-    """Ctrl-C at a prompt means what it means everywhere: whoever listens for the signal ends the run."""
+    """Pass Ctrl-C at a prompt on to the signal handler of the run."""
     signal.raise_signal(signal.SIGINT)
     await asyncio.Event().wait()
     raise AssertionError  # the run cancels this task
 
 
-class _Prompt:
-    """prompt_toolkit: editing, history, pasted text of several lines."""
+class _ToolkitReader:
+    """Reads with prompt_toolkit: editing, history, pasted text with several lines."""
 
     clears_input = True
     can_edit = True
@@ -194,69 +196,69 @@ class _Prompt:
         keys = KeyBindings()
 
         @keys.add("escape", "enter")
-        def new_line(event: KeyPressEvent) -> None:  # pyright: ignore[reportUnusedFunction] -- the binding keeps it
+        def new_line(event: KeyPressEvent) -> None:  # pyright: ignore[reportUnusedFunction] -- used by the decorator
             event.current_buffer.insert_text("\n")
 
-        class Said(InMemoryHistory):
+        class MessageHistory(InMemoryHistory):
             def append_string(self, string: str) -> None:
-                if len(string) > 1:  # commands are not worth recalling
+                if len(string) > 1:  # no single-letter commands
                     super().append_string(string)
 
         self._session: PromptSession[str] = PromptSession(
-            history=Said(),
+            history=MessageHistory(),
             key_bindings=keys,
-            prompt_continuation=" " * len(_SIGN),
+            prompt_continuation=" " * len(_PROMPT),
             erase_when_done=True,
             enable_suspend=True,
             reserve_space_for_menu=0,
         )
 
-    async def __call__(self, above: str, sign: str, hint: str = "", text: str = "") -> str:
+    async def __call__(self, above: str, prompt: str, hint: str = "", text: str = "") -> str:
         from prompt_toolkit.formatted_text import ANSI
 
         return await self._session.prompt_async(
-            ANSI(above + sign),
+            ANSI(above + prompt),
             placeholder=[("fg:ansibrightblack", hint)],
             default=text,
-            handle_sigint=False,  # the run has a handler of its own
+            handle_sigint=False,  # the run has its own handler
             set_exception_handler=False,
         )
 
 
-class _Lines:
-    """Lines as the terminal gives them. No thread: a question can be given up, and nothing keeps the process alive."""
+class _PlainReader:
+    """Reads plain lines. It uses no thread, so a question can be cancelled and nothing keeps the process alive."""
 
     clears_input = False
     can_edit = False
 
     def __init__(self, ink: Palette) -> None:
         self._ink = ink
-        self._ahead = b""
-        """Typed, but not asked for yet: the answers to the questions that come."""
+        self._unread = b""
+        """Typed ahead: answers to later questions."""
 
-    async def __call__(self, above: str, sign: str, hint: str = "", text: str = "") -> str:
-        print(above + (f"{_INDENT}{self._ink('dim', hint)}\n" if hint else "") + sign, end="", flush=True)
+    async def __call__(self, above: str, prompt: str, hint: str = "", text: str = "") -> str:
+        print(above + (f"{_INDENT}{self._ink('dim', hint)}\n" if hint else "") + prompt, end="", flush=True)
         try:
             line = await self._line(sys.stdin.fileno())
         except BaseException:
-            print(flush=True)  # nobody pressed Enter: the line is still open
+            print(flush=True)  # ends the open line
             raise
         return line.decode(errors="replace")
 
     async def _line(self, file: int) -> bytes:
-        """One line, and no more: those behind it are answers to other questions."""
-        while b"\n" not in self._ahead:
-            await _readable(file)
-            if not (typed := os.read(file, _MOST)):
-                if not self._ahead:
+        """Read one line; further lines answer later questions."""
+        while b"\n" not in self._unread:
+            await _wait_readable(file)
+            if not (typed := os.read(file, _READ_BYTES)):
+                if not self._unread:
                     raise EOFError
                 break
-            self._ahead += typed
-        line, _, self._ahead = self._ahead.partition(b"\n")
+            self._unread += typed
+        line, _, self._unread = self._unread.partition(b"\n")
         return line
 
 
-async def _readable(file: int) -> None:
+async def _wait_readable(file: int) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(file, ready.set)

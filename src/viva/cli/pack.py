@@ -1,4 +1,4 @@
-"""`viva pack`: sign OpenWOP packs, so that a config with `trusted_keys` runs and serves them."""
+"""`viva pack`: signs OpenWOP packs for configs with `trusted_keys`."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ SIGNATURE = f"{MANIFEST}.sig"
 EPILOG = """\b
 Examples:
   openssl genpkey -algorithm ed25519 -out signer.pem
-  viva pack sign packs/support --key signer.pem        a folder, before it is packed
-  viva pack sign support-1.0.0.tgz --key signer.pem    a tarball: support-1.0.0.tgz.sig covers all of it
+  viva pack sign packs/support --key signer.pem        a folder, before packing
+  viva pack sign support-1.0.0.tgz --key signer.pem    a tarball; writes support-1.0.0.tgz.sig
 """
 
 
@@ -34,23 +34,25 @@ def command() -> None:
     help="Your Ed25519 private key, as a PEM file without a password.",
 )
 def sign(pack: Path, key: Path) -> int:
-    """Sign PACK. Beside a tarball this writes its signature. In a folder it writes evals.sha256, which lists the digests of
-    pack.json and of all files that are run, and the signatures of that list and of pack.json.
+    """Sign PACK. For a tarball this writes a signature file beside it.
+
+    In a folder it writes evals.sha256 with the digests of pack.json and of all files that run, and signatures of
+    evals.sha256 and pack.json.
     """
     if not is_pack(pack):
-        raise BadInput.of(f"is no pack: neither a folder with a {MANIFEST} nor a .tgz", str(pack))
+        raise BadInput.of(f"is not a pack; give a folder with a {MANIFEST}, or a .tgz", str(pack))
     try:
         signer = Signer(key)
-    except ValueError as wrong:
-        raise BadInput.of(f"--key {key}: {wrong}") from wrong
-    opened = open_pack(pack, str(pack))
+    except ValueError as error:
+        raise BadInput.of(f"--key {key}: {error}") from error
+    opened_pack = open_pack(pack, str(pack))
     try:
-        written = _sign_folder(pack, opened, signer) if pack.is_dir() else _sign_tarball(pack, signer)
-    except OSError as wrong:
-        raise BadInput.of(f"cannot be written: {wrong.strerror}", str(wrong.filename or pack)) from wrong
-    for path in written:
+        paths = _sign_folder(pack, opened_pack, signer) if pack.is_dir() else _sign_tarball(pack, signer)
+    except OSError as error:
+        raise BadInput.of(f"cannot be written: {error.strerror}", str(error.filename or pack)) from error
+    for path in paths:
         print(f"wrote {path}")
-    print(f'[openwop] trusted_keys = ["{signer.public_key}"] trusts this signer')
+    print(f'To trust this signer: [openwop] trusted_keys = ["{signer.public_key}"]')
     return 0
 
 
@@ -61,36 +63,37 @@ def _sign_tarball(pack: Path, signer: Signer) -> list[Path]:
 
 
 def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
-    """Everything is made and checked before the first file is written. All depends on the manifest, which names its
-    signature from now on if it did not.
-    """
+    """Sign a folder; write only after all content is built and checked. A manifest without a signature reference gets one."""
     files = pack.read_used_files()
     signing = pack.manifest.signing
-    named = signing.signature_ref if signing is not None and signing.method != "sigstore" else None
-    made: dict[str, bytes] = {}
-    if named is None:
+    signature_name = signing.signature_ref if signing is not None and signing.method != "sigstore" else None
+    contents: dict[str, bytes] = {}
+    if signature_name is None:
         document: dict[str, Any] = codec.decode(files[MANIFEST])
         document["signing"] = {"method": "manual", "signatureRef": SIGNATURE}
-        made[MANIFEST] = files[MANIFEST] = codec.pretty_json(codec.encode(document)) + b"\n"
-    signature, listed = _checked(folder, named or SIGNATURE), format_digests(files)
+        contents[MANIFEST] = files[MANIFEST] = codec.pretty_json(codec.encode(document)) + b"\n"
+    signature, digests = _check_inside(folder, signature_name or SIGNATURE), format_digests(files)
     if signature in (*files, DIGESTS, f"{DIGESTS}.sig"):
-        raise BadInput.of(f"{signature!r} cannot hold the signature: it is another file of the pack", str(folder))
-    made |= {signature: signer.sign(files[MANIFEST]), DIGESTS: listed, f"{DIGESTS}.sig": signer.sign(listed)}
-    for name in made:
-        _checked(folder, name)
-    for name, content in made.items():
+        raise BadInput.of(
+            f"{signature!r} cannot hold the signature: the pack uses this file for something else; rename signatureRef",
+            str(folder),
+        )
+    contents |= {signature: signer.sign(files[MANIFEST]), DIGESTS: digests, f"{DIGESTS}.sig": signer.sign(digests)}
+    for name in contents:
+        _check_inside(folder, name)
+    for name, content in contents.items():
         (folder / name).write_bytes(content)
-    return [folder / name for name in made]
+    return [folder / name for name in contents]
 
 
-def _checked(folder: Path, name: str) -> str:
-    """The pack may be somebody else's: nothing outside of it is written."""
+def _check_inside(folder: Path, name: str) -> str:
+    """Return a file name inside the pack; BadInput for one that leads outside, since the pack may be foreign."""
     try:
         name = check_pack_path(name)
-        if any((folder / each).is_symlink() for each in (name, *Path(name).parents[:-1])):
-            raise ValueError("is a link, or lies behind one; a pack holds plain files")
+        if any((folder / part).is_symlink() for part in (name, *Path(name).parents[:-1])):
+            raise ValueError("is a link or behind a link; a pack must hold regular files only")
         if (folder / name).exists() and not (folder / name).is_file():
-            raise ValueError("is no file; move it away")
-    except ValueError as wrong:
-        raise BadInput.of(f"{name!r} {wrong}", str(folder)) from wrong
+            raise ValueError("is not a file; move it away")
+    except ValueError as error:
+        raise BadInput.of(f"{name!r} {error}", str(folder)) from error
     return name

@@ -1,4 +1,4 @@
-"""`viva test -i suite.json --host URL`: the suite runs on that host, and its events are shown here as they come."""
+"""`viva test -i suite.json --host URL`: runs a suite on an OpenWOP host and shows its events."""
 
 import asyncio
 import sys
@@ -22,17 +22,17 @@ from viva.session.run_plan import check_writable
 
 
 async def run_remote(flags: dict[str, Any]) -> int:
-    """Runs one suite on a host. Exit codes as for a run here."""
+    """Run one suite on a host, with the exit codes of a local run."""
     if len(flags["inputs"]) != 1:
-        raise click.UsageError("--host runs one suite: give one -i, a suite file, a pack, or ID@VERSION")
+        raise click.UsageError("--host runs exactly one suite. Pass one -i with a suite file, a pack, or ID@VERSION")
     modes: tuple[Mode, ...] = flags["modes"] or ()
     if (LIVE_MODE in modes) != flags["live"]:
-        raise click.UsageError("--modes live-shadow and --live belong together")
+        raise click.UsageError("--modes live-shadow needs --live, and --live needs --modes live-shadow")
     settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
     suite, agent = resolve_remote_suite(flags["inputs"][0], Path(), flags["agent"])
     if flags["eval_summary"] is not None:
         check_writable("--eval-summary", flags["eval_summary"])
-    what = RemoteRunRequest(
+    request = RemoteRunRequest(
         suite=suite,
         agent=agent,
         modes=modes,
@@ -40,51 +40,51 @@ async def run_remote(flags: dict[str, Any]) -> int:
         allow_agent_mismatch=flags["allow_agent_mismatch"],
     )
     http = HttpTransport()
-    us = asyncio.current_task()
+    task = asyncio.current_task()
     try:
-        with handle_stop_signals(lambda: us and us.cancel()):
-            return await _followed(RemoteRun(flags["host"], settings, http), what, flags)
+        with handle_stop_signals(lambda: task and task.cancel()):
+            return await _follow_run(RemoteRun(flags["host"], settings, http), request, flags)
     except asyncio.CancelledError:
         return 2
-    except Unreachable as lost:
-        print(f"{lost.message}", file=sys.stderr)
+    except Unreachable as error:
+        print(error.message, file=sys.stderr)
         return 1
     finally:
         await http.close()
 
 
-async def _followed(remote: RemoteRun, what: RemoteRunRequest, flags: dict[str, Any]) -> int:
-    run = await remote.start(what)
-    voice = _Voice(flags)
-    voice.say(f"{what.suite} on {what.agent} at {flags['host']}: {run}")
-    outcome: dict[str, Any] = {}
+async def _follow_run(remote: RemoteRun, request: RemoteRunRequest, flags: dict[str, Any]) -> int:
+    run = await remote.start(request)
+    printer = _EventPrinter(flags)
+    printer.print_text(f"{request.suite} on {request.agent} at {flags['host']}: {run}")
+    last_event: dict[str, Any] = {}
     try:
         async for event in remote.stream_events():
-            voice.event(event)
-            outcome = event
+            printer.print_event(event)
+            last_event = event
     except asyncio.CancelledError:
         await remote.cancel()
-        print(f"{run} is told to stop over there", file=sys.stderr)
+        print(f"{run}: asked the host to stop it", file=sys.stderr)
         raise
-    if outcome.get("type") != "run.completed":
-        why = as_object(as_object(outcome.get("payload")).get("error"))
-        print(f"the run did not come to its end: {why.get('message', outcome.get('type'))}", file=sys.stderr)
+    if last_event.get("type") != "run.completed":
+        error = as_object(as_object(last_event.get("payload")).get("error"))
+        print(f"the run did not complete: {error.get('message', last_event.get('type'))}", file=sys.stderr)
         return 1
     summary = await remote.fetch_summary()
-    lost = False
+    summary_failed = False
     if (path := flags["eval_summary"]) is not None:
         try:
             replace_file(path, codec.pretty_json(codec.encode(summary)) + b"\n")
-        except OSError as wrong:
-            lost = True
-            print(f"--eval-summary {path}: {wrong.strerror}; it is not written", file=sys.stderr)
-    voice.summary(summary)
-    worse = summary.regression is not UNSET and summary.regression.score_delta < 0
-    return 0 if summary.passed and not lost and not (worse and flags["fail_on_regression"]) else 1
+        except OSError as error:
+            summary_failed = True
+            print(f"--eval-summary {path}: {error.strerror}; the summary is not written", file=sys.stderr)
+    printer.print_summary(summary)
+    is_worse = summary.regression is not UNSET and summary.regression.score_delta < 0
+    return 0 if summary.passed and not summary_failed and not (is_worse and flags["fail_on_regression"]) else 1
 
 
 class _Scored(Struct, rename="camel"):
-    """What is shown of a task that was scored."""
+    """The part of a scored task that is shown."""
 
     task_id: str
     passed: bool
@@ -93,26 +93,26 @@ class _Scored(Struct, rename="camel"):
     findings: int | None = field(default=None, name="safetyFindingCount")
 
 
-class _Voice:
-    """Says what happens over there: a line for each task, or each event as JSON for machines."""
+class _EventPrinter:
+    """Prints a line per task, or with --json each event."""
 
     def __init__(self, flags: dict[str, Any]) -> None:
         self._out = flags["out"]
         self._json = flags["as_json"]
         self._quiet = flags["quiet"]
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         if not self._json and not self._quiet:
             print(text, file=self._out, flush=True)
 
-    def event(self, event: dict[str, Any]) -> None:
+    def print_event(self, event: dict[str, Any]) -> None:
         if self._json:
             print(codec.compact_json(event), file=self._out, flush=True)
         elif event["type"] == "eval.scored":
             try:
                 task = codec.convert(event.get("payload"), _Scored)
-            except codec.ValidationError as wrong:
-                raise Unreachable(f"the host sent an event eval.scored that cannot be read: {wrong}") from wrong
+            except codec.ValidationError as error:
+                raise Unreachable(f"the host sent an event eval.scored that cannot be read: {error}") from error
             if not (self._quiet and task.passed):
                 more = f", {task.findings} findings" if task.findings else ""
                 took = "?" if task.latency_ms is None else task.latency_ms
@@ -122,7 +122,7 @@ class _Voice:
                     flush=True,
                 )
 
-    def summary(self, summary: EvalSummary) -> None:
+    def print_summary(self, summary: EvalSummary) -> None:
         if self._json:
             return
         cost = "" if summary.total_cost_usd is UNSET else f", ${summary.total_cost_usd:.6g}"

@@ -1,4 +1,4 @@
-"""`viva runs`: what was run here, and what came of it."""
+"""`viva runs`: lists, shows and deletes runs."""
 
 import shutil
 import sys
@@ -13,48 +13,47 @@ from viva.model.event import TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.journal import read_events
 from viva.record.locks import find_holder
-from viva.reporters.formatting import escape_controls, fit_line
-from viva.reporters.numbers import format_count, format_ms
-from viva.reporters.palette import Palette
+from viva.reporters.console_lines import Palette
+from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms
 from viva.reporters.summary import describe_details
 from viva.reporters.tree import CaseTree
 
-_WHOLE_LINES = 1000
+_MAX_MESSAGE_LINES = 1000
 EPILOG = """\b
 Examples:
-  viva runs                        the newest runs, newest first
-  viva runs --failed --json        those that did not pass, for machines
-  viva runs show latest            its cases
-  viva runs show latest~1 T001     one conversation, with its verdicts
-  viva runs gc --keep 50           delete all but the newest 50
-  viva runs clean                  delete the workspaces that runs kept; the runs stay
+  viva runs                        list the newest runs
+  viva runs --failed --json        list runs that did not pass, as JSON
+  viva runs show latest            list the cases of the newest run
+  viva runs show latest~1 T001     show one conversation with its results
+  viva runs gc --keep 50           delete all but the newest 50 runs
+  viva runs clean                  delete kept workspaces, but no runs
 """
 
 
 @click.group(invoke_without_command=True, epilog=EPILOG)
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="So many at most.")
-@click.option("--agent", help="Only runs against this agent.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of runs.")
+@click.option("--agent", help="Only runs with this agent.")
 @click.option("--failed", is_flag=True, help="Only runs that did not pass.")
-@click.option("--json", "as_json", is_flag=True, help="One line of JSON a run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per run.")
 @click.pass_context
 def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_json: bool) -> int:
-    """List runs, newest first; or look at one."""
+    """List runs, newest first, or show and delete them with a subcommand."""
     history = open_history()
     report_crashed_runs(history)
     if ctx.invoked_subcommand is not None:
         return 0
     rows = history.list_runs(limit=limit, agent=agent, failed=failed)
     for row in rows:
-        print(codec.compact_json(row) if as_json else _line(row, history))
+        print(codec.compact_json(row) if as_json else _format_run(row, history))
     if not rows and not as_json:
-        print("no runs yet; `viva test -i FILE` makes one")
+        print("No runs. Start one with `viva test -i FILE`")
     return 0
 
 
-def _line(row: RunRow, history: History) -> str:
+def _format_run(row: RunRow, history: History) -> str:
     if row.summary is None:
         holder = find_holder(history.journal_path(row.id))
-        how = f"running, process {holder.pid}" if holder else f"unfinished; viva test --resume {row.id}"
+        result = f"running, process {holder.pid}" if holder else f"unfinished; viva test --resume {row.id}"
     else:
         s = row.summary
         parts = [f"{s.passed}/{s.total} passed"]
@@ -66,35 +65,38 @@ def _line(row: RunRow, history: History) -> str:
                 (s.undecided, "undecided"),
                 (s.skipped, "skipped"),
                 (s.not_run, "not run"),
-                (sum(bool(suite.failures) for suite in s.suites), "below the bar"),
+                (sum(bool(suite.failures) for suite in s.suites), "below the threshold"),
                 (len(s.lost_reports), "reports not written"),
                 (s.retried, "retried"),
             )
             if number
         ]
-        how = ", ".join(parts) + f"  {format_ms(s.duration_ms)}" + (f"  ${s.cost_usd:.4f}" if s.cost_usd else "")
+        result = ", ".join(parts) + f"  {format_ms(s.duration_ms)}" + (f"  ${s.cost_usd:.4f}" if s.cost_usd else "")
     mark = "✓" if row.exit_code == 0 else "…" if row.summary is None else "✗"
-    return f"{mark} {row.id}  {escape_controls(row.agent)}  {how}  {escape_controls(' '.join(row.inputs))}"
+    return f"{mark} {row.id}  {escape_controls(row.agent)}  {result}  {escape_controls(' '.join(row.inputs))}"
 
 
 @command.command(epilog="Example: viva runs show latest T001")
 @click.argument("run")
 @click.argument("case", required=False)
-@click.option("--json", "as_json", is_flag=True, help="The records as lines of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the records as lines of JSON.")
 def show(run: str, case: str | None, as_json: bool) -> int:
-    """Show the cases of RUN (an id, its beginning, `latest`, `latest~1`), or one CASE as a transcript with its verdicts."""
+    """List the cases of RUN, or show the conversation of CASE with its results.
+
+    RUN is an id or its start, `latest` or `latest~1`.
+    """
     history = open_history()
     row = history.find_run(run)
-    found = [record for record in _records(history, row.id) if case is None or record.id == case]
-    if case is not None and not found:
-        known = ", ".join(sorted({record.id for record in _records(history, row.id)})[:20])
+    records = [record for record in _load_records(history, row.id) if case is None or record.id == case]
+    if case is not None and not records:
+        known = ", ".join(sorted({record.id for record in _load_records(history, row.id)})[:20])
         raise BadInput.of(f"run {row.id} has no case {case!r}; it has {known}")
     if not as_json:
-        print(_line(row, history))
+        print(_format_run(row, history))
         for label, text in describe_details(row.summary) if row.summary else ():
             print(f"  {label}: {escape_controls(text)}")
     ink, width = Palette(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns
-    for record in found:
+    for record in records:
         if as_json:
             print(codec.compact_json(record))
         elif case is None:
@@ -105,12 +107,12 @@ def show(run: str, case: str | None, as_json: bool) -> int:
                 + (f"  found {', '.join(map(str, record.findings))}" if record.findings else "")
             )
         else:
-            tree = CaseTree(ink, width, _WHOLE_LINES)
-            print(tree.render(record, trial=record.trial if len(found) > 1 else None))
+            tree = CaseTree(ink, width, _MAX_MESSAGE_LINES)
+            print(tree.render(record, trial=record.trial if len(records) > 1 else None))
     return 0
 
 
-def _records(history: History, run: str) -> list[TrialRecord]:
+def _load_records(history: History, run: str) -> list[TrialRecord]:
     events = [event for event in read_events(history.journal_path(run)) if isinstance(event, TrialEnded)]
     return [event.record for event in sorted(events, key=lambda event: event.index)]
 
@@ -118,21 +120,21 @@ def _records(history: History, run: str) -> list[TrialRecord]:
 @command.command(epilog="Example: viva runs rm 20261115-101500-ab12")
 @click.argument("runs", nargs=-1, required=True)
 def rm(runs: tuple[str, ...]) -> int:
-    """Delete runs and their data: journals, and the workspaces that they kept."""
+    """Delete RUNS with their journals and kept workspaces."""
     history = open_history()
-    found = [history.find_run(name).id for name in runs]
-    for run in found:
+    ids = dict.fromkeys(history.find_run(name).id for name in runs)
+    for run in ids:
         history.require_unused(run)
-    for run in dict.fromkeys(found):
+    for run in ids:
         history.remove_run(run)
         print(f"removed {run}")
     return 0
 
 
 @command.command(epilog="Example: viva runs gc --keep 50")
-@click.option("--keep", type=click.IntRange(0), default=50, show_default=True, help="How many of the newest stay.")
+@click.option("--keep", type=click.IntRange(0), default=50, show_default=True, help="Number of runs to keep.")
 def gc(keep: int) -> int:
-    """Delete all but the newest runs, with their data. Runs that still go on stay."""
+    """Delete all but the newest runs, with their data. Running runs stay."""
     removed = open_history().remove_old_runs(keep)
     print(f"removed {format_count(len(removed), 'run')}")
     return 0
@@ -141,15 +143,18 @@ def gc(keep: int) -> int:
 @command.command(epilog="Example: viva runs clean latest")
 @click.argument("runs", nargs=-1)
 @click.option(
-    "--all", "everywhere", is_flag=True, help="Also those of other projects and of --no-history, in the temp folder."
+    "--all",
+    "everywhere",
+    is_flag=True,
+    help="Also workspaces of other projects and of --no-history, in the temp folder.",
 )
 def clean(runs: tuple[str, ...], everywhere: bool) -> int:
-    """Delete the workspaces that RUNS kept (all runs of this project, if none is named). The runs stay."""
+    """Delete the kept workspaces of RUNS (default: all runs of this project). The runs stay."""
     from viva.workspace.folders import find_kept_workspaces, remove_kept_workspace
 
     history = open_history()
-    found = [history.find_run(name).id for name in runs] or [row.id for row in history.list_runs()]
-    removed = [path for run in dict.fromkeys(found) for path in history.remove_workspaces(run)]
+    ids = [history.find_run(name).id for name in runs] or [row.id for row in history.list_runs()]
+    removed = [path for run in dict.fromkeys(ids) for path in history.remove_workspaces(run)]
     if everywhere:
         removed += [path for path in find_kept_workspaces() if remove_kept_workspace(path)]
     for path in removed:
@@ -158,8 +163,8 @@ def clean(runs: tuple[str, ...], everywhere: bool) -> int:
     return 0
 
 
-@command.command()
+@command.command(epilog="Example: viva runs reindex")
 def reindex() -> int:
-    """Make the index anew from the runs' journals, after damage or for an older Viva."""
+    """Rebuild the index of runs from their journals, for example after damage."""
     print(f"indexed {format_count(open_history().rebuild(), 'run')}")
     return 0

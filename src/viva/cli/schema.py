@@ -1,4 +1,4 @@
-"""`viva schema`: the JSON Schema of a format, for editors and other tools."""
+"""`viva schema`: prints the JSON Schema of a format, for editors and other tools."""
 
 import sys
 
@@ -18,6 +18,6 @@ Examples:
 @click.command(epilog=EPILOG)
 @click.argument("name", type=click.Choice(PUBLIC_SCHEMAS))
 def command(name: SchemaName) -> int:
-    """Print the JSON Schema that the loader itself uses."""
+    """Print the JSON Schema of the format NAME, which the loader uses too."""
     sys.stdout.write(read_schema(name).decode().rstrip() + "\n")
     return 0

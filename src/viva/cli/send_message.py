@@ -1,4 +1,4 @@
-"""A message sent as it is: the reply, its tool calls and whether the agent waits. No verdict."""
+"""`viva test -i MESSAGE`: sends messages to an agent and prints the replies, without a verdict."""
 
 import asyncio
 import secrets
@@ -39,7 +39,7 @@ _KEY = Key("", "direct")
 
 
 class DirectSession(Struct, frozen=True):
-    """A session with the agent under test, outside of any run. `turn_timeout_s` is the time for one reply."""
+    """A session with the agent under test outside a run. `turn_timeout_s` is the time for one reply."""
 
     name: str
     session: AgentSession
@@ -56,7 +56,7 @@ class DirectSession(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_direct_session(flags: dict[str, Any]) -> AsyncGenerator[DirectSession]:
-    """Opens the agent that the flags name. What it breaks with is said as it is, and the exit code is 1."""
+    """Open a session with the agent of the flags. A fault becomes a VivaError: exit code 1."""
     settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
     catalog.load_plugins(settings.plugins, settings.folder)
     agents = AgentFactory(settings, flags["connector"])
@@ -65,17 +65,17 @@ async def open_direct_session(flags: dict[str, Any]) -> AsyncGenerator[DirectSes
     budget = Budget(flags["max_cost"])
     if budget.max_usd is not None:
         budget.on_unpriced = lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr)
-    said = {"connector": flags["connector"], "model": flags["agent_model"]}
+    chosen = {"connector": flags["connector"], "model": flags["agent_model"]}
     options = merge_options(
         {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
         agent.options,
-        {name: value for name, value in said.items() if value},
+        {name: value for name, value in chosen.items() if value},
     )
     async with AsyncExitStack() as stack:
         http = HttpTransport()
         stack.push_async_callback(http.close)
-        places = _places(flags, settings, agent)
-        workspace = await _placed(stack, places)
+        workspaces = _create_workspaces(flags, settings, agent)
+        workspace = await _open_workspace(stack, workspaces)
         if workspace is not None:
             options["workspace"] = workspace.path
         context = SessionContext(
@@ -85,49 +85,49 @@ async def open_direct_session(flags: dict[str, Any]) -> AsyncGenerator[DirectSes
             meter=budget.spend,
             http=http,
             connectors=settings.connectors,
-            empty_workspaces=places.empty_workspaces,
+            empty_workspaces=workspaces.empty_workspaces,
         )
-        helper_pool = HelperPool(
-            agents.find_helper, http, settings.connectors, spare_workspaces=places.empty_workspaces
+        helpers = HelperPool(
+            agents.find_helper, http, settings.connectors, empty_workspaces=workspaces.empty_workspaces
         )
         try:
             session = await stack.enter_async_context(agent.agent.open(context))
             turn_timeout_s = flags["turn_timeout"] or settings.defaults.turn_timeout_s
             yield DirectSession(
-                agent.name, session, options, settings, redactor, helper_pool, context.progress, turn_timeout_s
+                agent.name, session, options, settings, redactor, helpers, context.progress, turn_timeout_s
             )
         except TrialFault as fault:
             raise VivaError(redactor.redact_text(outcome_of_fault(fault).message or "")) from fault
 
 
-def _places(flags: dict[str, Any], settings: Settings, agent: ConfiguredAgent) -> WorkspaceProvider:
-    asked = RunOptions(
+def _create_workspaces(flags: dict[str, Any], settings: Settings, agent: ConfiguredAgent) -> WorkspaceProvider:
+    options = RunOptions(
         inputs=(),
         folder=Path.cwd(),
         workspace=flags["workspace"],
         keep_workspace=flags["keep_workspace"],
         sandbox=flags["sandbox"],
     )
-    return WorkspaceProvider(asked, settings, agent, ())
+    return WorkspaceProvider(options, settings, agent, ())
 
 
-async def _placed(stack: AsyncExitStack, places: WorkspaceProvider) -> Workspace | None:
-    """The folder that the agent works in, if it is one that lives in a folder, and what somebody should know of that."""
-    for note in places.build_notes():
+async def _open_workspace(stack: AsyncExitStack, workspaces: WorkspaceProvider) -> Workspace | None:
+    """Open the workspace of an agent that needs one, and print its notes."""
+    for note in workspaces.build_notes():
         print(escape_controls(note), file=sys.stderr)
-    spec = places.assign_workspace(Case(id=_KEY.case, user=Script(()))).workspace
+    spec = workspaces.assign_workspace(Case(id=_KEY.case, user=Script(()))).workspace
     if spec is None:
         return None
-    workspace = await stack.enter_async_context(places.open_workspace(spec, _KEY))
+    workspace = await stack.enter_async_context(workspaces.open_workspace(spec, _KEY))
     if workspace.is_kept:
         print(f"workspace: {workspace.path}", file=sys.stderr)
     return workspace
 
 
 async def send_messages(messages: list[str], flags: dict[str, Any]) -> int:
-    """Sends each message in turn, in one conversation. As for a case, --timeout is for all of them."""
+    """Send the messages in one conversation. As in a case, --timeout covers all of them."""
     if flags["dry_run"]:
-        print(f"{len(messages)} message{'s' if len(messages) > 1 else ''}; nothing was sent")
+        print(f"{len(messages)} message{'s' if len(messages) > 1 else ''}; nothing sent")
         return 0
     async with open_direct_session(flags) as agent:
         limit_s = flags["timeout"] or agent.settings.defaults.timeout_s or TIMEOUT_S
@@ -135,40 +135,44 @@ async def send_messages(messages: list[str], flags: dict[str, Any]) -> int:
         try:
             async with limit:
                 for text in messages:
-                    await _answer(agent, text, flags)
+                    await _send_message(agent, text, flags)
         except TimeoutError:
             if not limit.expired():
                 raise
-            said, trouble = f"timeout after {format_duration(limit_s)}", agent.progress.provider_trouble
-            raise (Unreachable(f"{said}: {trouble}") if trouble else AgentFailed(said)) from None
+            message, trouble = f"timeout after {format_duration(limit_s)}", agent.progress.provider_trouble
+            raise (Unreachable(f"{message}: {trouble}") if trouble else AgentFailed(message)) from None
     return 0
 
 
-async def _answer(agent: DirectSession, text: str, flags: dict[str, Any]) -> None:
-    """Sends one message, and prints what comes back."""
-    began = time.perf_counter()
+async def _send_message(agent: DirectSession, text: str, flags: dict[str, Any]) -> None:
+    """Send one message and print the reply."""
+    start = time.perf_counter()
     reply = await agent.send(Message("user", text))
-    took_ms = (time.perf_counter() - began) * 1e3
-    found = detect(reply, frozenset(agent.settings.confirmation_tools))
+    elapsed_ms = (time.perf_counter() - start) * 1e3
+    awaiting = detect(reply, frozenset(agent.settings.confirmation_tools))
     reply = agent.redactor.redact(reply)
     if flags["as_json"]:
         from viva.model import codec
 
-        said = {**codec.to_plain(reply), "awaiting_input": found.is_awaiting, "awaiting_reason": found.reason}
-        print(codec.compact_json(said), file=flags["out"], flush=True)
+        fields = {**codec.to_plain(reply), "awaiting_input": awaiting.is_awaiting, "awaiting_reason": awaiting.reason}
+        print(codec.compact_json(fields), file=flags["out"], flush=True)
         return
-    lines = format_text(reply) if flags["quiet"] else format_reply(reply, found, took_ms if flags["verbose"] else None)
+    lines = (
+        format_text(reply)
+        if flags["quiet"]
+        else format_reply(reply, awaiting, elapsed_ms if flags["verbose"] else None)
+    )
     print("\n".join(lines), file=flags["out"], flush=True)
 
 
 def format_text(reply: Reply) -> list[str]:
-    """What the agent says: its words and its data."""
+    """Return the text and the data of a reply."""
     lines = [escape_controls(line) for line in reply.content.splitlines()] if reply.content else []
     return lines if reply.data is None else [*lines, escape_controls(to_text(reply.data))]
 
 
 def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None = None) -> list[str]:
-    """All that there is to see of a reply; with the time that it took, results of tools too."""
+    """Return a reply as lines. With `elapsed_ms` they include tool results and the time."""
     lines = format_text(reply)
     for call in reply.tool_calls:
         arguments = to_text(call.arguments) if call.arguments is not None else ""
@@ -177,12 +181,12 @@ def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None
         if elapsed_ms is not None and call.result is not UNSET:
             lines.append(escape_controls(f"  {to_text(call.result)}"))
     hint = f", hint: {escape_controls(reply.input_hint)}" if reply.input_hint else ""
-    took = "" if elapsed_ms is None else f", {format_duration(round(elapsed_ms) / 1e3)}"
+    duration = "" if elapsed_ms is None else f", {format_duration(round(elapsed_ms) / 1e3)}"
     state = "awaiting input" if awaiting.is_awaiting else "not awaiting input"
-    lines.append(f"({state}: {awaiting.reason}{hint}{_used(reply)}{took})")
+    lines.append(f"({state}: {awaiting.reason}{hint}{_format_usage(reply)}{duration})")
     return lines
 
 
-def _used(reply: Reply) -> str:
+def _format_usage(reply: Reply) -> str:
     usage = Usage.of(reply.calls)
     return f", {usage.total_tokens} tokens" if usage.total_tokens else ""

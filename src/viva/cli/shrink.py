@@ -1,4 +1,4 @@
-"""`viva shrink`: a failing conversation, made smaller."""
+"""`viva shrink`: reduces a failing conversation to a small case that still fails."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from viva.cli.history import open_history, report_crashed_runs
 from viva.cli.options import handle_sigterm
 from viva.errors import BadInput
 from viva.model.record import TrialRecord
-from viva.reporters.numbers import format_count
+from viva.reporters.formatting import format_count
 from viva.session.loop import run_coroutine
 from viva.session.options import RunOptions, restore_options, restore_secrets
 from viva.session.resume import PreviousRun, load_previous_run
@@ -23,38 +23,40 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  viva shrink latest T001                         fewer turns, fewer words, less that came along, as long as it fails
-  viva shrink latest T001 -o small.jsonl          the file that the smaller case is added to
-  viva shrink latest T001 --runs 5 --fails 3      accept only what fails in 3 of 5 trials
+  viva shrink latest T001                       remove turns, words and extras while the case still fails
+  viva shrink latest T001 -o small.jsonl        append the smaller case to this file
+  viva shrink latest T001 --runs 5 --fails 3    accept a candidate that fails in 3 of 5 trials
 
 \b
-The smaller conversation fails by the same checks and for the same reason. It is held three times before and after, to see
-how often it fails. An agent that does not always do the same is noticed, and each candidate then tried five times.
-A check that asks for something to happen fails the more easily the less is said: shrink what must not happen.
-Exit codes: 0 a smaller case is written (or it is as small as can be), 4 there is nothing to shrink.
+The smaller conversation fails by the same checks and for the same reason. The failure rate is measured with three trials
+before and after. If the agent is not deterministic, each candidate is tried five times.
+An assertion that something must happen fails more easily with a shorter input; shrink works best on what must not happen.
+Exit codes: 0 a smaller case is written (or it is minimal already), 4 there is nothing to shrink.
 """
 
-_ALONG = "thing"  # that came along: prior messages, attachments, memory, canned tools
+_EXTRA = "extra"  # prior messages, attachments, memory, stubbed tools
 
 
 @click.command(epilog=EPILOG)
 @click.argument("run")
 @click.argument("case")
-@click.option("--trial", type=click.IntRange(1), help="Which trial of the case; else the first that failed.")
+@click.option("--trial", type=click.IntRange(1), help="Trial of the case (default: the first that failed).")
 @click.option(
     "--runs",
     type=click.IntRange(1),
     metavar="N",
-    help="Try each candidate N times (once, or 5 times if it does not always fail).",
+    help="Trials per candidate (default: 1, or 5 if the case does not always fail).",
 )
-@click.option("--fails", type=click.IntRange(1), metavar="K", help="Accept a candidate if K of its trials fail (all).")
+@click.option(
+    "--fails", type=click.IntRange(1), metavar="K", help="Accept a candidate if K of its trials fail (default: all)."
+)
 @click.option(
     "--max-trials",
     type=click.IntRange(1),
     default=300,
     show_default=True,
     metavar="N",
-    help="Hold no more trials than this.",
+    help="Maximum number of trials.",
 )
 @click.option(
     "-o",
@@ -62,9 +64,9 @@ _ALONG = "thing"  # that came along: prior messages, attachments, memory, canned
     type=click.Path(dir_okay=False, path_type=Path),
     default="shrunk.jsonl",
     show_default=True,
-    help="The .jsonl file that the smaller case is added to.",
+    help="Append the smaller case to this .jsonl file.",
 )
-@click.option("-n", "--name", "agent", help="The agent once more, if the run named it with a secret: runs keep none.")
+@click.option("-n", "--name", "agent", help="The agent, if the run named it with a secret, which is not saved.")
 def command(
     run: str,
     case: str,
@@ -75,40 +77,51 @@ def command(
     output: Path,
     agent: str | None,
 ) -> int:
-    """Make the failing conversation of CASE in RUN smaller by holding it again and again with the real agent."""
+    """Reduce the failing conversation of CASE in RUN by repeating it with the real agent."""
     if fails is not None and fails > (runs or 1):
-        raise click.UsageError(f"--fails {fails} of --runs {runs or 1} cannot be")
+        raise click.UsageError(f"--fails {fails} is more than --runs {runs or 1}; lower --fails or raise --runs")
     if output.suffix != ".jsonl":
-        raise BadInput.of(f"-o {output}: a case is written as .jsonl")
+        raise BadInput.of(f"-o {output}: unknown extension; a case is written as .jsonl")
     history = open_history()
     report_crashed_runs(history)
-    past = load_previous_run(history, run)
-    record = _failed(past, case, trial)
-    kept = restore_secrets(structs.replace(restore_options(past.settings["options"]), reporter=None), {"agent": agent})
-    wanted = (fails or runs, runs) if runs else None
+    previous_run = load_previous_run(history, run)
+    record = _find_failed_trial(previous_run, case, trial)
+    options = restore_secrets(
+        structs.replace(restore_options(previous_run.settings["options"]), reporter=None), {"agent": agent}
+    )
+    required = (fails or runs, runs) if runs else None
     with handle_sigterm():
-        return run_coroutine(_shrink(past, kept, record, wanted, max_trials, output.absolute()))
+        return run_coroutine(_shrink(previous_run, options, record, required, max_trials, output.absolute()))
 
 
-def _failed(past: PreviousRun, case: str, trial: int | None) -> TrialRecord:
-    held = [event.record for event in past.ended_trials if event.record.id == case]
-    if not held:
-        known = ", ".join(sorted({event.record.id for event in past.ended_trials})[:20])
-        raise BadInput.of(f"run {past.run_id} has no case {case!r}; it has {known}")
-    failed = [each for each in held if each.status == "failed" and each.turns and trial in (None, each.trial)]
+def _find_failed_trial(previous_run: PreviousRun, case: str, trial: int | None) -> TrialRecord:
+    records = [event.record for event in previous_run.ended_trials if event.record.id == case]
+    if not records:
+        cases = ", ".join(sorted({event.record.id for event in previous_run.ended_trials})[:20])
+        raise BadInput.of(f"run {previous_run.run_id} has no case {case!r}; it has {cases}")
+    failed = [
+        record for record in records if record.status == "failed" and record.turns and trial in (None, record.trial)
+    ]
     if not failed:
-        raise BadInput.of(f"case {case!r} of run {past.run_id} has no {'such ' if trial else ''}trial that failed")
-    return min(failed, key=lambda each: each.trial)
+        raise BadInput.of(
+            f"case {case!r} of run {previous_run.run_id} has no {'such ' if trial else ''}failed trial; nothing to shrink"
+        )
+    return min(failed, key=lambda record: record.trial)
 
 
 async def _shrink(
-    past: PreviousRun, kept: RunOptions, record: TrialRecord, wanted: tuple[int, int] | None, most: int, output: Path
+    previous_run: PreviousRun,
+    options: RunOptions,
+    record: TrialRecord,
+    required: tuple[int, int] | None,
+    max_trials: int,
+    output: Path,
 ) -> int:
     from viva.api.shrink import FailedConversation, FailureRate, Shrinker, find_case
 
-    os.chdir(kept.folder)
+    os.chdir(options.folder)
     options = structs.replace(
-        kept,
+        options,
         outputs=(),
         record=None,
         replay=None,
@@ -118,47 +131,46 @@ async def _shrink(
         tags=(),
         folder=Path(),
     )
-    prepared = await build_run_plan(options, past)
+    plan = await build_run_plan(options, previous_run)
     try:
-        case = await find_case(prepared, record)
+        case = await find_case(plan, record)
         shrinker = Shrinker(
-            prepared,
+            plan,
             FailedConversation(case, record),
-            required=FailureRate(*wanted) if wanted else None,
-            max_trials=most,
+            required=FailureRate(*required) if required else None,
+            max_trials=max_trials,
         )
-        shrunk = await shrinker.shrink(output.parent)
+        result = await shrinker.shrink(output.parent)
     finally:
-        await prepared.http.close()
+        await plan.http.close()
     from viva.formats.case_writer import append_case
 
-    case_id = append_case(output, shrunk.case)
+    case_id = append_case(output, result.case)
     before, after = (
-        ", ".join(format_count(size[at], what) for size, what in _sizes(shrunk) if size[0] or what != _ALONG)
+        ", ".join(format_count(size[at], noun) for size, noun in _sizes(result) if size[0] or noun != _EXTRA)
         for at in (0, 1)
     )
-    print(f"{before} → {after}", end="")
-    print(f", in {format_count(shrunk.trials, 'trial')}")
+    print(f"{before} → {after}, in {format_count(result.trials, 'trial')}")
     print(
-        f"fails {shrunk.failures} (before: {shrunk.original_failures})"
-        if shrunk.failures.total
-        else "not confirmed: no trial left"
+        f"fails {result.failures} (before: {result.original_failures})"
+        if result.failures.total
+        else "not confirmed: no trials left; raise --max-trials"
     )
-    if not shrunk.is_minimal:
-        print("it may become smaller still: --max-trials was used up, or what is smaller fails too seldom")
-    for at, turn in enumerate(shrunk.case["turns"], 1):
-        print(f"  {at}. {_shown(turn['input'])}")
-    agent = f" -n {shlex.quote(prepared.agent.name)}" if prepared.agent.name else ""
-    print(f"written as {case_id!r}; run it with: viva test -i {shlex.quote(str(output))}{agent}")
+    if not result.is_minimal:
+        print("it may not be minimal: --max-trials is used up, or smaller candidates fail too rarely")
+    for at, turn in enumerate(result.case["turns"], 1):
+        print(f"  {at}. {_format_input(turn['input'])}")
+    agent = f" -n {shlex.quote(plan.agent.name)}" if plan.agent.name else ""
+    print(f"written as {case_id!r}; run it with viva test -i {shlex.quote(str(output))}{agent}")
     return 0
 
 
-def _sizes(shrunk: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
-    return (shrunk.turns, "turn"), (shrunk.words, "word"), (shrunk.extras, _ALONG)
+def _sizes(result: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
+    return (result.turns, "turn"), (result.words, "word"), (result.extras, _EXTRA)
 
 
-def _shown(said: object) -> str:
+def _format_input(message: object) -> str:
     from viva.reporters.formatting import fit_line
     from viva.state.trial_state import to_text
 
-    return fit_line(to_text(said), 160)
+    return fit_line(to_text(message), 160)

@@ -291,14 +291,13 @@ def build_options(flags: dict[str, Any]) -> RunOptions:
 def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) -> Sink:
     """Who speaks on standard output: events for machines, or the console for people."""
     if flags["as_json"]:
-        from viva.reporters.events import JsonEventReporter
+        from viva.reporters.json import JsonEventReporter
 
         return JsonEventReporter(flags["out"])
-    from viva.reporters.console import Console
+    from viva.reporters.console import Console, ConsoleOptions
 
     terminal = sys.stdout.isatty()
-    return Console(
-        sys.stdout,
+    options = ConsoleOptions(
         verbose=flags["verbose"] or person,
         quiet=flags["quiet"],
         colour=use_colour(terminal=terminal),
@@ -307,3 +306,4 @@ def _voice(flags: dict[str, Any], parallel: int = 0, *, person: bool = False) ->
         parallel=parallel,
         full_replies=person,
     )
+    return Console(sys.stdout, options)

@@ -1,6 +1,6 @@
-"""What the user's code prints, kept for the turn in which it prints: see `model.tracebacks.printed_output`.
+"""Captures what user code prints, by turn: see `model.tracebacks.printed_output`.
 
-The text still goes where it would go without us. What a subprocess or a foreign thread prints belongs to no turn.
+The text is still printed. Output of subprocesses and foreign threads belongs to no turn.
 """
 
 import sys
@@ -37,8 +37,8 @@ class _Tee:
 
 @contextmanager
 def capture_prints() -> Generator[None]:
-    """Keeps what is printed while this is open. Several may be open at once, in any thread."""
-    global _users  # noqa: PLW0603 -- stdout and stderr are the process's own, too
+    """Captures prints while it is open. Several may be open in parallel, in any thread."""
+    global _users  # noqa: PLW0603 -- stdout and stderr are global, too
     with _lock:
         _users += 1
         if _users == 1:
@@ -60,5 +60,5 @@ def _replace_streams() -> None:
 
 def _restore_streams() -> None:
     for name in ("stdout", "stderr"):
-        if isinstance(stream := getattr(sys, name), _Tee):  # else somebody replaced it, and will put ours back
+        if isinstance(stream := getattr(sys, name), _Tee):  # else other code has replaced it, and will restore ours
             setattr(sys, name, stream.stream)

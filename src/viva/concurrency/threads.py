@@ -1,6 +1,6 @@
-"""Other people's blocking code, in daemon threads: it neither stops the loop nor, when it hangs, keeps the process alive.
+"""Runs blocking user code in daemon threads: it cannot block the event loop, nor keep the process alive when it hangs.
 
-The standard pool joins its threads at exit and has a handful of them; a hung agent would block both.
+The standard thread pool is small and joins its threads at exit; a hung agent would block both.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
 
 class ThreadAbandoned(BaseException):
-    """Raised inside a thread whose caller no longer waits for it."""
+    """Raised inside a thread whose caller was cancelled."""
 
 
 class _Worker(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True, name="viva-blocking")
         self.jobs: SimpleQueue[_Job] = SimpleQueue()
-        self.given_up = False
+        self.is_abandoned = False
         self.start()
 
     def run(self) -> None:
         try:
-            while not self.given_up:
+            while not self.is_abandoned:
                 self._work()
         except ThreadAbandoned:
             return
@@ -43,38 +43,38 @@ class _Worker(threading.Thread):
             value = work()
         except ThreadAbandoned:
             raise
-        except BaseException as raised:  # whatever it is, it belongs to the one who waits
+        except BaseException as raised:  # the caller gets it, whatever it is
             _leave_if_forked(process)
             done(None, raised)
         else:
             _leave_if_forked(process)
             done(value, None)
 
-    def give_up(self) -> None:
-        """Ends Python code at its next step. A blocking system call goes on, harmlessly, until it returns."""
-        self.given_up = True
+    def abandon(self) -> None:
+        """Ends Python code at its next step. A blocking system call continues until it returns."""
+        self.is_abandoned = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(ThreadAbandoned))
 
 
 def _leave_if_forked(process: int) -> None:
-    """Ends a child process that the work has forked: it has the memory of a Viva that runs, but none of its threads."""
+    """Ends a child process that the user code has forked: it has the memory of a running Viva, but none of its threads."""
     if os.getpid() != process:
         os._exit(0)
 
 
 _idle: list[_Worker] = []
 _NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
-"""A future cannot carry the first, and the others would end more than the one who called `sys.exit()`."""
+"""A future cannot hold the first; the others would end more than the caller of `sys.exit()`."""
 
 
 def is_being_cancelled() -> bool:
-    """Does somebody cancel this task? Else a CancelledError is one that the user's own code has raised."""
+    """Is this task being cancelled? If not, a CancelledError was raised by user code."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Runs `work` in a thread and waits for it; when cancelled, the thread is given up."""
+    """Calls a function in a thread and waits for it. When cancelled, the thread is abandoned."""
     thread = DedicatedThread()
     try:
         return await thread.run(function, *arguments)
@@ -83,7 +83,7 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class DedicatedThread:
-    """The same thread for call after call, since some things (an SQLite connection) work only where they were made."""
+    """One thread for all calls of a session: an SQLite connection works only in the thread that created it."""
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
@@ -107,20 +107,20 @@ class DedicatedThread:
         def done(value: Any, raised: BaseException | None) -> None:
             try:
                 loop.call_soon_threadsafe(settle, value, raised)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed
                 return
 
         worker.jobs.put((lambda: context.run(function, *arguments), done))
         try:
             return await future
         except asyncio.CancelledError:
-            if future.cancelled():  # else the work was done in the same moment, and the thread is free
-                worker.give_up()
+            if future.cancelled():  # else the work was done at the same moment, and the thread is free
+                worker.abandon()
                 self._worker = None
             raise
 
     def release(self) -> None:
-        """Lets others have the thread."""
+        """Makes the thread available to other sessions."""
         if self._worker is not None:
             _idle.append(self._worker)
             self._worker = None

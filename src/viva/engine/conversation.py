@@ -1,16 +1,15 @@
-"""The turn loop: five ways of talking are five fillings of it. No I/O of its own.
+"""The turn loop, shared by all kinds of users. It does no I/O of its own.
 
-for each line that the user says:
-    the agent answers; the line's claims are judged; checkpoints are looked for
-    a failed claim ends it                                    -> failed
-    (the goal cannot end it while lines that are planned are still to come)
-    the goal is met                                           -> the checks decide
-    the agent declares itself done with checkpoints missing   -> failed
-    `max_turns` is used up, before the user is asked again    -> failed
-the user has nothing more to say                              -> the checks decide, or checkpoints are missing
+for each message of the user:
+    the agent replies; the assertions of the message run; checkpoints are updated
+    an assertion failed                                           -> failed
+    (while planned messages are left, the goal cannot end it)
+    the goal is met                                               -> the checks decide
+    the agent declares itself done with checkpoints missing       -> failed
+    `max_turns` is reached                                        -> failed
+the user has no more messages                                     -> the checks decide, or checkpoints are missing
 """
 
-import inspect
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -28,158 +27,152 @@ from viva.engine.outcome import (
 )
 from viva.engine.sending import Send
 from viva.errors import TrialFault
-from viva.model.case import Assertion, UserMessage
+from viva.model.case import UserMessage
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import PrintedOutput, printed_output
-from viva.model.turn import AssertionResult, Turn
+from viva.model.turn import Turn
 from viva.protocols import User
-from viva.state.evaluation import evaluate
+from viva.state.evaluation import evaluate_assertion
 from viva.state.trial_state import CheckContext, TrialState, look_up
 from viva.text.duration import format_duration
 
 TurnListener = Callable[[Turn], None]
-"""Hears of a turn twice: when the user has spoken (no reply yet) and when it has ended."""
+"""Is called twice for each turn: when the user has spoken (no reply yet) and when the turn has ended."""
 
 
-async def run_conversation(state: TrialState, user: User, send: Send, watch: TurnListener) -> Outcome | None:
-    """Holds the conversation. None: nothing went wrong on the way, so the checks decide."""
-    progress = CheckpointTracker(state, state.case.goal)
+async def run_conversation(state: TrialState, user: User, send: Send, on_turn: TurnListener) -> Outcome | None:
+    """Runs the conversation. None means that nothing went wrong so far: the checks decide."""
+    checkpoints = CheckpointTracker(state, state.case.goal)
     planned = len(user.planned_messages)
-    async with aclosing(user.speak(state)) as lines:
-        line = await anext(lines, None)
-        while line is not None:
-            turn = Turn(len(state.turns) + 1, line)
+    async with aclosing(user.speak(state)) as messages:
+        message = await anext(messages, None)
+        while message is not None:
+            turn = Turn(len(state.turns) + 1, message)
             state.turns.append(turn)
-            watch(turn)
+            on_turn(turn)
             try:
                 await run_turn(state, turn, send)
             except TrialFault as fault:
-                line = await _told(lines, fault)
+                message = await _raise_in_user(messages, fault)
                 state.progress.reset()
                 continue
             finally:
-                watch(turn)
-            if outcome := _ended_by_assertions(turn):
+                on_turn(turn)
+            if outcome := _outcome_of_assertions(turn):
                 return outcome
             if turn.number >= planned:
-                await progress.update(turn)
-                if outcome := await _ended_by_goal(state, progress, turn):
+                await checkpoints.update(turn)
+                if outcome := await _outcome_of_goal(state, checkpoints, turn):
                     return None if outcome.status == "passed" else outcome
-            line = await anext(lines, None)
-    return await _ended_by_user(state, progress)
+            message = await anext(messages, None)
+    return await _outcome_of_user_end(state, checkpoints)
 
 
-async def _told(lines: AsyncGenerator[UserMessage, None], fault: TrialFault) -> UserMessage | None:
-    """A fault is raised where the line was said. Only a script test may live with it; from all others it comes back."""
+async def _raise_in_user(messages: AsyncGenerator[UserMessage, None], fault: TrialFault) -> UserMessage | None:
+    """Raises the fault where the user sent the message. Only a script test may catch it; other users let it through."""
     try:
-        return await lines.athrow(fault)
+        return await messages.athrow(fault)
     except StopAsyncIteration:
         return None
 
 
 async def run_turn(state: TrialState, turn: Turn, send: Send) -> None:
-    """One turn: the agent's answer, what is remembered of it, and what is claimed of it."""
+    """Runs one turn: gets the agent's reply, sets variables from it, and evaluates the assertions."""
     state.waiting_for = "agent"
     progress = state.progress
     progress.reset()
     printed_output.set(PrintedOutput())
-    clock = _Clock(progress)
+    stopwatch = _Stopwatch(progress)
     try:
         turn.reply = reply = await send(turn.user_message)
     except BaseException as raised:
-        turn.latency_ms = clock.latency_ms(progress.elapsed_ms)
+        turn.latency_ms = stopwatch.latency_ms(progress.elapsed_ms)
         turn.partial_reply = progress.partial
         if isinstance(raised, TrialFault):
             turn.error = outcome_of_fault(raised).message
         raise
     finally:
         _keep_progress(state, turn)
-    turn.latency_ms = clock.latency_ms(reply.elapsed_ms)
-    progress.reset()  # what was known of this call is not known of what comes next
+    turn.latency_ms = stopwatch.latency_ms(reply.elapsed_ms)
+    progress.reset()  # the state of this call must not be charged to what comes next
     turn.awaiting = detect(reply, state.confirmation_tools)
     if turn.user_message.variables:
         _set_variables(state, turn)
     context = CheckContext(state, turn)
     for assertion in turn.user_message.assertions:
-        seen = context if assertion.on == context.text_scope else CheckContext(state, turn, assertion.on)
-        turn.results.append(await evaluate_assertion(assertion, seen))
+        own_context = context if assertion.on == context.text_scope else CheckContext(state, turn, assertion.on)
+        turn.results.append(await evaluate_assertion(assertion, own_context))
 
 
-class _Clock:
-    """Times a call by our clock, less the time for which its answer waited while another agent blocked the event loop."""
+class _Stopwatch:
+    """Times a call, without the time that the reply waited because another agent blocked the event loop."""
 
     def __init__(self, progress: CallProgress) -> None:
         self._progress = progress
-        self._began = time.perf_counter()
+        self._started = time.perf_counter()
 
     def latency_ms(self, known_ms: float | None) -> float:
-        """A cassette or a time limit may know it better."""
+        """The measured time, unless a cassette or a time limit knows a better one."""
         if known_ms is not None:
             return known_ms
-        waited_s = self._progress.lag.waited_s(self._began, self._progress)
-        return (time.perf_counter() - self._began - waited_s) * 1e3
+        waited_s = self._progress.lag.waited_s(self._started, self._progress)
+        return (time.perf_counter() - self._started - waited_s) * 1e3
 
 
 def _keep_progress(state: TrialState, turn: Turn) -> None:
-    """What the trial has to know of a call, however it ended."""
+    """Copies the tracebacks and warnings of a call into the trial, however the call ended."""
     progress = state.progress
-    state.tracebacks += (structs.replace(each, turn=turn.number) for each in progress.tracebacks)
-    state.warnings += (f"turn {turn.number}: {each}" for each in progress.warnings)
+    state.tracebacks += (structs.replace(traceback, turn=turn.number) for traceback in progress.tracebacks)
+    state.warnings += (f"turn {turn.number}: {warning}" for warning in progress.warnings)
     if progress.blocked_s:
         state.warnings.append(
             f"turn {turn.number}: the agent blocked the event loop for {format_duration(progress.blocked_s)}, "
-            "and every other conversation with it; make it a plain function, or await what takes long"
+            "and with it all other conversations; make it a plain function, or await what takes long"
         )
 
 
 def _set_variables(state: TrialState, turn: Turn) -> None:
-    """Remembers what the turn's `set` finds. What it does not find is said now, and again where it is used."""
+    """Sets the variables of the turn's `set`. A path without a value gives a warning, and an error where it is used."""
     for name, path in turn.user_message.variables.items():
-        if found := look_up(path, CheckContext(state, turn, turn_scope="case")):
-            state.variables[name] = found[0] if len(found) == 1 else found
+        if values := look_up(path, CheckContext(state, turn, turn_scope="case")):
+            state.variables[name] = values[0] if len(values) == 1 else values
             continue
         state.unset_variables[name] = f"`set` of turn {turn.number} found nothing at {path}"
-        before = f"; {{{{{name}}}}} keeps its earlier value" if name in state.variables else ""
-        state.warnings.append(f"turn {turn.number}: `set` {name}: found nothing at {path}{before}")
+        earlier = f"; {{{{{name}}}}} keeps its earlier value" if name in state.variables else ""
+        state.warnings.append(f"turn {turn.number}: `set` {name}: found nothing at {path}{earlier}")
 
 
-async def evaluate_assertion(assertion: Assertion, context: CheckContext) -> AssertionResult:
-    """A claim's verdict, whether or not its check has to wait for someone."""
-    found = evaluate(assertion, context)
-    return await found if inspect.isawaitable(found) else found
-
-
-def _ended_by_assertions(turn: Turn) -> Outcome | None:
-    in_error = None
-    for each in turn.results:
-        if each.verdict.status == "failed":
+def _outcome_of_assertions(turn: Turn) -> Outcome | None:
+    error = None
+    for result in turn.results:
+        if result.verdict.status == "failed":
             return Outcome.failed(None)
-        if each.verdict.status == "error":
-            in_error = in_error or each.verdict
-    return outcome_of_check_error(in_error) if in_error else None
+        if result.verdict.status == "error":
+            error = error or result.verdict
+    return outcome_of_check_error(error) if error else None
 
 
-async def _ended_by_goal(state: TrialState, progress: CheckpointTracker, turn: Turn) -> Outcome | None:
+async def _outcome_of_goal(state: TrialState, checkpoints: CheckpointTracker, turn: Turn) -> Outcome | None:
     if not state.case.goal.checkpoints:
         return None
-    if progress.is_met:
+    if checkpoints.is_met:
         return Outcome("passed")
-    declared_done = turn.reply is not None and turn.reply.declared_state == "done"
+    is_declared_done = turn.reply is not None and turn.reply.declared_state == "done"
     limits = state.case.limits
-    used_up = limits.total_turns is not None and turn.number >= limits.total_turns
-    if not (declared_done or used_up):
+    is_used_up = limits.total_turns is not None and turn.number >= limits.total_turns
+    if not (is_declared_done or is_used_up):
         return None
-    await progress.update(turn, is_last=True)
-    if progress.is_met:
+    await checkpoints.update(turn, is_last=True)
+    if checkpoints.is_met:
         return Outcome("passed")
-    said = None if declared_done else f"max turns ({limits.max_turns}) exceeded"
-    return outcome_of_missing_checkpoints(state, progress.missing, said)
+    message = None if is_declared_done else f"max turns ({limits.max_turns}) exceeded"
+    return outcome_of_missing_checkpoints(state, checkpoints.missing, message)
 
 
-async def _ended_by_user(state: TrialState, progress: CheckpointTracker) -> Outcome | None:
-    if not state.case.goal.checkpoints or progress.is_met or not state.turns:
+async def _outcome_of_user_end(state: TrialState, checkpoints: CheckpointTracker) -> Outcome | None:
+    if not state.case.goal.checkpoints or checkpoints.is_met or not state.turns:
         return None
     if (outcome := outcome_of_missing_input(state)) is not None:
         return outcome
-    await progress.update(state.turns[-1], is_last=True)
-    return None if progress.is_met else outcome_of_missing_checkpoints(state, progress.missing)
+    await checkpoints.update(state.turns[-1], is_last=True)
+    return None if checkpoints.is_met else outcome_of_missing_checkpoints(state, checkpoints.missing)

@@ -1,4 +1,4 @@
-"""The one stream of events: each is kept first, and then told to everybody who listens."""
+"""The one stream of events: each event is stored first, and then sent to all sinks."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,76 +8,78 @@ from viva.model.event import Event, Note, TrialEnded, TurnEnded, TurnStarted
 from viva.model.tracebacks import error_text
 from viva.protocols import EventStore, Sink
 
-_TURNS = (TurnStarted, TurnEnded)
+_TURN_EVENTS = (TurnStarted, TurnEnded)
 
 
 class EventBus:
-    """Hands events on. A listener that breaks is dropped with a warning; a ledger that breaks ends the run.
+    """Passes events on. A sink that raises is removed with a warning; a store that raises ends the run.
 
-    Trials that end in the same step of the loop are kept and told together, at its end: a write for each would cost more
-    than all else about their ending. Until then nobody has heard of them, so a killed run lost nothing but what ran.
+    Trials that end in the same step of the event loop are stored and sent together, at the end of the step: one write for
+    each costs more than everything else about their end. No sink has seen them before, so a killed run loses only what
+    was running. If a store fails then, `stop` is called, and `flush` raises the error.
     """
 
-    def __init__(self, event_stores: Sequence[EventStore], sinks: Sequence[Sink]) -> None:
+    def __init__(
+        self, event_stores: Sequence[EventStore], sinks: Sequence[Sink], stop: Callable[[], None] = lambda: None
+    ) -> None:
         self._event_stores = event_stores
         self._sinks = list(sinks)
+        self._stop = stop
         self._ended: list[TrialEnded] = []
-        self._broken: Exception | None = None
+        self._error: Exception | None = None
         self.live = any(sink.live for sink in sinks)
-        self.stop: Callable[[], None] = lambda: None
-        """Is called when a ledger broke at the end of a step; `settle` then raises what it said."""
 
     def without_stores(self) -> "EventBus":
-        """The same listeners, for what has been kept already, or cannot be kept any more."""
+        """A bus with the same sinks, for events that are stored already or cannot be stored any more."""
         return EventBus((), self._sinks)
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, TrialEnded) and (loop := _running()) is not None:
+        if isinstance(event, TrialEnded) and (loop := _running_loop()) is not None:
             if not self._ended:
                 loop.call_soon(self._end_step)
             self._ended.append(event)
             return
         self.flush()
-        self._hand_on((event,), turning=isinstance(event, _TURNS))
+        self._send((event,), is_turn=isinstance(event, _TURN_EVENTS))
 
     def flush(self) -> None:
-        """Hands on what waits for the end of the step."""
-        if self._broken is not None:
-            raise self._broken
+        """Stores and sends the ended trials that wait for the end of the step."""
+        if self._error is not None:
+            raise self._error
         if self._ended:
             ended, self._ended = self._ended, []
-            self._hand_on(ended)
+            self._send(ended)
 
     def _end_step(self) -> None:
         try:
             self.flush()
-        except Exception as broken:  # nobody would hear of it here: it is raised where the run is waited for
-            self._broken = broken
-            self.stop()
+        except Exception as error:  # no caller could handle it here: `flush` raises it where the run is awaited
+            self._error = error
+            self._stop()
 
-    def _hand_on(self, events: Sequence[Event], *, turning: bool = False) -> None:
-        if not turning:
+    def _send(self, events: Sequence[Event], *, is_turn: bool = False) -> None:
+        if not is_turn:
             for event_store in self._event_stores:
                 event_store.append(*events)
-        broken: list[tuple[Sink, Exception]] = []
+        failed: list[tuple[Sink, Exception]] = []
         for sink in self._sinks:
-            if turning and not sink.live:
+            if is_turn and not sink.live:
                 continue
             try:
                 sink.receive(events)
-            except Exception as raised:  # a listener is never worth the run
-                broken.append((sink, raised))
-        for sink, raised in broken:
+            except Exception as error:  # a sink must not end the run
+                failed.append((sink, error))
+        for sink, error in failed:
             self._sinks.remove(sink)
-            said = str(raised) if isinstance(raised, VivaError) else error_text(raised)
-            self.emit(Note(f"{type(sink).__name__} broke and is left out: {said}", "warning"))
+            reason = str(error) if isinstance(error, VivaError) else error_text(error)
+            self.emit(Note(f"{type(sink).__name__} failed and gets no more events: {reason}", "warning"))
 
     def __contains__(self, sink: Sink) -> bool:
-        """Is it still listening?"""
+        """Does the sink still get events?"""
         return sink in self._sinks
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
 """The only way to a simulator, judge, generator or reporter.
 
-A helper is an ordinary agent. Here it gets its metadata, whom we wait for is noted (a time-out is charged to the one
-who hung), a reply that cannot be used is asked for once more with the reason, and after that it is the helper's fault.
+A helper is an ordinary agent. Here it gets its metadata; the trial notes that it waits for the helper, so that a timeout is
+charged to it; and a reply that cannot be used is requested once more with the reason. After that the helper has failed.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, structs
 
-from viva.engine.sending import NamedAgent, merge_options
+from viva.engine.sending import merge_options
 from viva.errors import CallCutOff, HelperFailed, NotRecorded, Role, TrialEnd, TrialFault
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
-from viva.protocols import AgentSession, Meter, SessionContext, Transport, WorkspaceFactory
+from viva.protocols import Agent, AgentSession, Meter, NamedAgent, SessionContext, Transport, WorkspaceFactory
 from viva.state.trial_state import TrialState, WaitingFor, reply_text
 from viva.text.duration import format_duration
 
 T = TypeVar("T")
-_MODES: dict[Role, str] = {"judge": "validator"}
-_NOT_ITS_FAULT = (HelperFailed, NotRecorded, TrialEnd)
-"""Already charged to somebody, or to nobody: what is raised as it is."""
+_TEST_MODES: dict[Role, str] = {"judge": "validator"}
+_PASSED_ON = (HelperFailed, NotRecorded, TrialEnd)
+"""Faults that are not the fault of the helper that raises them."""
 
 
 class HelperPool:
@@ -36,82 +36,72 @@ class HelperPool:
         http: Transport,
         connectors: Mapping[str, Connector],
         meter: Meter | None = None,
-        spare_workspaces: WorkspaceFactory | None = None,
+        empty_workspaces: WorkspaceFactory | None = None,
     ) -> None:
         self._find = find
         self._http = http
         self._connectors = connectors
         self._meter = meter
-        self._spare_workspaces = spare_workspaces
+        self._empty_workspaces = empty_workspaces
 
     @asynccontextmanager
     async def open(
         self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator["_Asked"]:
+    ) -> AsyncGenerator["_OpenHelper"]:
         def meter(call: ModelCall) -> None:
             if state is not None:
                 state.calls.append(call)
             if self._meter is not None:
                 self._meter(call)
 
-        found = self._find(agent, role)
-        case = {"metadata": state.case.metadata} if state is not None and state.case.metadata else {}
-        given = merge_options({"skip": {"history": True}, "referer": "agent-test"}, found.options, case, options or {})
-        metadata = {**given.pop("metadata", {}), "test_mode": _MODES.get(role, role)}
+        named = self._find(agent, role)
+        case_options = {"metadata": state.case.metadata} if state is not None and state.case.metadata else {}
+        base_options = {"skip": {"history": True}, "referer": "agent-test"}
+        merged = merge_options(base_options, named.options, case_options, options or {})
+        metadata = {**merged.pop("metadata", {}), "test_mode": _TEST_MODES.get(role, role)}
         if state is not None:
             metadata["test_id"] = state.case.id
-        progress = CallProgress(agent, lag=state.progress.lag if state else LoopLag())
         context = SessionContext(
             key=state.key if state else Key("", ""),
             role=role,
-            options=given,
+            options=merged,
             meter=meter,
             http=self._http,
-            progress=progress,
+            progress=CallProgress(agent, lag=state.progress.lag if state else LoopLag()),
             connectors=self._connectors,
-            empty_workspaces=self._spare_workspaces,
+            empty_workspaces=self._empty_workspaces,
             conversation=state.messages if state else None,
             prior_count=len(state.case.history) if state else 0,
         )
-        opened = False
+        is_open = False
         try:
-            helper = found.agent
-            async with helper.open(context) as session:
-                opened = True
-                yield _Asked(
-                    role,
-                    session,
-                    state,
-                    progress,
-                    context.options,
-                    metadata,
-                    may_repeat=getattr(helper, "may_repeat", False),
-                    must_quote=getattr(helper, "must_quote", False),
-                )
+            async with named.agent.open(context) as session:
+                is_open = True
+                yield _OpenHelper(named.agent, session, context, state, metadata)
         except TrialFault as fault:
-            if opened or isinstance(fault, _NOT_ITS_FAULT):
+            if is_open or isinstance(fault, _PASSED_ON):
                 raise
             raise HelperFailed(role, fault.message, deterministic=fault.deterministic) from fault
 
 
 @asynccontextmanager
 async def helper_time_limit(role: Role, timeout_s: float) -> AsyncGenerator[None]:
-    """For a helper outside of any trial: taking longer is its fault. So it is in the replay of a call that was cut off."""
+    """The time limit of a helper outside of a trial; also for the replay of a call that was cut off."""
     limit = asyncio.timeout(timeout_s)
-    said = f"timeout after {format_duration(timeout_s)}"
+    message = f"timeout after {format_duration(timeout_s)}"
     try:
         async with limit:
             yield
     except CallCutOff:
-        raise HelperFailed(role, said) from None
+        raise HelperFailed(role, message) from None
     except TimeoutError:
         if not limit.expired():
             raise
-        raise HelperFailed(role, said) from None
+        raise HelperFailed(role, message) from None
 
 
-def _about(state: TrialState | None) -> dict[str, Any]:
-    """What every helper is told beside the conversation; the turn is the one that comes next, unless it is told otherwise."""
+def _trial_metadata(state: TrialState | None) -> dict[str, Any]:
+    """What a helper is told of the trial. The turn number is that of the next turn."""
     if state is None:
         return {}
     number, last = len(state.turns) + 1, state.last_turn
@@ -126,63 +116,54 @@ def _about(state: TrialState | None) -> dict[str, Any]:
     }
 
 
-class _Asked:
-    """One helper in one session."""
+class _OpenHelper:
+    """A helper in an open session."""
 
     def __init__(
         self,
-        role: Role,
+        agent: Agent,
         session: AgentSession,
+        context: SessionContext,
         state: TrialState | None,
-        progress: CallProgress,
-        options: Mapping[str, Any],
         metadata: Mapping[str, Any],
-        *,
-        may_repeat: bool,
-        must_quote: bool,
     ) -> None:
-        self.may_repeat = may_repeat
-        self.must_quote = must_quote
-        self._role: Role = role
+        self.may_repeat: bool = getattr(agent, "may_repeat", False)
+        self.must_quote: bool = getattr(agent, "must_quote", False)
+        self.metadata = metadata
         self._session = session
         self._state = state
-        self._progress = progress
-        self._options = options
-        self.metadata = metadata
+        self._role: Role = context.role
+        self._progress = context.progress
+        self._options = context.options
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
-        options = {**self._options, "metadata": {**_about(self._state), **self.metadata, **(metadata or {})}}
+        options = {**self._options, "metadata": {**_trial_metadata(self._state), **self.metadata, **(metadata or {})}}
         reply = await self._send(text, options)
         try:
             return parse(reply)
         except ValueError as unusable:
             problem = str(unusable)
         options = {**options, "metadata": {**options["metadata"], "problem": problem}}
-        again = f"{text}\n\nYour last answer cannot be used: {problem}. Answer again, in the form that was asked for."
-        reply = await self._send(again, options)
+        text = f"{text}\n\nYour last answer cannot be used: {problem}. Answer again, in the form that was asked for."
+        reply = await self._send(text, options)
         try:
             return parse(reply)
-        except ValueError as still:
-            raise HelperFailed(self._role, str(still)) from still
+        except ValueError as unusable:
+            raise HelperFailed(self._role, str(unusable)) from unusable
 
     async def _send(self, text: str, options: Mapping[str, Any]) -> Reply:
         self._progress.reset()
-        with self._waited_for():
+        with self._mark_waiting():
             try:
                 return await self._session.send(Message("user", text), options)
-            except _NOT_ITS_FAULT:
+            except _PASSED_ON:
                 raise
             except TrialFault as fault:
                 raise HelperFailed(self._role, fault.message, deterministic=fault.deterministic) from fault
 
-    def _keep_remarks(self, state: TrialState) -> None:
-        progress, role = self._progress, self._role
-        state.tracebacks += (structs.replace(each, where=role) for each in progress.tracebacks)
-        state.warnings += (f"{role}: {each}" for each in progress.warnings)
-
     @contextmanager
-    def _waited_for(self) -> Generator[None]:
-        """Until the last of those who are asked at the same time has answered, we wait for this role."""
+    def _mark_waiting(self) -> Generator[None]:
+        """Notes that the trial waits for this role, until the last of several concurrent helpers has answered."""
         state = self._state
         if state is None:
             yield
@@ -195,11 +176,16 @@ class _Asked:
         try:
             yield
         except BaseException:
-            state.active_helpers -= 1  # whom we waited for when it went wrong is what a time-out wants to know
+            state.active_helpers -= 1  # `waiting_for` stays: a timeout is charged to it
             state.helper_trouble = self._progress.provider_trouble or state.helper_trouble
-            self._keep_remarks(state)
+            self._keep_progress(state)
             raise
-        self._keep_remarks(state)
+        self._keep_progress(state)
         state.active_helpers -= 1
         if not state.active_helpers:
             state.waiting_for = before
+
+    def _keep_progress(self, state: TrialState) -> None:
+        progress, role = self._progress, self._role
+        state.tracebacks += (structs.replace(traceback, where=role) for traceback in progress.tracebacks)
+        state.warnings += (f"{role}: {warning}" for warning in progress.warnings)

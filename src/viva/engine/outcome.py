@@ -1,27 +1,21 @@
-"""How a trial ends: whose fault, in whose words. `failed` beats `error` beats `passed`; nothing passes on zero checks."""
+"""The outcome of a trial: status, fault, message. `failed` beats `error` beats `passed`; nothing passes on zero checks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from viva.errors import AgentFailed, Fault, HelperFailed, NotRecorded, Skipped, TrialFault
 from viva.model.case import Checkpoint
 from viva.model.record import Status
-from viva.model.turn import Verdict
+from viva.model.turn import AssertionResult, Verdict
 from viva.state.trial_state import TrialState
 
 AWAITING_MESSAGE = "Agent awaiting input, no next turn defined"
-AWAITING_HINT = "Add more turns, use --interactive, or configure simulator"
 UNCHECKED_MESSAGE = "nothing was checked"
-UNCHECKED_HINT = 'Add assertions to the case, or send a message by hand with -i "..."'
-UNNOTED_HINT = "Use t.assert_ in the test: plain asserts that hold cannot be counted"
 
 
 class Outcome(Struct, frozen=True):
-    """A status, and for a non-pass whose fault it is and what the report says.
-
-    An error that is `deterministic` would come again: the trial is not retried.
-    """
+    """A status and, unless it is passed, the fault and the message of the report. A `deterministic` error is not retried."""
 
     status: Status
     fault: Fault | None = None
@@ -39,98 +33,102 @@ class Outcome(Struct, frozen=True):
 
 
 def outcome_of_fault(fault: TrialFault) -> Outcome:
-    """The ending behind a raised fault, in the report's words."""
-    said = fault.message
+    """The outcome of a trial in which `fault` was raised."""
+    message = fault.message
     if isinstance(fault, Skipped):
-        return Outcome("skipped", None, said)
+        return Outcome("skipped", None, message)
     if isinstance(fault, AgentFailed):
-        return Outcome.failed(said if said.startswith("timeout after") else f"agent error: {said}")
+        return Outcome.failed(message if message.startswith("timeout after") else f"agent error: {message}")
     if isinstance(fault, HelperFailed):
-        return Outcome.error(fault.fault, f"{fault.role} error: {said}", deterministic=fault.deterministic)
-    is_agents = fault.fault == "infra" and not isinstance(fault, NotRecorded)
-    said = f"agent error: {said}" if is_agents else said
-    return Outcome.error(fault.fault, said, deterministic=fault.deterministic)
+        message = f"{fault.role} error: {message}"
+    elif fault.fault == "infra" and not isinstance(fault, NotRecorded):
+        message = f"agent error: {message}"
+    return Outcome.error(fault.fault, message, deterministic=fault.deterministic)
 
 
 def outcome_of_missing_checkpoints(
-    state: TrialState, missing: Sequence[Checkpoint], said: str | None = None
+    state: TrialState, missing: Sequence[Checkpoint], message: str | None = None
 ) -> Outcome:
-    """Not all that had to happen did. If a judge broke on one of them, nobody can say that the agent failed."""
-    for checkpoint in _in_the_way(state, missing):
-        verdict = state.checkpoints[checkpoint].verdict
+    """Failed, unless the check of a missing checkpoint could not be evaluated: then it is that error."""
+    for checkpoint_id in _find_blocking(state, missing):
+        verdict = state.checkpoints[checkpoint_id].verdict
         if verdict is not None and verdict.status == "error":
-            return outcome_of_check_error(verdict, f"checkpoint {checkpoint}: ")
-    return Outcome.failed(said or "missing checkpoints: " + ", ".join(checkpoint.id for checkpoint in missing))
+            return outcome_of_check_error(verdict, f"checkpoint {checkpoint_id}: ")
+    return Outcome.failed(message or "missing checkpoints: " + ", ".join(checkpoint.id for checkpoint in missing))
 
 
-def _in_the_way(state: TrialState, missing: Sequence[Checkpoint]) -> list[str]:
-    """The checkpoints that are missing, and those that they wait for, optional ones too."""
+def _find_blocking(state: TrialState, missing: Sequence[Checkpoint]) -> list[str]:
+    """The missing checkpoints and those that they depend on (`after`), optional ones too."""
     after = {checkpoint.id: checkpoint.after for checkpoint in state.case.goal.checkpoints}
-    found: list[str] = []
-    waiting = [checkpoint.id for checkpoint in missing]
-    while waiting:
-        name = waiting.pop(0)
-        if name not in found and state.checkpoints[name].turn is None:
-            found.append(name)
-            waiting += after[name]
-    return found
+    blocking: list[str] = []
+    pending = [checkpoint.id for checkpoint in missing]
+    while pending:
+        checkpoint_id = pending.pop(0)
+        if checkpoint_id not in blocking and state.checkpoints[checkpoint_id].turn is None:
+            blocking.append(checkpoint_id)
+            pending += after[checkpoint_id]
+    return blocking
 
 
 def outcome_of_check_error(verdict: Verdict, place: str = "") -> Outcome:
-    """The ending that a check brings about which could not be evaluated."""
-    said = f"{place}{verdict.reason}"
-    said = f"judge error: {said}" if verdict.fault == "judge" else said
-    return Outcome.error(verdict.fault, said, deterministic=verdict.deterministic)
+    """The outcome of a trial in which a check could not be evaluated."""
+    message = f"{place}{verdict.reason}"
+    if verdict.fault == "judge":
+        message = f"judge error: {message}"
+    return Outcome.error(verdict.fault, message, deterministic=verdict.deterministic)
 
 
 def outcome_of_missing_input(state: TrialState) -> Outcome | None:
-    """The user has nothing more to say, but should have: what `on_missing_input` makes of it."""
-    decides = state.case.on_missing_input
-    if state.missing_input is not None:  # a person is no agent: without a word of the author nobody has failed
-        said, hint, fault, decides = state.missing_input, None, "undetermined", decides or "skip"
-    elif (
-        state.last_turn is None
-        or not state.last_turn.is_unanswered
-        or state.case.goal.checkpoints
-        or not state.case.one_session
-    ):
+    """Applies `on_missing_input` if the user has no more messages and the agent awaits one."""
+    case, last_turn = state.case, state.last_turn
+    action = case.on_missing_input
+    if state.missing_input is not None:  # a person stopped: no failure of the agent unless the case says so
+        message, hint, fault, action = state.missing_input, None, "undetermined", action or "skip"
+    elif last_turn is None or not last_turn.is_unanswered or case.goal.checkpoints or case.sessions != "one":
         return None
     else:
-        said, hint, fault = AWAITING_MESSAGE, AWAITING_HINT, "agent"
-        decides = decides or ("end" if count_checks(state) or state.case.final_assertions else "skip")
-    match decides:
+        message, hint, fault = AWAITING_MESSAGE, case.hints.awaiting, "agent"
+        action = action or ("end" if count_checks(state) or case.final_assertions else "skip")
+    match action:
         case "skip":
-            return Outcome("skipped", None, said, hint)
+            return Outcome("skipped", None, message, hint)
         case "fail":
-            return Outcome("failed", fault, said, hint)
+            return Outcome("failed", fault, message, hint)
         case "end":
             return None
 
 
+def all_results(state: TrialState) -> Iterator[AssertionResult]:
+    """The assertion results of all turns, then the final ones."""
+    for turn in state.turns:
+        yield from turn.results
+    yield from state.final_results
+
+
 def outcome_of_checks(state: TrialState) -> Outcome:
-    """The outcome of a conversation in which nothing went wrong on the way."""
-    verdicts = [each.verdict for turn in state.turns for each in turn.results] + [
-        each.verdict for each in state.final_results
-    ]
-    if any(verdict.status == "failed" for verdict in verdicts):
-        return Outcome.failed(None)
-    if in_error := next((verdict for verdict in verdicts if verdict.status == "error"), None):
-        return outcome_of_check_error(in_error)
+    """The outcome of a conversation that ended without a fault."""
+    error: Verdict | None = None
+    for result in all_results(state):
+        if result.verdict.status == "failed":
+            return Outcome.failed(None)
+        if result.verdict.status == "error" and error is None:
+            error = result.verdict
+    if error is not None:
+        return outcome_of_check_error(error)
     if not count_checks(state):
-        return Outcome("skipped", None, UNCHECKED_MESSAGE, UNCHECKED_HINT if state.case.one_session else UNNOTED_HINT)
+        return Outcome("skipped", None, UNCHECKED_MESSAGE, state.case.hints.unchecked)
     return Outcome("passed")
 
 
 def keep_proven_failure(state: TrialState, outcome: Outcome) -> Outcome:
-    """A proven failure of the agent stands, whatever came after it."""
+    """A failed assertion stays a failure of the agent, whatever error came after it."""
     if outcome.status in ("passed", "failed"):
         return outcome
-    judged = (*state.final_results, *(each for turn in state.turns for each in turn.results))
-    failed = any(each.verdict.status == "failed" for each in judged)
-    return Outcome.failed(outcome.message) if failed else outcome
+    has_failed = any(result.verdict.status == "failed" for result in all_results(state))
+    return Outcome.failed(outcome.message) if has_failed else outcome
 
 
 def count_checks(state: TrialState) -> int:
-    """How many verdicts there are: the denominator of everything that is said of this trial."""
-    looked_for = len(state.checkpoints) if state.turns else 0
-    return sum(len(turn.results) for turn in state.turns) + len(state.final_results) + looked_for
+    """The number of verdicts: results of assertions and, after the first turn, checkpoints."""
+    checkpoints = len(state.checkpoints) if state.turns else 0
+    return sum(len(turn.results) for turn in state.turns) + len(state.final_results) + checkpoints

@@ -1,11 +1,12 @@
-"""From a talk to its record: the engine's words become those of the specification's report."""
+"""Builds the record of a trial from its state."""
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import UNSET
 
-from viva.engine.outcome import Outcome, count_checks
+from viva.engine.outcome import Outcome, all_results, count_checks
 from viva.model import codec
 from viva.model.case import Assertion, Checkpoint
 from viva.model.finding import Finding
@@ -14,34 +15,35 @@ from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, Tur
 from viva.model.turn import AssertionResult, CheckpointState, Turn, Verdict
 from viva.state.evaluation import assertion_label, is_live
 from viva.state.trial_state import TrialState
-from viva.state.unstubbed import unstubbed_tools
+from viva.text.tool_names import find_unstubbed_tools
 
 
 def turn_record(turn: Turn) -> TurnRecord:
-    """One turn as reports show it, finished or cut off."""
-    reply, message = turn.reply or turn.partial_reply, turn.user_message.message
+    """The record of one turn, finished or cut off."""
+    user_message, message = turn.user_message, turn.user_message.message
+    reply = turn.reply or turn.partial_reply
     record = TurnRecord(
         turn=turn.number,
         input=message.text,
-        input_source=turn.user_message.source,
+        input_source=user_message.source,
         output=reply.content if reply else "",
         awaiting_input=turn.awaiting is not None and turn.awaiting.is_awaiting,
         tool_calls=[_tool_call(call) for call in reply.tool_calls] if reply else [],
-        assertions=[assertion_record(each) for each in turn.results],
+        assertions=[assertion_record(result) for result in turn.results],
         duration_ms=round(turn.latency_ms, 3),
         error=turn.error,
         files=turn.files,
-        comment=turn.user_message.comment,
+        comment=user_message.comment,
     )
     if (
-        turn.user_message.options and turn.user_message.history is None
-    ):  # those of a script test are its code's, not the case's
-        record.options = dict(turn.user_message.options)
+        user_message.options and user_message.history is None
+    ):  # with a history they are options of code, not of the case
+        record.options = dict(user_message.options)
     if turn.awaiting is not None:
         record.awaiting_reason = turn.awaiting.reason
         record.awaiting_confidence = turn.awaiting.confidence
     if not isinstance(message.content, str):
-        record.attachments = _attachments(message)
+        record.attachments = [_part(part) for part in message.attachments]
     if turn.results:
         record.assertion_errors = failure_lines(turn.results) or None
     if reply is not None:
@@ -54,25 +56,18 @@ def turn_record(turn: Turn) -> TurnRecord:
     return record
 
 
-def trial_record(
-    state: TrialState,
-    outcome: Outcome,
-    *,
-    agent: str,
-    session_id: str,
-    started_at: str,
-    not_run: list[str],
-    trials: int = 1,
-) -> TrialRecord:
-    """The whole trial. What was reached before it ended is scored and shown, however it ended."""
+def trial_record(state: TrialState, outcome: Outcome, agent: str = "", trials: int = 1) -> TrialRecord:
+    """The record of a trial. What was reached is scored and shown, however the trial ended."""
     case, key = state.case, state.key
     usage = Usage.of(state.calls) if state.calls else None
+    is_cut_short = outcome.status in ("failed", "error")
+    unsent = [message.message.text for message in case.user.planned_messages[len(state.turns) :]]
     return TrialRecord(
         id=case.id,
         name=case.name or case.id,
         status=outcome.status,
         turns=[turn_record(turn) for turn in state.turns],
-        final_assertions=[assertion_record(each) for each in state.final_results],
+        final_assertions=[assertion_record(result) for result in state.final_results],
         total_turns=len(state.turns),
         duration_ms=round((time.perf_counter() - state.started) * 1e3, 3),
         suite=key.suite,
@@ -80,76 +75,75 @@ def trial_record(
         attempt=key.attempt,
         trials=trials,
         fault=outcome.fault,
-        fault_evidence=_evidence(state, outcome) if outcome.fault else None,
+        fault_evidence=_fault_evidence(state, outcome) if outcome.fault else None,
         error=outcome.message,
         deterministic=outcome.deterministic,
         hint=outcome.hint,
-        assertion_errors=failure_lines([*(j for turn in state.turns for j in turn.results), *state.final_results])
-        or None,
-        checkpoints=_checkpoints(state) or None,
+        assertion_errors=failure_lines(all_results(state)) or None,
+        checkpoints=[_checkpoint(checkpoint, state) for checkpoint in case.goal.checkpoints] or None,
         goal_achieved=True if state.goal_reason is not None else None,
         goal_reason=state.goal_reason,
-        turns_not_run=not_run or None,
+        turns_not_run=(unsent or None) if is_cut_short else None,
         checks=count_checks(state),
         score=_score(state, outcome),
         usage=usage,
         cost_usd=usage.cost_usd if usage else None,
         model_calls=tuple(state.calls) if case.keep_calls else (),
         tags=case.tags,
-        history=[_said_before(message) for message in case.history] or None,
+        history=[_message(message) for message in case.history] or None,
         options=dict(case.options) or None,
         metadata=dict(case.metadata) or None,
         agent=agent or None,
         simulator=case.user.simulator,
-        session_id=session_id,
-        started_at=started_at,
+        session_id=state.session_id,
+        started_at=state.started_at,
         source=str(case.origin) if case.origin else None,
         digest=case.digest or None,
         warnings=state.warnings or None,
         tracebacks=tuple(state.tracebacks),
         notes=state.notes or None,
-        findings=_found(state),
+        findings=_findings(state),
         workspace=state.kept_workspace,
     )
 
 
-def _evidence(state: TrialState, outcome: Outcome) -> list[str]:
-    """What the blame rests on, with its place: checks that failed or broke, turns that went wrong, checkpoints never seen."""
+def _fault_evidence(state: TrialState, outcome: Outcome) -> list[str]:
+    """The reasons for the fault, with their places: checks, turns and checkpoints that failed."""
     status = "failed" if outcome.status == "failed" else "error"
     places = [*((f"turn {turn.number}", turn.results) for turn in state.turns), ("in the end", state.final_results)]
-    found = [
-        f"{place}: {assertion_label(each.assertion)}: {each.verdict.reason or each.verdict.status}"
-        for place, judged in places
-        for each in judged
-        if each.verdict.status == status
+    evidence = [
+        f"{place}: {assertion_label(result.assertion)}: {result.verdict.reason or result.verdict.status}"
+        for place, results in places
+        for result in results
+        if result.verdict.status == status
     ]
-    found += [f"turn {turn.number}: {turn.error}" for turn in state.turns if turn.error]
-    for checkpoint in state.case.goal.checkpoints if not found else ():
+    evidence += [f"turn {turn.number}: {turn.error}" for turn in state.turns if turn.error]
+    for checkpoint in state.case.goal.checkpoints if not evidence else ():
         checkpoint_state = state.checkpoints.get(checkpoint.id, CheckpointState())
         if checkpoint.required and checkpoint_state.turn is None:
-            last = checkpoint_state.verdict.reason if checkpoint_state.verdict else "never tried"
-            found.append(f"checkpoint {checkpoint.id}: {last}")
-    if outcome.message and not any(line.endswith(outcome.message) for line in found):
-        found.append(f"after turn {len(state.turns)}: {outcome.message}" if state.turns else outcome.message)
-    return found
+            verdict = checkpoint_state.verdict
+            evidence.append(f"checkpoint {checkpoint.id}: {verdict.reason if verdict else 'never tried'}")
+    if outcome.message and not any(line.endswith(outcome.message) for line in evidence):
+        evidence.append(f"after turn {len(state.turns)}: {outcome.message}" if state.turns else outcome.message)
+    return evidence
 
 
-def assertion_record(judged: AssertionResult) -> dict[str, Any]:
-    """A claim as it was written, with what came of it; `passed` is null where it could not be evaluated."""
-    assertion, verdict = judged.assertion, judged.verdict
-    shown: dict[str, Any] = {**_written(assertion), "passed": None if verdict.status == "error" else verdict.passed}
-    if judged.is_live:
-        shown |= _LIVE | {"label": f"{shown['label']} (ran live)"}
+def assertion_record(result: AssertionResult) -> dict[str, Any]:
+    """The assertion's definition with its verdict; `passed` is null if it could not be evaluated."""
+    verdict = result.verdict
+    record = {**_definition(result.assertion), "passed": None if verdict.status == "error" else verdict.passed}
+    if result.is_live:
+        record |= _LIVE | {"label": f"{record['label']} (ran live)"}
     if verdict.status == "passed" and not verdict.reason and verdict.score is None:
-        return shown
-    return {**shown, **_details(verdict)}
+        return record
+    return record | _details(verdict)
 
 
 _LIVE = {"live": True}
-"""What this check found is not on the cassette: it looked for itself."""
+"""The check looked at more than the cassette holds."""
 
 
-def _written(assertion: Assertion) -> dict[str, Any]:
+def _definition(assertion: Assertion) -> dict[str, Any]:
     return {**assertion.definition, "label": assertion_label(assertion)}
 
 
@@ -165,65 +159,55 @@ def _details(verdict: Verdict) -> dict[str, Any]:
     return {key: value for key, value in details.items() if value is not None and value is not UNSET}
 
 
-def failure_lines(judged: list[AssertionResult]) -> list[str]:
-    """One line for each claim that does not hold or could not be evaluated."""
+def failure_lines(results: Iterable[AssertionResult]) -> list[str]:
+    """One line for each assertion that failed or could not be evaluated."""
     return [
-        f"{each.assertion.message or _written(each.assertion)['label']}: {each.verdict.reason or each.verdict.status}"
-        for each in judged
-        if not each.verdict.passed
+        f"{result.assertion.message or assertion_label(result.assertion)}: "
+        f"{result.verdict.reason or result.verdict.status}"
+        for result in results
+        if not result.verdict.passed
     ]
 
 
-def _found(state: TrialState) -> tuple[Finding, ...]:
-    """Every kind of finding once."""
-    verdicts = [each.verdict for turn in state.turns for each in turn.results] + [
-        each.verdict for each in state.final_results
-    ]
-    found = {found for verdict in verdicts for found in verdict.findings}
+def _findings(state: TrialState) -> tuple[Finding, ...]:
+    """Each distinct finding once."""
+    findings = {finding for result in all_results(state) for finding in result.verdict.findings}
     for turn in state.turns:
         if turn.reply is None and turn.partial_reply is not None:  # no check has seen it
-            found.update(unstubbed_tools(turn.partial_reply.tool_calls, state.case.fixtures))
-    return tuple(sorted(found))
+            findings.update(find_unstubbed_tools(turn.partial_reply.tool_calls, state.case.fixtures))
+    return tuple(sorted(findings))
 
 
 def _score(state: TrialState, outcome: Outcome) -> float | None:
-    """Weighted share of verdicts that passed; a verdict's own score counts where it has one. A gate that fails takes it all.
+    """The weighted share of passed verdicts, or of their own scores. A failed gate makes it 0.
 
-    An agent that failed by itself (it raised, it took too long) failed one check more: no score is 1 beside a failure.
+    An agent that failed by itself (it raised or timed out) failed one more check: a failed trial never scores 1.
     """
-    total = got = 0.0
-    judged = [*(each for turn in state.turns for each in turn.results), *state.final_results]
-    if any(each.assertion.gate and each.verdict.status == "failed" for each in judged):
-        return 0.0
-    for each in judged:
-        if each.verdict.status != "error":
-            total += each.assertion.weight
-            got += each.assertion.weight * (each.verdict.passed if each.verdict.score is None else each.verdict.score)
+    total = reached = 0.0
+    for result in all_results(state):
+        assertion, verdict = result.assertion, result.verdict
+        if assertion.gate and verdict.status == "failed":
+            return 0.0
+        if verdict.status != "error":
+            total += assertion.weight
+            reached += assertion.weight * (verdict.passed if verdict.score is None else verdict.score)
     for checkpoint in state.case.goal.checkpoints:
         total += checkpoint.assertion.weight
-        got += checkpoint.assertion.weight * (
-            state.checkpoints[checkpoint.id].turn is not None if state.checkpoints else 0.0
-        )
-    if outcome.status == "failed" and got >= total > 0:
+        if state.checkpoints and state.checkpoints[checkpoint.id].turn is not None:
+            reached += checkpoint.assertion.weight
+    if outcome.status == "failed" and reached >= total > 0:
         total += 1
-    return round(got / total, 6) if total else None
+    return round(reached / total, 6) if total else None
 
 
-def _checkpoints(state: TrialState) -> list[CheckpointRecord]:
-    return [
-        _checkpoint(each, state.checkpoints.get(each.id, CheckpointState()), state)
-        for each in state.case.goal.checkpoints
-    ]
-
-
-def _checkpoint(checkpoint: Checkpoint, checkpoint_state: CheckpointState, state: TrialState) -> CheckpointRecord:
+def _checkpoint(checkpoint: Checkpoint, state: TrialState) -> CheckpointRecord:
+    checkpoint_state = state.checkpoints.get(checkpoint.id, CheckpointState())
     reached, verdict = checkpoint_state.turn is not None, checkpoint_state.verdict
     if reached and verdict is not None:
-        reason = verdict.reason or _written(checkpoint.assertion)["label"]
+        reason = verdict.reason or assertion_label(checkpoint.assertion)
     elif checkpoint_state.unmet_after:
-        reason = (
-            "waits for " + ", ".join(checkpoint_state.unmet_after) + (f"; last: {verdict.reason}" if verdict else "")
-        )
+        reason = "waits for " + ", ".join(checkpoint_state.unmet_after)
+        reason += f"; last: {verdict.reason}" if verdict else ""
     else:
         reason = verdict.reason if verdict else "never tried"
     return CheckpointRecord(
@@ -235,7 +219,7 @@ def _checkpoint(checkpoint: Checkpoint, checkpoint_state: CheckpointState, state
         reason=reason,
         unmet_after=() if reached else checkpoint_state.unmet_after,
         assertion={
-            **_written(checkpoint.assertion),
+            **_definition(checkpoint.assertion),
             **(_details(verdict) if verdict else {}),
             **(_LIVE if is_live(checkpoint.assertion, state) else {}),
         },
@@ -248,15 +232,11 @@ def _tool_call(call: ToolCall) -> ToolCallRecord:
     )
 
 
-def _attachments(message: Message) -> list[dict[str, Any]]:
-    return [_part(part) for part in message.attachments]
-
-
 def _part(part: Part | Attachment) -> dict[str, Any]:
-    """Attachments by their source; their bytes stay out of reports."""
+    """A part without its `url`: the bytes of attachments stay out of records."""
     return {key: value for key, value in codec.to_builtins(part).items() if key != "url"}
 
 
-def _said_before(message: Message) -> dict[str, Any]:
+def _message(message: Message) -> dict[str, Any]:
     content = message.content
     return {**codec.to_builtins(message), "content": content if isinstance(content, str) else [*map(_part, content)]}

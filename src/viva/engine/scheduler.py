@@ -1,9 +1,8 @@
-"""Many trials: repeats, retries of what was not the agent's fault, fail-fast, and the tally of how they ended."""
+"""Runs many trials: repeats, retries of errors that are not the agent's fault, and fail-fast."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from viva.engine.summary import RunTally
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Suite
@@ -14,99 +13,96 @@ from viva.stats.pass_rule import PassRule
 
 
 class FailFast:
-    """Tells when a case has lost: from then on it cannot pass, whatever its other trials come to.
+    """Finds the trial after which its case cannot pass any more.
 
-    A trial that fails does not end a run in which its case can still pass with `--min-pass`. `past` are the trials of an
-    earlier part of the same run: what was lost there does not stop the run again.
+    With `--min-pass` a case can pass although a trial failed. `earlier` are the trials of an earlier part of the same run:
+    a case that had lost there does not stop the run again.
     """
 
     def __init__(self, rule: PassRule, earlier: Iterable[TrialRecord] = ()) -> None:
         self._rule = rule
-        self._trials: dict[tuple[str, str], list[Status]] = {}
+        self._statuses: dict[tuple[str, str], list[Status]] = {}
         for record in earlier:
-            self._trials.setdefault((record.suite, record.id), []).append(record.status)
+            self._statuses.setdefault((record.suite, record.id), []).append(record.status)
 
     def has_lost(self, record: TrialRecord, planned: int) -> bool:
-        """Is this the trial with which its case, of so many planned trials, has lost?"""
-        name = (record.suite, record.id)
-        before = self._trials.pop(name, [])
-        trials: list[Status] = [*before, record.status]
-        if len(trials) < planned:
-            self._trials[name] = trials
-        return self._rule.can_pass(before, planned) and not self._rule.can_pass(trials, planned)
+        """Is this the trial after which its case, with `planned` trials, cannot pass any more?"""
+        case = (record.suite, record.id)
+        before = self._statuses.pop(case, [])
+        statuses: list[Status] = [*before, record.status]
+        if len(statuses) < planned:
+            self._statuses[case] = statuses
+        return self._rule.can_pass(before, planned) and not self._rule.can_pass(statuses, planned)
 
 
 @dataclass
 class Scheduler:
-    """Runs what is planned. `stop` ends it early: running trials are cancelled and count as not run."""
+    """Runs planned trials. `stop` ends the run early: running trials are cancelled and count as not run."""
 
     run_context: RunContext
     executor: Executor
-    tally: RunTally
     fail_fast: FailFast | None = None
     retry_faults: int = 0
-    stop_reason: StopReason | None = None
     on_trial_ended: Callable[[TrialRecord], None] = lambda _record: None
+    stop_reason: StopReason | None = None
 
     async def run(self, trials: AsyncIterator[PlannedTrial]) -> None:
-        self.run_context.bus.stop = self.executor.stop
         try:
-            await self.executor.run(trials, self._work)
+            await self.executor.run(trials, self._run_trial)
         finally:
             self.run_context.bus.flush()
 
-    def stop(self, why: StopReason) -> None:
-        self.stop_reason = self.stop_reason or why
+    def stop(self, reason: StopReason) -> None:
+        self.stop_reason = self.stop_reason or reason
         self.executor.stop()
 
-    async def _work(self, planned: PlannedTrial) -> None:
-        record = await self._attempt(planned, 1)
+    async def _run_trial(self, planned: PlannedTrial) -> None:
+        bus, cassette = self.run_context.bus, self.run_context.cassette
+        record = await self._run_attempt(planned, 1)
         for attempt in range(2, 2 + self.retry_faults):
-            if record.status != "error" or record.deterministic or not self.run_context.may_retry(record.key):
+            if record.status != "error" or record.deterministic or not cassette.may_retry(record.key):
                 break
-            self.run_context.bus.emit(_retried(record, planned.index))
-            record = await self._attempt(planned, attempt)
-        self.run_context.bus.emit(TrialEnded(record.key, planned.index, planned.total, record))
+            bus.emit(
+                TrialRetried(
+                    record.key,
+                    planned.index,
+                    record.total_turns,
+                    fault=record.fault,
+                    error=record.error,
+                    usage=record.usage,
+                    workspace=record.workspace,
+                )
+            )
+            record = await self._run_attempt(planned, attempt)
+        bus.emit(TrialEnded(record.key, planned.index, planned.total, record))
         self.on_trial_ended(record)
         if self.fail_fast is not None and self.fail_fast.has_lost(record, planned.total):
             self.stop("fail_fast")
 
-    async def _attempt(self, planned: PlannedTrial, attempt: int) -> TrialRecord:
-        """One that may be run again leaves no workspace behind for its error: no record could say where that is."""
+    async def _run_attempt(self, planned: PlannedTrial, attempt: int) -> TrialRecord:
+        """Keeps the workspace of an error only if there is no retry: no record could say where it is."""
         keep = ("failed", "error") if attempt > self.retry_faults else ("failed",)
         return await run_trial(self.run_context, planned, attempt, keep)
-
-
-def _retried(record: TrialRecord, index: int) -> TrialRetried:
-    return TrialRetried(
-        record.key,
-        index,
-        record.total_turns,
-        fault=record.fault,
-        error=record.error,
-        usage=record.usage,
-        workspace=record.workspace,
-    )
 
 
 async def plan_trials(
     suites: Sequence[Suite], select: Callable[[Case], Case | None], runs: int
 ) -> AsyncIterator[PlannedTrial]:
-    """Every trial that is due, in input order, one case decoded at a time; `wanted` leaves cases out or adapts them."""
+    """Yields all trials in input order, decoding one case at a time; `select` returns None to skip a case, or adapts it."""
     index = 0
     for suite in suites:
-        async for found in _pulled(suite):
-            case = select(found)
+        async for loaded in _load_cases(suite):
+            case = select(loaded)
             if case is None:
                 continue
-            of = case.runs or runs
-            for trial in range(1, of + 1):
-                yield PlannedTrial(case, index, trial, of)
+            total = case.runs or runs
+            for trial in range(1, total + 1):
+                yield PlannedTrial(case, index, trial, total)
                 index += 1
 
 
-async def _pulled(suite: Suite) -> AsyncIterator[Case]:
-    """The suite's cases. One that cannot be read any more, since its file changed, ends the run; what is done is kept."""
+async def _load_cases(suite: Suite) -> AsyncIterator[Case]:
+    """A case that cannot be read because its file changed ends the run; finished trials are kept."""
     try:
         async for case in suite.cases():
             yield case

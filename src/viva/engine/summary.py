@@ -1,4 +1,4 @@
-"""A pure fold over ended trials: counts with their denominators, and the exit code that follows."""
+"""Counts ended trials and cases, and derives the exit code."""
 
 import time
 from collections import Counter
@@ -11,17 +11,17 @@ from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.stats.pass_rule import PassRule
 
-_EVERY = PassRule()
+_ALL_MUST_PASS = PassRule()
 
 
 class RunTally:
-    """Counts trials as they end, and cases as their last trial ends."""
+    """Counts trials as they end, and cases as their last trial ends. It is an event store, so it counts what is journaled."""
 
-    def __init__(self, cases: int, rule: PassRule = _EVERY, suites: Sequence[SuiteTally] = ()) -> None:
+    def __init__(self, cases: int, rule: PassRule = _ALL_MUST_PASS, suites: Sequence[SuiteTally] = ()) -> None:
         self._cases = cases
         self._rule = rule
-        self._suites = {each.suite: each for each in suites}
-        self._began = time.perf_counter()
+        self._suites = {suite.suite: suite for suite in suites}
+        self._started = time.perf_counter()
         self._statuses: Counter[Status] = Counter()
         self._trials: Counter[Status] = Counter()
         self._faults: Counter[str] = Counter()
@@ -34,15 +34,14 @@ class RunTally:
         self._retried_turns = 0
 
     def append(self, *events: Event) -> None:
-        """As a ledger: what is counted has been journaled."""
         for event in events:
             if isinstance(event, TrialEnded):
-                self.add(event.record, of=event.of)
+                self.add(event.record, total=event.of)
             elif isinstance(event, TrialRetried):
                 self.add_retried(event)
 
     def add_retried(self, event: TrialRetried) -> None:
-        """An attempt that was run again has no outcome, but what it used was used."""
+        """A retried attempt has no outcome, but its usage counts."""
         key = event.key
         if (suite := self._suites.get(key.suite)) is not None:
             suite.add_cost(event.usage)
@@ -50,13 +49,13 @@ class RunTally:
         self._retried_turns += event.turns
         self._add_usage(event.usage)
 
-    def add(self, record: TrialRecord, *, of: int = 1) -> None:
+    def add(self, record: TrialRecord, *, total: int = 1) -> None:
         if (suite := self._suites.get(record.suite)) is not None:
             suite.add(record)
         self._trials[record.status] += 1
         self._turns += record.total_turns
         self._checks += record.checks
-        self._failed_checks += _not_passed(record)
+        self._failed_checks += _count_not_passed(record)
         if record.fault is not None:
             self._faults[record.fault] += 1
         if (
@@ -67,16 +66,16 @@ class RunTally:
         ):
             self._unchecked += 1
         self._add_usage(record.usage)
-        if of == 1:
+        if total == 1:
             self._statuses[record.status] += 1
             return
         name = (record.suite, record.id)
         trials = self._unfinished.setdefault(name, {})
         trials[record.trial] = record.status
-        self._planned[name] = of
-        if len(trials) == of and self._rule.test is None:
+        self._planned[name] = total
+        if len(trials) == total and self._rule.test is None:
             del self._planned[name]
-            self._statuses[self._rule.status(_in_order(self._unfinished.pop(name)))] += 1
+            self._statuses[self._rule.status(_ordered_statuses(self._unfinished.pop(name)))] += 1
 
     def _add_usage(self, usage: Usage | None) -> None:
         if usage is None:
@@ -89,11 +88,11 @@ class RunTally:
             self._cost = (self._cost or 0.0) + usage.cost_usd
 
     def summary(self) -> RunSummary:
-        """What is known now. A case of which some trials never ran is an error, unless the others decide it."""
+        """The counts so far. A case with trials that never ran is an error, unless the others decide it."""
         statuses = self._statuses.copy()
         undecided = 0
         for name, by_number in self._unfinished.items():
-            trials = _in_order(by_number)
+            trials = _ordered_statuses(by_number)
             if self._rule.is_undecided(trials):
                 undecided += 1
             else:
@@ -109,7 +108,7 @@ class RunTally:
             unchecked=self._unchecked,
             total_turns=self._turns + self._retried_turns,
             avg_turns=round(self._turns / trials_run, 2) if trials_run else 0.0,
-            duration_ms=round((time.perf_counter() - self._began) * 1e3, 1),
+            duration_ms=round((time.perf_counter() - self._started) * 1e3, 1),
             checks=self._checks,
             checks_passed=self._checks - self._failed_checks,
             trials=dict(self._trials),
@@ -124,29 +123,29 @@ class RunTally:
         )
 
 
-def _in_order(trials: dict[int, Status]) -> list[Status]:
-    """In the order of their start, whatever ended first."""
+def _ordered_statuses(trials: dict[int, Status]) -> list[Status]:
+    """Statuses in the order of the trials' start."""
     return [trials[number] for number in sorted(trials)]
 
 
-def _not_passed(record: TrialRecord) -> int:
-    failed = sum(each["passed"] is not True for turn in record.turns for each in turn.assertions)
-    failed += sum(each["passed"] is not True for each in record.final_assertions)
-    return failed + (sum(not each.reached for each in record.checkpoints or ()) if record.turns else 0)
+def _count_not_passed(record: TrialRecord) -> int:
+    failed = sum(result["passed"] is not True for turn in record.turns for result in turn.assertions)
+    failed += sum(result["passed"] is not True for result in record.final_assertions)
+    return failed + (sum(not checkpoint.reached for checkpoint in record.checkpoints or ()) if record.turns else 0)
 
 
 def exit_code(summary: RunSummary, stopped: StopReason | None) -> int:
-    """Pytest's codes: 0 passed, 1 failed, error, stopped or a report lost, 2 interrupted, 5 nothing ran or was checked.
+    """Pytest's codes: 0 passed; 1 failed, error, stopped or a report lost; 2 interrupted; 5 nothing ran or was checked.
 
-    A suite with a bar passes by that bar, whatever single cases of it do; errors fail it all the same.
+    A suite with a threshold passes by that threshold, whatever single cases do; errors still fail it.
     """
     if stopped == "interrupted":
         return 2
     failed = summary.failed - sum(suite.failed_cases for suite in summary.suites)
-    open_ = summary.errors or summary.undecided or summary.not_run
-    if failed or open_ or summary.lost_reports or stopped is not None:
+    unfinished = summary.errors or summary.undecided or summary.not_run
+    if failed or unfinished or summary.lost_reports or stopped is not None:
         return 1
     if any(suite.failures for suite in summary.suites):
         return 1
-    judged = summary.passed + summary.failed
-    return 5 if not judged and summary.unchecked == summary.skipped else 0
+    decided = summary.passed + summary.failed
+    return 5 if not decided and summary.unchecked == summary.skipped else 0

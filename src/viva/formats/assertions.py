@@ -1,209 +1,222 @@
-"""From an assertion as it was written to a Claim: both spellings of the wild, and what each looks at."""
+"""Builds assertions from their definitions in a file, and reports those that cannot be built."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct, field, structs
 
 from viva import catalog
-from viva.checks.files import check_workspace_path
+from viva.checks.base import AssertionFields, BaseCheck, Spelling
 from viva.checks.formatting import format_label
-from viva.checks.templated import TemplatedCheck
-from viva.errors import BadInput
+from viva.errors import BadInput, CheckError, Problem
+from viva.formats.documents import format_key_path
 from viva.model import codec
 from viva.model.case import Assertion, Feature, TextScope, TurnScope
 from viva.model.component import BuildContext
+from viva.model.turn import Verdict
 from viva.schemas.positions import KeyPath
-from viva.schemas.validation import format_unknown_name
-from viva.text.json_path import compile_path
-from viva.text.pattern import compile_pattern
+from viva.schemas.validation import find_violations, format_unknown_name
+from viva.state.trial_state import CheckContext, to_text
 from viva.text.template import fill_variables, has_variables, is_template
 
-_OURS = frozenset({"type", "message", "negate", "weight"})
-_REQUIRED_SOMEHOW = {
-    "regex": "pattern",
-    "tool_called": "name",
-    "tool_not_called": "name",
-    "tool_result": "name",
-    "script": "use",
-}
-_JUDGED, _JUDGE = frozenset({"agent", "rubric"}), "viva.validator"
-_COMBINING = frozenset({"all", "any", "not"})
-"""What is made of other assertions: of these, each waits for its own variables."""
 ReportProblem = Callable[[KeyPath, str, str | None], None]
+"""Called with a path, a message, and the key of that object which is meant."""
+_COMMON = frozenset({"type", *AssertionFields.__struct_fields__})
+
+
+class TemplatedCheck(Struct, frozen=True):
+    """A check with `{{variables}}`. It is built when it is evaluated, with their values; `label` shows the variables."""
+
+    template: Mapping[str, Any]
+    build: Callable[[Mapping[str, Any]], Assertion]
+    costly: bool
+    label: str
+    looks_outside: bool = False
+
+    def resolve(self, context: CheckContext) -> Assertion:
+        """The assertion with the values of its variables. CheckError if it cannot be built with them."""
+        state = context.state
+        try:
+            try:
+                return self.build(fill_variables(self.template, state.variables, unset_reasons=state.unset_variables))
+            except codec.ValidationError:  # such as a number where only a text is allowed
+                texts = {name: to_text(value) for name, value in state.variables.items()}
+                return self.build(fill_variables(self.template, texts))
+        except (ValueError, codec.ValidationError) as error:
+            raise CheckError(str(error), deterministic=True) from error
+
+    def check(self, context: CheckContext) -> Verdict:
+        raise CheckError(f"{self.label}: its variables have no values yet")
 
 
 class AssertionBuilder(Struct):
-    """Builds the claims of one file and complains about those that cannot be built."""
+    """Builds the assertions of one file."""
 
     folder: str
     roots: tuple[str, ...]
     update_snapshots: bool = False
     references: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])
-    """The agents that the checks built so far will ask, and where."""
+    """The agents that the checks built so far ask, and where they are named."""
     connectors: dict[tuple[str, str | None], KeyPath] = field(default_factory=dict[tuple[str, str | None], KeyPath])
-    """The connectors that options name, whose options they are (those of the agent under test: None), and where."""
+    """The connectors that options name, with the helper whose options they are (None: the agent under test), and where."""
     needs: set[Feature] = field(default_factory=set[Feature])
-    """What the checks built so far cannot do without."""
+    """The features that the checks built so far need."""
     may_hold_variables: bool = True
-    """Where no text of the document can hold a variable, none is looked for."""
+    """False if no text of the document can contain a variable."""
     path: KeyPath = ()
-    """Where the assertion stands that is being built."""
+    """The path of the assertion that is being built."""
 
     def build_all(
-        self, written: Any, path: KeyPath, report: ReportProblem, *, on: TextScope = "reply", over: TurnScope = "turn"
+        self,
+        definition: Any,
+        path: KeyPath,
+        report: ReportProblem,
+        *,
+        on: TextScope = "reply",
+        over: TurnScope = "turn",
     ) -> tuple[Assertion, ...]:
-        """`assertions`: one object or a list of them."""
-        if written is None:
+        """The assertions of a list, or of a single object."""
+        if definition is None:
             return ()
-        if isinstance(written, Mapping):
-            built = [self.build_one(cast("Mapping[str, Any]", written), path, report)]
+        if isinstance(definition, Mapping):
+            results = [self.build_one(cast("Mapping[str, Any]", definition), path, report)]
         else:
-            items = cast("list[Mapping[str, Any]]", written)
-            built = [self.build_one(item, (*path, i), report) for i, item in enumerate(items)]
-        return tuple(
-            structs.replace(assertion, on=on, over=over) if (on, over) != ("reply", "turn") else assertion
-            for assertion in built
-            if assertion
-        )
+            items = cast("list[Mapping[str, Any]]", definition)
+            results = [self.build_one(item, (*path, index), report) for index, item in enumerate(items)]
+        assertions = [each for each in results if each is not None]
+        if (on, over) == ("reply", "turn"):
+            return tuple(assertions)
+        return tuple(structs.replace(each, on=on, over=over) for each in assertions)
 
-    def build_one(self, written: Mapping[str, Any], path: KeyPath, report: ReportProblem) -> Assertion | None:
-        """One assertion, or None after a complaint."""
+    def build_one(self, definition: Mapping[str, Any], path: KeyPath, report: ReportProblem) -> Assertion | None:
+        """One assertion, or None after a problem was reported."""
         self.path = path
         try:
-            return self._nested(written)
-        except InvalidMember as nested:
-            report((*path, *nested.at), nested.what, nested.key)
-        except BadInput as wrong:
-            report(path, wrong.problems[0].message, None)
-        except (ValueError, codec.ValidationError) as wrong:
-            report(path, str(wrong), None)
+            return self._build(definition)
+        except _UnknownType as error:
+            report((*path, "type"), str(error), None)
+        except BadInput as error:
+            report(path, error.problems[0].message, None)
+        except (ValueError, codec.ValidationError) as error:
+            report(path, str(error), None)
         return None
 
-    def _built(self, written: Mapping[str, Any]) -> Assertion:
-        check = self._check(str(written["type"]), normalize_fields(written))
-        for name in getattr(check, "references", ()):
-            self._will_ask(name)
-            self.add_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.path)
-        self.needs.update(getattr(check, "needs", ()))
-        return Assertion(
-            check=check,
-            definition=written,
-            message=str(written.get("message", "")),
-            negate=bool(written.get("negate", False)),
-            weight=float(written.get("weight", 1.0)),
-        )
-
     def add_connector(self, options: Mapping[str, Any], helper: str | None, path: KeyPath) -> None:
-        """Options may name a connector, which has to be there."""
+        """Notes the connector that options name, so that it can be looked up."""
         if isinstance(name := options.get("connector"), str):
             self.connectors.setdefault((name, helper), (*path, "options"))
 
-    def _check(self, kind: str, fields: Mapping[str, Any]) -> Any:
-        found = catalog.find_component("check", kind)
-        if found is None:
-            raise InvalidMember(
-                ("type",), format_unknown_name("assertion type", kind, catalog.list_components("check"))
-            )
-        return found.build(fields, BuildContext(self.folder, self.roots, self._nested, self.update_snapshots))
+    def _build(self, definition: Mapping[str, Any]) -> Assertion:
+        if not self.may_hold_variables or not is_template(definition):
+            return self._build_now(definition)
+        check = _find_check(definition)
+        if getattr(check, "is_combination", False):  # each of its assertions waits for its own variables
+            return self._build_now(definition)
+        if has_variables(definition):
+            return self._build_templated(check, definition)
+        return structs.replace(self._build_now(fill_variables(definition, {})), definition=definition)  # only escapes
 
-    def _nested(self, written: Mapping[str, Any]) -> Assertion:
-        if not self.may_hold_variables or not is_template(written) or str(written["type"]) in _COMBINING:
-            return self._built(written)
-        if has_variables(written):
-            return self._late(written)
-        return structs.replace(self._built(fill_variables(written, {})), definition=written)  # only escaped braces
+    def _build_now(self, definition: Mapping[str, Any]) -> Assertion:
+        check_type = _find_check(definition)
+        check = check_type.build(normalize_fields(check_type, definition), self._context)
+        for name in getattr(check, "references", ()):
+            self._add_reference(name)
+            self.add_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.path)
+        if needs := getattr(check, "needs", None):
+            self.needs.update(needs)
+        return _assemble(check, definition)
 
-    def _late(self, written: Mapping[str, Any]) -> Assertion:
-        kind = str(written["type"])
-        fields = normalize_fields(written)
-        if kind in _JUDGED:
-            fields.setdefault("use", _JUDGE)
-        for name, value in fields.items():
-            if not has_variables(value):
-                self._check_alone(kind, name, fill_variables(value, {}))
-        self.needs.update(getattr(catalog.find_component("check", kind), "needs", ()))
-        late = TemplatedCheck(
-            dict(written),
-            self._built,
-            costly=kind in _JUDGED,
-            label=self._template_label(kind, fields),
-            looks_outside=kind == "script" or ":" in kind,
+    def _build_templated(self, check: Any, definition: Mapping[str, Any]) -> Assertion:
+        fields = normalize_fields(check, definition)
+        helper: str | None = getattr(check, "default_helper", None)
+        known = {name: fill_variables(value, {}) for name, value in fields.items() if not has_variables(value)}
+        if issubclass(check, BaseCheck):
+            for name, value in known.items():
+                check.validate_field(name, value, self._context)
+        if helper is not None and not has_variables(fields.get("use", "")):
+            self._add_reference(known.get("use", helper))
+        self.needs.update(getattr(check, "needs", ()))
+        is_plugin = not check.__module__.startswith("viva.")
+        templated = TemplatedCheck(
+            dict(definition),
+            self._build_now,
+            costly=helper is not None,
+            label=self._format_label(check, fields, str(definition["type"])),
+            looks_outside=getattr(check, "looks_outside", is_plugin) is True,
         )
-        return Assertion(
-            check=late,
-            definition=written,
-            message=str(written.get("message", "")),
-            negate=bool(written.get("negate", False)),
-            weight=float(written.get("weight", 1.0)),
-            resolve=late.resolve,
-        )
+        return structs.replace(_assemble(templated, definition), resolve=templated.resolve)
 
-    def _template_label(self, kind: str, fields: Mapping[str, Any]) -> str:
-        """The label with its `{{variables}}` as they are written: what it is called before their values are known."""
+    def _format_label(self, check: Any, fields: Mapping[str, Any], kind: str) -> str:
+        """The label with its `{{variables}}`, as long as their values are not known."""
         try:
-            return str(self._check(kind, fields).label)
-        except (ValueError, BadInput, codec.ValidationError):  # a value is needed to build it
+            return str(check.build(fields, self._context).label)
+        except (ValueError, BadInput, codec.ValidationError):  # it cannot be built without the values
             return format_label(kind, codec.compact_json(fields))
 
-    def _will_ask(self, agent: str) -> None:
+    @property
+    def _context(self) -> BuildContext:
+        return BuildContext(self.folder, self.roots, self._build, self.update_snapshots)
+
+    def _add_reference(self, agent: str) -> None:
         self.references.setdefault(agent.removeprefix("agents:"), self.path)
 
-    def _check_alone(self, kind: str, name: str, value: Any) -> None:
-        """What can be said of one field while others wait for their variables."""
-        match kind, name:
-            case ("regex", "pattern") | ("json_path", "matches"):
-                compile_pattern(value)
-            case ("json_path" | "type", "path"):
-                compile_path(value)
-            case ("file_exists" | "file_contains", "path"):
-                check_workspace_path(value)
-            case ("script", "use") | ("json_schema", "schema"):
-                self._check(kind, {name: value})
-            case ("agent" | "rubric", "use"):
-                self._will_ask(value)
-            case _:
-                pass
+
+class _UnknownType(ValueError):  # noqa: N818 -- private to this module
+    """An assertion whose `type` names no check."""
 
 
-class InvalidMember(ValueError):  # noqa: N818 -- it never leaves this room
-    """A complaint about a member of an assertion."""
+def _find_check(definition: Mapping[str, Any]) -> Any:
+    kind = definition.get("type")
+    check = catalog.find_component("check", kind) if isinstance(kind, str) else None
+    if check is None:
+        raise _UnknownType(format_unknown_name("assertion type", kind, catalog.list_components("check")))
+    return check
 
-    def __init__(self, at: KeyPath, what: str, key: str | None = None) -> None:
-        super().__init__(what)
-        self.at, self.what, self.key = at, what, key
+
+def _assemble(check: Any, definition: Mapping[str, Any]) -> Assertion:
+    return Assertion(
+        check=check,
+        definition=definition,
+        message=str(definition.get("message", "")),
+        negate=bool(definition.get("negate", False)),
+        weight=float(definition.get("weight", 1.0)),
+    )
 
 
-def normalize_fields(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a check in one spelling. Giving both spellings of one thing is refused."""
-    kind = str(written["type"])
-    fields = {key: value for key, value in written.items() if key not in _OURS}
-    for key, value in _respelled(kind, fields):
-        if key in fields:
-            raise InvalidMember((), f"gives both spellings of {key!r}; keep one of them")
-        fields[key] = value
-    needed = _REQUIRED_SOMEHOW.get(kind)
-    if needed and needed not in fields:
-        raise InvalidMember((), f"misses {needed!r}")
+def normalize_fields(check: Any, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a check in its own spelling. ValueError if a field is given in two spellings."""
+    fields = {key: value for key, value in definition.items() if key not in _COMMON}
+    spellings: Mapping[str, Spelling] = getattr(check, "spellings", {})
+    for key, spelling in spellings.items():
+        for name, value in spelling.expand(fields.pop(key)).items() if key in fields else ():
+            if name in fields:
+                raise ValueError(f"gives both spellings of {name!r}; keep one of them")
+            fields[name] = value
     return fields
 
 
-def _respelled(kind: str, fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    if kind == "regex" and "value" in fields:
-        yield "pattern", fields.pop("value")
-    elif kind in ("tool_called", "tool_not_called") and "value" in fields:
-        value = fields.pop("value")
-        yield from value.items() if isinstance(value, Mapping) else [("name", value)]
-    elif kind == "tool_result" and "value" in fields:
-        value = fields.pop("value")
-        yield "name", value["tool"]
-        if "result" in value:
-            yield "result", value["result"]
-    elif kind == "script" and "script" in fields:
-        yield "use", fields.pop("script")
-    if kind in ("script", "agent", "rubric") and isinstance(fields.get("options"), Mapping):
-        options = dict(fields.pop("options"))
-        if "metadata" in options:
-            yield "metadata", options.pop("metadata")
-        if options and kind != "script":
-            fields["options"] = options
+def build_assertion(
+    assertion: Mapping[str, Any],
+    folder: str,
+    roots: Sequence[str] = (),
+    *,
+    on: TextScope = "reply",
+    scope: TurnScope = "turn",
+) -> Assertion:
+    """An assertion that Python code gives, validated like one of a file. Raises BadInput with all that is wrong."""
+    try:
+        definition = codec.to_definition(assertion)
+    except (TypeError, ValueError) as error:
+        raise BadInput.of(f"{assertion!r} cannot stand in a suite: {error}") from error
+    problems: dict[Problem, None] = {}
+
+    def report(path: KeyPath, message: str, _key: str | None = None) -> None:
+        problems[Problem("", 0, format_key_path(path), message)] = None
+
+    for violation in find_violations("native", {"id": "expect", "input": "", "assertions": [definition]}):
+        report(violation.path[2:], violation.message)
+    if not problems:
+        built = AssertionBuilder(folder, (*roots, folder)).build_all(definition, (), report, on=on, over=scope)
+        if built:
+            return built[0]
+    raise BadInput(*problems)

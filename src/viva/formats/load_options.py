@@ -6,8 +6,13 @@ from msgspec import Struct
 
 from viva.errors import Problem
 from viva.formats.openwop.modes import EvalOptions
+from viva.model.case import Hints
 
 TIMEOUT_S = 300.0
+HINTS = Hints(
+    unchecked='Add assertions to the case, or send a message by hand with -i "..."',
+    awaiting="Add more turns, use --interactive, or configure simulator",
+)
 
 
 class LoadOptions(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from viva.formats.attachments import Attachments
 from viva.formats.documents import Document
 from viva.formats.hooks import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, find_hook
 from viva.formats.links import explain_bad_link
-from viva.formats.load_options import TIMEOUT_S, LoadOptions
+from viva.formats.load_options import HINTS, TIMEOUT_S, LoadOptions
 from viva.formats.variables import find_unset_variables
 from viva.model import codec
 from viva.model.case import (
@@ -107,6 +107,7 @@ class CaseBuilder:
                 max_turns=max(max_turns, len(lines)),
             ),
             on_missing_input=value.get("on_missing_input"),
+            hints=HINTS,
             interactive=self._build_interactive(),
             fixtures=fixtures,
             workspace=self._build_workspace(),

@@ -14,7 +14,7 @@ from viva import catalog
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, Documents
 from viva.formats.links import explain_bad_link
-from viva.formats.load_options import LoadOptions
+from viva.formats.load_options import HINTS, LoadOptions
 from viva.formats.placeholders import PLAYBOOK_PLACEHOLDERS
 from viva.formats.repair import replace_invalid
 from viva.model import codec
@@ -24,9 +24,8 @@ from viva.model.message import Message
 from viva.protocols import User
 from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations
-from viva.users.script import Script
+from viva.users.script import Script, UserSequence
 from viva.users.simulator import Simulator
-from viva.users.user_sequence import UserSequence
 
 DEFAULT_AGENT = "gemini"
 """The default agent of playbooks."""
@@ -55,6 +54,7 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
         raise BadInput(*sorted(set(problems)))
     return Suite(
         id=case.suite,
+        kind="playbook",
         cases=partial(_each, [case]),
         count=1,
         digest=case.digest,
@@ -85,7 +85,13 @@ def join_suites(parts: Sequence[Suite]) -> Suite:
 
     first = parts[0]
     return Suite(
-        id=first.id, cases=cases, count=len(parts), digest=digest, origin=Origin(first.id), target=first.target
+        id=first.id,
+        kind="playbook",
+        cases=cases,
+        count=len(parts),
+        digest=digest,
+        origin=Origin(first.id),
+        target=first.target,
     )
 
 
@@ -147,6 +153,7 @@ class _Builder:
             ),
             options={"model": value["agent_model"]} if "agent_model" in value else {},
             workspace=self._workspace(value.get("tmpdir")),
+            hints=HINTS,
             definition=value,
             digest=blake2b(codec.canonical_bytes(value), digest_size=8).hexdigest(),
         )

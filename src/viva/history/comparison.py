@@ -1,12 +1,12 @@
-"""Two runs of the same cases, side by side: what is fixed, what is broken, and whether that is more than chance.
+"""Compares two runs of the same cases: what is fixed, what is broken, and whether that is more than chance.
 
-A case whose definition changed is set apart: it is another test, and no verdict on it compares. Every alarm that is
-raised here has a known error rate: where nothing changed, it comes up no more often than `alpha`.
+A case whose definition changed is a different test and is not compared. Every alarm has a known error rate: if nothing
+changed, it is raised at most with probability `alpha`.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct, structs
 
@@ -26,42 +26,20 @@ from viva.stats.paired import (
 from viva.stats.pass_rate import case_status
 
 ChangeKind = Literal[
-    "broken",
-    "suspect",
-    "fixed",
-    "maybe fixed",
-    "flaky",
-    "still failing",
-    "not judged",
-    "changed",
-    "new",
-    "gone",
-    "still passing",
-]
-CHANGE_ORDER: tuple[ChangeKind, ...] = (
-    "broken",
-    "suspect",
-    "fixed",
-    "maybe fixed",
-    "flaky",
-    "still failing",
-    "not judged",
-    "changed",
-    "new",
-    "gone",
-    "still passing",
-)
+    "broken", "suspect", "fixed", "maybe fixed", "flaky", "still failing", "not judged", "changed", "new", "gone", "still passing"
+]  # fmt: skip
+CHANGE_ORDER: tuple[ChangeKind, ...] = get_args(ChangeKind)
 Gate = Literal["pass-rate", "score", "time", "cost", "broken"]
 MetricVerdict = Literal["better", "worse", "no change shown", "not tested"]
 CaseName = tuple[str, str]
-"""A suite and a case of it."""
+"""Suite and case."""
 CaseDefinition = tuple[str, str, str | None]
-"""A suite, a case of it, and the digest of its definition."""
+"""Suite, case and the digest of its definition."""
 ALPHA = 0.05
 
 
 class TrialCounts(Struct, frozen=True):
-    """How many of a case's judged trials passed in one run. Trials in `errors` are not judged."""
+    """The trials of a case in one run. `errors` are not among the `judged` ones."""
 
     passed: int
     judged: int
@@ -69,7 +47,7 @@ class TrialCounts(Struct, frozen=True):
 
 
 class CaseChange(Struct, frozen=True, kw_only=True):
-    """One case in both runs. `p` is there for cases with repeats, corrected for all cases that were tested."""
+    """One case in both runs. Cases with repeats have a `p`, corrected for the number of tested cases."""
 
     suite: str
     case: str
@@ -83,10 +61,10 @@ class CaseChange(Struct, frozen=True, kw_only=True):
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """How a value changed over the cases (`pairs`) that both runs have; in so many of them it differs.
+    """How a value changed over the cases (`pairs`) of both runs, and in how many of them it differs.
 
-    `p` is corrected for all metrics that are tested, and the interval from `low` to `high` with it: it holds 0 just where p
-    is above alpha. A metric that is not tested has an interval of its own `confidence`, and no p.
+    `p` and the interval from `low` to `high` are corrected for the number of tested metrics: the interval contains 0 if
+    and only if p is above alpha. A metric that is not tested has an uncorrected interval and no p.
     """
 
     name: str
@@ -105,7 +83,7 @@ class Metric(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """What differs between two runs. `notes` say what these numbers cannot tell."""
+    """The differences between two runs. `notes` explain the limits of the numbers."""
 
     base: str
     head: str
@@ -118,16 +96,16 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return sum(case.change == change for case in self.cases)
 
     def failed_gates(self, gates: Collection[Gate]) -> list[Gate]:
-        """Those of the gates by which the head is worse."""
+        """Return the gates by which the head is worse."""
         return [gate for gate in gates if self._is_worse(gate)]
 
     def _is_worse(self, gate: Gate) -> bool:
         if gate == "broken":
             return self.count("broken") > 0
         names = [_METRICS[gate], "pass rate"] if gate == "score" else [_METRICS[gate]]
-        # A score that never differs from the pass rate is not listed: then the two are the same.
-        found = next((metric for name in names for metric in self.metrics if metric.name == name), None)
-        return found is not None and found.verdict == "worse"
+        # A score that equals the pass rate in all cases is not listed.
+        metric = next((metric for name in names for metric in self.metrics if metric.name == name), None)
+        return metric is not None and metric.verdict == "worse"
 
 
 _METRICS: dict[Gate, str] = {"pass-rate": "pass rate", "score": "score", "time": "time ms", "cost": "cost USD"}
@@ -144,29 +122,23 @@ class _Trials(Struct):
 
     @property
     def counts(self) -> TrialCounts:
-        found = [row.status for row in self.rows]
-        passed = found.count("passed")
-        return TrialCounts(passed, passed + found.count("failed"), found.count("error"))
+        statuses = [row.status for row in self.rows]
+        passed = statuses.count("passed")
+        return TrialCounts(passed, passed + statuses.count("failed"), statuses.count("error"))
 
     @property
     def digests(self) -> set[str | None]:
         return {row.digest for row in self.rows}
 
     def mean(self, value: Callable[[ResultRow], float | None]) -> float | None:
-        """Over the judged trials; None where one of them has no value, or none is judged."""
-        total, judged = 0.0, 0
-        for row in self.rows:
-            if row.status in ("passed", "failed"):
-                found = value(row)
-                if found is None:
-                    return None
-                total += found
-                judged += 1
-        return total / judged if judged else None
+        """Return the mean over the judged trials; None if one of them has no value, or none is judged."""
+        values = [value(row) for row in self.rows if row.status in ("passed", "failed")]
+        numbers = [number for number in values if number is not None]
+        return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 
 
 class _Pair(Struct, frozen=True):
-    """A case that both runs have judged, by the same definition."""
+    """A case with the same definition and judged trials in both runs."""
 
     before: _Trials
     after: _Trials
@@ -194,10 +166,9 @@ def compare_runs(
     gates: Collection[Gate] = (),
     flaky: Collection[CaseDefinition] = frozenset(),
 ) -> Comparison:
-    """Compares two runs, each given as its name and its results.
+    """Compare two runs, each given as its name and results.
 
-    Time and cost are tested only if they are among the `gates`. `flaky` cases are known to pass and fail against the same
-    agent: they are never called broken.
+    Time and cost are tested only if they are among the `gates`. Known `flaky` cases are never called broken.
     """
     before, after = _by_case(base[1]), _by_case(head[1])
     pairs = dict(_pairs(before, after))
@@ -210,18 +181,18 @@ def compare_runs(
     known = {
         (suite, case) for suite, case, digest in flaky if (now := after.get((suite, case))) and digest in now.digests
     }
-    changes = [_as_flaky(each) if (each.suite, each.case) in known else each for each in changes]
+    changes = [_as_flaky(case) if (case.suite, case.case) in known else case for case in changes]
     changes.sort(key=lambda case: (CHANGE_ORDER.index(case.change), case.suite, case.case))
     metrics = tuple(_metrics(list(pairs.values()), alpha, gates))
-    notes = tuple(_notes(changes, metrics, list(pairs.values()), alpha))
+    notes = tuple(_iter_notes(changes, metrics, list(pairs.values()), alpha))
     return Comparison(base=base[0], head=head[0], alpha=alpha, cases=tuple(changes), metrics=metrics, notes=notes)
 
 
 def _by_case(rows: Iterable[ResultRow]) -> dict[CaseName, _Trials]:
-    found: dict[CaseName, list[ResultRow]] = defaultdict(list)
+    cases: dict[CaseName, list[ResultRow]] = defaultdict(list)
     for row in rows:
-        found[row.suite, row.case].append(row)
-    return {key: _Trials(trials) for key, trials in found.items()}
+        cases[row.suite, row.case].append(row)
+    return {name: _Trials(trials) for name, trials in cases.items()}
 
 
 def _pairs(before: dict[CaseName, _Trials], after: dict[CaseName, _Trials]) -> Iterator[tuple[CaseName, _Pair]]:
@@ -240,7 +211,7 @@ def _case_change(
     return CaseChange(
         suite=name[0],
         case=name[1],
-        change=_kind(before, after, pair, alpha, correction),
+        change=_classify(before, after, pair, alpha, correction),
         base=before.status if before else None,
         head=after.status if after else None,
         error=next((row.error for row in after.rows if row.error), None) if after else None,
@@ -251,12 +222,12 @@ def _case_change(
 
 
 def _as_flaky(case: CaseChange) -> CaseChange:
-    """A case that the history knows as flaky: whatever differs in it now is no news."""
-    is_news = case.change in ("broken", "suspect", "fixed", "maybe fixed")
-    return structs.replace(case, change="flaky") if is_news else case
+    """Mark a change of a known flaky case as flaky."""
+    is_finding = case.change in ("broken", "suspect", "fixed", "maybe fixed")
+    return structs.replace(case, change="flaky") if is_finding else case
 
 
-def _kind(
+def _classify(
     before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int
 ) -> ChangeKind:
     if before is None or after is None:
@@ -268,15 +239,15 @@ def _kind(
         return "still passing" if now else "still failing"
     if pair.is_single or pair.test.p_value <= alpha / correction:
         return "fixed" if now > was else "broken"
-    # Too few trials to show any single case: what would be a finding by itself, or is as far apart as can be.
-    whole = fisher_test((pair.base.judged, pair.base.judged), (0, pair.head.judged)).p_value
-    if whole > alpha / correction and (pair.test.p_value <= alpha or abs(now - was) == 1.0):
+    # With too few trials for a finding: cases that would be one alone, or that changed completely.
+    complete = fisher_test((pair.base.judged, pair.base.judged), (0, pair.head.judged)).p_value
+    if complete > alpha / correction and (pair.test.p_value <= alpha or abs(now - was) == 1.0):
         return "maybe fixed" if now > was else "suspect"
     return "flaky"
 
 
 def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> list[Metric]:
-    """Pass rate, score, cost and time, each over the cases that have it on both sides."""
+    """Return pass rate, score, cost and time, each over the cases that have it in both runs."""
     rates = _Values("pass rate", [(pair, *pair.rates) for pair in pairs])
     score = _values("score", pairs, _score)
     cost = _values("cost USD", pairs, lambda row: row.cost_usd, up_is_good=False)
@@ -284,25 +255,25 @@ def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> l
     tested = [rates]
     if any((before, after) != pair.rates for pair, before, after in score.values):
         tested.append(score)
-    tested += [each for each, gate in ((cost, "cost"), (time, "time")) if gate in gates]
-    tested = [each for each in tested if each.values]
-    shown = [each for each in (*tested, cost, time) if each.values]
+    tested += [values for values, gate in ((cost, "cost"), (time, "time")) if gate in gates]
+    tested = [values for values in tested if values.values]
+    shown = [values for values in (*tested, cost, time) if values.values]
     confidence = 1 - alpha / max(1, len(tested))
-    found = [
-        _metric(each, confidence, len(tested), alpha) if each in tested else _metric(each, 1 - alpha, None, alpha)
-        for each in dict.fromkeys(shown)
+    metrics = [
+        _metric(values, confidence, len(tested), alpha) if values in tested else _metric(values, 1 - alpha, None, alpha)
+        for values in dict.fromkeys(shown)
     ]
     order = list(_METRICS.values())
-    return sorted(found, key=lambda metric: order.index(metric.name))
+    return sorted(metrics, key=lambda metric: order.index(metric.name))
 
 
 def _score(row: ResultRow) -> float | None:
-    """A trial that failed before anything was checked has no score: leaving it out would make the run look better."""
+    """Return 0 for a trial that failed before any check: leaving it out would make the run look better."""
     return 0.0 if row.score is None and row.status == "failed" else row.score
 
 
 class _Values(Struct, eq=False):
-    """What a metric is made of: cases with their value before and after."""
+    """The values of a metric: cases with their value before and after."""
 
     name: str
     values: list[tuple[_Pair, float, float]]
@@ -322,13 +293,13 @@ class _Values(Struct, eq=False):
 def _values(
     name: str, pairs: Sequence[_Pair], value: Callable[[ResultRow], float | None], *, up_is_good: bool = True
 ) -> _Values:
-    found = [(pair, pair.before.mean(value), pair.after.mean(value)) for pair in pairs]
-    both = [(pair, was, now) for pair, was, now in found if was is not None and now is not None]
+    means = [(pair, pair.before.mean(value), pair.after.mean(value)) for pair in pairs]
+    both = [(pair, was, now) for pair, was, now in means if was is not None and now is not None]
     return _Values(name, both, up_is_good)
 
 
 def _metric(values: _Values, confidence: float, tested: int | None, alpha: float) -> Metric:
-    """One metric; `tested` is how many share the alpha, None for one that is only shown."""
+    """Return one metric. `tested` metrics share the alpha; None for a metric that is only shown."""
     difference = values.difference(confidence)
     assert difference is not None, "there are values"
     pairs = values.values
@@ -355,18 +326,18 @@ def _metric(values: _Values, confidence: float, tested: int | None, alpha: float
     )
 
 
-def _notes(
+def _iter_notes(
     changes: Sequence[CaseChange], metrics: Sequence[Metric], pairs: Sequence[_Pair], alpha: float
 ) -> Iterator[str]:
-    """What somebody who reads the numbers should know of them, where it applies."""
+    """Yield what a reader should know about the numbers."""
     if not pairs:
-        yield "no case was judged in both runs by the same definition: nothing is compared"
+        yield "nothing to compare: no case has the same definition and a verdict in both runs"
         return
     tested = [metric for metric in metrics if metric.p is not None]
     if len(tested) > 1:
         yield (
-            f"{len(tested)} metrics are tested: each p is multiplied by {len(tested)}, and their intervals are "
-            f"{(1 - alpha / len(tested)) * 100:.4g} % ones"
+            f"{len(tested)} metrics are tested: each p is multiplied by {len(tested)}, and the intervals have a confidence "
+            f"of {(1 - alpha / len(tested)) * 100:.4g} %"
         )
     fewest = min_differing_pairs(alpha / max(1, len(tested)))
     few = [m for m in tested if m.name in ("pass rate", "score") and (0 < m.differing < fewest or m.pairs < fewest)]
@@ -376,28 +347,27 @@ def _notes(
             f"{metric.name}: {metric.differing} of {metric.pairs} {cases}; fewer than {fewest} can never be significant "
             f"at {alpha:g}"
         )
-    yield from _case_notes(changes, pairs, alpha)
+    yield from _iter_case_notes(changes, pairs, alpha)
     for metric in metrics:
         if metric.name == "time ms":
-            load = "trials of one run share the machine's load, so unchanged agents differ in time"
-            how = "it is not tested" if metric.p is None else "its test takes the load to be the same in both runs"
-            yield f"time: {load}; {how}"
+            test = "it is not tested" if metric.p is None else "the test assumes the same load in both runs"
+            yield f"time: trials of one run share the machine's load, so unchanged agents differ in time; {test}"
 
 
-def _case_notes(changes: Sequence[CaseChange], pairs: Sequence[_Pair], alpha: float) -> Iterator[str]:
-    """What single trials, and few of them, cannot tell of single cases."""
+def _iter_case_notes(changes: Sequence[CaseChange], pairs: Sequence[_Pair], alpha: float) -> Iterator[str]:
+    """Yield what few trials cannot tell about single cases."""
     enough = min_trials_to_detect(alpha / len(pairs))
     counts = Counter(case.change for case in changes)
     if unsure := counts["suspect"] + counts["maybe fixed"]:
         yield (
-            f"{counts['suspect']} suspect, {counts['maybe fixed']} maybe fixed: with so few trials not even a fall from all "
-            f"passed to none passed can be told from chance in {unsure} of {len(pairs)} cases; --runs {enough} on both "
-            "sides can show a single broken case"
+            f"{counts['suspect']} suspect, {counts['maybe fixed']} maybe fixed: in {unsure} of {len(pairs)} cases there are too "
+            f"few trials to tell even a change from all passed to none passed from chance; --runs {enough} on both sides "
+            "can show a single broken case"
         )
     singles = [case for case in changes if case.change in ("broken", "fixed") and case.p is None]
     if singles:
         yield (
-            f"{len(singles)} of {len(pairs)} cases flipped in single trials: a case that passes 7 times in 10 and did not "
-            f"change goes from passed to failed in 21 of 100 comparisons; --runs {enough} on both sides can show a single "
+            f"{len(singles)} of {len(pairs)} cases flipped in single trials: an unchanged case that passes 7 times in 10 goes "
+            f"from passed to failed in 21 of 100 comparisons; --runs {enough} on both sides can show a single "
             "broken case"
         )

@@ -1,21 +1,23 @@
-"""The index of runs: `.viva/history.sqlite`. It can always be made anew from the journals, which are the truth.
+"""The index of runs, `.viva/history.sqlite`. The journals hold the data; the index can be rebuilt from them.
 
-Plain sqlite3 in WAL mode, so several runs may write at once. A migration is a function; the list of them is the schema.
+It is sqlite3 in WAL mode, so several runs can write in parallel. Each migration is a function of `MIGRATIONS`.
 """
 
 import contextlib
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from msgspec import Struct, structs
 
 from viva.errors import BadInput
 from viva.model import codec
-from viva.model.event import RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
+from viva.model.event import Event, RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import has_ended, read_events
 from viva.record.locks import find_holder, has_crashed, is_in_use
@@ -23,12 +25,12 @@ from viva.record.private_files import make_private_folder, open_private
 
 INDEX_FILE = "history.sqlite"
 HOSTED_KEY = "hosted"
-"""In the settings of a run: a host started it, and goes on with it itself."""
-REBUILD_HINT = "`viva runs reindex` makes it anew from the runs themselves"
+"""A setting of a run that a host started and continues itself."""
+REBUILD_HINT = "rebuild it from the runs with `viva runs reindex`"
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """A run in the list. Without `ended`, it was killed or is still running. `number` is its place in the sequence."""
+    """A run in the list. Without `ended` it runs or was killed. `number` is its sequence number."""
 
     id: str
     number: int = 0
@@ -44,7 +46,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class ResultRow(Struct, frozen=True, kw_only=True, gc=False):
-    """How one trial ended, as far as lists and comparisons need it."""
+    """The result of one trial, for lists and comparisons."""
 
     suite: str
     case: str
@@ -78,10 +80,10 @@ class ResultRow(Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-_RESULT = ResultRow.__struct_fields__
+_RESULT_COLUMNS = ResultRow.__struct_fields__
 
 
-def _first_tables(db: sqlite3.Connection) -> None:
+def _create_tables(db: sqlite3.Connection) -> None:
     db.execute(
         "CREATE TABLE runs (id TEXT PRIMARY KEY, at TEXT, viva TEXT, agent TEXT, inputs TEXT, cases INTEGER,"
         " ended TEXT, exit_code INTEGER, stopped TEXT, summary TEXT)"
@@ -94,19 +96,21 @@ def _first_tables(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX results_by_case ON results (suite, case_id, run)")
 
 
-def _no_index_by_case(db: sqlite3.Connection) -> None:
-    """Nothing asks by case alone, and keeping it in order cost more than all else that a run writes here."""
+def _drop_case_index(db: sqlite3.Connection) -> None:
+    """Drop an index that no query uses and that cost more than all other writes."""
     db.execute("DROP INDEX results_by_case")
 
 
-def _numbers(db: sqlite3.Connection) -> None:
-    """Runs in the order of their sequence numbers, and how much of a journal without an end was read into the index."""
+def _add_numbers(db: sqlite3.Connection) -> None:
+    """Add sequence numbers, and how much of the journal of an unfinished run is indexed."""
     db.execute("ALTER TABLE runs ADD COLUMN number INTEGER NOT NULL DEFAULT 0")
     db.execute("ALTER TABLE runs ADD COLUMN size INTEGER NOT NULL DEFAULT 0")
 
 
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_first_tables, _no_index_by_case, _numbers]
-_RUN = "id, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary"
+_BATCH_ROWS = 5000
+"""Rows wait in memory up to this number: writing them at the end of the run is cheapest."""
+MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_create_tables, _drop_case_index, _add_numbers]
+_RUN_COLUMNS = "id, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary"
 
 
 class History:
@@ -123,7 +127,7 @@ class History:
         return self.run_folder(run) / "journal.jsonl"
 
     def list_runs(self, *, limit: int | None = None, agent: str | None = None, failed: bool = False) -> list[RunRow]:
-        """Newest first, by their sequence numbers. Runs whose process died before they were listed are among them."""
+        """Return runs, newest first, including runs whose process died before they were indexed."""
         self.index_new_runs()
         if not self._path.exists():
             return []
@@ -133,39 +137,40 @@ class History:
             values.append(agent)
         if failed:
             where.append("exit_code IS NOT 0")
-        query = f"SELECT {_RUN} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- no value is in it
-        with self._open(reading=True) as db:
+        query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- holds no value
+        with self._open(read_only=True) as db:
             return [_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
     def list_results(self, run: str) -> list[ResultRow]:
         with self._open() as db:
             if db.execute("SELECT ended FROM runs WHERE id = ?", (run,)).fetchone() == (None,):
-                _index_journal(db, self.journal_path(run))  # it was cut off, or goes on: the journal knows more
+                _index_journal(db, self.journal_path(run))  # the journal of an unfinished run has more
             rows = db.execute("SELECT * FROM results WHERE run = ?", (run,))
-            return [ResultRow(**dict(zip(_RESULT, row[1:], strict=True))) for row in rows]
+            return [ResultRow(**dict(zip(_RESULT_COLUMNS, row[1:], strict=True))) for row in rows]
 
-    def query(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """What the index answers to a query of SQL; nothing where there is no index."""
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Run an SQL query; no rows if there is no index."""
         if not self._path.exists():
             return []
-        with self._open(reading=True) as db:
-            return db.execute(query, values).fetchall()
+        with self._open(read_only=True) as db:
+            return db.execute(sql, values).fetchall()
 
     def find_run(self, name: str) -> RunRow:
-        """A run by its id, the beginning of it, `latest`, or `latest~2`."""
-        known = self.list_runs()
+        """Return a run by its id, the start of its id, `latest` or `latest~2`."""
+        rows = self.list_runs()
         if name == "latest" or name.startswith("latest~"):
             back = name.removeprefix("latest").removeprefix("~") or "0"
-            if back.isdigit() and int(back) < len(known):
-                return known[int(back)]
-            raise BadInput.of(f"there is no run {name!r}; there are {len(known)} in {self.home}")
-        fitting = [row for row in known if row.id.startswith(name)]
-        exact = [row for row in fitting if row.id == name]
-        if len(exact or fitting) == 1:
-            return (exact or fitting)[0]
-        if fitting:
-            raise BadInput.of(f"{name!r} fits several runs: {', '.join(row.id for row in fitting[:5])}")
-        newest = ", ".join(row.id for row in known[:3]) or "none"
+            if back.isdigit() and int(back) < len(rows):
+                return rows[int(back)]
+            raise BadInput.of(f"there is no run {name!r}: {self.home} has {len(rows)}; list them with `viva runs`")
+        matches = [row for row in rows if row.id.startswith(name)]
+        exact = [row for row in matches if row.id == name]
+        if len(exact or matches) == 1:
+            return (exact or matches)[0]
+        if matches:
+            ids = ", ".join(row.id for row in matches[:5])
+            raise BadInput.of(f"{name!r} matches several runs: {ids}; give more of the id")
+        newest = ", ".join(row.id for row in rows[:3]) or "none"
         raise BadInput.of(f"there is no run {name!r} in {self.home}; the newest: {newest}")
 
     def add_run(self, event: RunStarted) -> None:
@@ -181,17 +186,14 @@ class History:
             _end_run(db, event)
 
     def index_run(self, run: str) -> None:
-        """Takes a run into the list by its journal."""
+        """Index one run from its journal."""
         with self._open() as db:
             _index_journal(db, self.journal_path(run))
 
     def index_new_runs(self) -> None:
-        """Takes into the index what the journals know and the index does not: of runs that were killed, mostly.
-
-        A run that goes on is left to its own process.
-        """
-        known = dict(self._sizes()) if self._path.exists() else {}
-        missing = [path for path in self._journals() if self._is_missing(path, known)]
+        """Index journals that the index lacks, mostly of killed runs. A running run is left to its own process."""
+        sizes = dict(self._indexed_sizes()) if self._path.exists() else {}
+        missing = [path for path in self._journals() if self._is_missing(path, sizes)]
         if not missing:
             return
         with self._open() as db:
@@ -199,34 +201,35 @@ class History:
                 with contextlib.suppress(BadInput):  # a damaged journal must not hide the other runs
                     _index_journal(db, path)
 
-    def _is_missing(self, path: Path, known: Mapping[str, int | None]) -> bool:
-        if path.parent.name in known:
-            return known[path.parent.name] not in (None, _size(path)) and not is_in_use(path)
-        started = _beginning(path)
-        return started is not None and _is_listed(started, path)
+    def _is_missing(self, path: Path, sizes: Mapping[str, int | None]) -> bool:
+        if path.parent.name in sizes:
+            return sizes[path.parent.name] not in (None, _file_size(path)) and not is_in_use(path)
+        started = _read_start(path)
+        return started is not None and _is_indexable(started, path)
 
-    def _sizes(self) -> list[tuple[str, int | None]]:
-        """Of each run in the index, how much of its journal was read; None where it has its end."""
+    def _indexed_sizes(self) -> list[tuple[str, int | None]]:
+        """Return how much of each run's journal is indexed; None for a complete run."""
         return self.query("SELECT id, CASE WHEN ended IS NULL THEN size END FROM runs")
 
     def _journals(self) -> list[Path]:
         return sorted((self.home / "runs").glob("*/journal.jsonl"))
 
     def take_crashed_runs(self) -> list[str]:
-        """Runs whose process ended without ending them, newest first, that nobody was told of. They are told once."""
-        found = [path for path in self._journals() if has_crashed(path, acknowledge=True)]
-        began = [started for path in found if has_ended(path) is False and (started := _beginning(path))]
-        runs = sorted(began, key=lambda started: (started.number, started.at), reverse=True)
+        """Return runs that stopped unexpectedly, newest first. Each run is returned once, by the first call."""
+        paths = [path for path in self._journals() if has_crashed(path, acknowledge=True)]
+        starts = [started for path in paths if has_ended(path) is False and (started := _read_start(path))]
+        runs = sorted(starts, key=lambda started: (started.number, started.at), reverse=True)
         return [started.run for started in runs if not started.settings.get(HOSTED_KEY)]
 
     def require_unused(self, run: str) -> None:
-        """Raises BadInput, naming the process, where the run still goes on."""
-        if is_in_use(self.journal_path(run)):
-            holder = find_holder(self.journal_path(run))
-            raise BadInput.of(f"run {run} is in use{f' by process {holder.pid}' if holder else ''}; stop it first")
+        """Raise BadInput if a process still writes to the run."""
+        path = self.journal_path(run)
+        if is_in_use(path):
+            process = f" by process {holder.pid}" if (holder := find_holder(path)) else ""
+            raise BadInput.of(f"run {run} is in use{process}; stop it first")
 
     def remove_run(self, run: str) -> None:
-        """Deletes a run, its journal, its kept workspaces and everything else that it kept."""
+        """Delete a run with its journal, kept workspaces and other data."""
         self.require_unused(run)
         self.remove_workspaces(run)
         with self._open() as db:
@@ -235,14 +238,14 @@ class History:
         shutil.rmtree(self.run_folder(run), ignore_errors=True)
 
     def remove_old_runs(self, keep: int) -> list[str]:
-        """Removes all but the newest runs, and those that still go on."""
+        """Delete all runs but the newest `keep` and those that are running."""
         old = [row.id for row in self.list_runs()[keep:] if not is_in_use(self.journal_path(row.id))]
         for run in old:
             self.remove_run(run)
         return old
 
     def rebuild(self) -> int:
-        """Makes the index anew from the runs' journals."""
+        """Rebuild the index from the journals and return the number of runs."""
         if not self.home.is_dir():
             return 0
         for suffix in ("", "-wal", "-shm"):
@@ -254,16 +257,14 @@ class History:
         return len(journals)
 
     def remove_workspaces(self, run: str) -> list[str]:
-        """Deletes the workspaces that a run kept, and gives their paths. What is none of ours any more stays."""
-        from viva.workspace.folders import remove_kept_workspace  # few runs have any
+        """Delete the kept workspaces of a run and return their paths."""
+        from viva.workspace.folders import remove_kept_workspace  # few runs have kept workspaces
 
         return [path for path in list_kept_workspaces(self.journal_path(run)) if remove_kept_workspace(path)]
 
     @contextlib.contextmanager
-    def _open(self, *, reading: bool = False) -> Generator[sqlite3.Connection]:
-        """One transaction; who only reads keeps nobody from writing. What sqlite has to say about a damaged file is said
-        with the way out.
-        """
+    def _open(self, *, read_only: bool = False) -> Generator[sqlite3.Connection]:
+        """Open one transaction. A `read_only` one blocks no writer. BadInput for a damaged or locked file."""
         try:
             make_private_folder(self.home)
             os.close(open_private(self._path, os.O_RDWR | os.O_CREAT))  # -wal and -shm get the same mode
@@ -271,26 +272,26 @@ class History:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
                 self._migrate(db)
-                db.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
+                db.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
                 try:
                     yield db
                 except BaseException:
                     db.execute("ROLLBACK")
                     raise
                 db.execute("COMMIT")
-        except sqlite3.DatabaseError as wrong:
-            if getattr(wrong, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise BadInput.of("is in use by another process; try again", str(self._path)) from wrong
-            raise BadInput.of(f"cannot be used: {wrong}; {REBUILD_HINT}", str(self._path)) from wrong
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise BadInput.of("is in use by another process; try again later", str(self._path)) from error
+            raise BadInput.of(f"cannot be used: {error}; {REBUILD_HINT}", str(self._path)) from error
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version == len(MIGRATIONS):
             return
         if version > len(MIGRATIONS):
-            what = f"was made by a newer Viva (schema {version}, this one knows {len(MIGRATIONS)}); {REBUILD_HINT}"
-            raise BadInput.of(what, str(self._path))
-        db.execute("BEGIN IMMEDIATE")  # two runs that start at once must not both create the tables
+            reason = f"was written by a newer Viva (schema {version}, this one has {len(MIGRATIONS)}); {REBUILD_HINT}"
+            raise BadInput.of(reason, str(self._path))
+        db.execute("BEGIN IMMEDIATE")  # two runs that start together must not both create the tables
         version = db.execute("PRAGMA user_version").fetchone()[0]
         for migrate in MIGRATIONS[version:]:
             migrate(db)
@@ -305,7 +306,7 @@ def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
 
 
 def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow]) -> None:
-    places = ", ".join("?" * (len(_RESULT) + 1))
+    places = ", ".join("?" * (len(_RESULT_COLUMNS) + 1))
     values = [(run, *structs.astuple(row)) for row in rows]
     db.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)  # noqa: S608 -- only question marks
 
@@ -316,43 +317,43 @@ def _end_run(db: sqlite3.Connection, event: RunEnded) -> None:
 
 
 def _index_journal(db: sqlite3.Connection, path: Path) -> None:
-    run, size = path.parent.name, _size(path)
-    began = False
+    run, size = path.parent.name, _file_size(path)
+    has_start = False
     for event in read_events(path):
         match event:
             case RunStarted():
-                if not _is_listed(event, path):
+                if not _is_indexable(event, path):
                     return
                 _insert_run(db, event)
                 db.execute("UPDATE runs SET size = ? WHERE id = ?", (size, run))
-                began = True
-            case RunResumed() if began:
+                has_start = True
+            case RunResumed() if has_start:
                 db.execute(
                     "UPDATE runs SET ended = NULL, exit_code = NULL, stopped = NULL, summary = NULL WHERE id = ?",
                     (run,),
                 )
-            case TrialEnded() if began:
+            case TrialEnded() if has_start:
                 _insert_results(db, run, [ResultRow.of(event.record)])
-            case RunEnded() if began:
+            case RunEnded() if has_start:
                 _end_run(db, event)
             case _:
                 pass
 
 
-def _is_listed(started: RunStarted, path: Path) -> bool:
-    """Runs of a host are listed when they have their end: until then they are their host's business."""
+def _is_indexable(started: RunStarted, path: Path) -> bool:
+    """Runs of a host are indexed only after their end."""
     return not started.settings.get(HOSTED_KEY) or has_ended(path) is True
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def _beginning(path: Path) -> RunStarted | None:
-    """The first event of a journal, if that is the beginning of a run."""
+def _read_start(path: Path) -> RunStarted | None:
+    """Return the first event of a journal if it is the start of a run."""
     try:
         event = next(read_events(path), None)
     except BadInput:
@@ -361,17 +362,17 @@ def _beginning(path: Path) -> RunStarted | None:
 
 
 def list_kept_workspaces(journal: Path) -> list[str]:
-    """Where the workspaces of a run's trials were kept, as its journal says; a damaged line says nothing."""
-    found: dict[str, None] = {}
+    """Return the paths of kept workspaces that a journal names. Damaged lines are ignored."""
+    paths: dict[str, None] = {}
     decoder = codec.Decoder[TrialEnded | TrialRetried](TrialEnded | TrialRetried, codec.OWN_MAX_DEPTH)
     with contextlib.suppress(FileNotFoundError), journal.open("rb") as file:
         for line in file:
-            if b'"workspace":"' in line:  # most lines need not be decoded
+            if b'"workspace":"' in line:  # most lines are not decoded
                 with contextlib.suppress(codec.DecodeError, codec.ValidationError):
                     event: TrialEnded | TrialRetried = decoder.decode(line)
                     path = event.record.workspace if isinstance(event, TrialEnded) else event.workspace
-                    found |= {path: None} if path else {}
-    return list(found)
+                    paths |= {path: None} if path else {}
+    return list(paths)
 
 
 def _run_row(row: Sequence[Any]) -> RunRow:
@@ -389,3 +390,50 @@ def _run_row(row: Sequence[Any]) -> RunRow:
         stopped=stopped,
         summary=codec.decode_kept(summary, type=RunSummary) if summary else None,
     )
+
+
+class HistorySink:
+    """Indexes a run in batches and in its own thread, so that the event loop never waits for the disk."""
+
+    live = False
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._rows: list[ResultRow] = []
+        self._run = ""
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._write, name="viva-history", daemon=True)
+
+    def receive(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case RunStarted():
+                    self._run = event.run
+                    self._history.add_run(event)
+                    self._thread.start()
+                case TrialEnded():
+                    self._rows.append(ResultRow.of(event.record))
+                    if len(self._rows) >= _BATCH_ROWS:
+                        self._flush()
+                case RunEnded():
+                    self._flush()
+                    self._queue.put(lambda event=event: self._history.end_run(event))
+                    self._queue.put(None)
+                    self._thread.join()
+                    if self._error is not None:
+                        raise self._error
+                case _:
+                    pass
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        if rows:
+            self._queue.put(lambda: self._history.add_results(self._run, rows))
+
+    def _write(self) -> None:
+        while (job := self._queue.get()) is not None:
+            try:
+                job()
+            except Exception as error:  # raised in the thread of the run at its end
+                self._error = error

@@ -1,8 +1,7 @@
-"""How a project's runs went over time, and which of its cases cannot make up their mind."""
+"""Runs over time, and flaky cases."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from msgspec import Struct
 
@@ -14,18 +13,18 @@ _P95 = (
     "SELECT duration_ms FROM results WHERE run = ?1 AND status <> 'skipped' ORDER BY duration_ms LIMIT 1 OFFSET"
     " (SELECT (count(*) * 95 + 99) / 100 - 1 FROM results WHERE run = ?1 AND status <> 'skipped')"
 )
-_BOTH = (
+_MIXED = (
     "SELECT r.run, u.agent, r.suite, r.case_id, r.digest, r.status FROM results r JOIN runs u ON u.id = r.run"
     " WHERE r.run IN ({runs}) AND (r.suite, r.case_id) IN (SELECT suite, case_id FROM results WHERE run IN ({runs})"
     " GROUP BY suite, case_id HAVING sum(status = 'passed') > 0 AND sum(status = 'failed') > 0)"
     " ORDER BY u.at, u.id, r.trial"
 )
-_NEWEST = 20
-"""In so many runs a case shows whether it is flaky."""
+_FLAKY_RUNS = 20
+"""The number of runs that are searched for flaky cases."""
 
 
 class RunPoint(Struct, frozen=True, kw_only=True):
-    """A run in a chart. `pass_rate` is `passed` of `judged` cases; errors and skips are in neither. `p95_ms` is of its trials."""
+    """A run in a chart. `pass_rate` is `passed` of `judged` cases, without errors and skips. `p95_ms` is over trials."""
 
     id: str
     at: str
@@ -41,9 +40,9 @@ class RunPoint(Struct, frozen=True, kw_only=True):
 
 
 class FlakyCase(Struct, frozen=True, kw_only=True):
-    """A case that passes and fails against the same agent. `statuses` are of the `runs` that held it, oldest first.
+    """A case that passes and fails with the same agent. `statuses` are those of its `runs`, oldest first.
 
-    `flips` counts changes between passed and failed from run to run, and each run whose own trials did not agree.
+    `flips` counts changes between passed and failed from run to run, and runs whose own trials disagree.
     """
 
     suite: str
@@ -56,15 +55,15 @@ class FlakyCase(Struct, frozen=True, kw_only=True):
     statuses: list[Status]
 
 
-class _Held(Struct):
-    """One case against one agent, run by run."""
+class _CaseHistory(Struct):
+    """The results of one case with one agent, by run."""
 
     digest: str | None = None
     trials: dict[str, list[Status]] = {}
 
 
 def make_run_point(history: History, row: RunRow) -> RunPoint | None:
-    """None for a run that has no summary yet."""
+    """Return the chart point of a run; None if it has no summary yet."""
     if (summary := row.summary) is None:
         return None
     judged = summary.passed + summary.failed
@@ -85,55 +84,48 @@ def make_run_point(history: History, row: RunRow) -> RunPoint | None:
 
 
 def find_flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
-    """Those that flipped most often come first. A single change is a fix or a regression; it takes two to be flaky."""
-    if not runs:
-        return []
-    found = [_flaky(name, held) for name, held in _held_in(history, runs).items()]
-    flaky = [case for case in found if case is not None]
+    """Return flaky cases, most flips first. A single change is a fix or a regression; two changes are flaky."""
+    cases = [_flaky_case(name, case) for name, case in _case_histories(history, runs).items()]
+    flaky = [case for case in cases if case is not None]
     flaky.sort(key=lambda case: (-case.flips, -len(case.runs), case.suite, case.case, case.agent))
     return flaky
 
 
 def find_known_flaky(history: History, compared_runs: Sequence[str]) -> set[tuple[str, str, str | None]]:
-    """The cases, by suite, name and definition, that passed and failed against an agent of the compared runs in the newest runs
-    of the history; the compared runs themselves do not count. Of a report in a file nobody knows the agent.
+    """Return suite, case and definition of cases that are flaky with an agent of the compared runs.
+
+    The compared runs themselves do not count. A report file names no agent.
     """
     agents = {row.agent for row in history.list_runs() if row.id in compared_runs}
-    runs = [row.id for row in history.list_runs(limit=_NEWEST + len(compared_runs)) if row.id not in compared_runs][
-        :_NEWEST
-    ]
-    if not runs:
-        return set()
-    held = _held_in(history, runs)
+    newest = history.list_runs(limit=_FLAKY_RUNS + len(compared_runs))
+    runs = [row.id for row in newest if row.id not in compared_runs][:_FLAKY_RUNS]
     return {
-        (suite, case, each.digest)
-        for (agent, suite, case), each in held.items()
-        if agent in agents and _flaky((agent, suite, case), each) is not None
+        (suite, case, results.digest)
+        for (agent, suite, case), results in _case_histories(history, runs).items()
+        if agent in agents and _flaky_case((agent, suite, case), results) is not None
     }
 
 
-def _held_in(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _Held]:
-    query = _BOTH.format(runs=", ".join(f"?{n + 1}" for n in range(len(runs))))
-    return _held(history.query(query, runs))
+def _case_histories(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _CaseHistory]:
+    """Return results by agent, suite and case, without those of an earlier definition of the case."""
+    cases: dict[tuple[str, str, str], _CaseHistory] = {}
+    if not runs:
+        return cases
+    sql = _MIXED.format(runs=", ".join(f"?{n + 1}" for n in range(len(runs))))
+    for run, agent, suite, case, digest, status in history.query(sql, runs):
+        results = cases.get((agent, suite, case))
+        if results is None or results.digest != digest:
+            results = cases[agent, suite, case] = _CaseHistory(digest, {})
+        results.trials.setdefault(run, []).append(status)
+    return cases
 
 
-def _held(rows: Iterable[Any]) -> dict[tuple[str, str, str], _Held]:
-    """By agent, suite and case; what an earlier definition of a case came to does not count."""
-    found: dict[tuple[str, str, str], _Held] = {}
-    for run, agent, suite, case, digest, status in rows:
-        held = found.get((agent, suite, case))
-        if held is None or held.digest != digest:
-            held = found[agent, suite, case] = _Held(digest, {})
-        held.trials.setdefault(run, []).append(status)
-    return found
-
-
-def _flaky(name: tuple[str, str, str], held: _Held) -> FlakyCase | None:
+def _flaky_case(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase | None:
     agent, suite, case = name
-    statuses: list[Status] = [case_status(trials) for trials in held.trials.values()]
+    statuses: list[Status] = [case_status(trials) for trials in results.trials.values()]
     judged = [status for status in statuses if status in ("passed", "failed")]
     changes = sum(before != after for before, after in pairwise(judged))
-    mixed = sum("passed" in trials and "failed" in trials for trials in held.trials.values())
+    mixed = sum("passed" in trials and "failed" in trials for trials in results.trials.values())
     if changes < 2 and not mixed:
         return None
     return FlakyCase(
@@ -143,6 +135,6 @@ def _flaky(name: tuple[str, str, str], held: _Held) -> FlakyCase | None:
         flips=changes + mixed,
         passed=judged.count("passed"),
         judged=len(judged),
-        runs=list(held.trials),
+        runs=list(results.trials),
         statuses=statuses,
     )

@@ -1,23 +1,31 @@
-"""The agents that a host has: those of viva.toml, each under the id that the protocol knows it by."""
+"""The agents of a host: those of viva.toml under their OpenWOP ids, and the checks that hold them to their manifest."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct, structs
 
+from viva.checks.base import LocalCheck
+from viva.checks.golden import ReturnSchema
 from viva.config import Settings
 from viva.formats.openwop.packs import Pack
 from viva.formats.openwop.suite import ManifestInfo
 from viva.host.errors import not_found
+from viva.model.case import Assertion, Case, Suite
+from viva.model.turn import PASSED, Verdict
+from viva.state.trial_state import CheckContext
+from viva.users.script import Script
 
 DEFAULT_MODEL_CLASS = "general"
 ANY_TOOL = "*"
-_TELLS_ITS_TOOLS = ("chat", "prompt")
+RETURN_SCHEMA = "return_schema"
+"""The type of the assertion that a pack adds to its suite."""
+_DECLARES_TOOLS = ("chat", "prompt")
 
 
 class HostedAgent(Struct, frozen=True, kw_only=True):
-    """An agent as others see it. `name` is what the config calls it; `tools` is all that it may use."""
+    """An agent of the host. `name` is its name in the config; `tools` are all that it may use."""
 
     agent_id: str
     name: str
@@ -27,13 +35,13 @@ class HostedAgent(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ()
     pack: str = "local.viva"
     pack_version: str = "0.0.0"
-    terms: ManifestInfo = ManifestInfo()
+    manifest: ManifestInfo = ManifestInfo()
     instance: Any = None
-    """The agent itself, where no config names it."""
+    """The agent itself, where it is not in the config."""
 
     def to_json(self) -> dict[str, Any]:
-        """The projection that everybody may see: no prompt, no schema, no connector."""
-        shown: dict[str, Any] = {
+        """The public description: no prompt, schema or connector."""
+        description = {
             "agentId": self.agent_id,
             "persona": self.persona,
             "label": self.persona,
@@ -41,21 +49,21 @@ class HostedAgent(Struct, frozen=True, kw_only=True):
             "packName": self.pack,
             "packVersion": self.pack_version,
             "toolAllowlist": list(self.tools),
-            "hasHandoffSchemas": bool(self.terms.task_schema or self.terms.return_schema),
+            "hasHandoffSchemas": bool(self.manifest.task_schema or self.manifest.return_schema),
         }
-        return {**shown, "description": self.description} if self.description else shown
+        return {**description, "description": self.description} if self.description else description
 
     def is_tool_allowed(self, tool: str) -> bool:
-        """A tool goes by its bare name or with its scope: `openwop:core.search` is `core.search`."""
-        return any(each in (ANY_TOOL, tool) or each.endswith(f":{tool}") for each in self.tools)
+        """A tool matches by its name with or without scope: `openwop:core.search` allows `core.search`."""
+        return any(name in (ANY_TOOL, tool) or name.endswith(f":{tool}") for name in self.tools)
 
 
 class AgentRegistry:
-    """All of them, by id."""
+    """The agents of a host by id."""
 
     def __init__(self, agents: Iterable[HostedAgent]) -> None:
-        ours_first = sorted(agents, key=lambda agent: (agent.instance is None, agent.agent_id))
-        self._agents = {agent.agent_id: agent for agent in ours_first}
+        builtin_first = sorted(agents, key=lambda agent: (agent.instance is None, agent.agent_id))
+        self._agents = {agent.agent_id: agent for agent in builtin_first}
 
     def get(self, agent_id: str) -> HostedAgent | None:
         return self._agents.get(agent_id)
@@ -74,55 +82,95 @@ class AgentRegistry:
 
 
 def derive_agent_id(name: str) -> str:
-    """An id for an agent whose config gives none: `Support Bot` is `local.viva.support-bot`."""
+    """The id of an agent without `agent_id` in the config: `Support Bot` becomes `local.viva.support-bot`."""
     parts = [re.sub(r"[^a-z0-9_-]+", "-", part.lower()).strip("-_") for part in name.split(".")]
     named = [part if part[:1].isalpha() else f"a{part}" for part in parts if part]
     return ".".join(("local", "viva", *(named or ["agent"])))[:256]
 
 
 def load_agents(settings: Settings, packs: Iterable[Pack]) -> list[HostedAgent]:
-    """The agents of the config; what a pack says of one by its id stands over what we make up."""
+    """The agents of the config. The manifest of a pack overrides what the config says of an agent with its id."""
     packed = {agent.agent_id: (pack, at) for pack in packs for at, agent in enumerate(pack.manifest.agents)}
-    found: dict[str, HostedAgent] = {}
-    for name, written in settings.agents.items():
-        agent_id = str(written.get("agent_id") or derive_agent_id(name))
-        if agent_id in found:
+    agents: dict[str, HostedAgent] = {}
+    for name, entry in settings.agents.items():
+        agent_id = str(entry.get("agent_id") or derive_agent_id(name))
+        if agent_id in agents:
             raise settings.problem(
-                f"agents {found[agent_id].name!r} and {name!r} both go by {agent_id!r}; give one another `agent_id`",
+                f"agents {agents[agent_id].name!r} and {name!r} have the same id {agent_id!r}; give one an `agent_id`",
                 "agents",
                 name,
             )
-        found[agent_id] = HostedAgent(
+        agents[agent_id] = HostedAgent(
             agent_id=agent_id,
             name=name,
             persona=name,
-            description=str(written.get("description", "")),
-            model_class=str(written.get("model_class", DEFAULT_MODEL_CLASS)),
-            tools=_tools(written),
+            description=str(entry.get("description", "")),
+            model_class=str(entry.get("model_class", DEFAULT_MODEL_CLASS)),
+            tools=_list_tools(entry),
         )
         if agent_id in packed:
-            found[agent_id] = _as_packed(found[agent_id], written, *packed[agent_id])
-    return list(found.values())
+            agents[agent_id] = _apply_manifest(agents[agent_id], entry, *packed[agent_id])
+    return list(agents.values())
 
 
-def _as_packed(agent: HostedAgent, written: Mapping[str, Any], pack: Pack, at: int) -> HostedAgent:
-    manifest, terms = pack.manifest.agents[at], pack.read_manifest_info(at)
-    shown: Mapping[str, Any] = pack.document.value["agents"][at]
+def _apply_manifest(agent: HostedAgent, entry: Mapping[str, Any], pack: Pack, at: int) -> HostedAgent:
+    packed, manifest = pack.manifest.agents[at], pack.read_manifest_info(at)
+    fields: Mapping[str, Any] = pack.document.value["agents"][at]
     return structs.replace(
         agent,
-        persona=str(shown.get("persona", agent.persona)),
-        description=str(shown.get("description", agent.description)),
-        model_class=str(written.get("model_class") or manifest.model_class or DEFAULT_MODEL_CLASS),
-        tools=agent.tools if terms.allowed_tools is None else terms.allowed_tools,
+        persona=str(fields.get("persona", agent.persona)),
+        description=str(fields.get("description", agent.description)),
+        model_class=str(entry.get("model_class") or packed.model_class or DEFAULT_MODEL_CLASS),
+        tools=agent.tools if manifest.allowed_tools is None else manifest.allowed_tools,
         pack=pack.manifest.name,
         pack_version=pack.manifest.version,
-        terms=terms,
+        manifest=manifest,
     )
 
 
-def _tools(written: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the config lists; an agent that brings its tools itself may use what it has."""
-    if "tools" in written:
-        return tuple(tool if isinstance(tool, str) else tool["name"] for tool in written["tools"])
-    kind = written.get("type") or ("chat" if "connector" in written and "use" not in written else "")
-    return () if kind in _TELLS_ITS_TOOLS else (ANY_TOOL,)
+def _list_tools(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """The tools of a config entry; an agent with tools of its own may use any."""
+    if "tools" in entry:
+        return tuple(tool if isinstance(tool, str) else tool["name"] for tool in entry["tools"])
+    kind = entry.get("type") or ("chat" if "connector" in entry and "use" not in entry else "")
+    return () if kind in _DECLARES_TOOLS else (ANY_TOOL,)
+
+
+class AllowedToolsCheck(LocalCheck, frozen=True, kw_only=True):
+    """Passes if the agent used only tools that it may use. A failed tool call does not count."""
+
+    agent: HostedAgent
+
+    @property
+    def label(self) -> str:
+        return "only allowed tools"
+
+    def check(self, context: CheckContext) -> Verdict:
+        calls = [call.name for call in context.tool_calls if call.error is None]
+        used = [name for name in calls if not self.agent.is_tool_allowed(name)]
+        return Verdict("failed", f"used tools that are not allowed: {', '.join(used)}") if used else PASSED
+
+
+def add_agent_checks(suite: Suite, agent: HostedAgent) -> Suite:
+    """Adds the agent's tool list and return schema as gates to every task: a reply that breaks them scores 0."""
+    gates: list[Assertion] = []
+    if ANY_TOOL not in agent.tools:
+        gates.append(Assertion(AllowedToolsCheck(agent=agent), {"type": "tool_allowlist"}, weight=0.0, gate=True))
+    if agent.manifest.return_schema is not None:
+        schema = ReturnSchema(schema=agent.manifest.return_schema)
+        gates.append(Assertion(schema, {"type": RETURN_SCHEMA}, weight=0.0, gate=True))
+    if not gates:
+        return suite
+
+    def add_gates(assertions: tuple[Assertion, ...]) -> tuple[Assertion, ...]:
+        """The suite of a pack already has the return schema of its agent."""
+        present = {assertion.definition.get("type") for assertion in assertions} & {RETURN_SCHEMA}
+        return (*assertions, *(gate for gate in gates if gate.definition["type"] not in present))
+
+    async def cases() -> AsyncIterator[Case]:
+        async for case in suite.cases():
+            messages = case.user.planned_messages
+            gated = (structs.replace(message, assertions=add_gates(message.assertions)) for message in messages)
+            yield structs.replace(case, user=Script(tuple(gated)))
+
+    return structs.replace(suite, cases=cases)

@@ -1,6 +1,6 @@
-"""The application: which path is which endpoint, and how a refusal becomes an answer."""
+"""The ASGI application: the table of routes, error responses and the origin check."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -29,47 +29,47 @@ UNSUPPORTED_PATHS = {
     "prompts": ("/v1/prompts", "/v1/prompts/{prompt:path}"),
     "agents.deployment": ("/v1/agents/{agent_id}/deployments", "/v1/agents/{agent_id}/deployments/{rest:path}"),
 }
-"""Endpoints of the protocol that are not built here, by the capability that would announce them."""
+"""Endpoints of OpenWOP that this host does not provide, by capability."""
 PUBLIC_PATHS = ("/.well-known/openwop", "/v1/openapi.json")
 ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
-def make_app(open_host: Callable[[], Host], on_open: Callable[[Host], Awaitable[None]] | None = None) -> Starlette:
-    """The application around a host, which is opened on the loop that serves it."""
+def make_app(open_host: Callable[[], Host], *, has_test_routes: bool = False) -> Starlette:
+    """Builds the application. `open_host` is called on the event loop that serves it."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         host = app.state.host = open_host()
-        if host.options.conformance:
-            from viva.host.conformance import build_test_routes
-
-            app.router.routes[:0] = build_test_routes()
         host.runs.resume_unfinished()
-        if on_open is not None:
-            await on_open(host)
         yield
         await host.close()
 
     app = Starlette(
-        routes=_routes(),
+        routes=build_routes(has_test_routes=has_test_routes),
         lifespan=lifespan,
-        exception_handlers={ApiError: _refused, HTTPException: _odd},
+        exception_handlers={ApiError: _handle_api_error, HTTPException: _handle_http_error},
     )
-    app.router.redirect_slashes = False  # a redirect would tell more than a refusal
+    app.router.redirect_slashes = False  # a redirect would reveal paths to callers without a token
     app.add_middleware(SameOriginCheck)
     app.add_middleware(ErrorBoundary)
     return app
 
 
-def _routes() -> list[Route]:
+def build_routes(*, has_test_routes: bool = False) -> list[Route]:
     run = "/v1/runs/{run_id}"
-    elsewhere = [
+    unsupported = [
         Route(path, unsupported_endpoint(capability), methods=ALL_METHODS)
         for capability, paths in UNSUPPORTED_PATHS.items()
         for path in paths
     ]
+    test_routes: list[Route] = []
+    if has_test_routes:
+        from viva.host.conformance import build_test_routes
+
+        test_routes = build_test_routes()
     return [
-        *elsewhere,
+        *test_routes,
+        *unsupported,
         Route("/.well-known/openwop", routes.get_capabilities),
         Route("/v1/openapi.json", routes.get_openapi),
         Route("/v1/runs", routes.create_run, methods=["POST"]),
@@ -88,7 +88,7 @@ def _routes() -> list[Route]:
 
 
 class ErrorBoundary:
-    """A request that breaks us is answered, and told of without its words: whoever serves us would log all of them."""
+    """Answers a request that raises an unexpected exception with 500, and logs it without its message."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -97,29 +97,28 @@ class ErrorBoundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
+        is_started = False
 
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_message(message: Message) -> None:
+            nonlocal is_started
+            is_started = True
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            await self._app(scope, receive, send_message)
         except ClientDisconnect:
-            return  # nobody is left to be answered
-        except Exception as broken:  # our own bug in one request must not show in another's, nor in the log
+            return
+        except Exception as error:  # a bug in one request must not reach other requests or the log of the server
             correlation = token_hex(8)
-            log_error(f"request {correlation}", broken)
-            if not begun:
-                await respond_json(
-                    {"error": "internal_error", "message": "the host broke", "details": {"correlationId": correlation}},
-                    500,
-                )(scope, receive, send)
+            log_error(f"request {correlation}", error)
+            if not is_started:
+                details = {"correlationId": correlation}
+                body = {"error": "internal_error", "message": "Internal error of the host", "details": details}
+                await respond_json(body, 500)(scope, receive, send)
 
 
 class SameOriginCheck:
-    """A page of another origin has no business here, whatever a browser would let it do."""
+    """Refuses requests of browser pages from other origins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -128,39 +127,38 @@ class SameOriginCheck:
         if scope["type"] == "http":
             request = Request(scope)
             origin = request.headers.get("origin")
-            public = request.app.state.host.serving.public_url
-            if origin is not None and _place(origin) not in (request.headers.get("host"), _place(public)):
-                refused = forbidden("requests from pages of other origins are refused")
-                await respond_json(refused.to_json(), refused.status)(scope, receive, send)
+            public_url = request.app.state.host.options.public_url
+            if origin is not None and _netloc(origin) not in (request.headers.get("host"), _netloc(public_url)):
+                error = forbidden("Requests from pages of other origins are refused")
+                await respond_json(error.to_json(), error.status)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def _place(url: str) -> str | None:
+def _netloc(url: str) -> str | None:
     try:
         return urlsplit(url).netloc
     except ValueError:
         return None
 
 
-async def _refused(_request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, ApiError)
-    return respond_json(refusal.to_json(), refusal.status, refusal.headers)
+async def _handle_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return respond_json(error.to_json(), error.status, error.headers)
 
 
-async def _odd(request: Request, odd: Exception) -> Response:
-    """What Starlette itself refuses: a path that is none, or a method that an endpoint does not have.
-
-    Which of them there are is nobody's business who has no key, but for the two that everybody may read.
-    """
-    assert isinstance(odd, HTTPException)
+async def _handle_http_error(request: Request, error: Exception) -> Response:
+    """Errors of Starlette: an unknown path or method. Without a token, all paths but the public ones answer 401."""
+    assert isinstance(error, HTTPException)
     try:
         if request.url.path not in PUBLIC_PATHS:
             routes.authenticate(request)
-        if odd.status_code == 404:
+        if error.status_code == 404:
             raise not_found("endpoint")
-    except ApiError as refusal:
-        return await _refused(request, refusal)
-    code = "method_not_allowed" if odd.status_code == 405 else "bad_request"
-    message = "this endpoint does not have that method" if odd.status_code == 405 else "the request cannot be read"
-    return respond_json({"error": code, "message": message}, odd.status_code, odd.headers)
+    except ApiError as api_error:
+        return await _handle_api_error(request, api_error)
+    if error.status_code == 405:
+        body = {"error": "method_not_allowed", "message": "This endpoint does not support the method"}
+    else:
+        body = {"error": "bad_request", "message": "The request cannot be parsed"}
+    return respond_json(body, error.status_code, error.headers)

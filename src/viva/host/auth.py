@@ -1,4 +1,4 @@
-"""Who asks: a bearer token belongs to a tenant, and may do this or that. Tokens are known here by their digests only."""
+"""Bearer tokens: each belongs to a tenant and has scopes. The host stores only digests of tokens."""
 
 import hmac
 import secrets
@@ -14,11 +14,11 @@ Scope = Literal["runs:read", "runs:create", "runs:cancel", "annotations:write"]
 READ_SCOPES: frozenset[Scope] = frozenset({"runs:read"})
 ALL_SCOPES: frozenset[Scope] = frozenset({"runs:read", "runs:create", "runs:cancel", "annotations:write"})
 LOCAL_TENANT = "local"
-"""The tenant of a host whose config names none."""
+"""The tenant of a host without configured tenants."""
 
 
 class Principal(Struct, frozen=True):
-    """Somebody with a token. `name` tells one token of a tenant from another, and nothing about the token."""
+    """The owner of a token. `name` identifies the token within its tenant without revealing it."""
 
     tenant: str
     name: str
@@ -26,38 +26,37 @@ class Principal(Struct, frozen=True):
 
     def require_scope(self, scope: Scope) -> None:
         if scope not in self.scopes:
-            raise forbidden(f"this key lacks the scope {scope}", requiredScope=scope)
+            raise forbidden(f"This token lacks the scope {scope}", requiredScope=scope)
 
 
 class TokenRegistry:
-    """All tokens of a host."""
+    """The tokens of a host."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Principal] = {}
+        self._principals: dict[bytes, Principal] = {}
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._principals)
 
     def add(self, token: str, tenant: str, scopes: frozenset[Scope] = ALL_SCOPES) -> None:
-        number = 1 + sum(known.tenant == tenant for known in self._known.values())
-        self._known[sha256(token.encode()).digest()] = Principal(tenant, f"{tenant}/{number}", scopes)
+        number = 1 + sum(principal.tenant == tenant for principal in self._principals.values())
+        self._principals[sha256(token.encode()).digest()] = Principal(tenant, f"{tenant}/{number}", scopes)
 
     def find_tenant(self, token: str) -> str | None:
-        """The tenant that has this token, if one has."""
-        known = self._known.get(sha256(token.encode()).digest())
-        return known.tenant if known else None
+        principal = self._principals.get(sha256(token.encode()).digest())
+        return principal.tenant if principal else None
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """Whoever the request comes from. Every token is compared, so that the time it takes tells nothing."""
-        kind, _, token = headers.get("authorization", "").partition(" ")
+        """Finds the principal of a request. Compares every token, so that timing reveals nothing."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
         digest = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
-        found: Principal | None = None
-        for known, principal in self._known.items():
-            if hmac.compare_digest(known, digest):
-                found = principal
-        if kind.lower() != "bearer" or found is None:
+        match: Principal | None = None
+        for token_digest, principal in self._principals.items():
+            if hmac.compare_digest(token_digest, digest):
+                match = principal
+        if scheme.lower() != "bearer" or match is None:
             raise unauthenticated()
-        return found
+        return match
 
 
 def create_token() -> str:

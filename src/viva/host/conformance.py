@@ -1,9 +1,8 @@
-"""What a host has for OpenWOP's conformance suite, and only where it was asked for: an agent, a suite, and doors to them
-under `/v1/host/sample`.
+"""Support for OpenWOP's conformance suite, with `viva serve --conformance` only: an agent, a suite, and test routes under
+`/v1/host/sample`.
 
-The agent echoes. Asked to, it breaks a rule (a result that its schema forbids, a tool that it may not use), so that one
-can see the host hold it to that rule. The doors show what the host does anyway: each starts an ordinary run of the one who
-asks, waits for its end, and says its id.
+The agent echoes its input. On request it breaks a rule (a result that its schema forbids, a tool that it may not use), so
+that clients can see the host enforce the rule. Each route starts an ordinary run of its caller and waits for its end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,17 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from viva.host import creation as creating
-from viva.host import invocations
-from viva.host import schemas as bodies
 from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
 from viva.host.errors import ApiError, not_found, not_provided, validation_error
-from viva.host.events import to_plain_name
+from viva.host.events import EventDraft, to_plain_name
 from viva.host.host import Host
-from viva.host.invocations import InvocationRequest
-from viva.host.log import EventDraft
-from viva.host.routes import authenticate, get_host, read_body, respond_json
+from viva.host.invocations import InvocationRequest, create_invocation_run
+from viva.host.openapi import parse_json
+from viva.host.routes import authenticate, get_host, prepare_run, read_body, respond_json
 from viva.host.store import Run
 from viva.host.suites import HostedSuite
 from viva.model import codec
@@ -39,48 +35,43 @@ STRICT_RESULT: dict[str, Any] = {
     "required": ["answer"],
     "additionalProperties": False,
 }
-"""What `conformance-strict-handoff` stands for."""
+"""The schema that `conformance-strict-handoff` names."""
 TOOL = "viva:echo"
 PREFIX = "/v1/host/sample"
-_USAGE = {
+_USAGE_FIELDS = {
     "provider": str, "model": str, "inputTokens": int, "outputTokens": int, "totalTokens": int,
     "costEstimateUsd": (int, float), "currency": str, "cacheHit": bool, "cacheReadTokens": int,
     "cacheWriteTokens": int, "nodeId": str, "traceId": str,
 }  # fmt: skip
-_NEEDED = ("provider", "model", "inputTokens", "outputTokens")
+_REQUIRED_USAGE = ("provider", "model", "inputTokens", "outputTokens")
 
 
 def echo(messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Reply:
-    """Says again what it was told."""
-    asked: Mapping[str, Any] = options.get("metadata") or {}
-    said = str(messages[-1].get("content", ""))
-    tools = [ToolCall(str(tool), {}, id="attempt") for tool in (asked.get("attempt_tool"),) if tool]
+    """Replies with its input. `options["metadata"]` asks for a result or an attempted tool call."""
+    metadata: Mapping[str, Any] = options.get("metadata") or {}
+    text = str(messages[-1].get("content", ""))
+    tools = [ToolCall(str(tool), {}, id="attempt") for tool in (metadata.get("attempt_tool"),) if tool]
+    results: dict[str, Any] = {"valid": {"answer": text}, "invalid": {"wrong": True}}
     return Reply(
-        content=said,
-        data=_result(asked, said),
+        content=text,
+        data=results[metadata["returns"]] if "returns" in metadata else None,
         tool_calls=tuple(tools),
-        calls=(ModelCall("echo", "viva", len(said), len(said), cost_usd=0.0),),
+        calls=(ModelCall("echo", "viva", len(text), len(text), cost_usd=0.0),),
     )
-
-
-def _result(asked: Mapping[str, Any], said: str) -> Any:
-    if "returns" not in asked:
-        return None
-    return {"answer": said} if asked["returns"] == "valid" else {"wrong": True}
 
 
 ECHO_AGENT = HostedAgent(
     agent_id="core.viva.conformance",
     name="conformance",
     persona="Conformance Echo",
-    description="Says again what it was told.",
+    description="Replies with its input.",
     tools=(TOOL,),
     instance=echo,
 )
 
 
 def write_suite(folder: Path) -> HostedSuite:
-    """The suite, written where the host keeps its own things."""
+    """Writes the suite into the data folder of the host."""
     tasks = [
         ("exact", "hello", "exact", "hello"),
         ("contains", "hello world", "contains", "world"),
@@ -93,10 +84,10 @@ def write_suite(folder: Path) -> HostedSuite:
         "tasks": [
             {
                 "taskId": name,
-                "input": asked,
+                "input": task_input,
                 "expected": {"kind": "golden", "match": {"strategy": strategy, "value": value}},
             }
-            for name, asked, strategy, value in tasks
+            for name, task_input, strategy, value in tasks
         ],
     }
     make_private_folder(folder)
@@ -119,13 +110,13 @@ def build_test_routes() -> list[Route]:
 
 
 async def read_log(request: Request) -> Response:
-    """The log of a run of the one who asks; an unknown one has no events."""
+    """Events of a run of the caller, filtered by the query; an unknown run has none."""
     host, principal = get_host(request), authenticate(request)
     run = host.store.find_run(request.path_params["run_id"], principal.tenant)
-    asked = request.query_params
-    kind, node = asked.get("type"), asked.get("nodeId")
-    cause = asked.get("causationId") or asked.get("correlationId")
-    events = [each.event for each in host.logs.open_log(run.id).events] if run else []
+    query = request.query_params
+    kind, node = query.get("type"), query.get("nodeId")
+    cause = query.get("causationId") or query.get("correlationId")
+    events = [logged.event for logged in host.logs.open_log(run.id).events] if run else []
     return respond_json(
         {
             "events": [
@@ -140,74 +131,74 @@ async def read_log(request: Request) -> Response:
 
 
 async def reset(request: Request) -> Response:
-    """Nothing is left over between scenarios here, so there is nothing to take back: logs stay as they are."""
+    """Does nothing: scenarios share no state, and logs are permanent."""
     authenticate(request)
     return respond_json({"ok": True})
 
 
 async def emit_usage(request: Request) -> Response:
-    """One `provider.usage` in the log of a run, which is made for it."""
+    """Appends a `provider.usage` event to the log of a run, and creates the run if needed."""
     host, principal = get_host(request), authenticate(request)
-    body = await _body(request)
-    payload = _usage(body.get("payload"))
-    name = _text(body, "runId")
+    body = await _read_object(request)
+    payload = _validate_usage(body.get("payload"))
+    name = _get_name(body, "runId")
     if name is None:
-        raise validation_error("runId names a run", "runId")
-    cause, node = _text(body, "correlationId"), _text(body, "nodeId")
+        raise validation_error("runId is missing", "runId")
+    cause, node = _get_name(body, "correlationId"), _get_name(body, "nodeId")
     run = host.store.find_run(name, principal.tenant)
     if run is None:
-        run = host.build_run(principal, kind="workflow", workflow="conformance-usage", asked={})
+        if host.store.has_run(name):  # it belongs to another tenant
+            raise not_found("run")
+        run = host.build_run(principal, kind="workflow", workflow="conformance-usage", request={})
         run.id, run.status = name, "completed"
-        _keep_new(host, run)
+        host.store.save_run(run)
     host.logs.open_log(run.id).append([EventDraft("provider.usage", payload, node, cause)])
     return respond_json({"ok": True, "runId": run.id})
 
 
-def _keep_new(host: Host, run: Run) -> None:
-    if host.store.has_run(run.id):  # somebody else's: it is not there for this tenant, and stays theirs
-        raise not_found("run")
-    host.store.save_run(run)
-
-
-def _usage(payload: Any) -> dict[str, Any]:
+def _validate_usage(payload: Any) -> dict[str, Any]:
     if not isinstance(payload, dict):
-        raise validation_error("payload is an object", "payload")
-    given: dict[str, Any] = payload
-    texts = [value for value in given.values() if isinstance(value, str)]
-    if any("secret:" in text.lower() for text in texts) or any("credential" in key.lower() for key in given):
-        raise ApiError(400, "provider_usage_credential_leak", "the payload refers to a credential")
-    for key, value in given.items():
-        fits = key in _USAGE and isinstance(value, _USAGE[key]) and isinstance(value, bool) == (key == "cacheHit")
-        if not fits or (isinstance(value, int | float) and value < 0):
-            raise validation_error("the payload has a field that usage does not have", f"payload.{to_plain_name(key)}")
-    if missing := [key for key in _NEEDED if key not in given]:
-        raise validation_error(f"the payload misses {', '.join(missing)}", "payload")
-    return given
+        raise validation_error("payload must be an object", "payload")
+    usage: dict[str, Any] = payload
+    texts = [value for value in usage.values() if isinstance(value, str)]
+    if any("secret:" in text.lower() for text in texts) or any("credential" in key.lower() for key in usage):
+        raise ApiError(400, "provider_usage_credential_leak", "The payload refers to a credential")
+    for key, value in usage.items():
+        kind = _USAGE_FIELDS.get(key)
+        is_valid = kind is not None and isinstance(value, kind) and isinstance(value, bool) == (key == "cacheHit")
+        if not is_valid or (isinstance(value, int | float) and value < 0):
+            raise validation_error("Unknown or invalid field of usage", f"payload.{to_plain_name(key)}")
+    if missing := [key for key in _REQUIRED_USAGE if key not in usage]:
+        raise validation_error(f"payload is missing {', '.join(missing)}", "payload")
+    return usage
 
 
 async def run_builtin_suite(request: Request) -> Response:
-    """The built-in suite on the built-in agent (or on another), to its end."""
+    """Runs the built-in suite with the built-in agent, or another one, to its end."""
     host, principal = get_host(request), authenticate(request)
-    body = await _body(request)
-    asked = {
+    body = await _read_object(request)
+    eval_request = {
         "mode": "eval",
         "evalSuiteRef": f"{SUITE_ID}@{VERSION}",
         "agentId": body.get("agentId") or ECHO_AGENT.agent_id,
         "configurable": {"evalModes": body.get("modes") or ["golden"]},
     }
-    run = await _held(host, principal, codec.encode(asked))
+    mutation = await prepare_run(host, principal, codec.encode(eval_request))
+    mutation.write()
+    mutation.start()
+    run = await host.runs.wait_for_end(host.find_run(principal, codec.decode(mutation.body)["runId"]))
     summary = run.summary or {}
-    shown = ("suiteId", "suiteVersion", "taskCount", "passed", "aggregateScore")
-    return respond_json({"runId": run.id, **{key: summary[key] for key in shown if key in summary}}, 201)
+    fields = ("suiteId", "suiteVersion", "taskCount", "passed", "aggregateScore")
+    return respond_json({"runId": run.id, **{key: summary[key] for key in fields if key in summary}}, 201)
 
 
 async def invoke_agent(request: Request) -> Response:
-    """One invocation, to its end. The built-in agent breaks the rule that is asked for; the host holds it to it."""
+    """Invokes an agent, to its end. The built-in agent breaks the rule that the body asks for."""
     host, principal = get_host(request), authenticate(request)
-    body = await _body(request)
-    agent = host.agents.get(_text(body, "agentId") or ECHO_AGENT.agent_id)
+    body = await _read_object(request)
+    agent = host.agents.get(_get_name(body, "agentId") or ECHO_AGENT.agent_id)
     if agent is None:
-        raise validation_error("there is no such agent", "agentId")
+        raise validation_error("Unknown agent", "agentId")
     metadata: dict[str, Any] = {}
     if "returnSchemaRef" in body:
         metadata["returns"] = "invalid" if body.get("forceInvalidResult") else "valid"
@@ -215,69 +206,68 @@ async def invoke_agent(request: Request) -> Response:
         metadata["attempt_tool"] = str(body["attemptTool"])
     source = body.get("source", "run-api")
     if source not in ("workflow-node", "run-api", "chat-mention"):
-        raise validation_error("source is workflow-node, run-api or chat-mention", "source")
-    asked = InvocationRequest(
+        raise validation_error("source must be workflow-node, run-api or chat-mention", "source")
+    invocation = InvocationRequest(
         agent=agent,
         message=Message("user", "hello"),
         options={"metadata": metadata} if metadata else {},
         result_schema=STRICT_RESULT if "returnSchemaRef" in body else None,
         source=source,
     )
-    run = await _invoked(host, principal, asked)
+    run = await _run_invocation(host, principal, invocation)
     ended = host.logs.open_log(run.id).events_of_type("agent.invocation.completed")
-    told = {"invocationId": ended[-1].payload["invocationId"], "outcome": ended[-1].payload["outcome"]} if ended else {}
-    return respond_json({"runId": run.id, **told}, 201)
+    fields = ("invocationId", "outcome")
+    return respond_json({"runId": run.id, **({key: ended[-1].payload[key] for key in fields} if ended else {})}, 201)
 
 
 async def dispatch_agent(request: Request) -> Response:
-    """One turn of an agent, with the events that it made."""
+    """Runs one turn of an agent, and returns its events."""
     host, principal = get_host(request), authenticate(request)
-    body = await _body(request)
+    body = await _read_object(request)
     agent = host.agents.get(request.path_params["agent_id"])
     if agent is None:
         raise not_found("agent")
     task = body.get("task", {})
     text = task if isinstance(task, str) else codec.canonical_bytes(task).decode()
-    asked = InvocationRequest(agent=agent, message=Message("user", text, data=None if isinstance(task, str) else task))
-    run = await _invoked(host, principal, asked)
-    events = [each.event for each in host.logs.open_log(run.id).events if each.event.type.startswith("agent.")]
-    outcome = next((e.payload["outcome"] for e in reversed(events) if "outcome" in e.payload), "failed")
-    shown = [{"type": event.type, **event.payload} for event in events]
-    told = {"agentId": agent.agent_id, "status": outcome, "runId": run.id, "toolSurface": list(agent.tools)}
-    return respond_json({**told, "events": shown})
+    message = Message("user", text, data=None if isinstance(task, str) else task)
+    run = await _run_invocation(host, principal, InvocationRequest(agent=agent, message=message))
+    log = host.logs.open_log(run.id)
+    events = [logged.event for logged in log.events if logged.event.type.startswith("agent.")]
+    outcomes = [event.payload["outcome"] for event in events if "outcome" in event.payload]
+    return respond_json(
+        {
+            "agentId": agent.agent_id,
+            "status": outcomes[-1] if outcomes else "failed",
+            "runId": run.id,
+            "toolSurface": list(agent.tools),
+            "events": [{"type": event.type, **event.payload} for event in events],
+        }
+    )
 
 
 async def reject_deployment(request: Request) -> Response:
-    """Deployments are not built here: 501."""
+    """Answers 501: deployments are not provided."""
     authenticate(request)
     raise not_provided("agents.deployment")
 
 
-async def _invoked(host: Host, principal: Principal, asked: InvocationRequest) -> Run:
-    run = invocations.create_invocation_run(host, principal, asked)
+async def _run_invocation(host: Host, principal: Principal, invocation: InvocationRequest) -> Run:
+    run = create_invocation_run(host, principal, invocation)
     host.store.save_run(run)
     host.runs.start(run)
     return await host.runs.wait_for_end(run)
 
 
-async def _held(host: Host, principal: Principal, raw: bytes) -> Run:
-    deed = await creating.prepare_run(host, principal, raw)
-    deed.write()
-    deed.start()
-    run = host.find_run(principal, codec.decode(deed.body)["runId"])
-    return await host.runs.wait_for_end(run)
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    body = bodies.parse_json(await read_body(request))
+async def _read_object(request: Request) -> dict[str, Any]:
+    body = parse_json(await read_body(request))
     if not isinstance(body, dict):
-        raise validation_error("the body is an object")
+        raise validation_error("The body must be an object")
     return cast("dict[str, Any]", body)
 
 
-def _text(body: Mapping[str, Any], name: str) -> str | None:
-    """A name that may be left out."""
-    given = body.get(name)
-    if given is not None and not (isinstance(given, str) and 1 <= len(given) <= 256):
-        raise validation_error(f"{name} is a name", name)
-    return given
+def _get_name(body: Mapping[str, Any], field: str) -> str | None:
+    """An optional name of 1 to 256 characters."""
+    name = body.get(field)
+    if name is not None and not (isinstance(name, str) and 1 <= len(name) <= 256):
+        raise validation_error(f"{field} must be a text of 1 to 256 characters", field)
+    return name

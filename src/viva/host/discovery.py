@@ -1,13 +1,12 @@
-"""What this host can do, said before anybody asks for it. Nothing stands here that is not built."""
+"""The capabilities document of the host at `/.well-known/openwop`."""
 
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
 import viva
 from viva.formats.openwop.modes import MODES
-from viva.host.log import EVENT_LOG_VERSION
-from viva.host.workflows import ADVERTISED_WORKFLOWS
+from viva.host.events import EVENT_LOG_VERSION
+from viva.host.runs import ADVERTISED_WORKFLOWS
 from viva.model import codec
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -15,16 +14,9 @@ MAX_TASKS = 10_000
 
 
 def build_capabilities(*, has_suites: bool, has_judge: bool) -> dict[str, Any]:
-    """The document at `/.well-known/openwop`. Without suites there are no evals, without a judge no rubrics."""
-    modes = [mode for mode in MODES if mode != "rubric" or has_judge] if has_suites else []
-    document = _capabilities(modes)
-    if not has_suites:
-        del document["agents"]["evalSuite"], document["configurable"]
-    return document
-
-
-def _capabilities(modes: Sequence[str]) -> dict[str, Any]:
-    return {
+    """Without suites there is no `evalSuite`, without a judge no mode `rubric`."""
+    modes = [mode for mode in MODES if mode != "rubric" or has_judge]
+    document: dict[str, Any] = {
         "protocolVersion": "1.0",
         "supportedEnvelopes": [],
         "schemaVersions": {},
@@ -41,7 +33,7 @@ def _capabilities(modes: Sequence[str]) -> dict[str, Any]:
         "configurable": {
             "type": "object",
             "properties": {
-                "evalModes": {"type": "array", "items": {"enum": list(modes)}, "uniqueItems": True, "minItems": 1},
+                "evalModes": {"type": "array", "items": {"enum": modes}, "uniqueItems": True, "minItems": 1},
                 "baselineRunId": {"type": "string"},
                 "allowAgentMismatch": {"type": "boolean"},
             },
@@ -49,7 +41,7 @@ def _capabilities(modes: Sequence[str]) -> dict[str, Any]:
         "agents": {
             "manifestRuntime": {"supported": True, "handoffValidation": True, "installScope": "host"},
             "liveRuntime": {"supported": True, "structuredOutput": True, "sources": ["run-api"]},
-            "evalSuite": {"supported": True, "modes": list(modes), "maxTasksPerSuite": MAX_TASKS},
+            "evalSuite": {"supported": True, "modes": modes, "maxTasksPerSuite": MAX_TASKS},
             "reasoning": {"verbosity": "off"},
         },
         "providerUsage": {"supported": True, "costEstimates": True, "currency": "USD"},
@@ -62,8 +54,10 @@ def _capabilities(modes: Sequence[str]) -> dict[str, Any]:
         "nondeterminismPolicy": {"declared": True},
         "fixtures": list(ADVERTISED_WORKFLOWS),
     }
+    if not has_suites:
+        del document["agents"]["evalSuite"], document["configurable"]
+    return document
 
 
 def compute_etag(document: Any) -> str:
-    """Changes when the document does."""
     return f'"{sha256(codec.canonical_bytes(document)).hexdigest()[:32]}"'

@@ -1,6 +1,6 @@
-"""Why a request is not answered as it was meant: a status, a code, a sentence, and nothing that somebody else said.
+"""Errors of the API: a status, a code, a message and details.
 
-A refusal never quotes a body, a suite, a token or a path of the host's: it is built from our own words and from names.
+An error never quotes a request body, a suite, a token or a path of the host.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from viva.errors import VivaError
 
 
 class ApiError(VivaError):
-    """Becomes the closed envelope `{error, message, details?}`."""
+    """Becomes the response body `{error, message, details?}`."""
 
     def __init__(
         self,
@@ -33,13 +33,12 @@ class ApiError(VivaError):
 
 
 def validation_error(message: str, field: str | None = None, **details: Any) -> ApiError:
-    """400: what was asked for cannot be, and which part of it."""
     return ApiError(400, "validation_error", message, {**({"field": field} if field else {}), **details} or None)
 
 
 def unauthenticated() -> ApiError:
-    """The same for a missing key and for a wrong one."""
-    message = "give a valid key: Authorization: Bearer KEY"
+    """The same error for a missing token and a wrong one."""
+    message = "Missing or invalid token. Send the header Authorization: Bearer TOKEN"
     return ApiError(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
 
 
@@ -47,12 +46,11 @@ def forbidden(message: str, **details: Any) -> ApiError:
     return ApiError(403, "forbidden", message, details or None)
 
 
-def not_found(what: str) -> ApiError:
-    """Says the same of what belongs to somebody else and of what was never there."""
-    return ApiError(404, "not_found", f"there is no such {what}")
+def not_found(resource: str) -> ApiError:
+    """The same error for an unknown resource and one of another tenant."""
+    return ApiError(404, "not_found", f"{resource} not found")
 
 
 def not_provided(capability: str) -> ApiError:
-    return ApiError(
-        501, "capability_not_provided", f"this host does not provide {capability}", {"capability": capability}
-    )
+    message = f"This host does not provide {capability}"
+    return ApiError(501, "capability_not_provided", message, {"capability": capability})

@@ -1,4 +1,4 @@
-"""Eval runs: what has to hold before one may start, and how it becomes events. The engine does the rest, as always."""
+"""Eval runs: validates the request, executes the suite with the engine, and writes its events."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,20 +10,17 @@ from viva.checks.golden import ReturnSchema
 from viva.errors import BadInput
 from viva.formats.openwop.modes import LIVE_MODE
 from viva.formats.openwop.suite import EvalSuite, ManifestInfo
-from viva.formats.openwop.summary import EvalSummary, build_eval_summary, build_task_summary
-from viva.host.agent_checks import add_agent_checks
-from viva.host.agents import HostedAgent
+from viva.formats.openwop.summary import EvalSummary, TaskSummary, build_eval_summary, build_task_summary
+from viva.host.agents import HostedAgent, add_agent_checks
 from viva.host.auth import Principal
 from viva.host.discovery import MAX_TASKS
 from viva.host.errors import validation_error
-from viva.host.events import eval_completed, eval_scored, eval_started, run_completed
+from viva.host.events import EventDraft, RunLog, run_completed
 from viva.host.host import Host
-from viva.host.log import EventDraft, RunLog
-from viva.host.results import build_invocation_result, sum_usage
+from viva.host.invocations import build_invocation_result, sum_usage
 from viva.host.runs import RunError
 from viva.host.store import Run
 from viva.model import codec
-from viva.model.case import Feature
 from viva.model.event import Event, RunEnded, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import replace_file
@@ -36,61 +33,58 @@ from viva.session.run_plan import RunPlan, build_run_plan
 
 
 async def validate_eval_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
-    """A run of a suite, if every condition for it holds; else a Refusal that says which does not."""
-    asked = dict(body.get("configurable", {}))
-    offer, suite, terms = host.suites.find(body["evalSuiteRef"], body["agentId"], principal.tenant)
-    modes = _modes(asked.get("evalModes"), suite, host.eval_modes)
+    """Builds an eval run. Raises an ApiError for the first condition that does not hold."""
+    configurable = dict(body.get("configurable", {}))
+    hosted, suite, manifest = host.suites.find(body["evalSuiteRef"], body["agentId"], principal.tenant)
+    modes = _select_modes(configurable.get("evalModes"), suite, host.eval_modes)
     if len(suite.tasks) > MAX_TASKS:
-        raise validation_error(
-            f"a suite has at most {MAX_TASKS} tasks here", "evalSuiteRef", maxTasksPerSuite=MAX_TASKS
-        )
+        message = f"The suite has more than {MAX_TASKS} tasks"
+        raise validation_error(message, "evalSuiteRef", maxTasksPerSuite=MAX_TASKS)
     agent = host.agents.get(body["agentId"])
     if agent is None:
-        raise validation_error("there is no such agent", "agentId")
-    if suite.target_agent_id not in (None, agent.agent_id) and asked.get("allowAgentMismatch") is not True:
-        raise validation_error(
-            "the suite is meant for another agent; configurable.allowAgentMismatch runs it", "agentId"
-        )
+        raise validation_error("Unknown agent", "agentId")
+    if suite.target_agent_id not in (None, agent.agent_id) and configurable.get("allowAgentMismatch") is not True:
+        message = "The suite is for another agent. To run it anyway, set configurable.allowAgentMismatch"
+        raise validation_error(message, "agentId")
     if suite.allowed_models and agent.model_class not in suite.allowed_models:
-        raise validation_error("the suite is not meant for agents of this model class", "agentId")
-    _check_baseline(host, principal, asked.get("baselineRunId"), modes, suite)
-    _check_inputs(suite, agent.terms if terms.task_schema is None else terms)
-    _check_fixtures(host, suite, agent, live=LIVE_MODE in modes)
-    configurable = {key: asked[key] for key in ("baselineRunId", "allowAgentMismatch") if key in asked}
+        raise validation_error("The suite does not allow agents of this model class", "agentId")
+    _check_baseline(host, principal, configurable.get("baselineRunId"), modes, suite)
+    _check_inputs(suite, agent.manifest if manifest.task_schema is None else manifest)
+    if LIVE_MODE not in modes:
+        _check_fixtures(host, suite, agent)
+    kept = {key: configurable[key] for key in ("baselineRunId", "allowAgentMismatch") if key in configurable}
     run = host.build_run(
         principal,
         kind="eval",
         workflow=f"eval:{suite.suite_id}",
         agent=agent.agent_id,
-        asked={
-            "suite": str(offer.path),
+        request={
+            "suite": str(hosted.path),
             "suiteId": suite.suite_id,
             "suiteVersion": suite.version,
             "taskCount": len(suite.tasks),
             "modes": list(modes),
-            "configurable": {**configurable, **({"evalModes": list(modes)} if "evalModes" in asked else {})},
+            "configurable": {**kept, **({"evalModes": list(modes)} if "evalModes" in configurable else {})},
         },
     )
     try:
-        host.run_inputs[run.id] = await _prepared(host, run, agent)
+        host.run_inputs[run.id] = await _build_plan(host, run, agent)
     except BadInput:
-        # What is wrong would quote the suite or the config: `viva check` says it to those who own them.
-        raise validation_error("this suite cannot be run here with this agent", "evalSuiteRef") from None
+        # The problem would quote the suite or the config; their owner sees it with `viva check`.
+        raise validation_error("The suite cannot be run with this agent", "evalSuiteRef") from None
     return run
 
 
-def _modes(asked: Sequence[str] | None, suite: EvalSuite, offered: Sequence[str]) -> tuple[str, ...]:
-    """The modes of the run: those that are asked for, else all of the suite."""
-    modes = tuple(suite.modes if asked is None else asked)
+def _select_modes(requested: Sequence[str] | None, suite: EvalSuite, offered: Sequence[str]) -> tuple[str, ...]:
+    """The requested modes; without any, all modes of the suite."""
+    modes = tuple(suite.modes if requested is None else requested)
     field = "configurable.evalModes"
     if undeclared := [mode for mode in modes if mode not in suite.modes]:
-        raise validation_error("the suite does not declare every mode that is asked for", field, modes=undeclared)
+        raise validation_error("The suite does not declare all requested modes", field, modes=undeclared)
     if unoffered := [mode for mode in modes if mode not in offered]:
-        raise validation_error("this host does not offer every mode that is asked for", field, modes=unoffered)
+        raise validation_error("This host does not offer all requested modes", field, modes=unoffered)
     if LIVE_MODE in modes and len(modes) > 1:
-        raise validation_error(
-            "live-shadow is not mixed with other modes: a run is either live or with fixtures", field
-        )
+        raise validation_error("live-shadow cannot be combined with other modes", field)
     return modes
 
 
@@ -98,110 +92,103 @@ def _check_baseline(host: Host, principal: Principal, name: str | None, modes: S
     field = "configurable.baselineRunId"
     if name is None:
         if "regression" in modes:
-            raise validation_error("the mode regression needs a baseline", field)
+            raise validation_error("The mode regression needs a baseline", field)
         return
     if "regression" not in modes:
-        raise validation_error("a baseline belongs to the mode regression", field)
+        raise validation_error("A baseline needs the mode regression", field)
     baseline = host.store.find_run(name, principal.tenant)
-    summary = baseline.summary if baseline is not None else None
-    same = summary is not None and (summary["suiteId"], summary["suiteVersion"]) == (suite.suite_id, suite.version)
-    if not same:
-        raise validation_error("the baseline is no finished eval of this version of this suite", field)
+    summary = (baseline.summary if baseline is not None else None) or {}
+    if (summary.get("suiteId"), summary.get("suiteVersion")) != (suite.suite_id, suite.version):
+        raise validation_error("The baseline is not a completed eval of this suite and version", field)
 
 
-def _check_inputs(suite: EvalSuite, terms: ManifestInfo) -> None:
-    """What the agent's own schema does not take is refused before anything runs."""
-    if terms.task_schema is None:
+def _check_inputs(suite: EvalSuite, manifest: ManifestInfo) -> None:
+    if manifest.task_schema is None:
         return
-    schema = ReturnSchema(schema=terms.task_schema)
-    misfits = [task.task_id for task in suite.tasks if schema.describe_errors(task.input) is not None]
-    if misfits:
-        raise validation_error("the agent's task schema does not take every input", "evalSuiteRef", tasks=misfits)
+    schema = ReturnSchema(schema=manifest.task_schema)
+    if tasks := [task.task_id for task in suite.tasks if schema.describe_errors(task.input) is not None]:
+        message = "Some inputs do not match the agent's task schema"
+        raise validation_error(message, "evalSuiteRef", tasks=tasks)
 
 
-def _check_fixtures(host: Host, suite: EvalSuite, agent: HostedAgent, *, live: bool) -> None:
-    """An agent that cannot take what stands in for its tools or memory is not asked live instead."""
-    if live:
-        return
+def _check_fixtures(host: Host, suite: EvalSuite, agent: HostedAgent) -> None:
+    """An agent that cannot use fixtures is not run live instead."""
     try:
-        provides = AgentFactory(host.settings).find_agent_under_test(agent.instance or agent.name).agent.provides
-    except BadInput:  # what is wrong is for the owner of the config: `viva agents` says it
-        raise validation_error("this agent cannot be run here", "agentId") from None
-    stubs: Feature = "tool_stubs"
+        configured = AgentFactory(host.settings).find_agent_under_test(agent.instance or agent.name)
+    except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
+        raise validation_error("This agent cannot be opened", "agentId") from None
+    provides = configured.agent.provides
     tasks = [
         task.task_id
         for task in suite.tasks
         if task.fixtures is not None
         and (
-            (task.fixtures.tool_responses is not None and stubs not in provides)
+            (task.fixtures.tool_responses is not None and "tool_stubs" not in provides)
             or (task.fixtures.memory_seed and "memory" not in provides)
         )
     ]
     if tasks:
-        raise validation_error("the agent takes no fixtures, and some tasks have them", "agentId", tasks=tasks)
+        raise validation_error("The agent does not support fixtures, which some tasks have", "agentId", tasks=tasks)
 
 
-async def _prepared(host: Host, run: Run, agent: HostedAgent, past: PreviousRun | None = None) -> RunPlan:
-    """The run as the engine wants it, held to the tools that the agent may use."""
-    asked = run.request
-    baseline = asked["configurable"].get("baselineRunId")
+async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: PreviousRun | None = None) -> RunPlan:
+    request = run.request
+    baseline = request["configurable"].get("baselineRunId")
     options = RunOptions(
-        inputs=(asked["suite"],),
-        format="openwop" if Path(asked["suite"]).suffix == ".json" else None,
+        inputs=(request["suite"],),
+        format="openwop" if Path(request["suite"]).suffix == ".json" else None,
         agent=agent.instance or agent.name,
-        folder=host.folder,
+        folder=host.settings.folder,
         config=host.settings.file,
-        modes=tuple(asked["modes"]),
-        live=LIVE_MODE in asked["modes"],
-        baseline=str(_summary_file(host, baseline)) if baseline else None,
-        allow_agent_mismatch=True,  # whether that is allowed was asked before, by the ids that the host knows
+        modes=tuple(request["modes"]),
+        live=LIVE_MODE in request["modes"],
+        baseline=str(_summary_path(host, baseline)) if baseline else None,
+        allow_agent_mismatch=True,  # validate_eval_run has checked it by the ids of the host
         retry_faults=0,
     )
-    prepared = await build_run_plan(options, past)
-    prepared.redactor.add_secrets(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
-    return structs.replace(prepared, suites=[add_agent_checks(suite, agent) for suite in prepared.suites])
+    plan = await build_run_plan(options, previous_run)
+    plan.redactor.add_secrets(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
+    return structs.replace(plan, suites=[add_agent_checks(suite, agent) for suite in plan.suites])
 
 
 async def run_eval(host: Host, run: Run, log: RunLog) -> None:
-    """Runs the suite, or what is left of it, and ends the run with its summary."""
+    """Executes the tasks that are not done, and ends the run with its summary."""
     agent = host.agents.get(run.agent or "")
     if agent is None:
-        raise RunError("agent_gone", "the agent is no longer in the config")
-    past = _past(host, run)
-    prepared: RunPlan | None = host.run_inputs.pop(run.id, None)
+        raise RunError("agent_gone", "The agent is no longer in the config")
+    previous_run = _read_previous_run(host, run)
+    plan: RunPlan | None = host.run_inputs.pop(run.id, None)
     try:
-        if prepared is None:
-            prepared = await _prepared(host, run, agent, past)
-        if past is not None:
-            check_unchanged(past.settings["fingerprint"], prepared.fingerprint)
+        if plan is None:
+            plan = await _build_plan(host, run, agent, previous_run)
+        if previous_run is not None:
+            check_unchanged(previous_run.settings["fingerprint"], plan.fingerprint)
     except BadInput:
-        raise RunError("suite_changed", "the suite, the agent or Viva has changed since the run began") from None
-    scoring = EvalEventWriter(run, log, agent)
-    scoring.write_start()
-    if past is not None and past.run_ended is not None:
-        scoring.receive((*past.ended_trials, past.run_ended))
-        records = [event.record for event in sorted(past.ended_trials, key=lambda event: event.index)]
+        raise RunError("suite_changed", "The suite, the agent or Viva changed after the run started") from None
+    writer = EvalEventWriter(run, log, agent)
+    writer.write_start()
+    if previous_run is not None and previous_run.run_ended is not None:
+        writer.receive((*previous_run.ended_trials, previous_run.run_ended))
+        records = [event.record for event in sorted(previous_run.ended_trials, key=lambda event: event.index)]
     else:
-        result = await execute(prepared, [scoring], past, hosted_run_id=run.id)
+        result = await execute(plan, [writer], previous_run, hosted_run_id=run.id)
         records = list(result.records())
-    _keep_summary(host, run, scoring.build_final_events(records), log)
-
-
-def _keep_summary(host: Host, run: Run, outcome: list[EventDraft], log: RunLog) -> None:
-    """Also as a file by the run's name, so that it can be a baseline."""
-    path = _summary_file(host, run.id)
+    summary = writer.build_summary(records)
+    run.summary = codec.decode_kept(codec.encode(summary))
+    run.metrics = sum_usage(log)
+    path = _summary_path(host, run.id)  # a file too, so that the run can be a baseline
     make_private_folder(path.parent)
     replace_file(path, codec.encode(run.summary), private=True)
-    host.runs.end(run, log, "completed", outcome)
+    host.runs.end(run, log, "completed", [_completed_event(summary), run_completed(run.summary)])
     host.index_run(run.id)
 
 
-def _summary_file(host: Host, run: str) -> Path:
+def _summary_path(host: Host, run: str) -> Path:
     return host.settings.data_folder / "host" / "summaries" / run
 
 
-def _past(host: Host, run: Run) -> PreviousRun | None:
-    """What an earlier life of this host has done of it. A journal without a beginning has nothing to tell."""
+def _read_previous_run(host: Host, run: Run) -> PreviousRun | None:
+    """The part of the run that was done before a restart. A journal without its first event counts as none."""
     journal = host.history.journal_path(run.id)
     try:
         return read_previous_run(journal) if journal.exists() else None
@@ -210,9 +197,9 @@ def _past(host: Host, run: Run) -> PreviousRun | None:
 
 
 class EvalEventWriter:
-    """Listens to a run and writes its tasks into the log, each as one block, in the order of the suite.
+    """A reporter that writes the events of each task as one block, in the order of the suite.
 
-    What stands there already is not written again: a score is a fact from then on.
+    A task whose events are in the log already is not written again.
     """
 
     live = False
@@ -221,71 +208,72 @@ class EvalEventWriter:
         self._run = run
         self._log = log
         self._agent = agent
-        self._next = len(log.events_of_type("eval.scored"))
+        self._next_index = len(log.events_of_type("eval.scored"))
         self._early: dict[int, TrialRecord] = {}
-        self._ended: RunEnded | None = None
-        self._broken: Exception | None = None
+        self._run_ended: RunEnded | None = None
+        self._error: Exception | None = None
 
     def write_start(self) -> None:
-        asked = self._run.request
         if not self._log.events_of_type("eval.started"):
-            baseline = asked["configurable"].get("baselineRunId")
-            count, modes = asked["taskCount"], asked["modes"]
-            self._log.append([eval_started(asked["suiteId"], asked["suiteVersion"], count, modes, baseline)])
+            request = self._run.request
+            payload = {key: request[key] for key in ("suiteId", "suiteVersion", "taskCount", "modes")}
+            if baseline := request["configurable"].get("baselineRunId"):
+                payload["baselineRunId"] = baseline
+            self._log.append([EventDraft("eval.started", payload)])
 
     def receive(self, events: Sequence[Event]) -> None:
         try:
             for event in events:
-                if isinstance(event, TrialEnded) and event.index >= self._next:
+                if isinstance(event, TrialEnded) and event.index >= self._next_index:
                     self._early[event.index] = event.record
-                    self._write()
+                    self._write_records()
                 elif isinstance(event, RunEnded):
-                    self._ended = event
-        except Exception as broken:  # a bus goes on without a listener that breaks; this run must not
-            self._broken = broken
+                    self._run_ended = event
+        except Exception as error:  # the event bus continues without a broken reporter; this run must fail
+            self._error = error
             raise
 
-    def _write(self) -> None:
-        while (record := self._early.pop(self._next, None)) is not None:
-            self._log.append(self._block(record, self._next))
-            self._next += 1
+    def _write_records(self) -> None:
+        while (record := self._early.pop(self._next_index, None)) is not None:
+            task = build_task_summary([record])
+            is_valid = None if task.schema_valid is UNSET else task.schema_valid
+            invocation = f"inv-{self._next_index + 1}-{record.id}"
+            result = build_invocation_result(record, self._agent, invocation, is_valid=is_valid)
+            self._log.append([*result.events, _scored_event(task)])
+            self._next_index += 1
 
-    def _block(self, record: TrialRecord, index: int) -> list[EventDraft]:
-        task = build_task_summary([record])
-        valid = None if task.schema_valid is UNSET else task.schema_valid
-        told = build_invocation_result(record, self._agent, f"inv-{index + 1}-{record.id}", is_valid=valid)
-        scored = eval_scored(
-            task.task_id,
-            task.score,
-            passed=task.passed,
-            cost_usd=None if task.cost_usd is UNSET else task.cost_usd,
-            latency_ms=None if task.latency_ms is UNSET else task.latency_ms,
-            schema_valid=valid,
-            findings=None if task.safety_findings is UNSET else len(task.safety_findings),
-        )
-        return [*told.events, scored]
-
-    def build_final_events(self, records: Sequence[TrialRecord]) -> list[EventDraft]:
-        """The last events, once all tasks are scored."""
-        if self._broken is not None:
-            raise self._broken
-        ended, asked = self._ended, self._run.request
-        if ended is None or ended.stopped is not None or self._next != asked["taskCount"]:
-            raise RunError("eval_stopped", "the eval stopped before all tasks were scored")
-        standing = next(each for each in ended.summary.suites if each.suite == asked["suiteId"])
-        baseline = asked["configurable"].get("baselineRunId")
-        reference = f"/v1/runs/{self._run.id}:diff?against={baseline}" if baseline else None
-        summary = build_eval_summary(standing, records, model_class=self._agent.model_class, diff_ref=reference)
-        self._run.summary = codec.decode_kept(codec.encode(summary))
-        self._run.metrics = sum_usage(self._log)
-        return [_completed(summary), run_completed(self._run.summary)]
+    def build_summary(self, records: Sequence[TrialRecord]) -> EvalSummary:
+        if self._error is not None:
+            raise self._error
+        ended, request = self._run_ended, self._run.request
+        if ended is None or ended.stopped is not None or self._next_index != request["taskCount"]:
+            raise RunError("eval_stopped", "The eval stopped before all tasks were scored")
+        suite = next(suite for suite in ended.summary.suites if suite.suite == request["suiteId"])
+        baseline = request["configurable"].get("baselineRunId")
+        diff_ref = f"/v1/runs/{self._run.id}:diff?against={baseline}" if baseline else None
+        return build_eval_summary(suite, records, model_class=self._agent.model_class, diff_ref=diff_ref)
 
 
-def _completed(summary: EvalSummary) -> EventDraft:
-    return eval_completed(
-        summary.aggregate_score,
-        summary.task_count,
-        summary.passed_count,
-        passed=summary.passed,
-        delta=None if summary.regression is UNSET else summary.regression.score_delta,
-    )
+def _scored_event(task: TaskSummary) -> EventDraft:
+    payload = {
+        "taskId": task.task_id,
+        "score": task.score,
+        "passed": task.passed,
+        "costUsd": task.cost_usd,
+        "latencyMs": task.latency_ms,
+        "schemaValid": task.schema_valid,
+        "safetyFindingCount": UNSET if task.safety_findings is UNSET else len(task.safety_findings),
+    }
+    return EventDraft("eval.scored", {key: value for key, value in payload.items() if value is not UNSET})
+
+
+def _completed_event(summary: EvalSummary) -> EventDraft:
+    payload: dict[str, Any] = {
+        "aggregateScore": summary.aggregate_score,
+        "passed": summary.passed,
+        "taskCount": summary.task_count,
+        "passedCount": summary.passed_count,
+    }
+    if summary.regression is not UNSET:
+        payload["regressionVsBaseline"] = summary.regression.score_delta
+    return EventDraft("eval.completed", payload)

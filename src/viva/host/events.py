@@ -1,20 +1,65 @@
-"""Every event that a host emits is built here, field by field, from identifiers, counts and numbers.
+"""Events of a run: their constructors, the event log, and the comparison of two logs.
 
-Nothing that an agent, a user, a judge or a suite says can get into one, since no builder takes it: the only exception is
-`invocation_completed`, which ends a run whose very purpose is to give the agent's answer back to the one who asked.
+Events hold identifiers, counts and numbers only: no text of an agent, user, judge or suite. The one exception is the end of
+a single invocation, which returns the agent's reply to the caller.
 """
 
+import asyncio
 import re
+import secrets
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
-from viva.host.log import EventDraft
+from msgspec import Struct
+
+from viva.host.store import Run, Store
+from viva.model import codec
 from viva.model.message import ModelCall
 
-InvocationOutcome = Literal["completed", "refused", "failed"]
-_DECISIONS: Mapping[InvocationOutcome, str] = {"completed": "answer", "refused": "refuse", "failed": "fail"}
-_PLAIN = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+StreamMode = Literal["values", "updates", "messages", "debug"]
+STREAM_MODES: tuple[StreamMode, ...] = ("values", "updates", "messages", "debug")
+EVENT_LOG_VERSION = 2
+"""In OpenWOP v1: runs have an event log. Below 2, clients read snapshots only."""
+FINAL_EVENT_TYPES: frozenset[str] = frozenset({"run.completed", "run.failed", "run.cancelled"})
+UPDATE_EVENT_TYPES: frozenset[str] = FINAL_EVENT_TYPES | {
+    "run.started", "run.annotated", "node.completed", "node.failed", "eval.started", "eval.scored", "eval.completed",
+}  # fmt: skip
+"""Events that change the visible state; `agent.*` and `provider.usage` are for debugging."""
 UNKNOWN_NAME = "unknown"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_TRANSPORT_FIELDS = frozenset({"transport", "owner"})
+
+
+class EventDraft(Struct, frozen=True):
+    """An event without a sequence number."""
+
+    type: str
+    payload: dict[str, Any]
+    node_id: str | None = None
+    causation_id: str | None = None
+
+
+class RunEvent(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An event as stored and sent."""
+
+    event_id: str
+    run_id: str
+    type: str
+    payload: dict[str, Any]
+    timestamp: str
+    sequence: int
+    node_id: str | None = None
+    causation_id: str | None = None
+
+
+class LoggedEvent(Struct, frozen=True):
+    """An event and its JSON, which is encoded once."""
+
+    event: RunEvent
+    encoded: bytes
 
 
 def run_started(workflow: str, tenant: str) -> EventDraft:
@@ -22,7 +67,6 @@ def run_started(workflow: str, tenant: str) -> EventDraft:
 
 
 def run_completed(outputs: Mapping[str, Any] | None = None) -> EventDraft:
-    """`outputs` is a summary, or nothing: see above."""
     return EventDraft("run.completed", {"outputs": dict(outputs)} if outputs is not None else {})
 
 
@@ -34,81 +78,12 @@ def run_cancelled(cancelled_by: str) -> EventDraft:
     return EventDraft("run.cancelled", {"reason": "cancelled by the caller", "cancelledBy": cancelled_by})
 
 
-def invocation_completed(output: Any, outcome: InvocationOutcome) -> EventDraft:
-    """The end of a single invocation, with what the agent answered."""
-    return EventDraft("run.completed", {"outputs": {"output": output, "outcome": outcome}})
-
-
 def node_started(node: str, kind: str) -> EventDraft:
     return EventDraft("node.started", {"nodeId": node, "typeId": kind, "attempt": 0}, node)
 
 
 def node_completed(node: str) -> EventDraft:
     return EventDraft("node.completed", {"nodeId": node, "outputs": {}}, node)
-
-
-def eval_started(suite: str, version: str, tasks: int, modes: Sequence[str], baseline: str | None) -> EventDraft:
-    payload: dict[str, Any] = {"suiteId": suite, "suiteVersion": version, "taskCount": tasks, "modes": list(modes)}
-    return EventDraft("eval.started", {**payload, "baselineRunId": baseline} if baseline else payload)
-
-
-def eval_scored(
-    task: str,
-    score: float,
-    *,
-    passed: bool,
-    cost_usd: float | None = None,
-    latency_ms: int | None = None,
-    schema_valid: bool | None = None,
-    findings: int | None = None,
-) -> EventDraft:
-    known = {
-        "costUsd": cost_usd,
-        "latencyMs": latency_ms,
-        "schemaValid": schema_valid,
-        "safetyFindingCount": findings,
-    }
-    told = {key: value for key, value in known.items() if value is not None}
-    return EventDraft("eval.scored", {"taskId": task, "score": score, "passed": passed, **told})
-
-
-def eval_completed(score: float, tasks: int, passed_tasks: int, *, passed: bool, delta: float | None) -> EventDraft:
-    payload = {"aggregateScore": score, "passed": passed, "taskCount": tasks, "passedCount": passed_tasks}
-    return EventDraft("eval.completed", {**payload, "regressionVsBaseline": delta} if delta is not None else payload)
-
-
-def invocation_started(invocation: str, agent: str, model_class: str, source: str = "run-api") -> EventDraft:
-    payload = {"invocationId": invocation, "agentId": agent, "source": source, "modelClass": model_class}
-    return EventDraft("agent.invocation.started", payload)
-
-
-def invocation_ended(
-    invocation: str, agent: str, outcome: InvocationOutcome, schema_valid: bool | None = None
-) -> EventDraft:
-    payload: dict[str, Any] = {"invocationId": invocation, "agentId": agent, "outcome": outcome}
-    return EventDraft(
-        "agent.invocation.completed",
-        payload if schema_valid is None else {**payload, "schemaValidated": schema_valid},
-    )
-
-
-def agent_reasoned(agent: str) -> EventDraft:
-    """That there was reasoning; what it said is never told."""
-    return EventDraft("agent.reasoned", {"agentId": agent, "reasoning": "", "verbosity": "off"})
-
-
-def tool_called(agent: str, tool: str, call: str) -> EventDraft:
-    return EventDraft("agent.toolCalled", {"agentId": agent, "toolName": to_plain_name(tool), "callId": call})
-
-
-def tool_returned(agent: str, tool: str, call: str, *, failed: bool) -> EventDraft:
-    status = "error" if failed else "ok"
-    payload = {"agentId": agent, "toolName": to_plain_name(tool), "callId": call, "status": status}
-    return EventDraft("agent.toolReturned", payload)
-
-
-def agent_decided(agent: str, outcome: InvocationOutcome) -> EventDraft:
-    return EventDraft("agent.decided", {"agentId": agent, "decision": _DECISIONS[outcome]})
 
 
 def provider_usage(call: ModelCall) -> EventDraft:
@@ -126,10 +101,111 @@ def provider_usage(call: ModelCall) -> EventDraft:
     return EventDraft("provider.usage", payload)
 
 
-def run_annotated(annotation: str, kind: str) -> EventDraft:
-    return EventDraft("run.annotated", {"annotationId": annotation, "signal": {"kind": kind}})
-
-
 def to_plain_name(name: str) -> str:
-    """A name as programs have them. A model may call a tool by a whole sentence: that is content, and stays here."""
-    return name if _PLAIN.fullmatch(name) else UNKNOWN_NAME
+    """The name, or `unknown` for one that is a sentence: a model may put content into the name of a tool."""
+    return name if _PLAIN_NAME.fullmatch(name) else UNKNOWN_NAME
+
+
+class RunLog:
+    """The events of one run, numbered from 0 without gaps. Readers can wait for new ones; the store holds them all."""
+
+    def __init__(self, run: str, store: Store) -> None:
+        self.run = run
+        self._store = store
+        self.events = [LoggedEvent(codec.decode_kept(doc, type=RunEvent), doc) for doc in store.load_events(run)]
+        self.notices: list[RunEvent] = []
+        """Events for current readers only; they are not part of the log."""
+        self.change = asyncio.Event()
+        """Set at the next change and then replaced: take a reference, look at the log, then wait."""
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.events) and self.events[-1].event.type in FINAL_EVENT_TYPES
+
+    def append(self, drafts: Sequence[EventDraft], run: Run | None = None) -> None:
+        """Appends a block of events, and saves the run if given, in one transaction."""
+        first = len(self.events)
+        events = [self._number(draft, first + offset) for offset, draft in enumerate(drafts)]
+        block = [LoggedEvent(event, codec.encode(event)) for event in events]
+        with self._store.transaction():
+            self._store.append_events(self.run, first, [logged.encoded for logged in block])
+            if run is not None:
+                self._store.save_run(run)
+        self.events += block
+        self._notify_readers()
+
+    def send_notice(self, draft: EventDraft) -> None:
+        self.notices.append(self._number(draft, max(0, len(self.events) - 1)))
+        self._notify_readers()
+
+    def events_of_type(self, kind: str) -> list[RunEvent]:
+        return [logged.event for logged in self.events if logged.event.type == kind]
+
+    def _notify_readers(self) -> None:
+        self.change.set()
+        self.change = asyncio.Event()
+
+    def _number(self, draft: EventDraft, sequence: int) -> RunEvent:
+        return RunEvent(
+            event_id=f"evt-{secrets.token_hex(12)}",
+            run_id=self.run,
+            type=draft.type,
+            payload=draft.payload,
+            timestamp=utc_timestamp(),
+            sequence=sequence,
+            node_id=draft.node_id,
+            causation_id=draft.causation_id,
+        )
+
+
+class RunLogs:
+    """One RunLog for each run that is written or read, shared by writers and readers."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: WeakValueDictionary[str, RunLog] = WeakValueDictionary()
+
+    def open_log(self, run: str) -> RunLog:
+        log = self._open.get(run)
+        if log is None:
+            log = self._open[run] = RunLog(run, self._store)
+        return log
+
+
+def utc_timestamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def diff_logs(a: Run, b: Run, log_a: RunLog, log_b: RunLog) -> dict[str, Any]:
+    """Compares two runs by their logs.
+
+    Identifiers, timestamps and transport fields are not compared. Latency is: two runs of one suite usually differ there.
+    """
+    truncated = not (a.is_finished and b.is_finished)
+    length = min(len(log_a.events), len(log_b.events)) if truncated else None
+    diffs = _diff_events(log_a.events[:length], log_b.events[:length])
+    result: dict[str, Any] = {
+        "a": a.id,
+        "b": b.id,
+        "divergedAtSeq": diffs[0]["seq"] if diffs else None,
+        "eventDiffs": diffs,
+        "stateDiff": {"status": {"a": a.status, "b": b.status}} if a.status != b.status else {},
+    }
+    return {**result, "truncated": True} if truncated else result
+
+
+def _diff_events(a: Sequence[LoggedEvent], b: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
+    diffs: list[dict[str, Any]] = []
+    for sequence, (left, right) in enumerate(zip_longest(a, b)):
+        if left is not None and right is not None and _comparable(left.event) == _comparable(right.event):
+            continue
+        kind = "added" if left is None else "removed" if right is None else "changed"
+        sides = {"aEvent": left, "bEvent": right}
+        shown = {name: codec.decode_kept(logged.encoded) for name, logged in sides.items() if logged is not None}
+        diffs.append({"seq": sequence, "op": kind, **shown})
+    return diffs
+
+
+def _comparable(event: RunEvent) -> bytes:
+    payload = {key: value for key, value in event.payload.items() if key not in _TRANSPORT_FIELDS}
+    return codec.canonical_bytes([event.type, event.node_id, payload])

@@ -1,11 +1,11 @@
-"""All that the routes share: who may ask, what there is, what is kept, and what is running."""
+"""The host: what its routes share."""
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -18,72 +18,77 @@ from viva.host.agents import AgentRegistry
 from viva.host.auth import Principal, TokenRegistry
 from viva.host.discovery import build_capabilities, compute_etag
 from viva.host.errors import not_found
-from viva.host.events import run_completed
-from viva.host.idempotency import IdempotencyCache
-from viva.host.log import RunLog, RunLogs, utc_timestamp
-from viva.host.runs import RunError, RunManager
-from viva.host.store import Run, Store
+from viva.host.events import RunLog, RunLogs, run_completed, utc_timestamp
+from viva.host.runs import CONFORMANCE_WORKFLOWS, WORKFLOWS, RunError, RunManager, run_workflow
+from viva.host.store import IdempotencyCache, Run, RunKind, Store
 from viva.host.suites import SuiteRegistry
-from viva.host.workflows import CONFORMANCE_WORKFLOWS, WORKFLOWS, run_workflow
 from viva.model import codec
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
-    """How a host is to be run."""
-
     public_url: str
     conformance: bool = False
     max_running: int = 16
     max_unfinished: int = 1000
 
 
+class HostSetup(Struct, frozen=True, kw_only=True):
+    """The checked configuration of a host."""
+
+    settings: Settings
+    options: ServeOptions
+    tokens: TokenRegistry
+    agents: AgentRegistry
+    suites: SuiteRegistry
+    has_judge: bool
+    bind_address: str
+    port: int
+    generated_token: str | None = None
+    """Generated where no token is configured. It is shown once."""
+
+
 class Host:
-    """One host. It is made where the event loop runs, and closed there."""
+    """One host. It is created and closed on the event loop that serves it.
+
+    `run_functions` execute evals and invocations; `shutdown` tells streams that the host is about to close.
+    """
 
     def __init__(
         self,
-        settings: Settings,
-        options: ServeOptions,
+        setup: HostSetup,
         store: Store,
-        tokens: TokenRegistry,
-        agents: AgentRegistry,
-        suites: SuiteRegistry,
-        *,
-        has_judge: bool,
+        run_functions: "Mapping[RunKind, Callable[[Host, Run, RunLog], Awaitable[None]]]",
+        shutdown: asyncio.Event,
     ) -> None:
-        self.settings = settings
-        self.options = options
-        self.tokens = tokens
-        self.agents = agents
-        self.suites = suites
-        self.workflows: Mapping[str, dict[str, Any]] = {
-            **WORKFLOWS,
-            **(CONFORMANCE_WORKFLOWS if options.conformance else {}),
-        }
+        self.settings = setup.settings
+        self.options = setup.options
+        self.tokens = setup.tokens
+        self.agents = setup.agents
+        self.suites = setup.suites
+        self.workflows = {**WORKFLOWS, **(CONFORMANCE_WORKFLOWS if self.options.conformance else {})}
         self.store = store
-        self.logs = RunLogs(self.store)
-        self.idempotency = IdempotencyCache(self.store)
-        self.runs = RunManager(self.store, self.logs, options.max_running, options.max_unfinished)
-        self.runs.run_functions["workflow"] = self._workflow
-        self.redactor = settings.redactor
+        self.logs = RunLogs(store)
+        self.idempotency = IdempotencyCache(store)
+        self.shutdown = shutdown
         self.run_inputs: dict[str, Any] = {}
-        """What runs that have not begun need and nobody keeps: see `invocations` and `evals`."""
-        self.runs.on_end = lambda run: self.run_inputs.pop(run, None)
-        self.history = History(settings.data_folder)
-        self._listing = ThreadPoolExecutor(1, "viva-history")
-        self.shutdown = asyncio.Event()
-        document = build_capabilities(has_suites=bool(suites), has_judge=has_judge)
+        """Inputs of runs that have not started, which are not stored: see `invocations` and `evals`."""
+        self.runs = RunManager(
+            store,
+            self.logs,
+            {"workflow": self._run_workflow, **{kind: partial(run, self) for kind, run in run_functions.items()}},
+            max_running=self.options.max_running,
+            max_unfinished=self.options.max_unfinished,
+            on_end=lambda run: self.run_inputs.pop(run, None),
+        )
+        self.history = History(self.settings.data_folder)
+        self._indexer = ThreadPoolExecutor(1, "viva-history")
+        document = build_capabilities(has_suites=bool(setup.suites), has_judge=setup.has_judge)
         self.eval_modes: tuple[str, ...] = tuple(document["agents"].get("evalSuite", {}).get("modes", ()))
-        """Of evals; none where there are no suites, and so no evals at all."""
         self.capabilities = codec.encode(document)
         self.capabilities_etag = compute_etag(document)
 
-    @property
-    def folder(self) -> Path:
-        return self.settings.folder
-
-    def build_run(self, principal: Principal, **known: Any) -> Run:
-        """A run that nothing is written of yet. Its id is that of its journal too."""
+    def build_run(self, principal: Principal, **fields: Any) -> Run:
+        """A run that is not stored yet. Its journal has the same id."""
         return Run(
             id=f"run-{secrets.token_hex(12)}",
             tenant=principal.tenant,
@@ -91,11 +96,10 @@ class Host:
             status="pending",
             created_at=utc_timestamp(),
             engine=viva.__version__,
-            **known,
+            **fields,
         )
 
     def find_run(self, principal: Principal, name: str) -> Run:
-        """A run of the one who asks."""
         principal.require_scope("runs:read")
         run = self.store.find_run(name, principal.tenant)
         if run is None:
@@ -108,21 +112,21 @@ class Host:
     async def close(self) -> None:
         self.shutdown.set()
         await self.runs.close()
-        await asyncio.to_thread(self._listing.shutdown)
+        await asyncio.to_thread(self._indexer.shutdown)
         self.store.close()
 
     def index_run(self, run: str) -> None:
-        """Puts a run into the project's list of runs, by its journal and off the loop; `viva runs reindex` would do as well."""
-        self._listing.submit(self._listed, run)
+        """Adds a run to the project's history, in a thread. `viva runs reindex` has the same effect."""
+        self._indexer.submit(self._index_run, run)
 
-    def _listed(self, run: str) -> None:
-        with suppress(BadInput):  # the list can always be made anew from the journals
+    def _index_run(self, run: str) -> None:
+        with suppress(BadInput):  # the index can be rebuilt from the journals
             if self.history.journal_path(run).exists():
                 self.history.index_run(run)
 
-    async def _workflow(self, run: Run, log: RunLog) -> None:
+    async def _run_workflow(self, run: Run, log: RunLog) -> None:
         workflow = self.workflows.get(run.workflow)
         if workflow is None:
-            raise RunError("workflow_gone", "the host does not have this workflow any more")
+            raise RunError("workflow_gone", "The host no longer has this workflow")
         await run_workflow(workflow, run.request, log)
         self.runs.end(run, log, "completed", [run_completed({})])

@@ -1,10 +1,11 @@
-"""One invocation of an agent, as a run of its own: the workflow `viva.agent`, with the agent as its root.
+"""Single invocations of an agent: runs of the workflow `viva.agent`, and the events of an invocation.
 
-This is how an agent is asked over the public API for its answer: evals never tell what was said. The answer stands in
-the outputs of the run's last event, for the tenant who asked, and nowhere else.
+An invocation returns the agent's reply to its caller, in the outputs of the last event. Evals never return replies.
 """
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -12,41 +13,37 @@ from viva.checks.golden import ReturnSchema, to_canonical_text
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import run_trial
 from viva.errors import BadInput
-from viva.host import schemas as bodies
 from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
 from viva.host.errors import validation_error
-from viva.host.events import invocation_completed, run_failed
+from viva.host.events import EventDraft, RunLog, provider_usage, run_completed, run_failed, to_plain_name
 from viva.host.host import Host
-from viva.host.log import RunLog
-from viva.host.results import (
-    FailureCode,
-    InvocationResult,
-    build_invocation_result,
-    get_output,
-    matches_schema,
-    sum_usage,
-)
-from viva.host.runs import RunError
+from viva.host.openapi import validate_body
+from viva.host.runs import AGENT_WORKFLOW, RunError
 from viva.host.store import Run
-from viva.host.workflows import AGENT_WORKFLOW
+from viva.model import codec
 from viva.model.case import Case, Limits, UserMessage
-from viva.model.message import Message
+from viva.model.message import Message, ModelCall
+from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
 from viva.protocols import PlannedTrial
 from viva.session.options import RunOptions
 from viva.session.run import create_run_context
 from viva.session.run_plan import build_run_plan
 from viva.users.script import Script
 
-_WORDS: dict[FailureCode, str] = {
-    "agent_failed": "the agent did not answer",
-    "structured_output_invalid": "the result is not what the agent's return schema demands",
-    "tool_not_allowed": "the agent used a tool that it may not use",
+InvocationOutcome = Literal["completed", "refused", "failed"]
+FailureCode = Literal["agent_failed", "structured_output_invalid", "tool_not_allowed"]
+_DECISIONS: dict[InvocationOutcome, str] = {"completed": "answer", "refused": "refuse", "failed": "fail"}
+_REFUSALS = frozenset({"content_filter", "refusal", "safety"})
+_MESSAGES: dict[FailureCode, str] = {
+    "agent_failed": "The agent did not reply",
+    "structured_output_invalid": "The result does not match the agent's return schema",
+    "tool_not_allowed": "The agent used a tool that it may not use",
 }
 
 
 class InvocationRequest(Struct, frozen=True, kw_only=True):
-    """Who is asked what. `options` reach the agent; a `result_schema` of the caller's stands over the agent's own."""
+    """`options` reach the agent; `result_schema` of the caller overrides the agent's own."""
 
     agent: HostedAgent
     message: Message
@@ -56,74 +53,169 @@ class InvocationRequest(Struct, frozen=True, kw_only=True):
     source: str = "run-api"
 
 
+class InvocationResult(Struct, frozen=True, kw_only=True):
+    """The events of one invocation, and its outcome. Only the caller may see `output`, the agent's reply."""
+
+    events: tuple[EventDraft, ...]
+    outcome: InvocationOutcome
+    failure_code: FailureCode = "agent_failed"
+    """Of a failed invocation."""
+    output: Any = None
+
+
 def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
-    """A run of the workflow `viva.agent`, if all that it needs is there."""
+    """Builds a run of the workflow `viva.agent`."""
     agent = host.agents.get(body.get("agentId", ""))
     if agent is None:
-        raise validation_error("there is no such agent", "agentId")
-    inputs = bodies.validate_body("INVOCATION", body.get("inputs", {}), "inputs")
-    asked = _asked(agent, inputs)
-    task = asked.message.content if asked.message.data is None else asked.message.data
-    if (
-        agent.terms.task_schema is not None
-        and ReturnSchema(schema=agent.terms.task_schema).describe_errors(task) is not None
-    ):
-        raise validation_error("the agent's task schema does not take this input", "inputs")
-    return create_invocation_run(host, principal, asked)
+        raise validation_error("Unknown agent", "agentId")
+    inputs = validate_body("INVOCATION", body.get("inputs", {}), "inputs")
+    request = _parse_request(agent, inputs)
+    task = request.message.content if request.message.data is None else request.message.data
+    schema = agent.manifest.task_schema
+    if schema is not None and ReturnSchema(schema=schema).describe_errors(task) is not None:
+        raise validation_error("The input does not match the agent's task schema", "inputs")
+    return create_invocation_run(host, principal, request)
 
 
-def create_invocation_run(host: Host, principal: Principal, asked: InvocationRequest) -> Run:
-    run = host.build_run(principal, kind="invocation", workflow=AGENT_WORKFLOW, agent=asked.agent.agent_id, asked={})
-    host.run_inputs[run.id] = asked
+def create_invocation_run(host: Host, principal: Principal, request: InvocationRequest) -> Run:
+    agent_id = request.agent.agent_id
+    run = host.build_run(principal, kind="invocation", workflow=AGENT_WORKFLOW, agent=agent_id, request={})
+    host.run_inputs[run.id] = request
     return run
 
 
-def _asked(agent: HostedAgent, inputs: dict[str, Any]) -> InvocationRequest:
+def _parse_request(agent: HostedAgent, inputs: dict[str, Any]) -> InvocationRequest:
     if "messages" not in inputs:
         task = inputs["input"]
-        said = Message("user", to_canonical_text(task), data=None if isinstance(task, str) else task)
-        return InvocationRequest(agent=agent, message=said)
-    messages = [Message(each["role"], each["content"], data=each.get("data")) for each in inputs["messages"]]
+        message = Message("user", to_canonical_text(task), data=None if isinstance(task, str) else task)
+        return InvocationRequest(agent=agent, message=message)
+    messages = [Message(item["role"], item["content"], data=item.get("data")) for item in inputs["messages"]]
     if messages[-1].role != "user":
-        raise validation_error("the last message is the user's", "inputs.messages")
+        raise validation_error("The last message must have the role user", "inputs.messages")
     return InvocationRequest(agent=agent, message=messages[-1], history=tuple(messages[:-1]))
 
 
 async def run_invocation(host: Host, run: Run, log: RunLog) -> None:
-    """Asks the agent and ends the run. An agent may have acted when a host goes down: it is not asked again."""
-    asked: InvocationRequest | None = host.run_inputs.pop(run.id, None)
-    if asked is None:
-        raise RunError("host_restarted", "the host went down while the agent was asked; it may have acted")
+    """Calls the agent and ends the run. It is not called again after a restart: it may have acted already."""
+    request: InvocationRequest | None = host.run_inputs.pop(run.id, None)
+    if request is None:
+        raise RunError("host_restarted", "The host restarted during the call; the agent may have acted")
     try:
-        told = await call_agent(host, run, asked)
-    except BadInput:  # what is wrong with the config is for its owner to see
-        raise RunError("agent_gone", "the agent cannot be opened") from None
-    run.metrics = sum_usage(log, told.events)
-    if told.outcome == "failed":
-        run.error = {"code": told.failure_code, "message": _WORDS[told.failure_code]}
-        host.runs.end(run, log, "failed", [*told.events, run_failed(told.failure_code, _WORDS[told.failure_code])])
+        result = await call_agent(host, run, request)
+    except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
+        raise RunError("agent_gone", "The agent cannot be opened") from None
+    run.metrics = sum_usage(log, result.events)
+    if result.outcome == "failed":
+        code, message = result.failure_code, _MESSAGES[result.failure_code]
+        run.error = {"code": code, "message": message}
+        host.runs.end(run, log, "failed", [*result.events, run_failed(code, message)])
     else:
-        host.runs.end(run, log, "completed", [*told.events, invocation_completed(told.output, told.outcome)])
+        outputs = {"output": result.output, "outcome": result.outcome}
+        host.runs.end(run, log, "completed", [*result.events, run_completed(outputs)])
 
 
-async def call_agent(host: Host, run: Run, asked: InvocationRequest) -> InvocationResult:
-    """One conversation of one turn with an agent, on the engine that holds all others."""
-    agent = asked.agent
-    options = RunOptions(inputs=(), agent=agent.instance or agent.name, folder=host.folder, config=host.settings.file)
-    prepared = await build_run_plan(options)
-    prepared.redactor.add_secrets(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
+async def call_agent(host: Host, run: Run, request: InvocationRequest) -> InvocationResult:
+    """Runs a conversation of one turn."""
+    agent, settings = request.agent, host.settings
+    options = RunOptions(inputs=(), agent=agent.instance or agent.name, folder=settings.folder, config=settings.file)
+    plan = await build_run_plan(options)
+    plan.redactor.add_secrets(settings.redactor.secrets)  # an agent may know the tokens of tenants
     try:
         case = Case(
             id="invocation",
-            user=Script((UserMessage(asked.message),)),
-            history=asked.history,
-            options=asked.options,
-            limits=Limits(timeout_s=host.settings.defaults.timeout_s or 300.0, max_turns=1),
+            user=Script((UserMessage(request.message),)),
+            history=request.history,
+            options=request.options,
+            limits=Limits(timeout_s=settings.defaults.timeout_s or 300.0, max_turns=1),
             keep_calls=True,
         )
-        record = await run_trial(create_run_context(prepared, run.id, EventBus((), ())), PlannedTrial(case, 0))
+        record = await run_trial(create_run_context(plan, run.id, EventBus((), ())), PlannedTrial(case, 0))
     finally:
-        await prepared.http.close()
-    schema = asked.result_schema or agent.terms.return_schema
-    valid = None if schema is None else matches_schema(schema, get_output(record))
-    return build_invocation_result(record, agent, "invocation", source=asked.source, is_valid=valid)
+        await plan.http.close()
+    schema = request.result_schema or agent.manifest.return_schema
+    is_valid = None if schema is None else _matches_schema(schema, get_output(record))
+    return build_invocation_result(record, agent, "invocation", source=request.source, is_valid=is_valid)
+
+
+def build_invocation_result(
+    record: TrialRecord, agent: HostedAgent, invocation: str, *, source: str = "run-api", is_valid: bool | None = None
+) -> InvocationResult:
+    """The result of one invocation. `is_valid` tells whether the reply matches a schema; a reply that does not is a failure."""
+    turn = record.turns[-1] if record.turns else None
+    calls = () if turn is None else turn.tool_calls
+    used_forbidden = any(call.error is None and not agent.is_tool_allowed(call.name) for call in calls)
+    outcome = _get_outcome(record, turn, is_rejected=is_valid is False or used_forbidden)
+    agent_calls, judge_calls = _split_calls(record, turn)
+    validated = {} if is_valid is None else {"schemaValidated": is_valid}
+    drafts = (
+        _agent_event(agent, "invocation.started", invocationId=invocation, source=source, modelClass=agent.model_class),
+        _agent_event(agent, "reasoned", reasoning="", verbosity="off"),  # the text is never sent
+        *_tool_events(agent, calls, invocation),
+        *map(provider_usage, agent_calls),
+        _agent_event(agent, "decided", decision=_DECISIONS[outcome]),
+        _agent_event(agent, "invocation.completed", invocationId=invocation, outcome=outcome, **validated),
+        *map(provider_usage, judge_calls),
+    )
+    code: FailureCode = (
+        "structured_output_invalid" if is_valid is False else "tool_not_allowed" if used_forbidden else "agent_failed"
+    )
+    output = get_output(record) if outcome == "completed" else None
+    return InvocationResult(events=drafts, outcome=outcome, failure_code=code, output=output)
+
+
+def get_output(record: TrialRecord) -> Any:
+    """The data of the agent's last reply or, without any, its text."""
+    turn = record.turns[-1] if record.turns else None
+    return None if turn is None else turn.output if turn.data is None else turn.data
+
+
+def _matches_schema(schema: dict[str, Any], output: Any) -> bool:
+    """A text that is JSON counts as its value."""
+    if isinstance(output, str):
+        with suppress(codec.DecodeError):
+            output = codec.decode(output)
+    return ReturnSchema(schema=schema).describe_errors(output) is None
+
+
+def _get_outcome(record: TrialRecord, turn: TurnRecord | None, *, is_rejected: bool) -> InvocationOutcome:
+    """Whether the agent replied. A wrong reply is `completed` too."""
+    if turn is None or turn.error is not None or record.fault in ("infra", "undetermined") or is_rejected:
+        return "failed"
+    return "refused" if (turn.finish_reason or "").lower() in _REFUSALS else "completed"
+
+
+def _split_calls(record: TrialRecord, turn: TurnRecord | None) -> tuple[Sequence[ModelCall], Sequence[ModelCall]]:
+    """The model calls of the agent, and those of judges after it. All calls of a broken turn are the agent's."""
+    calls = record.model_calls
+    if turn is None or turn.error is not None:
+        return calls, ()
+    count = turn.usage.calls if turn.usage else 0
+    return calls[:count], calls[count:]
+
+
+def _agent_event(agent: HostedAgent, kind: str, **payload: Any) -> EventDraft:
+    return EventDraft(f"agent.{kind}", {"agentId": agent.agent_id, **payload})
+
+
+def _tool_events(agent: HostedAgent, calls: Sequence[ToolCallRecord], invocation: str) -> Iterable[EventDraft]:
+    """Events of allowed tools only: a tool that is not allowed was not executed."""
+    for number, call in enumerate(calls, 1):
+        if agent.is_tool_allowed(call.name):
+            payload = {"toolName": to_plain_name(call.name), "callId": f"{invocation}-{number}"}
+            yield _agent_event(agent, "toolCalled", **payload)
+            yield _agent_event(agent, "toolReturned", **payload, status="ok" if call.error is None else "error")
+
+
+def sum_usage(log: RunLog, more: Sequence[EventDraft] = ()) -> dict[str, Any] | None:
+    """Tokens and cost of a run, from its `provider.usage` events."""
+    usages = [event.payload for event in log.events_of_type("provider.usage")]
+    usages += [draft.payload for draft in more if draft.type == "provider.usage"]
+    if not usages:
+        return None
+    costs = [usage["costEstimateUsd"] for usage in usages if "costEstimateUsd" in usage]
+    tokens = {
+        "input": sum(usage["inputTokens"] for usage in usages),
+        "output": sum(usage["outputTokens"] for usage in usages),
+    }
+    total = {"tokens": tokens, "provider": usages[-1]["provider"], "model": usages[-1]["model"]}
+    return {"openwopCost": {**total, "usd": sum(costs)} if len(costs) == len(usages) else total}

@@ -1,145 +1,211 @@
-"""What this host answers to, as an OpenAPI 3.1 document: made from the schemas that it checks requests with."""
+"""JSON Schemas of the API: the validation of request bodies, and the OpenAPI 3.1 document."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jsonschema_rs
 
 import viva
-from viva.host import schemas as bodies
-from viva.host.log import STREAM_MODES
+from viva.host.errors import validation_error
+from viva.host.events import STREAM_MODES
+from viva.model import codec
 
-if TYPE_CHECKING:
-    from viva.host.host import ServeOptions
-
+MAX_DEPTH = 100
+"""Limits the recursion of code that walks through a body."""
 _TEXT = {"type": "string"}
+_NONEMPTY = {"type": "string", "minLength": 1}
+_URL = {"type": "string", "format": "uri"}
 _TIME = {"type": "string", "format": "date-time"}
+_BOOLEAN = {"type": "boolean"}
+_COUNT = {"type": "integer", "minimum": 0}
+_POSITIVE = {"type": "integer", "minimum": 1}
 _OPEN = {"type": "object", "additionalProperties": True}
 
 
-def _object(required: list[str], properties: dict[str, Any], *, closed: bool = True) -> dict[str, Any]:
-    return {"type": "object", "required": required, "properties": properties, "additionalProperties": not closed}
+def _object(
+    optional: Mapping[str, Any] | None = None, *, closed: bool = True, **required: Mapping[str, Any]
+) -> dict[str, Any]:
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "required": [*required], "properties": properties, "additionalProperties": not closed}
 
 
-_EVENT = _object(
-    ["eventId", "runId", "type", "payload", "timestamp", "sequence"],
+def _array(items: Mapping[str, Any], **limits: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, **limits}
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _if_kind(kind: str) -> dict[str, Any]:
+    return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"required": [kind]}}
+
+
+_CONFIGURABLE = _object(
     {
-        "eventId": _TEXT,
-        "runId": _TEXT,
-        "type": _TEXT,
-        "payload": _OPEN,
-        "timestamp": _TIME,
-        "sequence": {"type": "integer", "minimum": 0},
-        "nodeId": _TEXT,
-        "causationId": _TEXT,
+        "recursionLimit": _POSITIVE,
+        "model": _NONEMPTY,
+        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+        "maxTokens": _POSITIVE,
+        "promptOverrides": {"type": "object", "additionalProperties": _TEXT},
+        "mockProvider": _object({"config": {"type": "object"}}, id={**_NONEMPTY, "maxLength": 128}),
+        "evalModes": _array(
+            {"enum": ["golden", "rubric", "adversarial", "regression", "live-shadow"]}, minItems=1, uniqueItems=True
+        ),
+        "baselineRunId": _NONEMPTY,
+        "allowAgentMismatch": _BOOLEAN,
     },
     closed=False,
 )
-_AGENT = _object(
-    ["agentId", "persona", "label", "modelClass", "packName", "packVersion", "toolAllowlist", "hasHandoffSchemas"],
-    {
-        **dict.fromkeys(("agentId", "persona", "label", "description", "modelClass", "packName", "packVersion"), _TEXT),
-        "toolAllowlist": {"type": "array", "items": _TEXT},
-        "hasHandoffSchemas": {"type": "boolean"},
-    },
-)
-_SUMMARY = _object(
-    ["suiteId", "suiteVersion", "aggregateScore", "passed", "taskCount", "passedCount", "tasks"],
-    {
-        "suiteId": _TEXT,
-        "suiteVersion": _TEXT,
-        "evaluatedModelClass": _TEXT,
-        "aggregateScore": {"type": "number", "minimum": 0, "maximum": 1},
-        "passed": {"type": "boolean"},
-        "taskCount": {"type": "integer", "minimum": 0},
-        "passedCount": {"type": "integer", "minimum": 0},
-        "totalCostUsd": {"type": "number", "minimum": 0},
-        "tasks": {"type": "array", "items": _OPEN},
-        "regression": _OPEN,
-    },
-)
+CREATE_RUN = {
+    **_object(
+        {
+            "workflowId": _NONEMPTY,
+            "inputs": {"type": "object"},
+            "residency": {"type": "object"},
+            "tenantId": _TEXT,
+            "scopeId": _TEXT,
+            "callbackUrl": _URL,
+            "mode": {"type": "string", "enum": ["eval"]},
+            "evalSuiteRef": _NONEMPTY,
+            "agentId": _NONEMPTY,
+            "configurable": _CONFIGURABLE,
+            "tags": _array({**_NONEMPTY, "maxLength": 256}, maxItems=100),
+            "metadata": {"type": "object"},
+        }
+    ),
+    "if": {"properties": {"mode": {"const": "eval"}}, "required": ["mode"]},
+    "then": {"required": ["evalSuiteRef", "agentId"]},
+    "else": {"required": ["workflowId"]},
+}
+CANCEL = _object({"reason": {"type": "string", "maxLength": 1000}})
+_SIGNAL = {
+    **_object(
+        {"rating": {"type": "integer", "minimum": 1, "maximum": 5}, "label": _TEXT, "correction": _TEXT},
+        kind={"type": "string", "enum": ["rating", "correction", "label", "flag"]},
+    ),
+    "allOf": [_if_kind("rating"), _if_kind("label"), _if_kind("correction")],
+}
+ANNOTATION = _object({"target": _object({"eventId": _TEXT, "nodeId": _TEXT}), "note": _TEXT}, signal=_SIGNAL)
+_MESSAGE = _object({"data": {}}, role={"enum": ["system", "user", "assistant"]}, content=_TEXT)
+INVOCATION = {
+    **_object({"input": {"description": "The task: a text or any value."}, "messages": _array(_MESSAGE, minItems=1)}),
+    "oneOf": [{"required": ["input"]}, {"required": ["messages"]}],
+}
+"""The inputs of the workflow `viva.agent`: one task, or messages of which the last is the user's."""
+_BODIES: Mapping[str, dict[str, Any]] = {
+    "CREATE_RUN": CREATE_RUN,
+    "CANCEL": CANCEL,
+    "ANNOTATION": ANNOTATION,
+    "INVOCATION": INVOCATION,
+}
+
+
+@cache
+def _validator(name: str) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(_BODIES[name], validate_formats=True)
+
+
+def decode_body(name: str, raw: bytes) -> dict[str, Any]:
+    return validate_body(name, parse_json(raw))
+
+
+def parse_json(raw: bytes) -> Any:
+    try:
+        return codec.decode(raw, max_depth=MAX_DEPTH) if raw else {}
+    except codec.TooDeepError:
+        raise validation_error(f"The body nests deeper than {MAX_DEPTH} levels") from None
+    except codec.DecodeError:
+        raise validation_error("The body is not valid JSON") from None
+
+
+def validate_body(name: str, value: Any, field: str | None = None) -> Any:
+    """Returns a valid value. The error names the place and kind of a problem, never the value."""
+    error = next(iter(_validator(name).iter_errors(value)), None)
+    if error is None:
+        return value
+    place = ".".join([*([field] if field else []), *map(str, error.instance_path)])
+    detail: dict[str, Any] = error.kind.as_dict()
+    missing = detail.get("property") if error.kind.name == "required" else None
+    problem = f"is missing {missing}" if missing else f"is invalid ({error.kind.name})"
+    raise validation_error(f"{place or 'The body'} {problem}", place or (str(missing) if missing else None))
+
+
 _STATUSES = [
     "pending", "running", "paused", "waiting-approval", "waiting-input", "waiting-external", "completed", "failed",
     "cancelling", "cancelled",
 ]  # fmt: skip
 SCHEMAS: dict[str, Any] = {
-    "Error": _object(
-        ["error", "message"],
-        {"error": {**_TEXT, "minLength": 1}, "message": {**_TEXT, "minLength": 1}, "details": _OPEN},
-    ),
-    "CreateRun": bodies.CREATE_RUN,
-    "Created": _object(
-        ["runId", "status", "eventsUrl"],
-        {
-            "runId": _TEXT,
-            "status": {"enum": ["pending", "running"]},
-            "eventsUrl": {"type": "string", "format": "uri"},
-            "statusUrl": {"type": "string", "format": "uri"},
-        },
-    ),
+    "Error": _object({"details": _OPEN}, error=_NONEMPTY, message=_NONEMPTY),
+    "CreateRun": CREATE_RUN,
+    "Created": _object({"statusUrl": _URL}, runId=_TEXT, status={"enum": ["pending", "running"]}, eventsUrl=_URL),
     "RunSnapshot": _object(
-        ["runId", "workflowId", "status"],
-        {"runId": _TEXT, "workflowId": _TEXT, "status": {"enum": _STATUSES}, "startedAt": _TIME, "completedAt": _TIME},
+        {"startedAt": _TIME, "completedAt": _TIME},
         closed=False,
+        runId=_TEXT,
+        workflowId=_TEXT,
+        status={"enum": _STATUSES},
     ),
-    "RunEvent": _EVENT,
-    "Polled": _object(
-        ["events", "isComplete"],
-        {
-            "events": {"type": "array", "items": {"$ref": "#/components/schemas/RunEvent"}},
-            "isComplete": {"type": "boolean"},
-        },
+    "RunEvent": _object(
+        {"nodeId": _TEXT, "causationId": _TEXT},
+        closed=False,
+        eventId=_TEXT,
+        runId=_TEXT,
+        type=_TEXT,
+        payload=_OPEN,
+        timestamp=_TIME,
+        sequence=_COUNT,
     ),
-    "Cancel": bodies.CANCEL,
-    "Cancelled": _object(["runId", "status"], {"runId": _TEXT, "status": {"enum": ["cancelled", "cancelling"]}}),
-    "EvalSummary": _SUMMARY,
-    "AnnotationCreate": bodies.ANNOTATION,
+    "Polled": _object(events=_array(_ref("RunEvent")), isComplete=_BOOLEAN),
+    "Cancel": CANCEL,
+    "Cancelled": _object(runId=_TEXT, status={"enum": ["cancelled", "cancelling"]}),
+    "EvalSummary": _object(
+        {"evaluatedModelClass": _TEXT, "totalCostUsd": {"type": "number", "minimum": 0}, "regression": _OPEN},
+        suiteId=_TEXT,
+        suiteVersion=_TEXT,
+        aggregateScore={"type": "number", "minimum": 0, "maximum": 1},
+        passed=_BOOLEAN,
+        taskCount=_COUNT,
+        passedCount=_COUNT,
+        tasks=_array(_OPEN),
+    ),
+    "AnnotationCreate": ANNOTATION,
     "Annotation": _object(
-        ["annotationId", "target", "signal", "actor", "createdAt"],
-        {
-            "annotationId": _TEXT,
-            "target": _OPEN,
-            "signal": _OPEN,
-            "actor": _OPEN,
-            "note": _TEXT,
-            "createdAt": _TIME,
-        },
+        {"note": _TEXT}, annotationId=_TEXT, target=_OPEN, signal=_OPEN, actor=_OPEN, createdAt=_TIME
     ),
-    "Annotations": _object(
-        ["annotations"], {"annotations": {"type": "array", "items": {"$ref": "#/components/schemas/Annotation"}}}
-    ),
+    "Annotations": _object(annotations=_array(_ref("Annotation"))),
     "RunDiff": _object(
-        ["a", "b", "eventDiffs", "stateDiff"],
-        {
-            "a": _TEXT,
-            "b": _TEXT,
-            "divergedAtSeq": {"type": ["integer", "null"], "minimum": 0},
-            "eventDiffs": {"type": "array", "items": _OPEN},
-            "stateDiff": _OPEN,
-            "truncated": {"type": "boolean"},
-        },
+        {"divergedAtSeq": {"type": ["integer", "null"], "minimum": 0}, "truncated": _BOOLEAN},
+        a=_TEXT,
+        b=_TEXT,
+        eventDiffs=_array(_OPEN),
+        stateDiff=_OPEN,
     ),
-    "Agent": _AGENT,
-    "Agents": _object(
-        ["agents", "total"],
-        {
-            "agents": {"type": "array", "items": {"$ref": "#/components/schemas/Agent"}},
-            "total": {"type": "integer", "minimum": 0},
-        },
+    "Agent": _object(
+        {"description": _TEXT},
+        **dict.fromkeys(("agentId", "persona", "label", "modelClass", "packName", "packVersion"), _TEXT),
+        toolAllowlist=_array(_TEXT),
+        hasHandoffSchemas=_BOOLEAN,
     ),
+    "Agents": _object(agents=_array(_ref("Agent")), total=_COUNT),
     "Any": _OPEN,
 }
-_WORDS = {
-    200: "What was asked for.",
-    201: "It is made.",
-    304: "It is as you have it.",
-    400: "The request cannot be meant like that.",
-    401: "No valid key.",
-    403: "This key may not do that, or that is another tenant's.",
-    404: "There is no such thing for this key.",
-    405: "The endpoint does not have that method.",
-    409: "It conflicts with what is already there.",
-    413: "The body is too long.",
-    429: "Too many runs are waiting.",
-    500: "The host broke.",
-    501: "The host does not provide that.",
+_EVENT_STREAM = "EventStream"
+_DESCRIPTIONS = {
+    200: "OK.",
+    201: "Created.",
+    304: "Not modified.",
+    400: "The request is invalid.",
+    401: "Missing or invalid token.",
+    403: "The token lacks a scope, or the resource belongs to another tenant.",
+    404: "Not found for this token.",
+    405: "Method not allowed.",
+    409: "Conflict with the current state.",
+    413: "The body is too large.",
+    429: "Too many unfinished runs.",
+    500: "Internal error.",
+    501: "Capability not provided.",
 }
 _RUN_ID = {"name": "runId", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1, "maxLength": 128}}
 _KEY = {"name": "Idempotency-Key", "in": "header", "schema": {**_TEXT, "minLength": 1, "maxLength": 255}}
@@ -152,39 +218,36 @@ def _query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict
 def _endpoint(
     name: str,
     summary: str,
-    answer: tuple[int, str],
-    refusals: tuple[int, ...],
+    response: tuple[int, str],
+    errors: tuple[int, ...],
     *parameters: dict[str, Any],
     body: str | None = None,
-    media: str = "application/json",
-    public: bool = False,
 ) -> dict[str, Any]:
-    status, schema = answer
-    shown = {"schema": {"type": "string"} if media == "text/event-stream" else _ref(schema)}
-    responses: dict[str, Any] = {str(status): {"description": _WORDS[status], "content": {media: shown}}}
-    for code in refusals:
-        content = {} if code == 304 else {"content": {"application/json": {"schema": _ref("Error")}}}
-        responses[str(code)] = {"description": _WORDS[code], **content}
-    made: dict[str, Any] = {"operationId": name, "summary": summary, "responses": responses}
+    status, schema = response
+    content = {"text/event-stream": {"schema": _TEXT}} if schema == _EVENT_STREAM else _json_content(schema)
+    responses: dict[str, Any] = {str(status): {"description": _DESCRIPTIONS[status], "content": content}}
+    for code in errors:
+        error = {} if code == 304 else {"content": _json_content("Error")}
+        responses[str(code)] = {"description": _DESCRIPTIONS[code], **error}
+    endpoint: dict[str, Any] = {"operationId": name, "summary": summary, "responses": responses}
     if parameters:
-        made["parameters"] = list(parameters)
+        endpoint["parameters"] = list(parameters)
     if body is not None:
-        needed = body != "Cancel"
-        made["requestBody"] = {"required": needed, "content": {"application/json": {"schema": _ref(body)}}}
-    return {**made, "security": []} if public else made
+        endpoint["requestBody"] = {"required": body != "Cancel", "content": _json_content(body)}
+    return endpoint
 
 
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+def _json_content(schema: str) -> dict[str, Any]:
+    return {"application/json": {"schema": _ref(schema)}}
 
 
-def build_openapi(options: "ServeOptions") -> dict[str, Any]:
+def build_openapi(public_url: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Viva as an OpenWOP host", "version": viva.__version__},
-        "servers": [{"url": options.public_url}],
+        "servers": [{"url": public_url}],
         "security": [{"bearer": []}],
-        "paths": {**_public_paths(), **_run_paths(), **_watching_paths(), **_listing_paths()},
+        "paths": {**_public_paths(), **_run_paths(), **_event_paths(), **_inventory_paths()},
         "components": {
             "schemas": SCHEMAS,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
@@ -192,15 +255,15 @@ def build_openapi(options: "ServeOptions") -> dict[str, Any]:
     }
 
 
-_GONE = (401, 403, 404)
+_RUN_ERRORS = (401, 403, 404)
 
 
 def _public_paths() -> dict[str, Any]:
     return {
         "/.well-known/openwop": {
-            "get": _endpoint("discover", "What this host can do.", (200, "Any"), (304,), public=True)
+            "get": {**_endpoint("discover", "Capabilities of this host.", (200, "Any"), (304,)), "security": []}
         },
-        "/v1/openapi.json": {"get": _endpoint("openapi", "This document.", (200, "Any"), (), public=True)},
+        "/v1/openapi.json": {"get": {**_endpoint("openapi", "This document.", (200, "Any"), ()), "security": []}},
     }
 
 
@@ -217,33 +280,41 @@ def _run_paths() -> dict[str, Any]:
             )
         },
         "/v1/runs/{runId}": {
-            "get": _endpoint("getRun", "How a run stands.", (200, "RunSnapshot"), (304, *_GONE), _RUN_ID)
+            "get": _endpoint("getRun", "Snapshot of a run.", (200, "RunSnapshot"), (304, *_RUN_ERRORS), _RUN_ID)
         },
         "/v1/runs/{runId}/cancel": {
             "post": _endpoint(
-                "cancelRun", "Stop a run.", (200, "Cancelled"), (400, *_GONE, 409, 413), _RUN_ID, _KEY, body="Cancel"
+                "cancelRun",
+                "Cancel a run.",
+                (200, "Cancelled"),
+                (400, *_RUN_ERRORS, 409, 413),
+                _RUN_ID,
+                _KEY,
+                body="Cancel",
             )
         },
         "/v1/runs/{runId}/eval-summary": {
-            "get": _endpoint("getEvalSummary", "What an eval came to.", (200, "EvalSummary"), (*_GONE, 409), _RUN_ID)
+            "get": _endpoint(
+                "getEvalSummary", "Summary of an eval.", (200, "EvalSummary"), (*_RUN_ERRORS, 409), _RUN_ID
+            )
         },
         "/v1/runs/{runId}:diff": {
             "get": _endpoint(
                 "diffRun",
-                "Where two runs differ.",
+                "Compare two runs.",
                 (200, "RunDiff"),
-                (400, *_GONE),
+                (400, *_RUN_ERRORS),
                 _RUN_ID,
-                _query("against", {**_TEXT, "minLength": 1}, required=True),
+                _query("against", _NONEMPTY, required=True),
             )
         },
         "/v1/runs/{runId}/annotations": {
-            "get": _endpoint("listAnnotations", "What people said of a run.", (200, "Annotations"), _GONE, _RUN_ID),
+            "get": _endpoint("listAnnotations", "Annotations of a run.", (200, "Annotations"), _RUN_ERRORS, _RUN_ID),
             "post": _endpoint(
                 "annotateRun",
-                "Say what you think of a run.",
+                "Annotate a run.",
                 (201, "Annotation"),
-                (400, *_GONE, 409, 413),
+                (400, *_RUN_ERRORS, 409, 413),
                 _RUN_ID,
                 _KEY,
                 body="AnnotationCreate",
@@ -252,43 +323,41 @@ def _run_paths() -> dict[str, Any]:
     }
 
 
-def _watching_paths() -> dict[str, Any]:
-    number = {"type": "integer"}
+def _event_paths() -> dict[str, Any]:
     return {
         "/v1/runs/{runId}/events": {
             "get": _endpoint(
                 "streamEvents",
-                "The events of a run as they come.",
-                (200, "Any"),
-                (400, *_GONE),
+                "Stream the events of a run.",
+                (200, _EVENT_STREAM),
+                (400, *_RUN_ERRORS),
                 _RUN_ID,
                 _query("streamMode", {"type": "string", "enum": list(STREAM_MODES)}),
-                _query("bufferMs", {**number, "minimum": 0, "maximum": 5000}),
+                _query("bufferMs", {"type": "integer", "minimum": 0, "maximum": 5000}),
                 {"name": "Last-Event-ID", "in": "header", "schema": _TEXT},
-                media="text/event-stream",
             )
         },
         "/v1/runs/{runId}/events/poll": {
             "get": _endpoint(
                 "pollEvents",
-                "The events after one that is known.",
+                "Events after a sequence number.",
                 (200, "Polled"),
-                (400, *_GONE),
+                (400, *_RUN_ERRORS),
                 _RUN_ID,
-                _query("lastSequence", {**number, "minimum": -1, "maximum": 2**53}),
-                _query("timeout", {**number, "minimum": 1, "maximum": 60, "default": 30}),
+                _query("lastSequence", {"type": "integer", "minimum": -1, "maximum": 2**53}),
+                _query("timeout", {"type": "integer", "minimum": 1, "maximum": 60, "default": 30}),
             )
         },
     }
 
 
-def _listing_paths() -> dict[str, Any]:
-    agent_id = {"name": "agentId", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}
+def _inventory_paths() -> dict[str, Any]:
+    agent_id = {"name": "agentId", "in": "path", "required": True, "schema": _NONEMPTY}
     workflow_id = {**agent_id, "name": "workflowId"}
     return {
         "/v1/agents": {"get": _endpoint("listAgents", "The agents of this host.", (200, "Agents"), (401, 403))},
-        "/v1/agents/{agentId}": {"get": _endpoint("getAgent", "One of them.", (200, "Agent"), _GONE, agent_id)},
+        "/v1/agents/{agentId}": {"get": _endpoint("getAgent", "One agent.", (200, "Agent"), _RUN_ERRORS, agent_id)},
         "/v1/workflows/{workflowId}": {
-            "get": _endpoint("getWorkflow", "A workflow of this host.", (200, "Any"), _GONE, workflow_id)
+            "get": _endpoint("getWorkflow", "A workflow of this host.", (200, "Any"), _RUN_ERRORS, workflow_id)
         },
     }

@@ -1,26 +1,28 @@
-"""The endpoints, one function each: who asks, what is asked, and the answer. What it takes stands elsewhere."""
+"""The endpoints of the API, one function each."""
 
+import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from viva.host import creation as creating
-from viva.host import schemas as bodies
-from viva.host.annotations import build_annotation
 from viva.host.auth import Principal
-from viva.host.diff import diff_logs
 from viva.host.discovery import MAX_BODY_BYTES, compute_etag
-from viva.host.errors import ApiError, not_found, not_provided, validation_error
-from viva.host.events import run_annotated
+from viva.host.errors import ApiError, forbidden, not_found, not_provided, validation_error
+from viva.host.evals import validate_eval_run
+from viva.host.events import EventDraft, RunLog, diff_logs, utc_timestamp
 from viva.host.host import Host
-from viva.host.idempotency import KEY_HEADER, Mutation
-from viva.host.openapi import build_openapi
-from viva.host.snapshots import build_snapshot, build_snapshot_after
+from viva.host.invocations import validate_invocation
+from viva.host.openapi import build_openapi, decode_body, parse_json, validate_body
+from viva.host.runs import AGENT_WORKFLOW, select_inputs, validate_inputs
+from viva.host.store import KEY_HEADER, Mutation, Run
 from viva.host.stream import (
     MAX_BUFFER_MS,
     StreamOptions,
+    build_snapshot,
+    build_snapshot_after,
     parse_last_event_id,
     parse_modes,
     parse_number,
@@ -30,142 +32,198 @@ from viva.host.stream import (
 from viva.model import codec
 
 JSON = "application/json"
+MAX_METADATA_BYTES = 50 * 1024
+REDACTED = "[redacted]"
+_SECRETS = re.compile(
+    r"\b(?:sk|pk|rk|hk|ghp|gho|xox[abp]|viva)[-_][A-Za-z0-9_-]{8,}|\bAKIA[0-9A-Z]{12,}"
+    r"|\beyJ[\w-]+\.[\w-]+\.[\w-]+|(?i:\bbearer\s+)[\w.~+/-]{8,}=*"
+    r"|(?i:\b(?:api[_-]?key|secret|password|token)\b\s*[:=]\s*)\S+"
+)
+"""The form of keys and tokens, which users may paste into an annotation."""
 
 
 def get_host(request: Request) -> Host:
     return request.app.state.host
 
 
-def respond_json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(codec.encode(body), status, headers, JSON)
-
-
 def authenticate(request: Request) -> Principal:
     return get_host(request).tokens.authenticate(request.headers)
 
 
+def find_run(request: Request) -> Run:
+    """The run that the path names, if the principal may read it."""
+    return get_host(request).find_run(authenticate(request), request.path_params["run_id"])
+
+
+def respond_json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(codec.encode(body), status, headers, JSON)
+
+
 async def read_body(request: Request) -> bytes:
-    """The body, as long as it is not too long to be meant."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > MAX_BODY_BYTES:
-            message = f"a body has at most {MAX_BODY_BYTES} bytes"
+            message = f"The body is larger than {MAX_BODY_BYTES} bytes"
             raise ApiError(413, "payload_too_large", message, {"maxRequestBodyBytes": MAX_BODY_BYTES})
         parts.append(part)
     return b"".join(parts)
 
 
 async def respond_once(
-    request: Request, principal: Principal, raw: bytes, check: Callable[[], Awaitable[Mutation]]
+    request: Request, principal: Principal, raw: bytes, validate: Callable[[], Awaitable[Mutation]]
 ) -> Response:
-    """A change, done once for each Idempotency-Key."""
+    """Executes a mutation once for each Idempotency-Key."""
     operation = f"{request.method} {request.url.path}"
     key = request.headers.get(KEY_HEADER)
-    status, body, headers = await get_host(request).idempotency.run_once(principal, operation, key, raw, check)
+    status, body, headers = await get_host(request).idempotency.run_once(principal, operation, key, raw, validate)
     return Response(body, status, headers, JSON)
 
 
 async def get_capabilities(request: Request) -> Response:
     host = get_host(request)
     headers = {"Cache-Control": "public, max-age=60", "ETag": host.capabilities_etag}
-    if _unchanged(request, host.capabilities_etag):
+    if _is_cached(request, host.capabilities_etag):
         return Response(status_code=304, headers=headers)
     return Response(host.capabilities, 200, headers, JSON)
 
 
 async def get_openapi(request: Request) -> Response:
-    return respond_json(build_openapi(get_host(request).options), headers={"Cache-Control": "public, max-age=60"})
+    document = build_openapi(get_host(request).options.public_url)
+    return respond_json(document, headers={"Cache-Control": "public, max-age=60"})
 
 
 async def create_run(request: Request) -> Response:
     host, principal = get_host(request), authenticate(request)
     principal.require_scope("runs:create")
     raw = await read_body(request)
-    return await respond_once(request, principal, raw, lambda: creating.prepare_run(host, principal, raw))
+    return await respond_once(request, principal, raw, lambda: prepare_run(host, principal, raw))
+
+
+async def prepare_run(host: Host, principal: Principal, raw: bytes) -> Mutation:
+    """Validates a request for a new run. Raises an ApiError."""
+    value = parse_json(raw)
+    if not host.eval_modes and isinstance(value, dict) and value.get("mode") == "eval":
+        raise not_provided("agents.evalSuite")
+    body = validate_body("CREATE_RUN", value)
+    _reject_unsupported(principal, body)
+    host.runs.check_capacity()
+    if body.get("mode") == "eval":
+        run = await validate_eval_run(host, principal, body)
+    elif body["workflowId"] == AGENT_WORKFLOW:
+        run = validate_invocation(host, principal, body)
+    else:
+        run = _build_workflow_run(host, principal, body)
+    run.tags, run.metadata = body.get("tags"), body.get("metadata")
+    url = host.run_url(run)
+    response = {"runId": run.id, "status": "pending", "eventsUrl": f"{url}/events", "statusUrl": url}
+    return Mutation(
+        201, codec.encode(response), write=lambda: host.store.save_run(run), start=lambda: host.runs.start(run)
+    )
+
+
+def _reject_unsupported(principal: Principal, body: dict[str, Any]) -> None:
+    if body.get("tenantId", principal.tenant) != principal.tenant:
+        raise forbidden("tenantId is not the tenant of this token")
+    configurable = body.get("configurable", {})
+    if "mockProvider" in configurable:
+        raise ApiError(403, "mock_provider_forbidden", "This host does not mock providers")
+    for fields, key, capability in (
+        (configurable, "budget", "budget"),
+        (body, "callbackUrl", "webhooks"),
+        (body, "residency", "residency"),
+    ):
+        if key in fields:
+            raise not_provided(capability)
+    if len(codec.encode(body.get("metadata", {}))) > MAX_METADATA_BYTES:
+        raise validation_error(f"metadata is larger than {MAX_METADATA_BYTES} bytes", "metadata")
+
+
+def _build_workflow_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
+    workflow = host.workflows.get(body["workflowId"])
+    if workflow is None:
+        raise validation_error("Unknown workflow", "workflowId")
+    inputs = body.get("inputs", {})
+    validate_inputs(workflow, inputs)
+    return host.build_run(principal, kind="workflow", workflow=workflow["id"], request=select_inputs(workflow, inputs))
 
 
 async def get_run(request: Request) -> Response:
-    shown = build_snapshot(get_host(request).find_run(authenticate(request), request.path_params["run_id"]))
-    tag = compute_etag(shown)
-    headers = {"Cache-Control": "private, no-cache", "ETag": tag}
-    return (
-        Response(status_code=304, headers=headers) if _unchanged(request, tag) else respond_json(shown, headers=headers)
-    )
+    snapshot = build_snapshot(find_run(request))
+    etag = compute_etag(snapshot)
+    headers = {"Cache-Control": "private, no-cache", "ETag": etag}
+    if _is_cached(request, etag):
+        return Response(status_code=304, headers=headers)
+    return respond_json(snapshot, headers=headers)
 
 
 async def stream_events(request: Request) -> Response:
-    host = get_host(request)
-    run = host.find_run(authenticate(request), request.path_params["run_id"])
+    host, run = get_host(request), find_run(request)
     log = host.logs.open_log(run.id)
-    last = request.headers.get("last-event-id")
-    watching = StreamOptions(
+    last_event_id = request.headers.get("last-event-id")
+    options = StreamOptions(
         modes=parse_modes(request.query_params.get("streamMode")),
         buffer_ms=parse_number(request.query_params.get("bufferMs"), "bufferMs", 0, 0, MAX_BUFFER_MS),
-        after_sequence=parse_last_event_id(last, log),
-        is_resumed=bool(last),
+        after_sequence=parse_last_event_id(last_event_id, log),
+        is_resumed=bool(last_event_id),
     )
     headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
-    if request.method == "HEAD":  # who wants no events does not wait for the last of them
+    if request.method == "HEAD":  # answered without waiting for events
         return Response(None, 200, headers, "text/event-stream")
     frames = stream_frames(
-        log, watching, lambda events: build_snapshot_after(_current(host, run), events), host.shutdown
+        log,
+        options,
+        lambda events: build_snapshot_after(host.store.find_run(run.id, run.tenant) or run, events),
+        host.shutdown,
     )
     return StreamingResponse(frames, 200, headers, "text/event-stream")
 
 
-def _current(host: Host, run: Any) -> Any:
-    return host.store.find_run(run.id, run.tenant) or run
-
-
 async def poll_events(request: Request) -> Response:
-    host = get_host(request)
-    run = host.find_run(authenticate(request), request.path_params["run_id"])
-    after = parse_number(request.query_params.get("lastSequence"), "lastSequence", -1, -1, 2**53)
+    host, run = get_host(request), find_run(request)
+    after_sequence = parse_number(request.query_params.get("lastSequence"), "lastSequence", -1, -1, 2**53)
     timeout_s = parse_number(request.query_params.get("timeout"), "timeout", 30, 1, 60)
-    events, complete = await wait_for_events(host.logs.open_log(run.id), after, timeout_s, host.shutdown)
-    return respond_json({"events": events, "isComplete": complete})
+    log = host.logs.open_log(run.id)
+    events, is_complete = await wait_for_events(log, after_sequence, timeout_s, host.shutdown)
+    return respond_json({"events": events, "isComplete": is_complete})
 
 
 async def cancel_run(request: Request) -> Response:
-    host, principal = get_host(request), authenticate(request)
-    run = host.find_run(principal, request.path_params["run_id"])
+    host, principal, run = get_host(request), authenticate(request), find_run(request)
     principal.require_scope("runs:cancel")
     raw = await read_body(request)
 
-    async def check() -> Mutation:
-        bodies.decode_body("CANCEL", raw)
+    async def validate() -> Mutation:
+        decode_body("CANCEL", raw)
         current = host.find_run(principal, run.id)
         if current.is_finished and current.status != "cancelled":
-            raise ApiError(409, "run_terminal", "the run is over already", {"status": current.status})
+            raise ApiError(409, "run_terminal", "The run is finished", {"status": current.status})
         if not current.is_finished:
             current = host.runs.cancel(current, principal.name)
         return Mutation(200, codec.encode({"runId": current.id, "status": current.status}))
 
-    return await respond_once(request, principal, raw, check)
+    return await respond_once(request, principal, raw, validate)
 
 
 async def get_eval_summary(request: Request) -> Response:
-    host = get_host(request)
-    run = host.find_run(authenticate(request), request.path_params["run_id"])
-    if run.kind != "eval" or not host.eval_modes:
+    run = find_run(request)
+    if run.kind != "eval" or not get_host(request).eval_modes:
         raise not_found("eval run")
     if not run.is_finished:
-        raise ApiError(409, "run_not_terminal", "the eval is still running", {"status": run.status})
+        raise ApiError(409, "run_not_terminal", "The eval is still running", {"status": run.status})
     if run.summary is None:
         raise not_found("eval summary")
     return respond_json(run.summary)
 
 
 async def diff_runs(request: Request) -> Response:
-    host, principal = get_host(request), authenticate(request)
-    a = host.find_run(principal, request.path_params["run_id"])
+    host, run = get_host(request), find_run(request)
     against = request.query_params.get("against")
     if not against:
-        raise validation_error("against names the run to compare with", "against")
-    b = host.find_run(principal, against)
-    return respond_json(diff_logs(a, b, host.logs.open_log(a.id), host.logs.open_log(b.id)))
+        raise validation_error("The parameter against is missing: the run to compare with", "against")
+    other = host.find_run(authenticate(request), against)
+    return respond_json(diff_logs(run, other, host.logs.open_log(run.id), host.logs.open_log(other.id)))
 
 
 async def list_agents(request: Request) -> Response:
@@ -180,41 +238,63 @@ async def get_agent(request: Request) -> Response:
 
 async def get_workflow(request: Request) -> Response:
     authenticate(request).require_scope("runs:read")
-    found = get_host(request).workflows.get(request.path_params["workflow_id"])
-    if found is None:
+    workflow = get_host(request).workflows.get(request.path_params["workflow_id"])
+    if workflow is None:
         raise not_found("workflow")
-    return respond_json(found)
+    return respond_json(workflow)
 
 
 async def list_annotations(request: Request) -> Response:
-    host = get_host(request)
-    run = host.find_run(authenticate(request), request.path_params["run_id"])
-    return respond_json({"annotations": host.store.load_annotations(run.id)})
+    return respond_json({"annotations": get_host(request).store.load_annotations(find_run(request).id)})
 
 
 async def create_annotation(request: Request) -> Response:
-    host, principal = get_host(request), authenticate(request)
-    run = host.find_run(principal, request.path_params["run_id"])
+    host, principal, run = get_host(request), authenticate(request), find_run(request)
     principal.require_scope("annotations:write")
     raw = await read_body(request)
 
-    async def check() -> Mutation:
+    async def validate() -> Mutation:
         log = host.logs.open_log(run.id)
-        made = build_annotation(
-            bodies.decode_body("ANNOTATION", raw), run.id, log, principal, host.redactor.redact_text
-        )
+        redact = host.settings.redactor.redact_text
+        annotation = build_annotation(decode_body("ANNOTATION", raw), log, principal, redact)
+        signal = {"kind": annotation["signal"]["kind"]}
+        notice = EventDraft("run.annotated", {"annotationId": annotation["annotationId"], "signal": signal})
         return Mutation(
             201,
-            codec.encode(made),
-            write=lambda: host.store.add_annotation(run.id, made),
-            start=lambda: log.send_notice(run_annotated(made["annotationId"], made["signal"]["kind"])),
+            codec.encode(annotation),
+            write=lambda: host.store.add_annotation(run.id, annotation),
+            start=lambda: log.send_notice(notice),
         )
 
-    return await respond_once(request, principal, raw, check)
+    return await respond_once(request, principal, raw, validate)
+
+
+def build_annotation(
+    body: Mapping[str, Any], log: RunLog, principal: Principal, redact: Callable[[str], str]
+) -> dict[str, Any]:
+    """An annotation without secrets. It is stored beside the run and changes neither events nor scores."""
+    target = body.get("target", {})
+    if "eventId" in target and target["eventId"] not in {logged.event.event_id for logged in log.events}:
+        raise validation_error("target.eventId is not an event of this run", "target.eventId")
+    if "nodeId" in target and target["nodeId"] not in {logged.event.node_id for logged in log.events}:
+        raise validation_error("target.nodeId is not a node of this run", "target.nodeId")
+
+    def clean(text: str) -> str:
+        return redact(_SECRETS.sub(REDACTED, text))
+
+    signal = {key: clean(value) if isinstance(value, str) else value for key, value in body["signal"].items()}
+    annotation = {
+        "annotationId": f"ann-{secrets.token_hex(12)}",
+        "target": {"runId": log.run, **target},
+        "signal": {**signal, "kind": body["signal"]["kind"]},
+        "actor": {"principalRef": principal.name},
+        "createdAt": utc_timestamp(),
+    }
+    return {**annotation, "note": clean(body["note"])} if "note" in body else annotation
 
 
 def unsupported_endpoint(capability: str) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint of the protocol that this host does not have: it says so to those who may ask."""
+    """An endpoint of OpenWOP that this host does not provide: 501 with a valid token."""
 
     async def endpoint(request: Request) -> Response:
         authenticate(request)
@@ -223,6 +303,6 @@ def unsupported_endpoint(capability: str) -> Callable[[Request], Awaitable[Respo
     return endpoint
 
 
-def _unchanged(request: Request, tag: str) -> bool:
+def _is_cached(request: Request, etag: str) -> bool:
     known = request.headers.get("if-none-match", "")
-    return known == "*" or tag in [each.strip().removeprefix("W/") for each in known.split(",")]
+    return known == "*" or etag in [tag.strip().removeprefix("W/") for tag in known.split(",")]

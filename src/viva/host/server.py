@@ -1,65 +1,167 @@
-"""A host on a socket, until it is told to stop."""
+"""`viva serve`: loads and checks the config of a host, and serves it until a signal ends it."""
 
+import asyncio
 import logging
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from msgspec import structs
 
+from viva import catalog, config
+from viva.concurrency.sockets import open_listener
+from viva.config import Settings
 from viva.errors import BadInput
+from viva.host import conformance
+from viva.host.agents import AgentRegistry, load_agents
 from viva.host.app import make_app
-from viva.host.host import Host
-from viva.host.setup import HostSetup
+from viva.host.auth import LOCAL_TENANT, READ_SCOPES, TokenRegistry, create_token
+from viva.host.evals import run_eval
+from viva.host.host import Host, HostSetup, ServeOptions
+from viva.host.invocations import run_invocation
 from viva.host.store import Store
+from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
+from viva.record.private_files import make_private_folder
+from viva.session.agents import AgentFactory
+from viva.text.addresses import is_loopback
 
 SHUTDOWN_TIMEOUT_S = 5
+MIN_TOKEN_LENGTH = 16
+_INVALID_IN_URL = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
+"""A query or fragment would swallow the path; a password would be sent to every client."""
 
 
-class _Server(uvicorn.Server):
-    """Tells those who watch runs that it goes down, so that it does not wait for them."""
+def load_setup(
+    file: Path | None,
+    folder: Path,
+    *,
+    bind_address: str | None,
+    port: int | None,
+    public_url: str | None,
+    conformance_routes: bool,
+) -> HostSetup:
+    """Loads and checks the config. Raises BadInput."""
+    settings = config.load_settings(file, folder)
+    catalog.load_plugins(settings.plugins, settings.folder)
+    serve = settings.serve
+    bind_address = str(bind_address or serve.get("host", "127.0.0.1"))
+    port = int(serve.get("port", 8765)) if port is None else port
+    tokens = _load_tokens(settings, settings.openwop.tenants)
+    generated_token = None
+    if not tokens:
+        if not is_loopback(bind_address):
+            message = f"{bind_address} is reachable from other machines: set tokens in [openwop.tenants.NAME] first"
+            raise settings.problem(message, "serve")
+        generated_token = create_token()
+        settings.redactor.add_secrets([generated_token])
+        tokens.add(generated_token, LOCAL_TENANT)
+    shared: list[str] = list(settings.openwop.suites)
+    by_tenant = {name: tenant.get("suites", ()) for name, tenant in settings.openwop.tenants.items()}
+    suites: list[HostedSuite] = load_hosted_suites(shared, settings)
+    for name, refs in by_tenant.items():
+        suites += load_hosted_suites(refs, settings, name)
+    agents = load_agents(
+        settings, load_packs([*shared, *(ref for refs in by_tenant.values() for ref in refs)], settings)
+    )
+    make_private_folder(settings.data_folder)
+    if conformance_routes:
+        agents.append(conformance.ECHO_AGENT)
+        suites.append(conformance.write_suite(settings.data_folder / "host"))
+    if not agents:
+        raise BadInput.of("No agent to serve. Add [agents.NAME] to viva.toml")
+    host_name = f"[{bind_address}]" if ":" in bind_address else bind_address
+    url = str(public_url or serve.get("public_url") or f"http://{host_name}:{port}")
+    if not is_public_url(url):
+        raise BadInput.of(f"The public URL {url!r} is invalid. Expected https://host/path")
+    return HostSetup(
+        settings=settings,
+        options=ServeOptions(
+            public_url=url.rstrip("/"),
+            conformance=conformance_routes,
+            max_running=serve.get("at_once", 16),
+            max_unfinished=serve.get("max_unfinished", 1000),
+        ),
+        tokens=tokens,
+        agents=AgentRegistry(agents),
+        suites=SuiteRegistry(suites),
+        has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
+        bind_address=bind_address,
+        port=port,
+        generated_token=generated_token,
+    )
 
-    host: Host | None = None
+
+def is_public_url(url: str) -> bool:
+    """Is it an http(s) URL to which a path can be appended?"""
+    try:
+        parts = urlsplit(url)
+        is_http = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port >= 0)
+        return bool(is_http) and not _INVALID_IN_URL.search(url)
+    except ValueError:
+        return False
+
+
+def _load_tokens(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -> TokenRegistry:
+    tokens = TokenRegistry()
+    for name, tenant in tenants.items():
+        for field in ("tokens", "read_tokens"):
+            for value in tenant.get(field, ()):
+                place = ("openwop", "tenants", name, field)
+                token = settings.expand_variables(value, *place)
+                if len(token) < MIN_TOKEN_LENGTH:
+                    raise settings.problem(f"a token must have at least {MIN_TOKEN_LENGTH} characters", *place)
+                if tokens.find_tenant(token) is not None:
+                    raise settings.problem("duplicate token", *place)
+                settings.redactor.add_secrets([token])
+                tokens.add(token, name, *([READ_SCOPES] if field == "read_tokens" else []))
+    return tokens
+
+
+def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = None) -> Host:
+    """Opens a host, on the event loop that serves it."""
+    store = store or Store(setup.settings.data_folder / "host")
+    return Host(setup, store, {"eval": run_eval, "invocation": run_invocation}, shutdown)
+
+
+class HostServer(uvicorn.Server):
+    """Calls `on_ready` when it accepts requests; sets `shutdown` at a signal, so that open streams end at once."""
+
+    def __init__(self, config: uvicorn.Config, shutdown: asyncio.Event, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._shutdown = shutdown
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.host is not None:
-            self.host.shutdown.set()
+        self._shutdown.set()
         super().handle_exit(sig, frame)
 
 
 def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
-    """Serves until a signal ends it. `ready` hears where, once requests are answered."""
-    setup.store = Store(setup.settings.data_folder / "host")
-    listening = _listen(setup.bind_address, setup.port)
-    port = listening.getsockname()[1]
-    public = setup.options.public_url
-    if setup.port == 0 and public.endswith(":0"):  # the links of answers name the port that it came to be
-        setup.options = structs.replace(setup.options, public_url=f"{public.removesuffix(':0')}:{port}")
-    running: list[_Server] = []
-
-    async def on_open(host: Host) -> None:
-        running[0].host = host
-        on_ready(host.options.public_url)
-
-    app = make_app(setup.open_host, on_open)
-    # No access log: paths hold ids of tenants' runs, and queries what they ask for.
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S, server_header=False
-    )
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    running.append(_Server(config))
-    running[0].run([listening])
-
-
-def _listen(bind: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((bind, port))
-    except OSError as wrong:
-        listening.close()
-        raise BadInput.of(f"cannot listen on {bind}:{port}: {wrong.strerror}") from wrong
-    listening.listen(2048)
-    return listening
+    """Serves until a signal ends it. `on_ready` gets the public URL."""
+    store = Store(setup.settings.data_folder / "host")  # before the socket: a second host must fail
+    with open_listener(setup.bind_address, setup.port) as listener:
+        url = setup.options.public_url
+        if setup.port == 0 and url.endswith(":0"):
+            url = f"{url.removesuffix(':0')}:{listener.getsockname()[1]}"
+            setup = structs.replace(setup, options=structs.replace(setup.options, public_url=url))
+        shutdown = asyncio.Event()
+        # No access log: paths contain ids of tenants' runs.
+        server_config = uvicorn.Config(
+            make_app(lambda: open_host(setup, shutdown, store), has_test_routes=setup.options.conformance),
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+            server_header=False,
+        )
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        HostServer(server_config, shutdown, lambda: on_ready(url)).run([listener])

@@ -1,4 +1,4 @@
-"""Events on their way to those who watch: as a stream (SSE) that can be taken up again, or by asking now and then."""
+"""What readers see of a run: snapshots, event streams (SSE) that can be resumed, and polling."""
 
 import asyncio
 import re
@@ -8,17 +8,59 @@ from typing import Any
 from msgspec import Struct
 
 from viva.host.errors import ApiError, validation_error
-from viva.host.log import STREAM_MODES, UPDATE_EVENT_TYPES, LoggedEvent, RunEvent, RunLog, StreamMode
+from viva.host.events import (
+    EVENT_LOG_VERSION,
+    FINAL_EVENT_TYPES,
+    STREAM_MODES,
+    UPDATE_EVENT_TYPES,
+    LoggedEvent,
+    RunEvent,
+    RunLog,
+    StreamMode,
+)
+from viva.host.store import Run
 from viva.model import codec
 
 KEEP_ALIVE_S = 15.0
 MAX_BUFFER_MS = 5000
-_ALIVE = b": still here\n\n"
+_KEEP_ALIVE_FRAME = b": keep-alive\n\n"
 _NUMBER = re.compile(r"-?[0-9]{1,16}")
+
+BuildSnapshot = Callable[[Sequence[LoggedEvent]], dict[str, Any]]
+
+
+def build_snapshot(run: Run) -> dict[str, Any]:
+    """The body of `GET /v1/runs/{runId}`: what the caller sent, and what the host measured."""
+    snapshot = {
+        "runId": run.id,
+        "workflowId": run.workflow,
+        "status": run.status,
+        "owner": {"tenant": run.tenant, **({"principal": run.principal} if run.principal else {})},
+        "startedAt": run.started_at,
+        "completedAt": run.completed_at,
+        "agent": {"agentId": run.agent} if run.agent else None,
+        "error": run.error,
+        "engineVersion": run.engine,
+        "eventLogSchemaVersion": EVENT_LOG_VERSION,
+        "tags": run.tags,
+        "metadata": run.metadata,
+        "configurable": run.request.get("configurable") or None,
+        "metrics": run.metrics,
+    }
+    return {key: value for key, value in snapshot.items() if value is not None}
+
+
+def build_snapshot_after(run: Run, events: Sequence[LoggedEvent]) -> dict[str, Any]:
+    """The snapshot as it was after these events: before its last event, a finished run was running."""
+    snapshot = build_snapshot(run)
+    if not run.is_finished or (events and events[-1].event.type in FINAL_EVENT_TYPES):
+        return snapshot
+    later = ("completedAt", "error", "metrics")
+    return {**{key: value for key, value in snapshot.items() if key not in later}, "status": "running"}
 
 
 class StreamOptions(Struct, frozen=True):
-    """How somebody wants to see a run: which events, from where on, and how many at a time."""
+    """Which events a reader gets, from where on, and in which batches."""
 
     modes: tuple[StreamMode, ...] = ("updates",)
     buffer_ms: int = 0
@@ -33,120 +75,114 @@ class StreamOptions(Struct, frozen=True):
 
 
 def parse_modes(text: str | None) -> tuple[StreamMode, ...]:
-    """`updates,debug` as modes; snapshots stand alone."""
+    """`updates,debug` as modes; `values` cannot be combined with others."""
     names = (text or "updates").split(",")
     modes: tuple[StreamMode, ...] = tuple(mode for mode in STREAM_MODES if mode in names)
     if any(name not in STREAM_MODES for name in names) or ("values" in modes and len(modes) > 1):
-        message = "this stream mode is unknown, or cannot be combined"
+        message = "Unknown stream mode, or modes that cannot be combined"
         raise ApiError(400, "unsupported_stream_mode", message, {"supported": list(STREAM_MODES)})
     return modes
 
 
-def parse_number(text: str | None, name: str, default: int, least: int, most: int) -> int:
+def parse_number(text: str | None, name: str, default: int, minimum: int, maximum: int) -> int:
     if text is None:
         return default
-    if not _NUMBER.fullmatch(text):
-        raise validation_error(f"{name} is a whole number", name)
-    number = int(text)
-    if not least <= number <= most:
-        raise validation_error(f"{name} is from {least} to {most}", name)
+    number = int(text) if _NUMBER.fullmatch(text) else None
+    if number is None or not minimum <= number <= maximum:
+        raise validation_error(f"{name} must be an integer from {minimum} to {maximum}", name)
     return number
 
 
-def parse_last_event_id(last_event: str | None, log: RunLog) -> int:
-    """The number of the event that was seen last, given by its number or by its id; -1 for none."""
-    if not last_event:
+def parse_last_event_id(text: str | None, log: RunLog) -> int:
+    """The sequence number of the last event that the reader has, from a number or an event id; -1 for none."""
+    if not text:
         return -1
-    if _NUMBER.fullmatch(last_event):
-        return max(-1, int(last_event))
-    for each in log.events:
-        if each.event.event_id == last_event:
-            return each.event.sequence
-    raise validation_error("Last-Event-ID names no event of this run", "Last-Event-ID")
+    if _NUMBER.fullmatch(text):
+        return max(-1, int(text))
+    for logged in log.events:
+        if logged.event.event_id == text:
+            return logged.event.sequence
+    raise validation_error("Last-Event-ID is not an event of this run", "Last-Event-ID")
 
 
 async def stream_frames(
-    log: RunLog,
-    watching: StreamOptions,
-    snapshot: Callable[[Sequence[LoggedEvent]], dict[str, Any]],
-    closing: asyncio.Event,
+    log: RunLog, options: StreamOptions, snapshot: BuildSnapshot, shutdown: asyncio.Event
 ) -> AsyncGenerator[bytes, None]:
-    """Frames until the run is over or the host goes down. Nothing is skipped, repeated or told out of order."""
-    at, told = watching.after_sequence + 1, len(log.notices)
-    if "values" in watching.modes and watching.is_resumed and log.events:
-        yield _snapshot_frame(log, min(at, len(log.events)) - 1, snapshot)
+    """SSE frames in order, without gaps or repeats, until the run ends or the host shuts down."""
+    position, notice_count = options.after_sequence + 1, len(log.notices)
+    if "values" in options.modes and options.is_resumed and log.events:
+        yield _snapshot_frame(log, min(position, len(log.events)) - 1, snapshot)
     while True:
-        changed = log.change
-        fresh, notices = log.events[at:], log.notices[told:]
-        at, told = at + len(fresh), told + len(notices)
-        if "values" in watching.modes:
-            for each in fresh:
-                if watching.includes(each.event.type):
-                    yield _snapshot_frame(log, each.event.sequence, snapshot)
-        elif frames := _frames([each for each in fresh if watching.includes(each.event.type)], watching):
-            yield frames
+        change = log.change
+        events, notices = log.events[position:], log.notices[notice_count:]
+        position, notice_count = position + len(events), notice_count + len(notices)
+        included = [logged for logged in events if options.includes(logged.event.type)]
+        if "values" in options.modes:
+            for logged in included:
+                yield _snapshot_frame(log, logged.event.sequence, snapshot)
+        elif included:
+            yield _event_frames(included, options)
         for notice in notices:
-            if watching.includes(notice.type):
+            if options.includes(notice.type):
                 yield _frame(notice.type, codec.encode(notice))
-        if log.is_finished and at >= len(log.events):
+        if log.is_finished and position >= len(log.events):
             return
-        if not await _happened(changed, watching.keep_alive_s, closing):
-            if closing.is_set():
+        if not await _wait_for_change(change, options.keep_alive_s, shutdown):
+            if shutdown.is_set():
                 return
-            yield _ALIVE
-        elif watching.buffer_ms:
-            await _gather(log, watching.buffer_ms / 1e3, closing)
+            yield _KEEP_ALIVE_FRAME
+        elif options.buffer_ms:
+            await _wait_for_batch(log, options.buffer_ms / 1e3, shutdown)
 
 
-async def _happened(changed: asyncio.Event, within_s: float, closing: asyncio.Event) -> bool:
-    """Waits until something happens, and says whether it did; the host going down ends the waiting too."""
-    waits = [asyncio.ensure_future(event.wait()) for event in (changed, closing)]
+async def _wait_for_change(change: asyncio.Event, timeout_s: float, shutdown: asyncio.Event) -> bool:
+    """Waits for a change, the shutdown or the timeout; returns whether there was a change."""
+    waits = [asyncio.ensure_future(event.wait()) for event in (change, shutdown)]
     try:
-        await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for wait in waits:
             wait.cancel()
-    return changed.is_set()
+    return change.is_set()
 
 
-async def _gather(log: RunLog, within_s: float, closing: asyncio.Event) -> None:
-    """Lets events come together for a while; the last event of a run does not wait."""
+async def _wait_for_batch(log: RunLog, timeout_s: float, shutdown: asyncio.Event) -> None:
+    """Collects events for a while; the last event of a run is sent at once."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + within_s
-    while not log.is_finished and not closing.is_set() and (left := until - loop.time()) > 0:
-        await _happened(log.change, left, closing)
+    deadline = loop.time() + timeout_s
+    while not log.is_finished and not shutdown.is_set() and (left := deadline - loop.time()) > 0:
+        await _wait_for_change(log.change, left, shutdown)
 
 
-def _frames(events: Sequence[LoggedEvent], watching: StreamOptions) -> bytes:
-    if not events:
-        return b""
-    if watching.buffer_ms:
-        data = b"[%b]" % b",".join(each.encoded for each in events)
+def _event_frames(events: Sequence[LoggedEvent], options: StreamOptions) -> bytes:
+    if options.buffer_ms:
+        data = b"[%b]" % b",".join(logged.encoded for logged in events)
         return _frame("batch", data, events[-1].event.sequence)
-    return b"".join(_frame(each.event.type, each.encoded, each.event.sequence) for each in events)
+    return b"".join(_frame(logged.event.type, logged.encoded, logged.event.sequence) for logged in events)
 
 
-def _snapshot_frame(log: RunLog, upto: int, snapshot: Callable[[Sequence[LoggedEvent]], dict[str, Any]]) -> bytes:
-    return _frame("state.snapshot", codec.encode(snapshot(log.events[: upto + 1])), max(upto, 0))
+def _snapshot_frame(log: RunLog, sequence: int, snapshot: BuildSnapshot) -> bytes:
+    return _frame("state.snapshot", codec.encode(snapshot(log.events[: sequence + 1])), max(sequence, 0))
 
 
 def _frame(kind: str, data: bytes, number: int | None = None) -> bytes:
-    """What is told besides the log has no number: a stream that is taken up again starts from the log."""
+    """Notices have no number: a resumed stream continues from the log."""
     head = b"" if number is None else b"id: %d\n" % number
     return head + b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 async def wait_for_events(
-    log: RunLog, after: int, timeout_s: float, closing: asyncio.Event
+    log: RunLog, after_sequence: int, timeout_s: float, shutdown: asyncio.Event
 ) -> tuple[list[RunEvent], bool]:
-    """The events after a number, at once if there are any or never will be; else as soon as one comes, or none in time."""
+    """The events after a number, and whether the run is finished. Waits for at least one event if there can be one."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + timeout_s
+    deadline = loop.time() + timeout_s
+    position = after_sequence + 1
     while (
-        len(log.events) <= after + 1
+        len(log.events) <= position
         and not log.is_finished
-        and not closing.is_set()
-        and (left := until - loop.time()) > 0
+        and not shutdown.is_set()
+        and (left := deadline - loop.time()) > 0
     ):
-        await _happened(log.change, left, closing)
-    return [each.event for each in log.events[max(0, after + 1) :]], log.is_finished
+        await _wait_for_change(log.change, left, shutdown)
+    return [logged.event for logged in log.events[max(0, position) :]], log.is_finished

@@ -1,4 +1,4 @@
-"""The eval suites that a host offers: everybody's, and those of a tenant, which nobody else can tell from missing ones."""
+"""The eval suites of a host: those of all tenants, and those of one tenant, which others cannot detect."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,85 +15,86 @@ from viva.host.errors import ApiError, validation_error
 
 
 class HostedSuite(Struct, frozen=True, kw_only=True):
-    """A suite that can be asked for: by its id and version, or by the path that the config or a manifest gives it."""
+    """A suite that clients name by id and version, or by its path in the config or the manifest."""
 
     path: Path
     ref: str
     tenant: str | None = None
     agent_id: str | None = None
-    """Whose suite it is, in a pack."""
+    """The agent of the pack that the suite belongs to."""
     trusted_keys: tuple[str, ...] = ()
-    """One of these has to have signed the pack; none: any pack is taken."""
+    """Keys of which one must have signed the pack; without keys any pack is accepted."""
 
     def load(self) -> tuple[EvalSuite, ManifestInfo]:
-        """As it stands on the disk now. Raises BadInput."""
+        """Reads the current file. Raises BadInput."""
         if self.agent_id is None:
             try:
                 raw = self.path.read_bytes()
-            except OSError as wrong:
-                raise BadInput.of(f"cannot be read: {wrong.strerror}", str(self.path)) from wrong
+            except OSError as error:
+                raise BadInput.of(f"cannot be read: {error.strerror}", str(self.path)) from error
             return parse_suite(parse_json_document(raw, str(self.path)))[0], ManifestInfo()
         pack = open_pack(self.path, str(self.path), self.trusted_keys)
         for at, agent in enumerate(pack.manifest.agents):
             if agent.agent_id == self.agent_id and agent.eval_suite_ref == self.ref:
                 raw = pack.read(self.ref, ("agents", at, "evalSuiteRef"))
-                return parse_suite(parse_json_document(raw, f"{self.path}/{self.ref}"))[0], pack.read_manifest_info(at)
-        raise BadInput.of("refers to this suite no more", str(self.path))
+                suite = parse_suite(parse_json_document(raw, f"{self.path}/{self.ref}"))[0]
+                return suite, pack.read_manifest_info(at)
+        raise BadInput.of(f"no longer has the suite {self.ref}", str(self.path))
 
 
 class SuiteRegistry:
-    """All suites of a host. What is wrong with one when the host starts is said then, and the host does not start."""
+    """The suites of a host. Raises BadInput if one of them is invalid."""
 
-    def __init__(self, offers: Iterable[HostedSuite]) -> None:
-        self._offers = [(offer, f"{suite.suite_id}@{suite.version}") for offer in offers for suite in [offer.load()[0]]]
+    def __init__(self, suites: Iterable[HostedSuite]) -> None:
+        self._suites = [
+            (hosted, f"{suite.suite_id}@{suite.version}") for hosted in suites for suite in [hosted.load()[0]]
+        ]
 
     def find(self, ref: str, agent_id: str, tenant: str) -> tuple[HostedSuite, EvalSuite, ManifestInfo]:
-        """The suite that a tenant means. Unknown, somebody else's and unreadable are one and the same."""
-        for offer, name in self._offers:
-            if offer.tenant not in (None, tenant):
+        """The suite that a tenant names. Unknown suites and those of other tenants give the same error."""
+        for hosted, name in self._suites:
+            if hosted.tenant not in (None, tenant):
                 continue
-            if ref == name or (ref == offer.ref and offer.agent_id in (None, agent_id)):
-                return (offer, *_read_again(offer))
-        raise _unknown()
+            if ref == name or (ref == hosted.ref and hosted.agent_id in (None, agent_id)):
+                return (hosted, *_reload(hosted))
+        raise _unknown_suite()
 
     def __bool__(self) -> bool:
-        return bool(self._offers)
+        return bool(self._suites)
 
 
-def _read_again(offer: HostedSuite) -> tuple[EvalSuite, ManifestInfo]:
-    if not offer.path.exists():
-        raise _unknown()
+def _reload(hosted: HostedSuite) -> tuple[EvalSuite, ManifestInfo]:
+    if not hosted.path.exists():
+        raise _unknown_suite()
     try:
-        return offer.load()
+        return hosted.load()
     except BadInput:
-        # What is wrong with it would quote it: `viva check` says it to those who own it.
-        raise validation_error("this suite is not valid any more", "evalSuiteRef") from None
+        # The problem would quote the suite; its owner sees it with `viva check`.
+        raise validation_error("The suite is no longer valid", "evalSuiteRef") from None
 
 
-def _unknown() -> ApiError:
-    return validation_error("there is no such suite", "evalSuiteRef")
+def _unknown_suite() -> ApiError:
+    return validation_error("Unknown suite", "evalSuiteRef")
 
 
 def load_hosted_suites(paths: Iterable[str], settings: Settings, tenant: str | None = None) -> list[HostedSuite]:
-    """What the config offers: suite files, and packs with the suites of their agents. Raises BadInput for what is not signed
-    as the config wants it.
-    """
-    found: list[HostedSuite] = []
-    folder, openwop = settings.folder, settings.openwop
-    asked = EvalOptions(trusted_keys=openwop.trusted_keys, require_signature=openwop.require_signature)
+    """The suite files and packs of the config. Raises BadInput for a file without the required signature."""
+    suites: list[HostedSuite] = []
+    openwop = settings.openwop
+    options = EvalOptions(trusted_keys=openwop.trusted_keys, require_signature=openwop.require_signature)
     for ref in paths:
-        path = folder / ref
+        path = settings.folder / ref
         if not path.exists():
-            raise BadInput.of("there is no such suite or pack", str(path))
+            raise BadInput.of("suite or pack not found", str(path))
         if not is_pack(path):
-            require_signature(path, str(path), asked)
-            found.append(HostedSuite(path=path, ref=ref, tenant=tenant))
+            require_signature(path, str(path), options)
+            suites.append(HostedSuite(path=path, ref=ref, tenant=tenant))
             continue
         pack = open_pack(path, str(path), openwop.trusted_keys)
         agents = [agent for agent in pack.manifest.agents if agent.eval_suite_ref is not None]
-        if len(agents) > 1:  # a run reads its input as a whole, and has one agent
-            raise BadInput.of(f"holds {len(agents)} suites; a host serves packs with one", str(path))
-        found += [
+        if len(agents) > 1:  # a run loads its whole input and has one agent
+            raise BadInput.of(f"has {len(agents)} suites; a host serves packs with one suite", str(path))
+        suites += [
             HostedSuite(
                 path=path,
                 ref=str(agent.eval_suite_ref),
@@ -103,7 +104,7 @@ def load_hosted_suites(paths: Iterable[str], settings: Settings, tenant: str | N
             )
             for agent in agents
         ]
-    return found
+    return suites
 
 
 def load_packs(paths: Iterable[str], settings: Settings) -> list[Pack]:

@@ -1,4 +1,4 @@
-"""The same seam on aiohttp: for proxies, and for bodies that are read as they come."""
+"""An HTTP client on aiohttp, for proxies and for streamed answers."""
 
 import asyncio
 import io
@@ -18,12 +18,12 @@ from viva.protocols import Request, Response
 from viva.text.duration import format_duration
 
 _AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-_BIG = 1024 * 1024  # aiohttp sends more than that piece by piece
+_BIG = 1024 * 1024  # aiohttp sends larger bodies in pieces
 _reused: ContextVar[bool] = ContextVar("reused", default=False)
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Knows whether the connection of the running call has carried another call before."""
+    """Knows whether the connection of the current call was used before."""
 
     def __init__(self, tls: ssl.SSLContext, *, fresh: bool) -> None:
         super().__init__(limit=0, ssl=tls, force_close=fresh)
@@ -36,19 +36,21 @@ class _Connector(aiohttp.TCPConnector):
         return connection
 
     def abort(self) -> None:
-        """Drops connections that aiohttp only closes politely: one whose peer does not read would never be gone."""
+        """Drops connections that aiohttp closes gracefully: with a peer that does not read they would stay open."""
         for transport in list(self._used.values()):
             transport.abort()
 
 
 class AiohttpClient:
-    """One aiohttp session with no limit of its own, and one whose connections are always new, for a second try."""
+    """One aiohttp session without limits, and one whose connections are always new, for a second try."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._connectors = [_Connector(tls, fresh=fresh) for fresh in (False, True)]
         self._sessions = [
-            aiohttp.ClientSession(connector=each, cookie_jar=aiohttp.DummyCookieJar(), skip_auto_headers=_AUTO_HEADERS)
-            for each in self._connectors
+            aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), skip_auto_headers=_AUTO_HEADERS
+            )
+            for connector in self._connectors
         ]
         self._timeouts: dict[tuple[float | None, bool], aiohttp.ClientTimeout] = {}
 
@@ -67,7 +69,7 @@ class AiohttpClient:
         try:
             yield _Answer(response, request, target)
         finally:
-            # An answer that was read to its end has given its connection back; any other takes it down.
+            # An answer that was read to its end has released its connection; any other closes it.
             response.close()
 
     async def close(self) -> None:
@@ -77,7 +79,7 @@ class AiohttpClient:
             connector.abort()
 
     async def _begin(self, request: Request, target: Target, *, whole: bool) -> aiohttp.ClientResponse:
-        """A kept-alive connection that was closed meanwhile is no failure; what may be sent only once never takes one."""
+        """Retries once if a reused connection was closed. A request that must not be resent never reuses one."""
         regular, fresh = self._sessions
         try:
             if not request.never_resend:
@@ -106,17 +108,17 @@ class AiohttpClient:
         )
 
     def _timeout(self, timeout_s: float | None, whole: bool) -> aiohttp.ClientTimeout:
-        """For a whole answer the time counts to its end; for a stream, from one piece to the next."""
-        known = self._timeouts.get((timeout_s, whole))
-        if known is None:
+        """The time limit of a complete answer, or of the gap between two pieces of a stream."""
+        timeout = self._timeouts.get((timeout_s, whole))
+        if timeout is None:
             total, between = (timeout_s, None) if whole else (None, timeout_s)
-            known = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT_S, sock_read=between)
-            self._timeouts[timeout_s, whole] = known
-        return known
+            timeout = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT_S, sock_read=between)
+            self._timeouts[timeout_s, whole] = timeout
+        return timeout
 
 
 class _Answer:
-    """An answer whose body is still coming."""
+    """A streamed answer."""
 
     def __init__(self, response: aiohttp.ClientResponse, request: Request, target: Target) -> None:
         self.status = response.status
@@ -146,7 +148,7 @@ def _is_stale(lost: Exception) -> bool:
 
 
 def _fault(failed: Exception, request: Request, target: Target) -> Unreachable:
-    """In words, with host and port only: aiohttp's own texts may hold the whole address."""
+    """The error with host and port only: aiohttp's own texts may contain the whole URL."""
     place = target.host_port
     match failed:
         case aiohttp.ClientProxyConnectionError():

@@ -1,4 +1,4 @@
-"""How much a run may cost. It stops the run cleanly; what has ended by then is kept."""
+"""The cost limit of a run. Reaching it stops the run; finished trials are kept."""
 
 from collections.abc import Callable
 
@@ -9,17 +9,17 @@ UNPRICED_WARNING = "calls of unknown price are not in the budget; `price` in the
 
 
 class Budget:
-    """Adds up what every model call of a run cost: the agent's, the simulators' and the judges' alike."""
+    """Adds up the cost of every model call of a run, of agents and helpers."""
 
     def __init__(self, max_usd: float | None = None, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
         self.spent_usd = spent_usd
         self.unpriced_calls = 0
         self.on_unpriced: Callable[[], None] | None = None
-        """Told once that not all calls are in the budget."""
+        """Called once, at the first call of unknown price."""
 
     def spend(self, call: ModelCall) -> None:
-        """Raises RunStopped once the budget is used up. A call whose price is unknown is counted apart, never as free."""
+        """Raises RunStopped once the budget is spent. A call of unknown price is counted separately, not as free."""
         if call.cost_usd is None:
             self.unpriced_calls += 1
             if self.unpriced_calls == 1 and self.on_unpriced is not None:

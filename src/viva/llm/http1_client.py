@@ -1,6 +1,6 @@
-"""HTTP/1.1 with nothing in between: an asyncio.Protocol a connection, for calls that are answered whole and need no proxy.
+"""An HTTP/1.1 client for calls without proxy whose answer is read at once: one asyncio.Protocol for each connection.
 
-A call costs a fraction of what a general client takes. Whatever is unusual ends in Unreachable, never in a guess.
+A call costs a fraction of what a general client takes. Anything unusual ends in Unreachable.
 """
 
 import asyncio
@@ -19,29 +19,29 @@ from viva.protocols import Request, Response
 from viva.text.duration import format_duration
 
 _IDLE_S = 15.0
-_NAMES_S = 10.0
+_LOOKUP_S = 10.0
 _Addresses = list[tuple[Any, ...]]
 
 
-class _Stale(Exception):  # noqa: N818 -- it never leaves this module
-    """A kept-alive connection was closed before a byte of the answer came."""
+class _Stale(Exception):  # noqa: N818 -- private
+    """A reused connection was closed before a byte of the answer arrived."""
 
 
 class Http1Client:
-    """A pool of connections, as many as there are calls at once. Belongs to one event loop."""
+    """A pool of connections, one for each concurrent call. Belongs to one event loop."""
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._idle: dict[tuple[str, int, bool], list[_Connection]] = {}
-        self._names: dict[tuple[str, int], tuple[float, asyncio.Task[_Addresses]]] = {}
+        self._lookups: dict[tuple[str, int], tuple[float, asyncio.Task[_Addresses]]] = {}
         self._open: set[_Connection] = set()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
-        self._all_lost: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._all_closed: asyncio.Future[None] | None = None
 
     async def request(self, request: Request, target: Target) -> Response:
-        connection = self._reusable(target, request.never_resend)
+        connection = self._take_idle(target, request.never_resend)
         if connection is not None:
             try:
                 return await connection.exchange(request, target)
@@ -52,47 +52,47 @@ class Http1Client:
         return await connection.exchange(request, target)
 
     async def close(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        for _, lookup in self._names.values():
+        if self._timer is not None:
+            self._timer.cancel()
+        for _, lookup in self._lookups.values():
             lookup.cancel()
         if self._open:
-            self._all_lost = self._loop.create_future()
+            self._all_closed = self._loop.create_future()
             for connection in tuple(self._open):
                 connection.abort()
-            await self._all_lost
+            await self._all_closed
 
     def add_connection(self, connection: "_Connection") -> None:
         self._open.add(connection)
 
     def remove_connection(self, connection: "_Connection") -> None:
         self._open.discard(connection)
-        if self._all_lost is not None and not self._open and not self._all_lost.done():
-            self._all_lost.set_result(None)
+        if self._all_closed is not None and not self._open and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     def schedule_timeout(self, due: float) -> None:
-        """One alarm serves all calls: a timer for each would cost more than the rest of the bookkeeping."""
-        if self._alarm is None or due < self._alarm_at:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm_at = due
-            self._alarm = self._loop.call_at(due, self._ring)
+        """One timer serves all calls: a timer for each call would be expensive."""
+        if self._timer is None or due < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = due
+            self._timer = self._loop.call_at(due, self._on_timer)
 
-    def _ring(self) -> None:
-        self._alarm = None
+    def _on_timer(self) -> None:
+        self._timer = None
         now = self._loop.time()
         for connection in self._open:
-            connection.expire(now)
-        if waiting := [connection.due for connection in self._open if connection.due]:
+            connection.check_deadline(now)
+        if waiting := [connection.deadline for connection in self._open if connection.deadline]:
             self.schedule_timeout(min(waiting))
 
-    def _reusable(self, target: Target, once: bool) -> "_Connection | None":
+    def _take_idle(self, target: Target, once: bool) -> "_Connection | None":
         idle = self._idle.get(target.origin)
         while idle:
             connection = idle.pop()
             if connection.is_closing():
                 continue
-            if connection.idle_since > self._loop.time() - _IDLE_S and not (once and connection.has_news()):
+            if connection.idle_since > self._loop.time() - _IDLE_S and not (once and connection.has_unread_data()):
                 return connection
             connection.abort()
         return None
@@ -103,7 +103,7 @@ class Http1Client:
         try:
             async with asyncio.timeout(limit_s):
                 addresses = await self._addresses(target.host, target.port)
-                connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=0.25, interleave=1)  # pyright: ignore[reportArgumentType] -- just as getaddrinfo gave them
+                connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=0.25, interleave=1)  # pyright: ignore[reportArgumentType] -- as getaddrinfo returns them
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 _, connection = await self._loop.create_connection(
                     lambda: _Connection(self, idle, target.host_port),
@@ -118,15 +118,15 @@ class Http1Client:
         return connection
 
     async def _addresses(self, host: str, port: int) -> _Addresses:
-        """Many connections open at once: they share one look-up, and keep what it found for a moment."""
-        expires, lookup = self._names.get((host, port), (0.0, None))
+        """Resolves a host. Connections share one lookup, whose result is cached for a few seconds."""
+        expires, lookup = self._lookups.get((host, port), (0.0, None))
         if lookup is None or expires < self._loop.time():
             lookup = self._loop.create_task(self._look_up(host, port))
-            self._names[host, port] = (self._loop.time() + _NAMES_S, lookup)
+            self._lookups[host, port] = (self._loop.time() + _LOOKUP_S, lookup)
         try:
             return await asyncio.shield(lookup)
         except OSError:
-            self._names.pop((host, port), None)
+            self._lookups.pop((host, port), None)
             raise
 
     async def _look_up(self, host: str, port: int) -> _Addresses:
@@ -134,43 +134,44 @@ class Http1Client:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: it carries one call at a time, and goes back to its pool when the answer is whole."""
+    """One connection. It carries one call at a time and returns to its pool when the answer is complete."""
 
     def __init__(self, client: Http1Client, idle: "list[_Connection]", place: str) -> None:
         self._client = client
         self._idle = idle
-        self._place = place
+        self._host_port = place
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[ResponseParser] | None = None
         self._incoming: ResponseParser
         self._reused = False
         self._timeout_s = 0.0
-        self.due = 0.0
+        self.deadline = 0.0
         self.idle_since = 0.0
 
     async def exchange(self, request: Request, target: Target) -> Response:
-        """Sends a request and waits for its answer. Whatever else happens, a cancel too, closes the connection."""
+        """Sends a request and waits for its answer. Any error, and cancellation, closes the connection."""
         loop = self._loop
         self._incoming = ResponseParser(request.method, request.max_bytes)
-        self._waiter = waiter = loop.create_future()
+        waiter: asyncio.Future[ResponseParser] = loop.create_future()
+        self._waiter = waiter
         if (timeout_s := request.timeout_s) is not None:
             self._timeout_s = timeout_s
-            self.due = due = loop.time() + timeout_s
+            self.deadline = due = loop.time() + timeout_s
             self._client.schedule_timeout(due)
         self._transport.write(b"%b%d\r\n\r\n%b" % (target.request_head, len(request.body), request.body))
         try:
             incoming = await waiter
-            response = incoming.response()
+            response = incoming.build_response()
         except ProtocolError as garbled:
             self._transport.abort()
-            raise Unreachable(f"{self._place}: {garbled}") from garbled
+            raise Unreachable(f"{self._host_port}: {garbled}") from garbled
         except BaseException:
             self._transport.abort()
             raise
         finally:
             self._waiter = None
-            self.due = 0.0
-        if incoming.keeps and not self._transport.get_write_buffer_size():
+            self.deadline = 0.0
+        if incoming.is_reusable and not self._transport.get_write_buffer_size():
             self._reused = True
             self.idle_since = loop.time()
             self._idle.append(self)
@@ -178,17 +179,17 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
         return response
 
-    def expire(self, now: float) -> None:
-        if self.due and self.due <= now and self._waiter is not None and not self._waiter.done():
+    def check_deadline(self, now: float) -> None:
+        if self.deadline and self.deadline <= now and self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(
-                Unreachable(f"{self._place}: no answer within {format_duration(self._timeout_s)}")
+                Unreachable(f"{self._host_port}: no answer within {format_duration(self._timeout_s)}")
             )
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
-    def has_news(self) -> bool:
-        """Something came on an idle connection that the loop has not read yet: surely that it was closed."""
+    def has_unread_data(self) -> bool:
+        """Is there unread data on an idle connection? That means it was closed."""
         poll = select.poll()
         poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(poll.poll(0))
@@ -202,7 +203,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         waiter = self._waiter
-        if waiter is None or waiter.done():  # nobody asked
+        if waiter is None or waiter.done():  # no request is running
             self._transport.abort()
             return
         try:
@@ -219,8 +220,8 @@ class _Connection(asyncio.Protocol):
         if exc is None and self._incoming.feed_eof():
             waiter.set_result(self._incoming)
         elif self._incoming.has_started:
-            waiter.set_exception(Unreachable(f"{self._place}: its answer was cut off"))
+            waiter.set_exception(Unreachable(f"{self._host_port}: its answer was cut off"))
         elif self._reused:
             waiter.set_exception(_Stale())
         else:
-            waiter.set_exception(Unreachable(f"{self._place}: closed the connection without an answer"))
+            waiter.set_exception(Unreachable(f"{self._host_port}: closed the connection without an answer"))

@@ -1,4 +1,4 @@
-"""Requests and tokens per minute: every call waits for its place, in the order of arrival."""
+"""Rate limits: requests and tokens per minute. Calls wait in the order of arrival."""
 
 import asyncio
 import time
@@ -14,9 +14,9 @@ _BURST_S = 1.0
 
 
 class RateLimit:
-    """So many units a minute. Places are given out at once and in order; who has to wait sleeps exactly until its own.
+    """A number of units per minute. A caller that has to wait sleeps exactly until its own slot.
 
-    What may go at once is one second's worth (at least one call): providers count in windows shorter than a minute.
+    A burst is one second's worth (at least one call): providers count in windows shorter than a minute.
     """
 
     def __init__(self, per_minute: float, sleep: Sleep = asyncio.sleep, now: Now = time.monotonic) -> None:
@@ -26,7 +26,7 @@ class RateLimit:
         self._free_at = now() - _BURST_S
 
     async def acquire(self, units: float) -> None:
-        """Waits until so many units may be used."""
+        """Waits until this number of units may be used."""
         now = self._now()
         start = max(self._free_at, now - _BURST_S)
         self._free_at = start + units * self._unit_s
@@ -38,12 +38,12 @@ class RateLimit:
                 raise
 
     def adjust(self, units: float) -> None:
-        """So many more units were used than taken (or fewer, if negative)."""
+        """Corrects an estimate: more units were used than acquired, or fewer if negative."""
         self._free_at += units * self._unit_s
 
 
 class ConnectorLimits:
-    """The limits of one connector. Tokens are guessed before a call and settled after it."""
+    """The limits of one connector. Tokens are estimated before a call and adjusted after it."""
 
     def __init__(self, connector: Connector, sleep: Sleep = asyncio.sleep, now: Now = time.monotonic) -> None:
         self._requests = RateLimit(connector.requests_per_minute, sleep, now) if connector.requests_per_minute else None
@@ -60,14 +60,14 @@ class ConnectorLimits:
             self._tokens.adjust(tokens)
 
 
-_of_runs: WeakKeyDictionary[Transport, dict[str, ConnectorLimits]] = WeakKeyDictionary()
+_by_transport: WeakKeyDictionary[Transport, dict[str, ConnectorLimits]] = WeakKeyDictionary()
 
 
 def get_limits(http: Transport, connector: Connector) -> ConnectorLimits | None:
-    """The limiter of a connector, one for all sessions of a run: a run has one transport."""
+    """The limits of a connector, shared by all sessions of a run: a run has one transport."""
     if not connector.requests_per_minute and not connector.tokens_per_minute:
         return None
-    limiters = _of_runs.setdefault(http, {})
+    limiters = _by_transport.setdefault(http, {})
     if connector.name not in limiters:
         limiters[connector.name] = ConnectorLimits(connector)
     return limiters[connector.name]

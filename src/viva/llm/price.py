@@ -1,4 +1,4 @@
-"""What a model call costs: the connector's own price, else the table of genai-prices, else nobody knows."""
+"""The cost of a model call: by the connector's own price, else by the table of genai-prices, else unknown."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -20,33 +20,33 @@ def compute_cost(
     cached_tokens: int = 0,
     cache_write_tokens: int = 0,
 ) -> float | None:
-    """USD, or None for a model whose price is not known. Cached and written tokens are among the input tokens."""
+    """USD, or None if the price of the model is unknown. Tokens read from and written to a cache are input tokens."""
     if (own := connector.price) is not None:
         return (input_tokens * own.input + output_tokens * own.output) / _PER
     tokens = input_tokens, output_tokens, cached_tokens, cache_write_tokens
-    return _by_table(connector.provider, connector.base_url, connector.model or model, *tokens)
+    return _cost_by_table(connector.provider, connector.base_url, connector.model or model, *tokens)
 
 
 def compute_reported_cost(call: ModelCall) -> float | None:
-    """USD of a call that an agent reports itself; None if its model or the price of that is not known."""
+    """USD of a call that an agent reports; None if the model or its price is unknown."""
     if not call.model:
         return None
-    return _by_table(call.provider, "", call.model, call.input_tokens, call.output_tokens, call.cached_tokens)
+    return _cost_by_table(call.provider, "", call.model, call.input_tokens, call.output_tokens, call.cached_tokens)
 
 
-def _by_table(
-    provider: str, base_url: str, model: str, read: int, said: int, cached: int = 0, written: int = 0
+def _cost_by_table(
+    provider: str, base_url: str, model: str, sent: int, received: int, cached: int = 0, written: int = 0
 ) -> float | None:
-    """By the table of prices. Counts that cannot be right, and names that no model has, have no price."""
-    if len(model) > _LONGEST_NAME or min(read, said, cached, written) < 0 or cached + written > read:
+    """The cost by the price table. Impossible counts and overlong names have no price."""
+    if len(model) > _LONGEST_NAME or min(sent, received, cached, written) < 0 or cached + written > sent:
         return None
-    cost = _known(provider, base_url, model)
-    return None if cost is None else cost(read, said, cached, written)
+    cost = _price_function(provider, base_url, model)
+    return None if cost is None else cost(sent, received, cached, written)
 
 
 @lru_cache(maxsize=512)
-def _known(provider: str, base_url: str, model: str) -> _Cost | None:
-    """How to count for a model. The table is loaded for the first one that asks, and needs no network."""
+def _price_function(provider: str, base_url: str, model: str) -> _Cost | None:
+    """The price function of a model. The first call loads the table, without network."""
     from genai_prices import Usage, calc_price
 
     def exact(input_tokens: int, output_tokens: int, cached_tokens: int, written_tokens: int) -> float:
@@ -59,20 +59,22 @@ def _known(provider: str, base_url: str, model: str) -> _Cost | None:
         return float(calc_price(usage, model, **where).total_price)
 
     by_address: list[dict[str, Any]] = [{"provider_api_url": base_url}] if base_url else []
-    by_name: list[dict[str, Any]] = [{"provider_id": provider}] if provider else [{}]  # else whoever has that model
+    by_name: list[dict[str, Any]] = (
+        [{"provider_id": provider}] if provider else [{}]
+    )  # without a provider, any that has the model
     for where in by_address + by_name:
         try:
             price = calc_price(Usage(input_tokens=1), model, **where).model_price
         except LookupError:
             continue
-        return _quick(price, exact) or exact
+        return _fast_price(price, exact) or exact
     return None
 
 
-def _quick(price: Any, exact: _Cost) -> _Cost | None:
-    """The same as `exact` in a microsecond instead of a hundred, for prices of the usual shape; None for any other.
+def _fast_price(price: Any, exact: _Cost) -> _Cost | None:
+    """The same as `exact` in a microsecond instead of a hundred, for prices of the usual shape; None for others.
 
-    A price is so much a token, perhaps more for all of them past some length of the input, perhaps with a fee a call.
+    Usual: a price per token, which may depend on the length of the input, and a fee per call.
     """
     rates = (price.input_mtok, price.output_mtok, price.cache_read_mtok or price.input_mtok)
     starts = sorted({tier.start for rate in rates for tier in getattr(rate, "tiers", ())}, reverse=True)
@@ -80,7 +82,7 @@ def _quick(price: Any, exact: _Cost) -> _Cost | None:
     fee = 0.0
 
     def quick(input_tokens: int, output_tokens: int, cached_tokens: int, written_tokens: int) -> float:
-        if written_tokens:  # rare, and of a price of its own
+        if written_tokens:  # rare, and with its own price
             return exact(input_tokens, output_tokens, cached_tokens, written_tokens)
         for start, fresh, out, cached in levels:
             if input_tokens > start:
@@ -93,6 +95,6 @@ def _quick(price: Any, exact: _Cost) -> _Cost | None:
 
 
 def _rate_over(rate: Any, start: int) -> float:
-    """USD for a token when the input is longer than `start`."""
+    """USD per token if the input is longer than `start`."""
     passed = [tier.price for tier in getattr(rate, "tiers", ()) if tier.start <= start]
     return float(passed[-1] if passed else getattr(rate, "base", rate) or 0) / _PER

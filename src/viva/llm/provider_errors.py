@@ -1,4 +1,4 @@
-"""Whose fault an exception of a Python agent is: the agent's, its model provider's, or nobody can say (N17).
+"""Whose fault an exception of a Python agent is: the agent's, its model provider's, or undetermined (N17).
 
     an error of a model client's package        a connection error, or status 401, 403, 408, 409, 429, 5xx    infra
                                                 any other status (400, 404 …)                                  agent
@@ -23,7 +23,7 @@ MODEL_CLIENT_PACKAGES = frozenset(
         "mistralai", "ollama", "openai", "openrouter", "replicate", "together", "vertexai", "xai_sdk",
     }
 )  # fmt: skip
-"""Packages of model clients. `provider_packages` in the config adds to them."""
+"""`provider_packages` in the config adds to these."""
 
 _HTTP_PACKAGES = frozenset(
     {
@@ -31,58 +31,60 @@ _HTTP_PACKAGES = frozenset(
     }
 )  # fmt: skip
 _CONNECTION_NAME = re.compile(r"Connect|Timeout|Network|Disconnected|RemoteProtocol|Transport|Unreachable")
-_PASSING = frozenset({401, 403, 408, 409, 429})
-_MOST = 100
-"""A chain longer than this is not walked to its end."""
+_PROVIDER_STATUSES = frozenset({401, 403, 408, 409, 429})
+_MAX_CHAIN = 100
+"""Longer chains are not followed to their end."""
 
 
 def classify_error(error: BaseException, packages: frozenset[str] = MODEL_CLIENT_PACKAGES) -> ErrorFault:
-    """Whose fault it is that an agent raised this."""
+    """Whose fault an exception of an agent is."""
     try:
-        return _blame(error, packages)
+        return _classify(error, packages)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # attributes of somebody's exception, which may do anything: they tell nothing then
+    except BaseException:  # the exception's attributes are foreign code, which may raise anything
         return "agent"
 
 
-def _blame(raised: BaseException, packages: frozenset[str]) -> ErrorFault:
+def _classify(raised: BaseException, packages: frozenset[str]) -> ErrorFault:
     foreign = False
-    for error in _linked(raised):
+    for error in _walk_chain(raised):
         status = _status(error)
-        troubled = is_provider_status(status) if status is not None else _is_connection_error(error, packages)
-        if troubled and _comes_from(error, packages):
+        is_provider_trouble = (
+            is_provider_status(status) if status is not None else _is_connection_error(error, packages)
+        )
+        if is_provider_trouble and _is_from(error, packages):
             return "infra"
-        foreign = foreign or troubled
+        foreign = foreign or is_provider_trouble
     return "undetermined" if foreign else "agent"
 
 
 def is_provider_status(status: int) -> bool:
-    """Is this a status that the provider, its gateway or the account is to blame for?"""
-    return status in _PASSING or 500 <= status < 600
+    """Is this a failure of the provider, its gateway or the account?"""
+    return status in _PROVIDER_STATUSES or 500 <= status < 600
 
 
-def _linked(raised: BaseException) -> Iterator[BaseException]:
-    """The exception and all that it is linked with, each once: chains can be cycles."""
+def _walk_chain(raised: BaseException) -> Iterator[BaseException]:
+    """The exception and all linked ones, each once: chains can be cycles."""
     seen: set[int] = set()
-    waiting = [raised]
-    while waiting and len(seen) < _MOST:
-        error = waiting.pop(0)
+    queue = [raised]
+    while queue and len(seen) < _MAX_CHAIN:
+        error = queue.pop(0)
         if id(error) in seen:
             continue
         seen.add(id(error))
         yield error
         if isinstance(error, BaseExceptionGroup):
-            waiting += error.exceptions
+            queue += error.exceptions
         linked = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        waiting += [linked] if linked is not None else []
+        queue += [linked] if linked is not None else []
 
 
-def _comes_from(error: BaseException, packages: frozenset[str]) -> bool:
-    return any(_is_in(kind, packages) for kind in type(error).__mro__)
+def _is_from(error: BaseException, packages: frozenset[str]) -> bool:
+    return any(_is_in_package(kind, packages) for kind in type(error).__mro__)
 
 
-def _is_in(kind: type, packages: frozenset[str]) -> bool:
+def _is_in_package(kind: type, packages: frozenset[str]) -> bool:
     parts = str(kind.__module__).split(".")
     return any(".".join(parts[:length]) in packages for length in range(1, len(parts) + 1))
 
@@ -91,14 +93,14 @@ def _is_connection_error(error: BaseException, packages: frozenset[str]) -> bool
     if isinstance(error, ConnectionError | socket.gaierror | ssl.SSLError):
         return True
     return any(
-        _CONNECTION_NAME.search(kind.__name__) and _is_in(kind, packages | _HTTP_PACKAGES)
+        _CONNECTION_NAME.search(kind.__name__) and _is_in_package(kind, packages | _HTTP_PACKAGES)
         for kind in type(error).__mro__
     )
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that an exception carries, in the places where clients put it."""
-    if isinstance(error, SystemExit):  # its code is none
+    """The HTTP status of an exception, in the places where clients put it."""
+    if isinstance(error, SystemExit):  # its code is not an HTTP status
         return None
     places: Sequence[Any] = (error, _attribute(error, "response"), _attribute(error, "raw_response"))
     for place in places:
@@ -114,7 +116,7 @@ def _status(error: BaseException) -> int | None:
 def _attribute(value: Any, name: str) -> Any:
     try:
         return getattr(value, name, None)
-    except Exception:  # a property of somebody's exception: whatever it raises, it tells no status
+    except Exception:  # a property is foreign code, which may raise anything
         return None
 
 

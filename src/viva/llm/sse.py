@@ -1,4 +1,4 @@
-"""Server-sent events out of their bytes, however they are split. Only the data is kept: no provider needs the rest."""
+"""Parses server-sent events. Only their data is returned: no provider uses the other fields."""
 
 from viva.errors import Unreachable
 
@@ -6,39 +6,39 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 
 class SseParser:
-    """Feed it what comes; it gives the data of each event that is whole. One that does not end is the provider's fault."""
+    """Returns the data of each complete event. An event that does not end is the provider's fault."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
-        self._held: list[bytes] = []  # pieces of a line that has no end yet
+        self._buffer: list[bytes] = []  # pieces of an incomplete line
         self._data: list[bytes] = []
-        self._size = 0  # of the event that is not whole yet
+        self._size = 0  # of the incomplete event
         self._first = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        self._held.append(chunk)
+        self._buffer.append(chunk)
         self._size += len(chunk)
         if self._size > self._max_event_bytes:
             raise Unreachable(f"it sent an event that is longer than {self._max_event_bytes} bytes")
         if b"\n" not in chunk and b"\r" not in chunk:
             return []
-        text = b"".join(self._held)
+        text = b"".join(self._buffer)
         if self._first:
             text, self._first = text.removeprefix(b"\xef\xbb\xbf"), False
-        # A CR at the very end may be half of a CRLF: it waits for what follows.
-        waits = text.endswith(b"\r")
-        lines = (text[:-1] if waits else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._held = [lines.pop() + (b"\r" if waits else b"")]
-        events = [event for line in lines if (event := self._take(line)) is not None]
+        # A CR at the end may be half of a CRLF.
+        ends_with_cr = text.endswith(b"\r")
+        lines = (text[:-1] if ends_with_cr else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._buffer = [lines.pop() + (b"\r" if ends_with_cr else b"")]
+        events = [event for line in lines if (event := self._add_line(line)) is not None]
         if events:
-            self._size = len(self._held[0]) + sum(map(len, self._data))
+            self._size = len(self._buffer[0]) + sum(map(len, self._data))
         return events
 
     def feed_eof(self) -> list[bytes]:
-        """The stream is over: an event whose closing empty line is missing counts all the same."""
+        """The stream ended: an event without its closing empty line counts."""
         return self.feed(b"\n\n")
 
-    def _take(self, line: bytes) -> bytes | None:
+    def _add_line(self, line: bytes) -> bytes | None:
         if not line:
             data, self._data = self._data, []
             return b"\n".join(data) if data else None

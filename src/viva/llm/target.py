@@ -1,10 +1,9 @@
-"""Where a request goes, worked out once for each address and set of headers: origin, proxy, and the bytes of its head.
+"""Where a request goes, computed once for each URL and set of headers: origin, proxy, and the bytes of its head.
 
-Texts made here name host and port, and never a header, a key, a password or a query.
+Messages name host and port, never a header, key, password or query.
 """
 
 import base64
-import ipaddress
 import re
 import socket
 import ssl
@@ -18,21 +17,22 @@ from msgspec import Struct
 from viva import __version__
 from viva.errors import ConnectFailed
 from viva.protocols import Request
+from viva.text.addresses import is_loopback
 from viva.text.duration import format_duration
 
 CONNECT_TIMEOUT_S = 30.0
 _PORTS = {"http": 80, "https": 443}
-_OURS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+_OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HOST = re.compile(r"[\w.:%-]+", re.ASCII)
 _BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_KEPT = "/%:=&?~#+!$,;'@()*[]"
+_UNQUOTED = "/%:=&?~#+!$,;'@()*[]"
 
 FindProxy = Callable[[str, str, int], str | None]
 
 
 class Proxy(Struct, frozen=True):
-    """An HTTP proxy; a password stands in `headers` only."""
+    """An HTTP proxy. A password is in `headers` only."""
 
     url: str
     host_port: str
@@ -40,7 +40,7 @@ class Proxy(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True, dict=True):
-    """An address that is ready for requests. `head` lacks only the value of Content-Length, its last header."""
+    """A URL that is ready for requests. `request_head` ends before the value of Content-Length."""
 
     host: str
     port: int
@@ -56,21 +56,19 @@ class Target(Struct, frozen=True, dict=True):
 
     @property
     def host_port(self) -> str:
-        """What errors call it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @cached_property
     def parsed_url(self) -> Any:
-        """The address as aiohttp wants it, with nothing quoted again."""
+        """The URL for aiohttp, without quoting it again."""
         from yarl import URL
 
         return URL(self.url, encoded=True)
 
 
 def find_url_problem(url: str) -> str | None:
-    """Why nothing can be sent to an address, and what may have been meant; passwords and queries are not shown.
-
-    One that begins with a variable of the environment that is not set is not judged.
+    """Why a URL cannot be used, with a suggestion but without passwords and queries. A URL that starts with an unset
+    variable is not checked.
     """
     if url.startswith("$"):
         return None
@@ -88,12 +86,12 @@ def find_url_problem(url: str) -> str | None:
 
 
 def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
-    """Works out where a request goes; an address or a header that cannot be sent is said without its value."""
+    """Computes where a request goes. Messages about invalid URLs and headers do not contain their values."""
     try:
         parts = urlsplit(request.url)
         host, port = parts.hostname, parts.port
-    except ValueError as wrong:
-        raise ConnectFailed(f"the address is not valid: {wrong}") from wrong
+    except ValueError as error:
+        raise ConnectFailed(f"the address is not valid: {error}") from error
     if parts.scheme not in _PORTS or not host:
         raise ConnectFailed(
             f"the address has to start with http:// or https:// and name a host, not {parts.scheme or 'nothing'}:"
@@ -101,13 +99,13 @@ def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
     if not _NAME.fullmatch(request.method):
         raise ConnectFailed(f"{request.method!r} is no HTTP method")
     port = port or _PORTS[parts.scheme]
-    name = _ascii_host(host, port)
+    name = _encode_host(host, port)
     shown = f"[{name}]" if ":" in name else name
     netloc = shown if port == _PORTS[parts.scheme] else f"{shown}:{port}"
-    path = quote(parts.path or "/", safe=_KEPT) + (f"?{quote(parts.query, safe=_KEPT)}" if parts.query else "")
-    headers = _headers(request.headers, parts.username, parts.password)
-    proxy = _proxy(parts.scheme, name, port, find_proxy)
-    if proxy is not None and parts.scheme == "http":  # with TLS the proxy sees only CONNECT
+    path = quote(parts.path or "/", safe=_UNQUOTED) + (f"?{quote(parts.query, safe=_UNQUOTED)}" if parts.query else "")
+    headers = _build_headers(request.headers, parts.username, parts.password)
+    proxy = _resolve_proxy(parts.scheme, name, port, find_proxy)
+    if proxy is not None and parts.scheme == "http":  # with TLS the proxy only sees CONNECT
         headers |= proxy.headers
     return Target(
         host=name,
@@ -115,25 +113,25 @@ def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
         tls=parts.scheme == "https",
         url=urlunsplit((parts.scheme, netloc, "", "", "")) + path,
         headers=headers,
-        request_head=_head(request.method, path, netloc, headers),
+        request_head=_build_head(request.method, path, netloc, headers),
         proxy=proxy,
     )
 
 
 def find_environment_proxy(scheme: str, host: str, port: int) -> str | None:
-    """The proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY ask for. Loopback never takes one."""
-    if _is_loopback(host):
+    """The proxy by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY. Loopback never uses one."""
+    if is_loopback(host):
         return None
-    from urllib.request import getproxies, proxy_bypass  # loaded late: a local run needs none of it
+    from urllib.request import getproxies, proxy_bypass  # slow to import; a local run needs none
 
     if proxy_bypass(f"{host}:{port}"):
         return None
-    known = getproxies()
-    return known.get(scheme) or known.get("all")
+    proxies = getproxies()
+    return proxies.get(scheme) or proxies.get("all")
 
 
 def describe_connection_error(error: BaseException) -> str:
-    """What went wrong with a connection, in words."""
+    """The reason of a failed connection."""
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate is not trusted: {error.verify_message} (SSL_CERT_FILE can name a private CA)"
@@ -153,7 +151,7 @@ def describe_connection_error(error: BaseException) -> str:
             return str(error) or type(error).__name__
 
 
-def _ascii_host(host: str, port: int) -> str:
+def _encode_host(host: str, port: int) -> str:
     try:
         name = host if ":" in host else host.encode("idna").decode()
     except UnicodeError:
@@ -163,20 +161,20 @@ def _ascii_host(host: str, port: int) -> str:
     return name
 
 
-def _headers(given: Mapping[str, str], user: str | None, password: str | None) -> dict[str, str]:
-    """What is sent, each name once, in whatever case it was written: the last one wins."""
-    chosen = {"user-agent": ("User-Agent", f"viva/{__version__}"), "accept-encoding": ("Accept-Encoding", "identity")}
+def _build_headers(headers: Mapping[str, str], user: str | None, password: str | None) -> dict[str, str]:
+    """The headers to send. Names are compared without case; the last one wins."""
+    merged = {"user-agent": ("User-Agent", f"viva/{__version__}"), "accept-encoding": ("Accept-Encoding", "identity")}
     if user is not None:
-        chosen["authorization"] = ("Authorization", _basic(user, password))
-    for name, value in given.items():
+        merged["authorization"] = ("Authorization", _basic_auth(user, password))
+    for name, value in headers.items():
         if not _NAME.fullmatch(name) or _BAD_VALUE.search(value.strip()):
             raise ConnectFailed(f"the header {name!r} holds a character that cannot be sent")
-        if name.lower() not in _OURS:
-            chosen[name.lower()] = (name, value.strip())
-    return dict(chosen.values())
+        if name.lower() not in _OWN_HEADERS:
+            merged[name.lower()] = (name, value.strip())
+    return dict(merged.values())
 
 
-def _head(method: str, path: str, netloc: str, headers: Mapping[str, str]) -> bytes:
+def _build_head(method: str, path: str, netloc: str, headers: Mapping[str, str]) -> bytes:
     lines = [
         f"{method.upper()} {path} HTTP/1.1",
         f"Host: {netloc}",
@@ -185,28 +183,19 @@ def _head(method: str, path: str, netloc: str, headers: Mapping[str, str]) -> by
     return ("\r\n".join(lines) + "\r\nContent-Length: ").encode()
 
 
-def _proxy(scheme: str, host: str, port: int, find_proxy: FindProxy) -> Proxy | None:
-    found = find_proxy(scheme, host, port)
-    if not found:
+def _resolve_proxy(scheme: str, host: str, port: int, find_proxy: FindProxy) -> Proxy | None:
+    url = find_proxy(scheme, host, port)
+    if not url:
         return None
-    parts = urlsplit(found if "://" in found else f"http://{found}")
-    place = f"{parts.hostname}:{parts.port or _PORTS.get(parts.scheme, 1080)}"
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    host_port = f"{parts.hostname}:{parts.port or _PORTS.get(parts.scheme, 1080)}"
     if parts.scheme not in _PORTS:
         raise ConnectFailed(
-            f"{host}:{port}: the proxy {place} is of the kind {parts.scheme}, and only HTTP proxies can be used"
+            f"{host}:{port}: the proxy {host_port} has the scheme {parts.scheme}; only HTTP proxies can be used"
         )
-    headers = {"Proxy-Authorization": _basic(parts.username, parts.password)} if parts.username is not None else {}
-    return Proxy(f"{parts.scheme}://{place}", place, headers)
+    headers = {"Proxy-Authorization": _basic_auth(parts.username, parts.password)} if parts.username is not None else {}
+    return Proxy(f"{parts.scheme}://{host_port}", host_port, headers)
 
 
-def _basic(user: str, password: str | None) -> str:
+def _basic_auth(user: str, password: str | None) -> str:
     return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,4 +1,4 @@
-"""The Transport of a run: lean connections for plain calls, aiohttp for what goes through a proxy or comes as a stream."""
+"""The Transport of a run: its own HTTP/1.1 client for plain calls, aiohttp for proxies and streams."""
 
 import ssl
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ _MAX_TARGETS = 1024
 
 
 class HttpTransport:
-    """Makes its clients when they are first needed. One for a run; it belongs to the event loop that uses it first."""
+    """One for each run. It creates its clients on first use and belongs to the event loop that uses it first."""
 
     def __init__(self, find_proxy: FindProxy = find_environment_proxy) -> None:
         self._find_proxy = find_proxy
@@ -26,16 +26,16 @@ class HttpTransport:
     async def request(self, request: Request) -> Response:
         target = self._target(request)
         if target.proxy is None:
-            return await self._lean.request(request, target)
-        return await self._pooled.request(request, target)
+            return await self._http1.request(request, target)
+        return await self._aiohttp.request(request, target)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[StreamingResponse, None]:
-        async with self._pooled.stream(request, self._target(request)) as streaming:
+        async with self._aiohttp.stream(request, self._target(request)) as streaming:
             yield streaming
 
     async def close(self) -> None:
-        for name in ("_lean", "_pooled"):
+        for name in ("_http1", "_aiohttp"):
             client: Http1Client | AiohttpClient | None = self.__dict__.pop(name, None)
             if client is not None:
                 await client.close()
@@ -44,24 +44,24 @@ class HttpTransport:
         key = (request.method, request.url, *request.headers.items())
         target = self._targets.get(key)
         if target is None:
-            if len(self._targets) >= _MAX_TARGETS:  # addresses that differ from call to call
+            if len(self._targets) >= _MAX_TARGETS:  # URLs that differ from call to call
                 self._targets.clear()
             target = self._targets[key] = resolve_target(request, self._find_proxy)
         return target
 
     @cached_property
-    def _lean(self) -> "Http1Client":
+    def _http1(self) -> "Http1Client":
         from viva.llm.http1_client import Http1Client
 
         return Http1Client(lambda: self._tls)
 
     @cached_property
-    def _pooled(self) -> "AiohttpClient":
+    def _aiohttp(self) -> "AiohttpClient":
         from viva.llm.aiohttp_client import AiohttpClient
 
         return AiohttpClient(self._tls)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        """Trusts what the system trusts; OpenSSL itself looks at SSL_CERT_FILE."""
+        """Trusts what the system trusts. OpenSSL itself reads SSL_CERT_FILE."""
         return ssl.create_default_context()

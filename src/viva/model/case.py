@@ -1,7 +1,7 @@
-"""A case: who speaks for the user, what must hold, the limits. Every format ends up here; the engine sees nothing else.
+"""A case: the user, the assertions, the limits. Every format is loaded into this; the engine knows nothing else.
 
-Cases hold live components (a User, Checks). Their seams stand in `protocols`, above this room, so only the type
-checker imports them here. A case is never encoded: what is kept of it is its record.
+A case holds live components (a User, Checks), whose types are above this layer: only the type checker imports them. A case
+is never encoded; what is stored of it is its record.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,10 +20,12 @@ TurnScope = Literal["turn", "case"]
 InputSource = Literal["static", "initial", "simulated", "interactive"]
 OnMissingInput = Literal["skip", "fail", "end"]
 Feature = Literal["tool_stubs", "memory", "workspace"]
+Sessions = Literal["one", "each_message"]
+SuiteKind = Literal["cases", "playbook", "eval_suite", "scripts"]
 
 
 class Key(Struct, frozen=True, order=True):
-    """Names one conversation. A resumed run asks by the first three."""
+    """Identifies one attempt at a trial. A resumed run compares the first three fields."""
 
     suite: str
     """The suite."""
@@ -41,13 +43,12 @@ class Key(Struct, frozen=True, order=True):
 
 
 class Assertion(Struct, frozen=True):
-    """A check with its weight and what it looks at. `written` is the check as its author wrote it, for reports.
+    """A check with its weight and scope. `definition` is the assertion as its author wrote it, for reports.
 
-    `on` is which text: the reply's; its output, which is the data before the text; the reply's with tool results below
-    it; or the agent's text of all turns.
-    `over` is how far back tool calls and limits look: this turn, or the whole case.
-    Where a `gate` fails, the case scores nothing, whatever its other claims do.
-    `resolve` is there where the check holds `{{variables}}`: it gives the claim with their values.
+    `on` selects the text: of the reply; its output (data before text); the reply with tool results below it; or the
+    agent's text of all turns. `over` says how far back tool calls and limits look: this turn, or the whole case.
+    If a `gate` fails, the case scores 0. `resolve` is set if the check has `{{variables}}`: it returns the assertion
+    with their values.
     """
 
     check: "Check"
@@ -62,7 +63,7 @@ class Assertion(Struct, frozen=True):
 
 
 class Checkpoint(Struct, frozen=True):
-    """A claim that must hold at some turn. One that is not `lasting` has to hold again each time it is looked at."""
+    """An assertion that must hold at some turn. Unless it `is_lasting`, it must hold again at each later turn."""
 
     id: str
     assertion: Assertion
@@ -73,10 +74,10 @@ class Checkpoint(Struct, frozen=True):
 
 
 class Goal(Struct, frozen=True):
-    """What a conversation without a fixed end is for. No checkpoints: it ends when the user has nothing more to say.
+    """What a conversation must reach. Without checkpoints it ends when the user has no more messages.
 
-    `checkpoints` stand in an order that respects `after` and has cheap ones first among those that are free;
-    `patient` goals (a persona's criteria) ask costly checks only when all cheap ones hold or the talk is over.
+    `checkpoints` are in an order that respects `after`, cheap ones first. With `defers_costly` (a persona's criteria),
+    costly checks run only when all cheap ones hold or the conversation is over.
     """
 
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -84,10 +85,10 @@ class Goal(Struct, frozen=True):
 
 
 class UserMessage(Struct, frozen=True):
-    """What a user says, what must hold of the answer, and what to remember of it (`set`: variable -> JSONPath).
+    """A message of the user with its assertions; `variables` are set from the reply (name -> JSONPath).
 
-    With a `history` it opens a conversation of its own, in which that was said before; `to` is then another agent than
-    the one under test.
+    With a `history` the message opens its own conversation after that history; `agent` then names the agent to call, if
+    it is not the one under test.
     """
 
     message: Message
@@ -102,10 +103,10 @@ class UserMessage(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """None means no limit. With `overruled`, `turn_timeout_s` comes from the command line and stands over what turns say.
-    `turn_timeout_text` is how the case's file writes it, where messages should repeat that.
+    """The limits of a case; None means no limit. With `is_override`, `turn_timeout_s` comes from the command line and replaces
+    the timeouts of messages. `turn_timeout_text` is the timeout as the file writes it, for error messages.
 
-    The first `uncounted` turns (steps before a persona) do not count as `max_turns`.
+    The first `setup_turns` (steps before a persona) do not count towards `max_turns`.
     """
 
     timeout_s: float | None = 300.0
@@ -117,20 +118,29 @@ class Limits(Struct, frozen=True):
 
     @property
     def total_turns(self) -> int | None:
-        """So many at most, with those that do not count."""
+        """The maximum number of turns, setup turns included."""
         return None if self.max_turns is None else self.max_turns + self.setup_turns
 
     def reply_timeout_s(self, message_timeout_s: float | None) -> float | None:
-        """The time for one reply to a line with a limit of its `own`."""
+        """The timeout of the reply to a message that has its own timeout, or None."""
         return self.turn_timeout_s if message_timeout_s is None or self.is_override else message_timeout_s
 
     def reply_timeout_text(self, message_timeout_s: float | None) -> str:
-        """The same limit as the file writes it; empty where nothing but its length matters."""
+        """The same timeout as the file writes it; empty if only its length is known."""
         return self.turn_timeout_text if message_timeout_s is None or self.is_override else ""
 
 
+class Hints(Struct, frozen=True):
+    """What a report suggests to the author of a case that is skipped: because nothing was checked, or
+    because the agent is awaiting input.
+    """
+
+    unchecked: str | None = None
+    awaiting: str | None = None
+
+
 class ToolStub(Struct, frozen=True):
-    """A canned answer for a tool. Several for one tool are used in order, and the last repeats."""
+    """A canned result of a tool. Several stubs for one tool are used in order, and the last repeats."""
 
     tool: str
     response: Any = None
@@ -138,7 +148,7 @@ class ToolStub(Struct, frozen=True):
 
 
 class Fixtures(Struct, frozen=True):
-    """What an agent finds instead of its live tools and memory. With `stubbed`, no tool of it runs live."""
+    """What an agent gets instead of its live tools and memory. With `stub_all_tools`, no tool runs live."""
 
     tools: tuple[ToolStub, ...] = ()
     memory: tuple[Any, ...] = ()
@@ -146,7 +156,7 @@ class Fixtures(Struct, frozen=True):
 
     @property
     def needs(self) -> frozenset[Feature]:
-        """What an agent has to take."""
+        """The features that the agent must support."""
         needed: dict[Feature, bool] = {"tool_stubs": self.stub_all_tools, "memory": bool(self.memory)}
         return frozenset(feature for feature, is_needed in needed.items() if is_needed)
 
@@ -157,11 +167,11 @@ Sandbox = Literal["bwrap", "none"]
 
 
 class WorkspaceSpec(Struct, frozen=True):
-    """Which folder an agent works in, and what is put there first: a copy of the repository around `root`, nothing (`empty`,
-    with `link_paths` of `root` linked or copied into it), or `root` itself, in place.
+    """The folder that an agent works in: a `copy` of the repository around `root`, an `empty` folder with `link_paths` of
+    `root` linked or copied into it, or `root` itself (`cwd`).
 
-    `leave_out` are files that the agent must not see: those of the suite itself. `env` is what the case adds to the
-    environment of an agent that is a process.
+    `exclude` are files that the agent must not see, such as the suite. `env` is what the case adds to the environment of
+    an agent that is a process.
     """
 
     kind: WorkspaceKind = "copy"
@@ -173,7 +183,7 @@ class WorkspaceSpec(Struct, frozen=True):
 
 
 class Origin(Struct, frozen=True):
-    """Where a case was written."""
+    """The file and line of a case or suite."""
 
     file: str
     line: int = 0
@@ -183,23 +193,25 @@ class Origin(Struct, frozen=True):
 
 
 class Interactive(Struct, frozen=True):
-    """A case's own wish for a person."""
+    """Does the case want a person, and how long does it wait for one?"""
 
     enabled: bool = False
     timeout_s: float | None = 300.0
 
 
 class Hook(Struct, frozen=True):
-    """A function of the user's that is called around a case or a run, and how its author refers to it."""
+    """A function of the user that runs around a case or a run; `reference` is how the user names it."""
 
     reference: str
     function: Callable[..., Any]
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One test. `written` is its definition as its author wrote it, and `digest` names that definition:
-    two runs compare a case only where it is the same. Without `one_session` each line opens a conversation of its own.
-    With `keep_calls` its record keeps each model call, not only what they add up to.
+    """One test. `definition` is the case as its author wrote it, and `digest` identifies that definition: two runs compare a
+    case only if the digests are equal.
+
+    `sessions` is "one" if all messages go into one session, "each_message" if each message opens its own conversation.
+    With `keep_calls` the record holds every model call, not only their sum.
     """
 
     id: str
@@ -214,6 +226,7 @@ class Case(Struct, frozen=True, kw_only=True):
     history: tuple[Message, ...] = ()
     limits: Limits = Limits()
     on_missing_input: OnMissingInput | None = None
+    hints: Hints = Hints()
     interactive: Interactive = Interactive()
     fixtures: Fixtures | None = None
     workspace: WorkspaceSpec | None = None
@@ -222,7 +235,7 @@ class Case(Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, Any] = {}
     before: Hook | None = None
     after: Hook | None = None
-    one_session: bool = True
+    sessions: Sessions = "one"
     keep_calls: bool = False
     skip_reason: str | None = None
     runs: int | None = None
@@ -231,7 +244,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Baseline(Struct, frozen=True):
-    """What a suite scored before: in which run (or by which file), and each case of it, where that is known."""
+    """An earlier score of a suite: the run or file it comes from, and the score of each case, if known."""
 
     name: str
     score: float
@@ -239,17 +252,17 @@ class Baseline(Struct, frozen=True):
 
 
 class Threshold(Struct, frozen=True, omit_defaults=True):
-    """What a suite must reach. Without one, every case must pass; without a `pass_score`, that too.
+    """What a suite must reach. Without a threshold or a `pass_score`, every case must pass.
 
-    A score below the `baseline` is shown; with `no_worse` it fails the run.
+    A score below the `baseline` is reported; with `fail_on_regression` it fails the run.
     """
 
     pass_score: float | None = None
-    """The least mean score of all cases."""
+    """The minimum mean score of all cases."""
     max_cost_usd: float | None = None
-    """The most that all model calls may cost."""
+    """The maximum cost of all model calls."""
     max_p95_ms: float | None = None
-    """The most that the 95th percentile of the latencies may be."""
+    """The maximum 95th percentile of the latencies."""
     baseline: Baseline | None = None
     """An earlier score of the same suite."""
     fail_on_regression: bool = False
@@ -257,22 +270,24 @@ class Threshold(Struct, frozen=True, omit_defaults=True):
 
 
 class IntendedAgent(Struct, frozen=True):
-    """Which agent a suite was written for, where it says so."""
+    """The agent that a suite is written for, if it says so."""
 
     agent_id: str | None = None
     model_classes: tuple[str, ...] = ()
 
 
 class Suite(Struct, frozen=True, kw_only=True):
-    """Cases that belong together. They are pulled, not held: a hundred thousand of them stream.
+    """Cases that belong together. `cases` streams them, so that a hundred thousand need no memory.
 
-    `own_runs` are the `runs` of cases that set their own; `interactive` counts those that want a person. `needs` says
-    for each feature which cases cannot do without it. `notes` are what a person should know before the run.
+    `case_runs` are the `runs` of cases that set their own; `interactive_cases` counts those that want a person. `needs`
+    lists for each feature the cases that need it. `notes` are shown before the run.
     """
 
     id: str
     cases: Callable[[], AsyncIterator[Case]]
     count: int
+    kind: SuiteKind = "cases"
+    """The format: cases of Viva's own, a playbook, an OpenWOP eval suite, or Python script tests."""
     case_runs: tuple[int, ...] = ()
     interactive_cases: int = 0
     version: str = ""
@@ -286,4 +301,4 @@ class Suite(Struct, frozen=True, kw_only=True):
     verified: str | None = None
     """Which signature of its pack was verified, in words."""
     is_agent_optional: bool = False
-    """Its cases say themselves whom they call: no agent has to be under test."""
+    """Do its cases name the agents that they call? Then no agent has to be under test."""

@@ -1,7 +1,7 @@
-"""The only encoder and decoder: every byte of JSON that Viva reads or writes itself goes through here.
+"""The only JSON encoder and decoder of Viva.
 
-Whatever the bytes are, decoding gives a value or a DecodeError. A value that it gives can be encoded again and walked by
-recursive code: it is at most MAX_DEPTH levels deep, its texts hold no lone surrogates, its numbers are finite.
+Decoding returns a value or raises DecodeError, whatever the bytes are. A decoded value can be encoded again and walked by
+recursive code: it is at most MAX_DEPTH levels deep, its strings have no lone surrogates, its numbers are finite.
 """
 
 import math
@@ -13,9 +13,9 @@ import msgspec
 T = TypeVar("T")
 
 MAX_DEPTH = 128
-"""How deep the arrays and objects of a foreign value may be nested."""
+"""The maximum nesting of a foreign value."""
 OWN_MAX_DEPTH = MAX_DEPTH + 32
-"""The same for a line of a journal or cassette, which wraps foreign values in levels of its own."""
+"""The maximum nesting of a line of a journal or cassette, which wraps foreign values."""
 
 Raw = msgspec.Raw
 DecodeError = msgspec.DecodeError
@@ -23,7 +23,7 @@ ValidationError = msgspec.ValidationError
 
 
 def _as_text(value: Any) -> str:
-    """What has no JSON form, as its `str`. Other people's `__str__` may raise."""
+    """The `str` of a value that has no JSON form. A foreign `__str__` may raise."""
     if isinstance(value, str):
         return str.__str__(value)
     try:
@@ -33,13 +33,13 @@ def _as_text(value: Any) -> str:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_as_text)
-_sorted = msgspec.json.Encoder(order="deterministic", enc_hook=_as_text)
+_sorted_encoder = msgspec.json.Encoder(order="deterministic", enc_hook=_as_text)
 
 encode = _encoder.encode
 encode_lines = _encoder.encode_lines
-_read = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder().decode
 
-_ROUND = bytes.maketrans(b"[]{}", b"()()")
+_TO_ROUND = bytes.maketrans(b"[]{}", b"()()")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -51,7 +51,7 @@ class TooDeepError(DecodeError):
 
 
 class Decoder(Generic[T]):
-    """Decodes many values of one kind."""
+    """Decodes many values of one type."""
 
     __slots__ = ("_decode", "_max_depth")
 
@@ -60,11 +60,11 @@ class Decoder(Generic[T]):
         self._max_depth = max_depth
 
     def decode(self, data: bytes | str) -> T:
-        """The value; ValidationError for JSON of another kind, DecodeError for whatever else is wrong with it."""
+        """The value; raises ValidationError for JSON of another type, DecodeError for anything else."""
         try:
             value = self._decode(data)
         except (UnicodeError, RecursionError) as wrong:
-            raise _refused(data, wrong, self._max_depth) from wrong
+            raise _decode_error(data, wrong, self._max_depth) from wrong
         if len(data) > 2 * self._max_depth and _is_deeper(data, self._max_depth):
             raise TooDeepError(self._max_depth)
         return value
@@ -75,11 +75,11 @@ def decode(data: bytes | str, *, max_depth: int = MAX_DEPTH) -> Any: ...
 @overload
 def decode(data: bytes | str, *, type: type[T], max_depth: int = MAX_DEPTH) -> T: ...
 def decode(data: bytes | str, *, type: Any = Any, max_depth: int = MAX_DEPTH) -> Any:  # noqa: A002 -- msgspec's name for it
-    """The value of a JSON text of anybody's, as `type` if one is given. It raises what `Decoder.decode` raises."""
+    """Decodes foreign JSON, as `type` if one is given. Raises what `Decoder.decode` raises."""
     try:
         value = msgspec.json.decode(data, type=type)
     except (UnicodeError, RecursionError) as wrong:
-        raise _refused(data, wrong, max_depth) from wrong
+        raise _decode_error(data, wrong, max_depth) from wrong
     if len(data) > 2 * max_depth and _is_deeper(data, max_depth):
         raise TooDeepError(max_depth)
     return value
@@ -90,12 +90,12 @@ def decode_kept(data: bytes | str) -> Any: ...
 @overload
 def decode_kept(data: bytes | str, *, type: type[T]) -> T: ...
 def decode_kept(data: bytes | str, *, type: Any = Any) -> Any:  # noqa: A002 -- as above
-    """The same for what Viva itself has written, and wrapped foreign values in."""
+    """Decodes JSON that Viva wrote, which may wrap foreign values."""
     return decode(data, type=type, max_depth=OWN_MAX_DEPTH)
 
 
-def _refused(data: bytes | str, wrong: Exception, max_depth: int) -> DecodeError:
-    """What is wrong with a text that msgspec did not get to the end of."""
+def _decode_error(data: bytes | str, wrong: Exception, max_depth: int) -> DecodeError:
+    """The error for a text that msgspec could not decode."""
     if isinstance(wrong, RecursionError):
         return TooDeepError(max_depth)
     try:
@@ -108,14 +108,14 @@ def _refused(data: bytes | str, wrong: Exception, max_depth: int) -> DecodeError
 
 
 def _is_deeper(data: bytes | str, max_depth: int) -> bool:
-    """Are the brackets of a valid JSON text nested deeper than that? Those in its strings do not count."""
+    """Are the brackets of a valid JSON text nested deeper than that? Those in strings do not count."""
     raw = data.encode() if isinstance(data, str) else bytes(data)
-    # Most have too few brackets for that. To leave them out is five times as fast as `count`.
+    # Most texts have too few brackets. `replace` is five times as fast as `count`.
     if 2 * len(raw) - len(raw.replace(b"[", b"")) - len(raw.replace(b"{", b"")) <= max_depth:
         return False
     bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
-    brackets = b"".join(bare).translate(_ROUND, _NO_BRACKETS)
-    for _ in range(max_depth):  # each time around, the innermost pairs go
+    brackets = b"".join(bare).translate(_TO_ROUND, _NO_BRACKETS)
+    for _ in range(max_depth):  # each pass removes the innermost pairs
         if not brackets:
             return False
         brackets = brackets.replace(b"()", b"")
@@ -123,17 +123,17 @@ def _is_deeper(data: bytes | str, max_depth: int) -> bool:
 
 
 def compact_json(value: Any) -> str:
-    """Compact JSON text; what has no JSON form appears as its `str`."""
+    """Compact JSON text; a value without a JSON form appears as its `str`."""
     return _encoder.encode(value).decode()
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """The same bytes for equal values, whatever the order of keys: for digests and comparison."""
-    return _sorted.encode(value)
+    """The same bytes for equal values, whatever the order of keys, for digests and comparisons."""
+    return _sorted_encoder.encode(value)
 
 
 def to_raw(value: Any) -> msgspec.Raw:
-    """A value as the JSON that it is now, to become part of more JSON later."""
+    """Encodes a value now, to be embedded in other JSON later."""
     return Raw(_encoder.encode(value))
 
 
@@ -143,22 +143,22 @@ def to_builtins(value: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """A value of any kind as it comes back from JSON: dicts with text keys, lists, numbers, texts."""
-    return _read(_encoder.encode(value))
+    """A value as it comes back from JSON: dicts with string keys, lists, numbers, strings."""
+    return _decode(_encoder.encode(value))
 
 
 def to_plain_checked(value: Any) -> Any:
-    """The same for a value of other people's code; ValueError or RecursionError if it cannot be one of a reply."""
+    """The same for a value of foreign code; raises ValueError or RecursionError if a reply cannot hold it."""
     return decode(_encoder.encode(value))
 
 
 def to_definition(value: Any) -> Any:
-    """A value of Python code as a file would hold it; TypeError or ValueError for what has no JSON form."""
+    """A Python value as a file would hold it; raises TypeError or ValueError if it has no JSON form."""
     return decode(msgspec.json.encode(value))
 
 
 def convert(value: Any, to: type[T]) -> T:
-    """Plain dicts and lists as a struct; raises ValidationError with the place of the first misfit."""
+    """Plain dicts and lists as a struct; raises ValidationError with the place of the first mistake."""
     return msgspec.convert(value, to)
 
 
@@ -167,7 +167,7 @@ def pretty_json(data: bytes) -> bytes:
 
 
 def has_nan(value: Any) -> bool:
-    """Is there a number in it that JSON cannot say, NaN or an infinite one? It would be written as null."""
+    """Does it contain NaN or an infinite number? JSON writes them as null."""
     match value:
         case float():
             return not math.isfinite(value)

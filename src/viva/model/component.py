@@ -1,4 +1,4 @@
-"""The root of components that users write in files: a struct whose fields are exactly what may be written."""
+"""The base of components that users write in files: a struct whose fields are what may be written."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -10,9 +10,10 @@ from viva.model.case import Assertion
 
 
 class BuildContext(Struct, frozen=True):
-    """What a component may need while it is built from a file.
+    """What a component needs to be built from a file.
 
-    `folder` is where the file stands; `roots` is where modules are looked for, in order; `claim` builds a nested claim.
+    `folder` is the folder of the file; modules are searched in `module_folders`, in order; `build_assertion` builds a
+    nested assertion.
     """
 
     folder: str
@@ -22,9 +23,9 @@ class BuildContext(Struct, frozen=True):
 
 
 class Component(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A component that a user writes. `__post_init__` may raise ValueError: it becomes a problem with file and line."""
+    """A component that a user writes. A ValueError of `__post_init__` becomes a problem with file and line."""
 
     @classmethod
-    def build(cls, fields: Mapping[str, Any], building: BuildContext) -> Self:
-        """From what was written, less `type`, `message`, `negate` and `weight`, which belong to the claim."""
+    def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
+        """Builds it from its fields, without `type`, `message`, `negate` and `weight`, which belong to the assertion."""
         return codec.convert(dict(fields), cls)

@@ -1,4 +1,4 @@
-"""How a model is reached. Keys are secrets: they can be used, but not printed."""
+"""Connectors: how a model is reached. Keys are secrets: they can be used, but not printed."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ Structured = Literal["schema", "json", "text"]
 
 
 class Secret:
-    """A value that shows itself only to the one who asks for it by name."""
+    """A value that is printed only by `reveal`."""
 
     __slots__ = ("_value",)
 
@@ -32,16 +32,16 @@ class Secret:
 
 
 class Price(Struct, frozen=True):
-    """USD for a million tokens."""
+    """USD per million tokens."""
 
     input: float
     output: float
 
 
 class Connector(Struct, frozen=True, kw_only=True):
-    """A provider, a model, an address and a key. `api_key` is already looked up: nothing below the config reads the environment.
+    """A provider, a model, a URL and a key. `api_key` is the value itself: only the config reads the environment.
 
-    `structured` is how a fixed shape of answers is asked for: by its schema, as any JSON, or by the prompt alone.
+    `structured` says how a JSON answer is requested: by its schema, as any JSON, or by the prompt alone.
     """
 
     name: str
@@ -63,21 +63,21 @@ class Connector(Struct, frozen=True, kw_only=True):
     structured: Structured = "schema"
     extra: Mapping[str, object] = {}
     is_default: bool = False
-    """It stands in no config: a well-known model needs none."""
+    """Is it built in? A well-known model needs no connector in the config."""
 
     @property
     def lacks_key(self) -> bool:
-        """Will the provider surely refuse it for want of a key? Another address may need none."""
-        sends_one = bool(self.api_key) or any(name.lower() in KEY_HEADERS for name in self.headers)
-        return not sends_one and (self.is_default or not self.base_url)
+        """Does it need a key that it does not have? Another base URL may need none."""
+        has_key = bool(self.api_key) or any(name.lower() in KEY_HEADERS for name in self.headers)
+        return not has_key and (self.is_default or not self.base_url)
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.provider == "anthropic":
-            raise ValueError("the Anthropic API takes no `seed`: its answers cannot be made the same again")
+            raise ValueError("the Anthropic API takes no `seed`: remove it")
 
 
 class Connectors(Mapping[str, Connector]):
-    """The connectors of a project, by name. `defaults` has one for each provider, for models that need none in the config."""
+    """The connectors of a project, by name. `defaults` has one for each provider, for models without one in the config."""
 
     def __init__(self, configured: Mapping[str, Connector], defaults: Mapping[str, Connector]) -> None:
         self._configured = dict(configured)
@@ -94,7 +94,7 @@ class Connectors(Mapping[str, Connector]):
 
 
 _WELL_KNOWN = {"gemini": re.compile(r"gemini-.+"), "openai": re.compile(r"gpt-.+|o[1-9]\d*(?:-.+)?"), "anthropic": re.compile(r"claude-.+")}  # fmt: skip
-"""How providers name their models."""
+"""The model names of each provider."""
 
 
 def provider_of(model: str) -> str | None:
@@ -103,31 +103,31 @@ def provider_of(model: str) -> str | None:
 
 
 def answer_settings(connector: Connector) -> dict[str, object]:
-    """What an answer depends on, as far as it is set: the model and how it is asked. Not the address, not the key."""
+    """The settings that an answer depends on: the model and its parameters, not the URL or the key."""
     names = ("provider", "model", "temperature", "seed", "max_tokens", "extra")
-    found = {name: getattr(connector, name) for name in names}
-    return {name: value for name, value in found.items() if value not in (None, "", {})}
+    settings = {name: getattr(connector, name) for name in names}
+    return {name: value for name, value in settings.items() if value not in (None, "", {})}
 
 
 def find_connector(model: str, connectors: Mapping[str, Connector]) -> Connector | None:
-    """The connector by which a model is reached, with that model: the one that is for it; else the first with a pattern that
-    fits its name; for a well-known model else the first of its provider; else the provider's default.
+    """The connector for a model: the one with that model; else the first with a matching pattern; else, for a well-known
+    model, the first of its provider; else the provider's default.
     """
     if not model:
         return None
     provider = provider_of(model)
-    ways: tuple[Callable[[Connector], bool], ...] = (
+    rules: tuple[Callable[[Connector], bool], ...] = (
         lambda each: each.model == model,
         lambda each: any(fnmatchcase(model, pattern) for pattern in each.models),
         lambda each: each.provider == provider and not each.models,
     )
-    found = next((each for fits in ways for each in connectors.values() if fits(each)), None)
-    if found is None and provider is not None and isinstance(connectors, Connectors):
-        found = connectors.defaults.get(provider)
-    return found if found is None or found.model == model else structs.replace(found, model=model)
+    connector = next((each for matches in rules for each in connectors.values() if matches(each)), None)
+    if connector is None and provider is not None and isinstance(connectors, Connectors):
+        connector = connectors.defaults.get(provider)
+    return connector if connector is None or connector.model == model else structs.replace(connector, model=model)
 
 
 def connector_settings(name: str, connectors: Mapping[str, Connector]) -> dict[str, object] | None:
-    """The same of the connector that a case asks for, by its name or that of a model; None if there is none."""
+    """The answer settings of a connector, by its name or a model's; None if there is none."""
     connector = connectors.get(name) or find_connector(name, connectors)
     return answer_settings(connector) if connector is not None else None

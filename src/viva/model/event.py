@@ -1,24 +1,26 @@
-"""What happened, as data. The journal gets each event first; reporters, history, viewer and host read the same stream."""
+"""The events of a run. The journal stores each event first; reporters, history, viewer and host read the same stream."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from viva.errors import Fault
-from viva.model.case import InputSource, Key, Threshold
+from viva.model.case import InputSource, Key, SuiteKind, Threshold
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
 
 StopReason = Literal["interrupted", "fail_fast", "budget", "broken"]
+JOURNAL_VERSION = 2
+"""Changes when fields of events or records get other names or meanings. A journal without a version is of version 1."""
 
 
 class Event(Struct, frozen=True, tag_field="event", omit_defaults=True):
-    """The root of all events; the tag is the event's name in the journal and in `--json`."""
+    """The base of all events; the tag is the event's name in the journal and in `--json`."""
 
 
 class RunStarted(Event, frozen=True, tag="run_started"):
-    """The first event of a run. `cases` counts what will run, repeats not included."""
+    """The first event of a run."""
 
     run: str
     """Its id: the name of its folder under .viva/runs."""
@@ -29,23 +31,25 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     agent: str
     """The agent under test."""
     inputs: tuple[str, ...]
-    """What stood after -i."""
+    """The values of -i."""
     cases: int
     """How many cases will run."""
     trials: int
     """How many trials at most: cases times repeats."""
     parallel: int
-    """How many at once."""
+    """How many trials run in parallel at most."""
     settings: Mapping[str, Any] = {}
-    """How it was asked for, so that it can be resumed."""
+    """The options of the run, so that it can be resumed."""
     verified: tuple[str, ...] = ()
     """Packs whose signature was verified: by which key, and what it covers."""
     number: int = 0
-    """Its place in the sequence of runs of this project, from 1; 0 where none was given."""
+    """Its number among the runs of this project, from 1; 0 if it has none."""
+    journal_version: int = field(default_factory=lambda: JOURNAL_VERSION)  # a factory, so that it is always written
+    """The version of the journal's format."""
 
 
 class RunResumed(Event, frozen=True, tag="run_resumed"):
-    """A run that had been cut off goes on from here."""
+    """A run that was interrupted continues here."""
 
     run: str
     """Its id, the same as before."""
@@ -54,18 +58,18 @@ class RunResumed(Event, frozen=True, tag="run_resumed"):
 
 
 class CaseGenerated(Event, frozen=True, tag="case_generated"):
-    """A case that no file holds, one `of` so many; a resumed run takes it from here."""
+    """A generated case; a resumed run takes it from here."""
 
     suite: str
     """The suite that it belongs to."""
     case: Mapping[str, Any]
-    """The case, as a file would hold it."""
+    """The case, as it would be written in a file."""
     of: int = 1
     """How many were generated together."""
 
 
 class TrialStarted(Event, frozen=True, tag="trial_started"):
-    """A trial opens its session. `turns` is how many lines its user will surely say."""
+    """A trial starts."""
 
     key: Key
     """Which suite, case, trial and attempt."""
@@ -74,35 +78,35 @@ class TrialStarted(Event, frozen=True, tag="trial_started"):
     name: str
     """The name of the case."""
     turns: int = 0
-    """So many lines are known before; 0 where a simulator speaks."""
+    """How many messages are planned; 0 if a simulator plays the user."""
     simulator: str | None = None
-    """Who speaks for the user, if an agent does."""
+    """The agent that plays the user, if one does."""
 
 
 class TurnStarted(Event, frozen=True, tag="turn_started"):
-    """The user has spoken; the agent has not answered yet."""
+    """The user has sent a message; the agent has not replied yet."""
 
     key: Key
     """Which trial."""
     turn: int
     """Which turn, from 1."""
     input: str
-    """What the user said."""
+    """The text of the user's message."""
     source: InputSource
-    """Who said it: a script, the case itself, a simulator, or a person."""
+    """Where it comes from: static, initial, simulated or interactive."""
 
 
 class TurnEnded(Event, frozen=True, tag="turn_ended"):
-    """The agent has answered and the turn's claims are judged."""
+    """The agent has replied, and the turn's assertions are evaluated."""
 
     key: Key
     """Which trial."""
     turn: TurnRecord
-    """The turn, whole."""
+    """The record of the turn."""
 
 
 class TrialEnded(Event, frozen=True, tag="trial_ended"):
-    """A trial has its outcome: one `of` so many of its case. `index` is its place in the input, for reports in input order."""
+    """A trial has ended."""
 
     key: Key
     """Which trial."""
@@ -111,11 +115,11 @@ class TrialEnded(Event, frozen=True, tag="trial_ended"):
     of: int
     """How many trials its case has."""
     record: TrialRecord
-    """All that is kept of it."""
+    """The record of the trial."""
 
 
 class TrialRetried(Event, frozen=True, tag="trial_retried"):
-    """An attempt ended in an error that is not the agent's, and the trial is run again. What it used is in the totals."""
+    """An attempt ended in an error that is not the agent's fault, and the trial is retried. Its usage is in the totals."""
 
     key: Key
     """Which trial, and which attempt of it."""
@@ -128,31 +132,31 @@ class TrialRetried(Event, frozen=True, tag="trial_retried"):
     error: str | None = None
     """Why it ended."""
     usage: Usage | None = None
-    """Its model calls, helpers included, added up."""
+    """The sum of its model calls, helpers included."""
     workspace: str | None = None
-    """Where its workspace was kept, if it was."""
+    """The path of its workspace, if it was kept."""
 
 
 class Note(Event, frozen=True, tag="note"):
-    """Something that a person should know and that is no verdict."""
+    """A message for people, without effect on the outcome."""
 
     text: str
-    """In words."""
+    """The message."""
     level: Literal["info", "warning"] = "info"
-    """How much it matters."""
+    """info or warning."""
     key: Key | None = None
-    """Which trial it is about; none: the run."""
+    """The trial it is about; null for the run."""
 
 
 class RunEnded(Event, frozen=True, tag="run_ended"):
-    """The last event of a run, with its summary."""
+    """The last event of a run."""
 
     run: str
     """Its id."""
     at: str
     """When, in UTC."""
     exit_code: int
-    """What the process exits with."""
+    """The exit code of the process."""
     summary: "RunSummary"
     """The counts."""
     stopped: StopReason | None = None
@@ -162,21 +166,18 @@ class RunEnded(Event, frozen=True, tag="run_ended"):
 
 
 class SuiteSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where a suite stands against its bar. `score` is the mean of its cases' scores, each the mean of its trials.
-
-    `cost_usd` is None as soon as one price is unknown, `p95_ms` where nothing was measured. `missed` says in words, with
-    both numbers, which parts of the bar were not reached; `regressed` is said apart, since it decides only where asked,
-    and `worse` are the cases that scored more in the baseline. As long as cases are `uncompared`, so are the scores.
-    """
+    """A suite compared with its threshold. While there are `uncompared_cases`, the scores are not compared either."""
 
     suite: str
     """The suite's id."""
+    kind: SuiteKind = "cases"
+    """Its format."""
     version: str = ""
-    """Its version, where it has one."""
+    """Its version, if it has one."""
     score: float
-    """From 0 to 1."""
+    """The mean score of its cases, from 0 to 1; that of a case is the mean of its trials."""
     passed: bool
-    """Did it reach its bar?"""
+    """Did it reach its threshold?"""
     cases: int
     """How many cases it has."""
     passed_cases: int
@@ -186,82 +187,82 @@ class SuiteSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     threshold: Threshold
     """What it had to reach."""
     cost_usd: float | None = None
-    """All model calls, judges included."""
+    """The cost of all model calls, judges included; null if a price is unknown."""
     p95_ms: int | None = None
-    """The 95th percentile of the latencies of its cases."""
+    """The 95th percentile of the latencies; null if nothing was measured."""
     unmet: tuple[str, ...] = ()
-    """What was not reached, in words."""
+    """The parts of the threshold that were not reached, in words."""
     regression: str | None = None
     """How far the score is below the baseline, in words."""
     worse_cases: tuple[str, ...] = ()
-    """Cases that scored more in the baseline."""
+    """The cases that scored higher in the baseline."""
     uncompared_cases: tuple[str, ...] = ()
-    """Cases that have no verdict, here or in the baseline."""
+    """The cases that did not pass or fail in both runs."""
 
     @property
     def score_change(self) -> float | None:
-        """How far the score is above the baseline; None where there is none, or the two tell of different cases."""
+        """How far the score is above the baseline; None if there is none, or if it has other cases."""
         before = self.threshold.baseline
         return None if before is None or self.uncompared_cases else round(self.score - before.score, 6)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """All that fails the suite, in words: a baseline too, where it must not be worse than that."""
+        """Everything that fails the suite, in words; a regression only with `fail_on_regression`."""
         if not self.threshold.fail_on_regression:
             return self.unmet
         unknown = (
             f"not compared with the baseline: {', '.join(self.uncompared_cases)}" if self.uncompared_cases else None
         )
-        return (*self.unmet, *(said for said in (self.regression, unknown) if said is not None))
+        return (*self.unmet, *(text for text in (self.regression, unknown) if text is not None))
 
 
 class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Counts of cases, with what is missing from each denominator said apart. `trials` counts each status of single trials."""
+    """The counts of a run."""
 
     total: int
-    """Cases that were to run."""
+    """Cases that were planned."""
     passed: int
     """Cases that passed."""
     failed: int
     """Cases that failed: the agent's fault."""
     errors: int
-    """Cases that could not be judged: not the agent's fault."""
+    """Cases that ended in an error: not the agent's fault."""
     skipped: int
-    """Cases that were left out, or in which nothing was checked."""
+    """Cases that were skipped, or in which nothing was checked."""
     not_run: int
-    """Cases that never began, or were cut off."""
+    """Cases that did not start, or were cancelled."""
     unchecked: int
-    """Of the skipped ones, those in which nothing was checked."""
+    """Skipped cases in which nothing was checked."""
     total_turns: int
-    """Turns of all trials, attempts that were run again included."""
+    """Turns of all trials, retried attempts included."""
     avg_turns: float
-    """Turns for each trial that ran, without attempts that were run again."""
+    """Mean turns per trial, without retried attempts."""
     duration_ms: float
     """Wall time of the run."""
     checks: int
-    """Checks that were evaluated, or should have been."""
+    """Checks, evaluated or in error."""
     checks_passed: int
     """How many of them passed."""
     trials: Mapping[Status, int] = {}
     """Single trials by status."""
     faults: Mapping[str, int] = {}
-    """Trials that did not pass, by whose fault it was."""
+    """Trials that did not pass, by fault."""
     retried: int = 0
-    """Trials that were run again after somebody else's fault; what their earlier attempts used is in the totals."""
+    """Trials that were retried; the usage of their earlier attempts is in the totals."""
     input_tokens: int = 0
-    """Tokens sent to models, helpers and attempts that were run again included."""
+    """Tokens sent to models, helpers and retried attempts included."""
     output_tokens: int = 0
-    """Tokens that models sent back."""
+    """Tokens that models returned."""
     cost_usd: float | None = None
-    """What the trials cost whose prices are all known; none where no price is."""
+    """The cost of trials whose prices are all known; null if none is."""
     unpriced_calls: int = 0
-    """Model calls of the other trials: they are not in the cost."""
+    """Model calls without a known price: they are not in the cost."""
     undecided: int = 0
-    """Cases of which a sequential test has shown neither that they are good enough nor that they are not."""
+    """Cases that a sequential test could not decide."""
     suites: tuple[SuiteSummary, ...] = ()
-    """Suites that have a bar, and where they stand."""
+    """The suites that have a threshold."""
     lost_reports: tuple[str, ...] = ()
-    """Reports that could not be written, each with the reason: then the exit code is not 0."""
+    """Reports that could not be written, each with the reason; then the exit code is not 0."""
 
 
 AnyEvent = (
@@ -276,4 +277,4 @@ AnyEvent = (
     | Note
     | RunEnded
 )
-"""What a journal may hold, for decoding."""
+"""Every event of a journal, for decoding."""

@@ -1,4 +1,4 @@
-"""What an agent did that it should not have: a kind from a closed list and how bad it is. Never a word of what was said."""
+"""Safety findings: a kind from a closed list and a severity, without any content of the conversation."""
 
 from typing import Literal, get_args
 
@@ -13,15 +13,15 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 class Finding(Struct, frozen=True, order=True):
-    """One thing that was found. It can be shown to anybody: there is no place in it for content."""
+    """A safety finding. It holds no content, so it can be published."""
 
     kind: FindingKind
-    """What was found."""
+    """The kind."""
     severity: Severity
-    """How bad it is."""
+    """The severity."""
 
     def is_at_least(self, severity: Severity) -> bool:
-        """Is it as bad as that, or worse?"""
+        """Is its severity at least this one?"""
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What passes between a user and an agent: messages, tool calls, replies, and what each model call cost."""
+"""Messages, tool calls, replies and model calls: what passes between a user and an agent."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -7,19 +7,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 MAX_TOKENS = 10**12
 TokenCount = Annotated[int, Meta(ge=-MAX_TOKENS, le=MAX_TOKENS)]
-"""A number of tokens that can be added up, priced and indexed. An answer that counts more is rubbish."""
+"""A number of tokens that can be summed, priced and indexed. A reply that reports more is invalid."""
 Speaker = Literal["system", "user", "assistant", "tool"]
 DeclaredState = Literal["awaiting", "done"]
 
 
 class Text(Struct, frozen=True, tag_field="type", tag="text"):
-    """A piece of text among other parts."""
+    """A text part of a message."""
 
     text: str
 
 
 class Attachment(Struct, frozen=True, tag_field="type", omit_defaults=True):
-    """Something that is not text. `source` is what the author wrote; `url` is what is sent: a data: or http(s) address."""
+    """A part that is not text. `source` is what the author wrote; `url` is what is sent: a data: or http(s) URL."""
 
     source: str
     name: str | None = None
@@ -32,7 +32,7 @@ class Image(Attachment, frozen=True, tag="image"):
 
 
 class Audio(Attachment, frozen=True, tag="audio"):
-    """A recording."""
+    """A sound file."""
 
 
 class File(Attachment, frozen=True, tag="file"):
@@ -44,42 +44,39 @@ Content = str | tuple[Part, ...]
 
 
 class ToolCall(Struct, frozen=True, omit_defaults=True):
-    """A tool that the agent used. `error` is set when the call was refused or failed; `result` is unset until it ends.
-
-    A call that was `refused` never ran: a policy forbids it, or there is no such tool.
-    """
+    """A tool call of the agent. `error` is set if the call was refused or failed; `result` is unset until it ends."""
 
     name: str
     """The tool."""
     arguments: Any = None
-    """What it was called with."""
+    """The arguments of the call."""
     id: str = ""
     """The id of the call."""
     result: Any | UnsetType = UNSET
-    """What it gave back."""
+    """The result."""
     error: str | None = None
     """What went wrong."""
     pending: bool = False
-    """Does the call wait, for an approval say? So the agent itself says."""
+    """Does the call wait, for example for an approval? The agent says so."""
     refused: bool = False
-    """It did not run: a policy forbids it, or there is no such tool."""
+    """Did it not run, because a policy forbids it or the tool does not exist?"""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """One message. `data` is a structured value that came with (or instead of) the text."""
+    """One message."""
 
     role: Speaker
-    """Who speaks."""
+    """The role of the sender."""
     content: Content = ""
     """A text, or parts: text, images, audio, files."""
     data: Any = None
-    """A structured value."""
+    """A structured value, with or instead of the text."""
     name: str | None = None
-    """Who said it, or the tool that answered."""
+    """The name of the sender, or of the tool that replied."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools that an assistant called."""
     tool_call_id: str | None = None
-    """Which call a tool answers."""
+    """The call that a tool message replies to."""
 
     @property
     def text(self) -> str:
@@ -95,33 +92,33 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
 
 class ModelCall(Struct, frozen=True, omit_defaults=True):
-    """What one call of a model used. A price that is not known is None, never 0."""
+    """The usage of one model call. An unknown price is None, never 0."""
 
     model: str = ""
-    """The model, as its provider calls it."""
+    """The model, by its provider's name."""
     provider: str = ""
-    """Who served it."""
+    """The provider."""
     input_tokens: int = 0
     """Tokens sent, cached ones included."""
     output_tokens: int = 0
-    """Tokens sent back, thoughts included."""
+    """Tokens returned, thoughts included."""
     cached_tokens: int = 0
-    """Of the input tokens, those that the provider had kept."""
+    """Input tokens that came from the provider's cache."""
     cost_usd: float | None = None
-    """What the call cost, where the price is known."""
+    """The cost of the call, if the price is known."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):
-    """Model calls added up. The cost is None as soon as one price is unknown."""
+    """The sum of model calls. The cost is None if one price is unknown."""
 
     calls: int = 0
     """How many model calls."""
     input_tokens: int = 0
     """Tokens sent."""
     output_tokens: int = 0
-    """Tokens sent back."""
+    """Tokens returned."""
     cost_usd: float | None = None
-    """What they cost, where every price is known."""
+    """Their cost, if every price is known."""
 
     @property
     def total_tokens(self) -> int:
@@ -140,28 +137,23 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
 
 class Reply(Struct, frozen=True, omit_defaults=True):
-    """What an agent answered and did in one turn.
-
-    `declared` is the agent's own word on whether it waits for input; `protocol_state` is its protocol's word for
-    the same (A2A `input-required`, an ACP permission request). `calls` has one entry for each model call behind it.
-    `elapsed_ms` is set where how long it took is known better than by our own clock (a replay).
-    """
+    """The reply of an agent in one turn, with its tool calls."""
 
     content: str = ""
-    """What it said."""
+    """The text."""
     data: Any = None
-    """A structured value that came with or instead of the text."""
+    """A structured value, with or instead of the text."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """The tools that it used, in order."""
+    """The tool calls, in order."""
     declared_state: DeclaredState | None = None
-    """Its own word: `awaiting` or `done`."""
+    """Does the agent say that it is `awaiting` input, or `done`?"""
     input_hint: str | None = None
-    """What it waits for, in its words."""
+    """What the agent says it waits for."""
     finish_reason: str | None = None
     """Why the model stopped."""
     protocol_state: str | None = None
-    """Its protocol's word on whether it waits."""
+    """The state of its protocol: A2A `input-required`, an ACP permission request."""
     calls: tuple[ModelCall, ...] = ()
     """The model calls behind it."""
     elapsed_ms: float | None = None
-    """How long it took, where known better than by the clock."""
+    """How long it took, if that is known better than by the clock (a replay)."""

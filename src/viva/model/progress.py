@@ -1,4 +1,4 @@
-"""What is known of a call that has not returned: the engine reads it when the call fails or is cut off."""
+"""The state of a running call: the engine reads it when the call fails or is cut off."""
 
 import asyncio
 import time
@@ -8,24 +8,24 @@ from contextlib import contextmanager
 from msgspec import Struct, field
 
 from viva.model.message import Reply
-from viva.model.tracebacks import Traceback
+from viva.model.turn import Traceback
 
-_RIGHT_AFTER_S = 0.1
+_RECENT_S = 0.1
 
 
 class LoopLag:
-    """How long agents blocked the event loop of a run. A block counts for nobody but the agent that caused it: time limits of
-    others are extended by it, and what an answer had to wait for it is left out of their latency.
+    """How long agents blocked the event loop of a run. Only the agent that blocks it pays: the time limits of others are
+    extended, and their latency does not include the wait.
     """
 
     def __init__(self) -> None:
         self.by_agent: dict[str, float] = {}
-        self._last: tuple[float, float, CallProgress] | None = None  # the last block: its length, its end, whose it was
+        self._last: tuple[float, float, CallProgress] | None = None  # the last block: length, end, agent
         self._limits: dict[asyncio.Timeout, CallProgress] = {}
 
     @contextmanager
     def extend_limit(self, limit: asyncio.Timeout, progress: "CallProgress") -> Generator[None]:
-        """While this is open, blocks of others extend the limit."""
+        """While this context is open, blocks by others extend the limit."""
         self._limits[limit] = progress
         try:
             yield
@@ -33,10 +33,10 @@ class LoopLag:
             del self._limits[limit]
 
     def waited_s(self, began: float, progress: "CallProgress") -> float:
-        """How long an answer that is here now, to a call that `began` then, had to wait for the loop: only where it was read
-        right after a block of somebody else's.
+        """How long a reply that arrived now, to a call that `began` then, waited for the event loop: only if it is read right
+        after a block by another agent.
         """
-        if self._last is None or self._last[2] is progress or time.perf_counter() - self._last[1] > _RIGHT_AFTER_S:
+        if self._last is None or self._last[2] is progress or time.perf_counter() - self._last[1] > _RECENT_S:
             return 0.0
         seconds, ended, _ = self._last
         return max(0.0, min(seconds, ended - began))
@@ -50,11 +50,11 @@ class LoopLag:
 
 
 class CallProgress(Struct):
-    """The state of the call that is running in a session. The agent writes it, the engine reads it.
+    """The state of the running call of a session. The agent writes it, the engine reads it.
 
-    `partial` is the reply so far, `provider_trouble` the last failure of a model provider that is being retried,
-    `elapsed_ms` the duration where it is known better than by our clock (a replay, a time limit), `blocked_s` how long
-    the agent's code blocked the event loop.
+    `partial` is the reply so far, `provider_trouble` the last provider failure that is being retried, `elapsed_ms` the
+    duration if it is known better than by the clock (a replay, a time limit), `blocked_s` how long the agent's code
+    blocked the event loop.
     """
 
     agent: str = ""
@@ -68,7 +68,7 @@ class CallProgress(Struct):
     lag: LoopLag = field(default_factory=LoopLag)
 
     def reset(self) -> None:
-        """Starts a new call."""
+        """Clears the state for a new call."""
         self.partial = self.provider_trouble = self.elapsed_ms = None
         self.stderr_tail = ""
         self.blocked_s = 0.0
@@ -78,6 +78,6 @@ class CallProgress(Struct):
             self.warnings = []
 
     def add_block(self, seconds: float) -> None:
-        """The agent's code kept the event loop from anything else for this long."""
+        """The agent's code blocked the event loop for this long."""
         self.blocked_s += seconds
         self.lag.add(seconds, self)

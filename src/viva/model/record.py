@@ -1,6 +1,6 @@
-"""What is kept of a trial: the shape of a line in the JSONL report and in the journal, which are the same bytes.
+"""The record of a trial: one line of the JSONL report and of the journal, which have the same bytes.
 
-The names are those of the specification's sample, so they differ here and there from the words of the engine.
+Some names differ from those of the engine: they are the names of the specification's sample.
 """
 
 from typing import Any, Literal
@@ -11,166 +11,165 @@ from viva.errors import Fault
 from viva.model.case import InputSource, Key
 from viva.model.finding import Finding
 from viva.model.message import ModelCall, Usage
-from viva.model.tracebacks import Traceback
-from viva.model.turn import AwaitingReason, FileChange
+from viva.model.turn import AwaitingReason, FileChange, Traceback
 
 Status = Literal["passed", "failed", "skipped", "error"]
 
 
 class ToolCallRecord(Struct, omit_defaults=True):
-    """A tool call as reports show it."""
+    """A tool call."""
 
     name: str
     """The tool."""
     args: Any
-    """What it was called with."""
+    """The arguments of the call."""
     id: str = ""
     """The id of the call."""
     result: Any | UnsetType = UNSET
-    """What it gave back; absent while it had not ended."""
+    """The result; absent if the call did not end."""
     error: str | None = None
-    """What went wrong, where it was refused or failed."""
+    """The error, if it was refused or failed."""
     pending: bool = False
-    """Does it wait, for an approval say?"""
+    """Does it wait, for example for an approval?"""
     refused: bool = False
-    """It did not run: a policy forbids it, or there is no such tool."""
+    """Did it not run, because a policy forbids it or the tool does not exist?"""
 
 
 class TurnRecord(Struct, omit_defaults=True):
-    """One turn. `assertions` hold each claim as it was written, with `passed` (null: could not be evaluated) and `reason`."""
+    """One turn."""
 
     turn: int
     """Which turn, from 1."""
     input: str
-    """What the user said."""
+    """The text of the user's message."""
     input_source: InputSource
-    """Who said it: static, initial, simulated or interactive."""
+    """Where it comes from: static, initial, simulated or interactive."""
     output: str
-    """What the agent said; where `error` is set, what it had said until then."""
+    """The agent's text; with an `error`, the text until then."""
     awaiting_input: bool
-    """Does the agent wait for the user?"""
+    """Does the agent await input?"""
     tool_calls: list[ToolCallRecord]
-    """The tools that it used, in order."""
+    """The tool calls, in order."""
     assertions: list[dict[str, Any]]
-    """The claims of this turn, with their verdicts."""
+    """The assertions as written, each with `passed` (null: not evaluated) and `reason`."""
     duration_ms: float
-    """How long the agent took."""
+    """The agent's latency."""
     awaiting_reason: AwaitingReason | None = None
-    """What `awaiting_input` rests on."""
+    """The reason for `awaiting_input`."""
     awaiting_confidence: float | None = None
     """From 0 to 1."""
     input_hint: str | None = None
-    """What the agent says that it waits for."""
+    """What the agent says it waits for."""
     data: Any = None
     """The structured part of the reply."""
     attachments: list[dict[str, Any]] | None = None
-    """What was sent along, by its source."""
+    """The attachments, by source."""
     options: dict[str, Any] | None = None
-    """What this line says to the agent beside its words, as it was written."""
+    """The options of the message, as written."""
     error: str | None = None
-    """What went wrong, where no usable reply came."""
+    """What went wrong, if there is no usable reply."""
     assertion_errors: list[str] | None = None
-    """One line for each claim that does not hold."""
+    """One line for each assertion that did not pass."""
     finish_reason: str | None = None
-    """Why the model stopped, in its provider's words."""
+    """Why the model stopped, as its provider says."""
     usage: Usage | None = None
-    """The model calls behind the reply, added up."""
+    """The sum of the reply's model calls."""
     cost_usd: float | None = None
-    """What they cost; absent where a price is unknown."""
+    """Their cost; absent if a price is unknown."""
     files: tuple[FileChange, ...] = ()
-    """Files of the workspace that the turn added, changed or removed."""
+    """The files that the turn added, changed or removed."""
     comment: str | None = None
-    """What the simulator said about its line."""
+    """The simulator's comment on its message."""
 
 
 class CheckpointRecord(Struct, omit_defaults=True):
-    """How a checkpoint ended: reached at which turn by what, or how close it came."""
+    """A checkpoint: reached, or how close it came."""
 
     id: str
     """Its id."""
     description: str
-    """In words."""
+    """The description."""
     required: bool
-    """Is it needed to pass?"""
+    """Must it be reached to pass?"""
     reached: bool
     """Was it reached?"""
     turn: int | None = None
-    """At which turn."""
+    """The turn at which it was reached."""
     reason: str | None = None
-    """Why it counts as reached, or how close it came."""
+    """The reason of the last verdict."""
     unmet_after: tuple[str, ...] = ()
-    """Checkpoints of its `after` that were not reached."""
+    """The checkpoints of its `after` that were not reached."""
     assertion: dict[str, Any] | None = None
-    """The claim as it was written, with its last verdict."""
+    """The assertion as written, with its last verdict."""
 
 
 class TrialRecord(Struct, omit_defaults=True):
-    """One trial, whole."""
+    """One trial."""
 
     id: str
     """The case."""
     name: str
     """Its name, else its id."""
     status: Status
-    """The outcome."""
+    """The status."""
     turns: list[TurnRecord]
     """The conversation."""
     final_assertions: list[dict[str, Any]]
-    """The claims about the whole of it, with their verdicts."""
+    """The assertions about the whole conversation, with their verdicts."""
     total_turns: int
-    """How many turns there were."""
+    """The number of turns."""
     duration_ms: float
-    """How long the trial took, helpers included."""
+    """The duration, helpers included."""
     suite: str
     """The suite: the file's path, or its own id."""
     trial: int
     """Which repeat, from 1."""
     attempt: int
-    """Which attempt, from 1: a trial runs again after somebody else's fault."""
+    """Which attempt, from 1: an error that is not the agent's fault is retried."""
     trials: int = 1
-    """How many trials its case has; with --until-decided, at most."""
+    """The number of trials of its case; with --until-decided, the maximum."""
     fault: Fault | None = None
-    """Whose fault it is, where it did not pass."""
+    """The cause, if it did not pass: agent, simulator, judge, infra or undetermined."""
     fault_evidence: list[str] | None = None
-    """What that rests on, a line each."""
+    """The evidence for the fault, one line each."""
     error: str | None = None
-    """Why it ended as it did, where it did not pass."""
+    """The message, if it did not pass."""
     deterministic: bool = False
-    """Would the same error come again? Then the trial is not retried."""
+    """Would the same error happen again? Then it is not retried."""
     hint: str | None = None
-    """What could be done about it."""
+    """What to do about it."""
     assertion_errors: list[str] | None = None
-    """One line for each claim that does not hold."""
+    """One line for each assertion that did not pass."""
     checkpoints: list[CheckpointRecord] | None = None
-    """How each checkpoint ended."""
+    """The checkpoints."""
     goal_achieved: bool | None = None
-    """true, where the simulator said so."""
+    """true if the simulator said so."""
     goal_reason: str | None = None
-    """Why it said so."""
+    """The simulator's reason."""
     turns_not_run: list[str] | None = None
-    """The lines that were never said."""
+    """The planned messages that were not sent."""
     checks: int = 0
-    """How many checks were evaluated."""
+    """The number of checks."""
     score: float | None = None
-    """The weighted share of claims that hold, from 0 to 1."""
+    """The weighted share of passed assertions, from 0 to 1."""
     usage: Usage | None = None
-    """All model calls of the trial, helpers included, added up."""
+    """The sum of all model calls, helpers included."""
     cost_usd: float | None = None
-    """What they cost; absent where a price is unknown."""
+    """Their cost; absent if a price is unknown."""
     model_calls: tuple[ModelCall, ...] = ()
-    """Each of them, the agent's first, where the case wants them kept."""
+    """Every model call, if the case keeps them."""
     tags: tuple[str, ...] = ()
     """The tags of the case."""
     history: list[dict[str, Any]] | None = None
-    """What had been said before the first turn: messages as a case holds them, attachments by their source."""
+    """The messages before the first turn, attachments by source."""
     options: dict[str, Any] | None = None
-    """What the case says to the agent beside its lines, as it was written."""
+    """The options of the case, as written."""
     metadata: dict[str, Any] | None = None
-    """What the case says about itself, as it was written."""
+    """The metadata of the case, as written."""
     agent: str | None = None
     """The agent under test."""
     simulator: str | None = None
-    """The agent that spoke for the user."""
+    """The agent that played the user."""
     session_id: str | None = None
     """The id of the session with the agent."""
     started_at: str | None = None
@@ -178,19 +177,19 @@ class TrialRecord(Struct, omit_defaults=True):
     source: str | None = None
     """The file and line of the case."""
     digest: str | None = None
-    """Names the definition of the case: another definition, another digest."""
+    """Identifies the definition of the case."""
     warnings: list[str] | None = None
-    """What somebody should look at, such as an `after` hook that failed."""
+    """Warnings, such as an `after` hook that failed."""
     notes: list[str] | None = None
-    """What somebody may want to know."""
+    """What the test logged."""
     tracebacks: tuple[Traceback, ...] = ()
-    """Errors in the user's own Python: an agent, a tool, a check, a hook."""
+    """Errors in the user's own Python code: an agent, a tool, a check, a hook."""
     workspace: str | None = None
-    """Where the workspace was kept, if it was."""
+    """The path of the workspace, if it was kept."""
     findings: tuple[Finding, ...] = ()
-    """What a safety check found."""
+    """The findings of safety checks."""
 
     @property
     def key(self) -> Key:
-        """Which suite, case, trial and attempt it is."""
+        """Its suite, case, trial and attempt."""
         return Key(self.suite, self.id, self.trial, self.attempt)

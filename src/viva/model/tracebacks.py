@@ -1,6 +1,6 @@
-"""Errors in the user's own Python, as data: the frames of the user's files, and what the code printed during the turn.
+"""Errors in the user's own Python code as data: the frames of the user's files, and what the code printed in the turn.
 
-Every function here takes any exception: one whose `str` raises, one that is its own cause.
+Every function here accepts any exception, also one whose `str` raises or that is its own cause.
 """
 
 import sysconfig
@@ -10,16 +10,15 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from msgspec import Struct
-
 from viva.errors import to_valid_text
+from viva.model.turn import Frame, Traceback
 
-_MOST_ERRORS = 3
-_MOST_FRAMES = 20
-_ERROR_CHARACTERS = 4_000
-_SOURCE_CHARACTERS = 300
-_PRINTED_CHARACTERS = 30_000
-"""All of these together stay below 64 kB for one traceback."""
+_MAX_ERRORS = 3
+_MAX_FRAMES = 20
+_MAX_ERROR_CHARS = 4_000
+_MAX_SOURCE_CHARS = 300
+_MAX_PRINTED_CHARS = 30_000
+"""With these limits one traceback stays below 64 kB."""
 
 _VIVA = str(Path(__file__).parents[1])
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -27,61 +26,33 @@ _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple({_PATHS["stdlib"], _PATHS["platstdlib"], _PATHS["purelib"], _PATHS["platlib"]})
 
 
-class Frame(Struct, frozen=True):
-    """One line of a traceback."""
-
-    file: str
-    """The source file."""
-    line: int
-    """The line number."""
-    function: str
-    """The function."""
-    source: str = ""
-    """The line itself."""
-
-
-class Traceback(Struct, frozen=True, omit_defaults=True):
-    """One error in the user's own Python."""
-
-    where: str
-    """What was running: the agent, a tool, a check, a hook."""
-    error: str
-    """The exception: its type and message."""
-    frames: tuple[Frame, ...] = ()
-    """The frames of the user's files, outermost first; those of installed packages only where there are no others."""
-    printed: str = ""
-    """The end of what the code wrote to stdout and stderr in this turn."""
-    turn: int | None = None
-    """The turn in which it happened, from 1."""
-
-
 class PrintedOutput:
-    """The end of what one turn's code printed."""
+    """Keeps the end of what the code of one turn prints."""
 
     def __init__(self) -> None:
         self._pieces: deque[str] = deque()
         self._size = 0
 
     def add(self, text: str) -> None:
-        self._pieces.append(text[-_PRINTED_CHARACTERS:])
+        self._pieces.append(text[-_MAX_PRINTED_CHARS:])
         self._size += len(self._pieces[-1])
-        while self._size - len(self._pieces[0]) >= _PRINTED_CHARACTERS:
+        while self._size - len(self._pieces[0]) >= _MAX_PRINTED_CHARS:
             self._size -= len(self._pieces.popleft())
 
     @property
     def text(self) -> str:
-        return "".join(tuple(self._pieces))[-_PRINTED_CHARACTERS:]
+        return "".join(tuple(self._pieces))[-_MAX_PRINTED_CHARS:]
 
 
 printed_output: ContextVar[PrintedOutput | None] = ContextVar("printed_output", default=None)
-"""Where the prints of the current turn go. Tasks and threads that belong to the turn inherit it."""
+"""Collects the prints of the current turn. Tasks and threads of the turn inherit it."""
 
 
 def describe_error(raised: BaseException, where: str) -> list[Traceback]:
-    """The error and what caused it, the cause first, as Python prints them."""
-    errors = list(_chain(raised))[:_MOST_ERRORS]
+    """The error and its causes, first cause first, as Python prints them."""
+    errors = list(_chain(raised))[:_MAX_ERRORS]
     printed = printed_output.get()
-    described = [Traceback(where, error_text(error)[:_ERROR_CHARACTERS], _frames(error)) for error in reversed(errors)]
+    described = [Traceback(where, error_text(error)[:_MAX_ERROR_CHARS], _frames(error)) for error in reversed(errors)]
     if printed is not None and printed.text:
         last = described[-1]
         described[-1] = Traceback(last.where, last.error, last.frames, to_valid_text(printed.text))
@@ -89,7 +60,7 @@ def describe_error(raised: BaseException, where: str) -> list[Traceback]:
 
 
 def is_users_error(raised: BaseException) -> bool:
-    """Was code of the user's own running when this was raised?"""
+    """Was the user's own code running when this was raised?"""
     return any(map(_is_users, traceback.extract_tb(raised.__traceback__)))
 
 
@@ -99,13 +70,13 @@ def error_text(raised: BaseException) -> str:
         text = to_valid_text(str(raised))
     except KeyboardInterrupt:
         raise
-    except BaseException:  # an exception that cannot even be shown
+    except BaseException:  # its `str` raises
         text = ""
     return f"{type(raised).__name__}: {text}" if text else type(raised).__name__
 
 
 def error_place(raised: BaseException) -> str:
-    """Where the user's code raised it: `agent.py:12`; empty if the exception was never raised."""
+    """Where the user's code raised it, as `agent.py:12`; empty if it was never raised."""
     frames = [frame for frame in _frames(raised) if not frame.file.startswith("<frozen ")]
     return f"{Path(frames[-1].file).name}:{frames[-1].line}" if frames else ""
 
@@ -118,21 +89,21 @@ def _chain(raised: BaseException) -> Iterator[BaseException]:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if error is not None and not is_users_error(error):
-            return  # somebody handled an error of their own when they called the user's code
+            return  # the caller of the user's code was handling an error of its own
 
 
 def _frames(raised: BaseException) -> tuple[Frame, ...]:
     lines = traceback.extract_tb(raised.__traceback__)
-    theirs = [line for line in lines if not line.filename.startswith(_VIVA)]
-    own = [line for line in lines if _is_users(line)]
+    foreign = [line for line in lines if not line.filename.startswith(_VIVA)]
+    users = [line for line in lines if _is_users(line)]
     return tuple(
         Frame(
             to_valid_text(line.filename),
             line.lineno or 0,
             line.name,
-            to_valid_text(line.line or "")[:_SOURCE_CHARACTERS],
+            to_valid_text(line.line or "")[:_MAX_SOURCE_CHARS],
         )
-        for line in (own or theirs)[-_MOST_FRAMES:]
+        for line in (users or foreign)[-_MAX_FRAMES:]
     )
 
 

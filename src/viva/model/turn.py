@@ -1,4 +1,4 @@
-"""One turn of a conversation and what came of it: the reply, verdicts, file changes."""
+"""One turn of a conversation: the reply, the verdicts, the file changes, errors of the user's code."""
 
 from typing import Any, Literal
 
@@ -23,17 +23,15 @@ AwaitingReason = Literal[
 
 
 class Quote(Struct, frozen=True):
-    """What a judge points at."""
+    """Text that a judge quotes as evidence."""
 
     turn: int
     quote: str
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """What came of a check. `error` means that it could not be evaluated: neither a pass nor a failure, and whose `fault`;
-    one that is `deterministic` would come again.
-
-    `findings` are kept whatever the status.
+    """The verdict of a check. `error` means that it could not be evaluated, because of `fault`; a `deterministic` error would
+    happen again. `findings` count whatever the status.
     """
 
     status: VerdictStatus
@@ -50,7 +48,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     @property
     def passed(self) -> bool:
-        """Does it hold? Neither a failure nor an error does."""
+        """Is the status passed? Failures and errors are not."""
         return self.status == "passed"
 
 
@@ -58,7 +56,7 @@ PASSED = Verdict("passed")
 
 
 class AssertionResult(Struct, frozen=True):
-    """A claim and what came of it. `live`: a cassette is involved, and the check looked at more than what that holds."""
+    """An assertion and its verdict. `is_live`: the run uses a cassette, but the check looked at more than that holds."""
 
     assertion: Assertion
     verdict: Verdict
@@ -66,7 +64,7 @@ class AssertionResult(Struct, frozen=True):
 
 
 class AwaitingState(Struct, frozen=True):
-    """Does the agent wait for the user? Said by whom, and how surely."""
+    """Does the agent await input? With the reason and the confidence."""
 
     is_awaiting: bool
     reason: AwaitingReason
@@ -79,14 +77,14 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
     path: str
     """Relative to the workspace."""
     change: Literal["added", "changed", "removed"]
-    """What became of it."""
+    """What happened to it."""
     diff: str | None = None
-    """The difference, where it is text and not too long."""
+    """The text difference, if it is text and not too long."""
 
 
 class FileImage(Struct, frozen=True, omit_defaults=True):
-    """A file of the workspace as a turn left it, whole, so that a replay can put it there: its bytes, or where its link leads,
-    or that it is a folder. None of these: it is gone. The paths of folders end in `/`.
+    """A file of the workspace after a turn, for a replay: its bytes, the target of its link, or that it is a folder. Without
+    these it was removed. Paths of folders end in `/`.
     """
 
     path: str
@@ -96,10 +94,38 @@ class FileImage(Struct, frozen=True, omit_defaults=True):
     folder: bool = False
 
 
-class Turn(Struct):
-    """One user input and the agent's reply to it, with its verdicts.
+class Frame(Struct, frozen=True):
+    """One frame of a traceback."""
 
-    `error` is set when no usable reply came; `partial` is then what the agent had said and done until it failed.
+    file: str
+    """The source file."""
+    line: int
+    """The line number."""
+    function: str
+    """The function."""
+    source: str = ""
+    """The source line."""
+
+
+class Traceback(Struct, frozen=True, omit_defaults=True):
+    """One error in the user's own Python code."""
+
+    where: str
+    """What was running: the agent, a tool, a check, a hook."""
+    error: str
+    """The exception: its type and message."""
+    frames: tuple[Frame, ...] = ()
+    """The frames of the user's files, outermost first; those of installed packages if there are no others."""
+    printed: str = ""
+    """The end of what the code printed to stdout and stderr in this turn."""
+    turn: int | None = None
+    """The turn in which it happened, from 1."""
+
+
+class Turn(Struct):
+    """One user message and the agent's reply, with assertion results.
+
+    `error` is set if there is no usable reply; `partial_reply` is then what the agent had said and done until it failed.
     """
 
     number: int
@@ -114,12 +140,12 @@ class Turn(Struct):
 
     @property
     def is_unanswered(self) -> bool:
-        """Does the agent wait for an answer? A closing offer waits too, but its task is finished."""
+        """Does the agent wait for an answer? A closing offer does not count: the task is finished."""
         return self.awaiting is not None and self.awaiting.is_awaiting and self.awaiting.reason != "closing_offer"
 
 
 class CheckpointState(Struct):
-    """What is known of a checkpoint: reached at which turn, or how close it came."""
+    """The state of a checkpoint: the turn at which it was reached, its last verdict, and what it still waits for."""
 
     turn: int | None = None
     verdict: Verdict | None = None

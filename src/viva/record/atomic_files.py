@@ -1,7 +1,7 @@
-"""Writing files so that a crash, a full disk or a second process leaves no half of one.
+"""File writes that leave no half-written file after a crash, a full disk or a concurrent process.
 
-`replacing` and `replace_file` put a whole new file in the place of an old one; `append_whole` and `cut_torn_tail` are for
-files that grow line by line. All of them raise OSError: the caller knows which file it is to the user, and what to do.
+`open_replacement` and `replace_file` replace a whole file. `append_atomically` and `truncate_partial_line` are for files
+that grow line by line. All raise OSError; the caller adds which file it is and what to do.
 """
 
 import errno
@@ -18,13 +18,13 @@ _BLOCK = 65536
 
 @contextmanager
 def open_replacement(path: Path, *, durable: bool = False, private: bool = False) -> Generator[BinaryIO]:
-    """A file that takes the place of `path` when the block ends without an error: readers see the old one or the new one.
+    """Open a file that replaces `path` when the block ends without an error. Readers see the old file or the new one.
 
-    The mode of the old file stays, and a link stays a link. `durable` waits until the disk has the content: for data
-    that cannot be made again. Only its owner can read a `private` file.
+    The new file keeps the mode of the old one, and a link stays a link. `durable` waits until the content is on disk.
+    Only the owner can read a `private` file.
     """
     target = Path(os.path.realpath(path))
-    mode = _mode_of(target)
+    mode = _regular_file_mode(target)
     draft = target.with_name(f".viva-{secrets.token_hex(6)}.tmp")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)
@@ -42,31 +42,31 @@ def open_replacement(path: Path, *, durable: bool = False, private: bool = False
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = False, private: bool = False) -> None:
-    """Writes a whole file, as `replacing` does."""
+    """Replace a whole file by `content`; see `open_replacement`."""
     with open_replacement(path, durable=durable, private=private) as out:
         out.write(content)
 
 
-def _mode_of(target: Path) -> int | None:
-    """The permissions of a file that is there already. What is no ordinary file is never replaced by one."""
+def _regular_file_mode(target: Path) -> int | None:
+    """Return the permissions of an existing file; None if there is none. OSError for a pipe, device or folder."""
     try:
-        found = target.stat()
+        status = target.stat()
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "is not an ordinary file, and would be replaced by one", str(target))
-    return stat.S_IMODE(found.st_mode)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file and will not be replaced", str(target))
+    return stat.S_IMODE(status.st_mode)
 
 
 def append_atomically(file: int, raw: bytes, end: int) -> None:
-    """Appends all of `raw` to an open file that is `end` bytes long, or leaves it at that length."""
+    """Append all of `raw` to an open file of `end` bytes, or leave the file at that length."""
     left = memoryview(raw)
     try:
         while left:
-            written = os.write(file, left)
-            if not written:
+            count = os.write(file, left)
+            if not count:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            left = left[written:]
+            left = left[count:]
     except OSError:
         with suppress(OSError):
             os.ftruncate(file, end)
@@ -74,7 +74,7 @@ def append_atomically(file: int, raw: bytes, end: int) -> None:
 
 
 def truncate_partial_line(file: int) -> int:
-    """Cuts an open file of lines back to its last whole line, and gives its length."""
+    """Truncate an open file to its last complete line and return its new length."""
     size = os.fstat(file).st_size
     end = find_last_line_end(file, size)
     if end != size:
@@ -83,7 +83,7 @@ def truncate_partial_line(file: int) -> int:
 
 
 def find_last_line_end(file: int, end: int) -> int:
-    """Where the last whole line before `end` ends: behind its line break, or at 0."""
+    """Return the offset behind the last line break before `end`, or 0."""
     while end:
         block = os.pread(file, min(end, _BLOCK), max(0, end - _BLOCK))
         newline = block.rfind(b"\n")

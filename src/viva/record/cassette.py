@@ -1,9 +1,8 @@
-"""A file of recorded replies of every agent and helper, for replay at zero tokens.
+"""Cassettes: files of recorded replies of every agent and helper, for replay without model calls.
 
-JSON lines: a definition for each agent, an entry for each reply, and how long each trial took. An entry is found by who
-was asked, in which conversation, and a digest of all that was sent in it so far, with secrets already struck out. That
-digest is made when a cassette is read: recording is to cost next to nothing. `tape` finds entries again, `taped` puts
-a cassette around agents.
+A cassette is JSON lines: a header, the definition of each agent, each reply, and the duration of each trial. A reply is
+found by role, agent, conversation and a digest of everything sent so far, without secrets. The digest is computed when a
+cassette is read, so recording stays cheap. `player` finds replies, `cassette_agents` wraps agents.
 """
 
 import difflib
@@ -21,17 +20,19 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.tracebacks import Traceback
-from viva.model.turn import FileChange, FileImage
+from viva.model.turn import FileChange, FileImage, Traceback
 from viva.record.atomic_files import append_atomically, open_replacement, truncate_partial_line
 from viva.record.private_files import open_private
 
-VERSION = 3
+VERSION = 4
 MissingPolicy = Literal["error", "live", "skip"]
 T = TypeVar("T")
 ConversationKey = tuple[Role, str, Key]
+"""Role, agent and trial attempt."""
 CUT_OFF = "cut off"
-_DIFF_LINES = 40
+"""The `fault` of a reply that a time limit cut off."""
+_MAX_DIFF_LINES = 40
+_HEADER_START = b'{"line":"cassette"'
 
 
 class CassetteHeader(Struct, frozen=True, tag_field="line", tag="cassette"):
@@ -42,7 +43,7 @@ class CassetteHeader(Struct, frozen=True, tag_field="line", tag="cassette"):
 
 
 class AgentDefinition(Struct, frozen=True, tag_field="line", tag="agent"):
-    """What an agent was when the replies after this line were recorded: its settings, prompt and code."""
+    """The settings, prompt and code of an agent, for the replies after this line."""
 
     agent: str
     definition: Any
@@ -58,18 +59,18 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedRequest(Struct, omit_defaults=True, gc=False):
-    """What an agent was given: all of it counts."""
+    """Everything that an agent got with one message."""
 
     message: Any
     options: Any
     fixtures: Any = None
     conversation: Any = None
     connector: Any = None
-    """What the connector is that the case asked for by name; an agent's own is part of its definition."""
+    """The settings of the connector that the case names; an agent's own connector is part of its definition."""
 
 
 class SessionStart(Struct):
-    """What a session begins with: who is asked, in which conversation, and what had been said before."""
+    """What the digest chain of a session starts with."""
 
     role: Role
     agent: str
@@ -79,41 +80,41 @@ class SessionStart(Struct):
 
 
 class TurnFiles(Struct, frozen=True, omit_defaults=True):
-    """What an agent did to the files of its workspace in one turn, and what was told of that."""
+    """What an agent did to the files of its workspace in one turn: the whole files, and the changes for the report."""
 
     files: tuple[FileImage, ...] = ()
     changes: tuple[FileChange, ...] = ()
     omitted_reason: str = ""
-    """Why they are not here: then this turn cannot be replayed."""
+    """Why the files are not recorded; the turn cannot be replayed then."""
 
 
 class RecordedReply(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False):
-    """One reply, or the fault that came instead; those of a session stand in the order of asking.
+    """One reply, or the fault that came instead. Replies of a session are in the order of the requests.
 
-    Sessions are numbered in the order in which they were opened: that tells equal questions apart (votes). The first
-    reply of each says more about it. `turn` is that of the case, also for who helps with it.
+    Sessions are numbered in the order in which they were opened, which tells equal requests apart (votes). `turn` is the
+    turn of the case, for helpers too.
     """
 
     session: int
     turn: int
     ms: float = 0.0
     new_session: RecordedSession | None = None
+    """Set in the first reply of a session."""
     sent: RecordedRequest | None = None
-    """None: the session could not be opened."""
+    """None if the session could not be opened."""
     reply: Reply | None = None
     calls: tuple[ModelCall, ...] | None = None
-    """What was paid for it. None: the calls that the reply names."""
+    """The model calls that were charged; None means those of the reply."""
     fault: str | None = None
     fault_message: str = ""
-    """What the fault says; for a call that was cut off, the provider failure that it was being retried for."""
+    """For a call that was cut off: the provider failure that was being retried."""
     partial: Reply | None = None
     """What the agent had said and done when it failed."""
     stderr: str = ""
-    """The end of what it had printed by then."""
+    """The end of its standard error."""
     tracebacks: tuple[Traceback, ...] = ()
     """Errors in the user's own Python during the call."""
     warnings: tuple[str, ...] = ()
-    """What was to be said of the call."""
     turn_files: TurnFiles | None = None
 
     @property
@@ -122,7 +123,7 @@ class RecordedReply(Struct, tag_field="line", tag="reply", omit_defaults=True, g
 
 
 class TrialDuration(Struct, frozen=True, tag_field="line", tag="trial"):
-    """A trial has ended; how long it took, so that a replayed report says the same."""
+    """The duration of an ended trial, so that a replayed report shows the same."""
 
     key: Key
     duration_ms: float
@@ -132,89 +133,73 @@ CassetteLine = CassetteHeader | AgentDefinition | RecordedReply | TrialDuration
 
 
 class SecretFilter(Protocol):
-    """How secrets are struck out of what is kept: values of variables leave their names, and `restore` puts back what these
-    are now. Only texts change.
-    """
+    """Removes secrets from values; only texts change. Values of variables are replaced by their names."""
 
     def is_clean(self, raw: bytes) -> bool:
-        """Does this JSON surely hold no secret?"""
+        """Return whether this JSON holds no secret."""
         ...
 
     def hide(self, value: T) -> T: ...
 
-    def restore(self, value: T) -> T: ...
-
-
-_BEGINNING = b'{"line":"cassette"'
-
-
-def _may_be_replaced(path: Path) -> bool:
-    """Is there nothing at this path that is not a cassette?"""
-    if not path.is_file():  # what else stands there is not replaced but written to, and may refuse
-        return True
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(_BEGINNING))
-    except OSError:  # it is not there; or why it cannot be written is said elsewhere
-        return True
-    return head.startswith(_BEGINNING) or _BEGINNING.startswith(head.strip())  # one that was killed may be short
+    def restore(self, value: T) -> T:
+        """Replace the names of variables by their current values."""
+        ...
 
 
 class Recorder:
-    """Appends to a cassette, whole lines at a time: at the latest when a trial ends, before its journal says so.
+    """Writes a cassette, complete lines at a time: at the latest when a trial ends, before its journal says so.
 
-    The file is touched when the first reply is there, so that a run which never starts destroys nothing.
+    The file is opened at the first write, so a run that never starts destroys no cassette.
     """
 
-    def __init__(self, path: Path, viva: str, hiding: SecretFilter) -> None:
+    def __init__(self, path: Path, viva: str, secrets: SecretFilter) -> None:
         folder = path.parent
         if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-            raise BadInput.of(f"--record {path}: cannot be written")
+            raise BadInput.of(f"--record {path}: cannot be written; choose a file in an existing, writable folder")
         if not _may_be_replaced(path):
-            raise BadInput.of(f"--record {path}: is no cassette, and would be overwritten; choose another file")
+            raise BadInput.of(f"--record {path}: is not a cassette and would be overwritten; choose another file")
         self._path = path
-        self._hiding = hiding
+        self._secrets = secrets
         self._file: int | None = None
         self._end = 0
         self._is_broken = False
-        self._begin = os.O_TRUNC
-        self._due: list[CassetteLine] = [CassetteHeader(VERSION, viva)]  # not yet written
-        self.add_line = self._due.append
-        self._defined: set[str] = set()
+        self._open_flag = os.O_TRUNC
+        self._pending: list[CassetteLine] = [CassetteHeader(VERSION, viva)]
+        self.add_line = self._pending.append
+        self._defined_agents: set[str] = set()
         self.session_numbers = count(1)
 
     def define_agent(self, agent: str, definition: Any) -> None:
-        """Keeps what an agent is, once."""
-        if agent not in self._defined:
-            self._defined.add(agent)
+        """Record the definition of an agent, once."""
+        if agent not in self._defined_agents:
+            self._defined_agents.add(agent)
             self.add_line(AgentDefinition(agent, codec.to_raw(definition)))
 
     def resume(self, ended: Container[Key]) -> None:
-        """The run goes on: of its `ended` trials all that was recorded stays. A trial that was cut off is held again."""
+        """Continue the cassette of an earlier run: keep the replies of its `ended` trials, drop those of all others."""
         if not self._path.exists():
             return
         try:
             file = os.open(self._path, os.O_RDWR)
             try:
-                if not truncate_partial_line(file):  # killed before its first line was written: it begins anew
+                if not truncate_partial_line(file):  # killed before its first line was written
                     return
             finally:
                 os.close(file)
             lines = list(read_cassette(self._path))
             rewrite_cassette(self._path, remove_trials(lines, lambda key: trial_key(key) not in ended))
-        except OSError as wrong:
-            raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
-        del self._due[0]  # the header is there already
-        self._begin = 0
-        self.session_numbers = count(
-            1 + max((line.session for line in lines if isinstance(line, RecordedReply)), default=0)
-        )
+        except OSError as error:
+            raise self._write_error(error) from error
+        del self._pending[0]  # the file has a header
+        self._open_flag = 0
+        last = max((line.session for line in lines if isinstance(line, RecordedReply)), default=0)
+        self.session_numbers = count(last + 1)
 
     def hide_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
-        return tuple(map_image_text(image, self._hiding.hide) for image in images)
+        return tuple(map_image_text(image, self._secrets.hide) for image in images)
 
     def append(self, *events: Event) -> None:
-        """As a ledger: what was recorded of a trial is on its way to the disk before its journal says that it ended."""
+        """Write the replies of a trial when it ends: an event store that comes before the journal."""
         ended = [event for event in events if isinstance(event, TrialEnded)]
         for event in ended:
             self.add_line(TrialDuration(event.key, event.record.duration_ms))
@@ -222,22 +207,22 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is due, all of it or nothing. After a failure nothing more is written: lines need those before them."""
-        if not self._due or self._is_broken:
+        """Write all pending lines or none. After a failure nothing more is written, because lines depend on earlier ones."""
+        if not self._pending or self._is_broken:
             return
-        raw = codec.encode_lines(self._due)
-        if not self._hiding.is_clean(raw):
-            raw = codec.encode_lines([self._hiding.hide(line) for line in self._due])
-        self._due.clear()
+        raw = codec.encode_lines(self._pending)
+        if not self._secrets.is_clean(raw):
+            raw = codec.encode_lines([self._secrets.hide(line) for line in self._pending])
+        self._pending.clear()
         try:
             if self._file is None:
-                self._file = open_private(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | self._begin)
+                self._file = open_private(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | self._open_flag)
                 self._end = truncate_partial_line(self._file)
             append_atomically(self._file, raw, self._end)
             self._end += len(raw)
-        except OSError as wrong:
+        except OSError as error:
             self._is_broken = True
-            raise RunStopped(f"cassette {self._path}: {wrong.strerror}") from wrong
+            raise self._write_error(error) from error
 
     def close(self) -> None:
         self.flush()
@@ -245,11 +230,28 @@ class Recorder:
             os.close(self._file)
             self._file = None
 
+    def _write_error(self, error: OSError) -> RunStopped:
+        return RunStopped(f"cassette {self._path}: {error.strerror}")
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Return whether `path` is free, is a cassette, or is no regular file (which is written to, not replaced)."""
+    if not path.is_file():
+        return True
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_HEADER_START))
+    except OSError:  # opening it for writing reports the reason
+        return True
+    return head.startswith(_HEADER_START) or _HEADER_START.startswith(
+        head.strip()
+    )  # a killed run may leave a short one
+
 
 def read_cassette(path: Path) -> Iterator[CassetteLine]:
-    """The lines of a cassette; BadInput for a file that is none. A torn last line is left out."""
+    """Read the lines of a cassette. A partial last line is ignored; BadInput for a file that is no cassette."""
     decoder = codec.Decoder[CassetteLine](CassetteLine, codec.OWN_MAX_DEPTH)
-    opened: set[int] = set()
+    sessions: set[int] = set()
     number = 0
     try:
         with path.open("rb") as file:
@@ -258,26 +260,33 @@ def read_cassette(path: Path) -> Iterator[CassetteLine]:
                     return
                 try:
                     line = decoder.decode(raw)
-                except codec.DecodeError as wrong:
-                    raise BadInput.of(f"is no line of a cassette: {wrong}", str(path), number) from wrong
-                if number == 1 and not isinstance(line, CassetteHeader):
-                    raise BadInput.of("is no cassette: its first line is no header", str(path), 1)
-                if isinstance(line, CassetteHeader) and line.version != VERSION:
-                    age = "a newer" if line.version > VERSION else "an older"
-                    raise BadInput.of(f"was recorded by {age} Viva ({line.viva}): record it again", str(path), number)
-                if isinstance(line, RecordedReply) and line.new_session is not None:
-                    opened.add(line.session)
-                elif isinstance(line, RecordedReply) and line.session not in opened:
-                    raise BadInput.of(f"is a reply of session {line.session}, which nobody opened", str(path), number)
+                    _check_line(line, number, sessions)
+                except codec.DecodeError as error:
+                    raise BadInput.of(f"is not a line of a cassette: {error}", str(path), number) from error
+                except ValueError as error:
+                    raise BadInput.of(str(error), str(path), number) from error
                 yield line
-    except OSError as wrong:
-        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+    except OSError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
     if not number:
-        raise BadInput.of("is no cassette: it is empty", str(path))
+        raise BadInput.of("is not a cassette: the file is empty", str(path))
+
+
+def _check_line(line: CassetteLine, number: int, sessions: set[int]) -> None:
+    if number == 1 and not isinstance(line, CassetteHeader):
+        raise ValueError("is not a cassette: the first line is not a header")
+    if isinstance(line, CassetteHeader) and line.version != VERSION:
+        age = "a newer" if line.version > VERSION else "an older"
+        raise ValueError(f"was recorded by {age} Viva ({line.viva}); record it again")
+    if isinstance(line, RecordedReply):
+        if line.new_session is not None:
+            sessions.add(line.session)
+        elif line.session not in sessions:
+            raise ValueError(f"is a reply of session {line.session}, which no earlier line opens")
 
 
 def iter_replies(lines: Iterable[CassetteLine]) -> Iterator[tuple[RecordedSession, RecordedReply]]:
-    """Each reply with its session."""
+    """Yield each reply with its session."""
     sessions: dict[int, RecordedSession] = {}
     for line in lines:
         if isinstance(line, RecordedReply):
@@ -285,21 +294,18 @@ def iter_replies(lines: Iterable[CassetteLine]) -> Iterator[tuple[RecordedSessio
             yield session, line
 
 
-def remove_trials(lines: Iterable[CassetteLine], goes: Callable[[Key], bool]) -> Iterator[CassetteLine]:
-    """The lines less those of trials that go. Cases that were made for the run belong to no trial: they stay."""
-    gone: set[int] = set()
+def remove_trials(lines: Iterable[CassetteLine], should_remove: Callable[[Key], bool]) -> Iterator[CassetteLine]:
+    """Yield the lines without those of removed trials. Generated cases belong to no trial and stay."""
+    removed: set[int] = set()
     for line in lines:
-        if (
-            isinstance(line, RecordedReply)
-            and line.new_session is not None
-            and line.new_session.key.case
-            and goes(line.new_session.key)
-        ):
-            gone.add(line.session)
-        if not (isinstance(line, RecordedReply) and line.session in gone) and not (
-            isinstance(line, TrialDuration) and goes(line.key)
-        ):
-            yield line
+        if isinstance(line, RecordedReply):
+            if (session := line.new_session) is not None and session.key.case and should_remove(session.key):
+                removed.add(line.session)
+            if line.session in removed:
+                continue
+        elif isinstance(line, TrialDuration) and should_remove(line.key):
+            continue
+        yield line
 
 
 def conversation_key(session: RecordedSession) -> ConversationKey:
@@ -307,34 +313,31 @@ def conversation_key(session: RecordedSession) -> ConversationKey:
 
 
 def trial_key(key: Key) -> Key:
-    """The trial that an attempt belongs to."""
+    """Return the key of the trial that an attempt belongs to."""
     return structs.replace(key, attempt=1)
 
 
 def compute_digest(value: Any) -> str:
-    """The same text for equal values."""
+    """Return the same text for equal values."""
     return blake2b(codec.canonical_bytes(value), digest_size=12).hexdigest()
 
 
 def map_image_text(image: FileImage, change: Callable[[str], str]) -> FileImage:
-    """A file without secrets, or with them again: its bytes go the way of all other text, also where they are no UTF-8."""
+    """Apply `change` to the content of a file, even where it is not UTF-8."""
     if image.content is None:
         return image
     text = image.content.decode(errors="surrogateescape")
-    clean = change(text)
-    return image if clean is text else structs.replace(image, content=clean.encode(errors="surrogateescape"))
+    changed = change(text)
+    return image if changed is text else structs.replace(image, content=changed.encode(errors="surrogateescape"))
 
 
 def rewrite_cassette(path: Path, lines: Iterable[CassetteLine]) -> None:
-    """Puts other lines in the place of a cassette's: readers see the old ones or the new ones."""
-    with open_replacement(
-        path, durable=True, private=True
-    ) as out:  # what was recorded cannot be made again for nothing
+    """Replace the lines of a cassette. Readers see the old lines or the new ones."""
+    with open_replacement(path, durable=True, private=True) as out:  # a recording cannot be repeated for free
         out.writelines(codec.encode(line) + b"\n" for line in lines)
 
 
 def diff_json(old: Any, new: Any, old_name: str = "cassette", new_name: str = "now") -> str:
-    """Two values as JSON, line by line."""
+    """Return a line diff of two values as JSON."""
     before, after = (codec.pretty_json(codec.canonical_bytes(value)).decode().splitlines() for value in (old, new))
-    lines = list(difflib.unified_diff(before, after, old_name, new_name, lineterm="", n=1))
-    return "\n".join(lines[:_DIFF_LINES])
+    return "\n".join(list(difflib.unified_diff(before, after, old_name, new_name, lineterm="", n=1))[:_MAX_DIFF_LINES])

@@ -1,4 +1,4 @@
-"""A cassette around an agent: one that keeps what the agent says, and one that says it again."""
+"""Agents with a cassette: one records the replies of the real agent, one replays them."""
 
 import asyncio
 import time
@@ -27,59 +27,56 @@ from viva.record.cassette import (
 )
 from viva.record.player import CassettePlayer
 
-_PASSING = ("session_id", "workspace")
+_RUN_OPTIONS = ("session_id", "workspace")
+"""Options that differ from run to run and are not recorded."""
 _FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
 
 
-class _Session:
-    """One that is recorded or replayed knows what goes to the agent, call by call.
+class _CassetteSession:
+    """Builds the recorded form of each request.
 
-    A judge also knows the conversation, so that goes along. A simulator has heard all of it before, turn by turn.
+    For a judge it includes the conversation. A simulator gets the conversation message by message anyway.
     """
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
-        self._asked = 0
-        self._options: Mapping[str, Any] | None = None
-        self._kept = codec.Raw()
+        self._request_count = 0
+        self._last_options: Mapping[str, Any] | None = None
+        self._raw_options = codec.Raw()
 
-    def _next(self, message: Message, options: Mapping[str, Any]) -> tuple[RecordedRequest, int]:
-        """Less what differs from run to run by nature; and the turn of the conversation that it belongs to.
+    def _next_request(self, message: Message, options: Mapping[str, Any]) -> tuple[RecordedRequest, int]:
+        """Return the request without what differs from run to run, and its turn.
 
-        What code could change once it has it is encoded here, before it is sent.
+        Values that the agent's code could change are encoded here, before they are sent.
         """
-        self._asked = turn = self._asked + 1
+        self._request_count = turn = self._request_count + 1
         context = self._context
-        if options is not self._options:  # mostly they are the same for all turns
-            self._options, self._kept = options, codec.to_raw(_lasting(options))
-        sent = RecordedRequest(message if message.data is None else codec.to_raw(message), self._kept)
-        if isinstance(asked_for := options.get("connector"), str):
-            sent.connector = connector_settings(asked_for, context.connectors)
+        if options is not self._last_options:  # mostly the same object in all turns
+            self._last_options, self._raw_options = options, codec.to_raw(_remove_run_options(options))
+        request = RecordedRequest(message if message.data is None else codec.to_raw(message), self._raw_options)
+        if isinstance(connector := options.get("connector"), str):
+            request.connector = connector_settings(connector, context.connectors)
         if context.fixtures is not None and turn == 1:
-            sent.fixtures = codec.to_raw(context.fixtures)
+            request.fixtures = codec.to_raw(context.fixtures)
         if context.role == "simulator":
-            return sent, options.get("metadata", {}).get("turn_number", turn)
+            return request, options.get("metadata", {}).get("turn_number", turn)
         if context.role != "agent":
-            said = context.conversation() if context.conversation is not None else []
-            sent.conversation = codec.to_raw(said)
-            return sent, sum(message.role == "user" for message in said[context.prior_count :])
-        return sent, turn
+            conversation = context.conversation() if context.conversation is not None else []
+            request.conversation = codec.to_raw(conversation)
+            return request, sum(message.role == "user" for message in conversation[context.prior_count :])
+        return request, turn
 
 
-def _lasting(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the ids and folders of one run."""
-    kept = dict(options)
-    if isinstance(metadata := kept.get("metadata"), (dict, Mapping)):  # a dict is told from others much faster
-        kept["metadata"] = {**metadata}
-        for name in _PASSING:
-            kept["metadata"].pop(name, None)
-    for name in _PASSING:
-        kept.pop(name, None)
-    return kept
+def _remove_run_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    lasting = {name: value for name, value in options.items() if name not in _RUN_OPTIONS}
+    if isinstance(metadata := lasting.get("metadata"), (dict, Mapping)):  # the check for a dict is much faster
+        fields = cast("Mapping[str, Any]", metadata)
+        lasting["metadata"] = {name: value for name, value in fields.items() if name not in _RUN_OPTIONS}
+    return lasting
 
 
-class _Wrapped:
-    """What a recorded and a replayed agent have in common."""
+class _WrappedAgent:
+    """What a recording and a replaying agent have in common."""
 
     def __init__(self, agent: Agent, name: str) -> None:
         self._agent = agent
@@ -92,8 +89,8 @@ class _Wrapped:
         return self._agent.provides
 
 
-class RecordingAgent(_Wrapped):
-    """An agent whose replies are kept."""
+class RecordingAgent(_WrappedAgent):
+    """An agent whose replies are recorded."""
 
     def __init__(self, agent: Agent, name: str, definition: Any, recorder: Recorder) -> None:
         super().__init__(agent, name)
@@ -101,178 +98,177 @@ class RecordingAgent(_Wrapped):
         self._recorder = recorder
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
-        return _RecordedSession(self._agent, self._name, context, self._recorder)
+        return _RecordingSession(self._agent, self._name, context, self._recorder)
 
 
-class _RecordedSession(_Session, AbstractAsyncContextManager[AgentSession]):
-    """A session that keeps what is sent and what comes of it. It does as little as it can: it is in the way of every call."""
+class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSession]):
+    """Records requests and replies. It runs around every call, so it does as little as possible."""
 
     def __init__(self, agent: Agent, name: str, context: SessionContext, recorder: Recorder) -> None:
         super().__init__(context)
         self._agent, self._recorder = agent, recorder
         self._number = next(recorder.session_numbers)
-        self._opened: RecordedSession | None = RecordedSession(name, context.role, context.key, context.history)
+        self._new_session: RecordedSession | None = RecordedSession(name, context.role, context.key, context.history)
         self._calls: list[ModelCall] = []
 
     async def __aenter__(self) -> AgentSession:
-        calls, metered = self._calls, self._context.meter
+        calls, next_meter = self._calls, self._context.meter
 
-        def meter(call: ModelCall) -> None:  # knows nothing of the session: a cycle would be work for the collector
+        def meter(call: ModelCall) -> None:  # no reference to self: a cycle would cost garbage collection
             calls.append(call)
-            metered(call)
+            next_meter(call)
 
         try:
-            self._opening = self._agent.open(structs.replace(self._context, meter=meter))
-            self._session = await self._opening.__aenter__()
+            self._manager = self._agent.open(structs.replace(self._context, meter=meter))
+            self._session = await self._manager.__aenter__()
         except TrialFault as fault:
-            await self._keep_fault(RecordedReply(self._number, 0, 0.0, self._opened), fault, None)
+            await self._add_fault(RecordedReply(self._number, 0, 0.0, self._new_session), fault, None)
             raise
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return await self._opening.__aexit__(kind, raised, trace)
+        return await self._manager.__aexit__(kind, error, trace)
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        sent, turn = self._next(message, options)
+        request, turn = self._next_request(message, options)
         workspace = self._context.workspace
         before = await workspace.take_snapshot() if workspace is not None else None
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             reply = await self._session.send(message, options)
-        except (TrialFault, asyncio.CancelledError) as ended:
-            ms = round((time.perf_counter() - began) * 1e3, 3)
-            self._context.progress.elapsed_ms = ms  # as a replay will say it
-            await self._keep_fault(RecordedReply(self._number, turn, ms, self._opened, sent), ended, before)
+        except (TrialFault, asyncio.CancelledError) as error:
+            ms = round((time.perf_counter() - start) * 1e3, 3)
+            self._context.progress.elapsed_ms = ms  # a replay shows the same number
+            await self._add_fault(RecordedReply(self._number, turn, ms, self._new_session, request), error, before)
             raise
-        ms = round((time.perf_counter() - began) * 1e3, 3)
+        ms = round((time.perf_counter() - start) * 1e3, 3)
         calls = tuple(self._calls)
         self._calls.clear()
-        entry = RecordedReply(
-            self._number, turn, ms, self._opened, sent, reply, None if calls == reply.calls else calls
+        recorded = RecordedReply(
+            self._number, turn, ms, self._new_session, request, reply, None if calls == reply.calls else calls
         )
-        self._opened = None
-        if reply.data is not None or reply.tool_calls:  # the agent's code may still change what it gave
-            entry.reply = cast("Reply", codec.to_raw(reply))
+        self._new_session = None
+        if reply.data is not None or reply.tool_calls:  # the agent's code may still change these
+            recorded.reply = cast("Reply", codec.to_raw(reply))
         if workspace is not None:
-            entry.turn_files = await self._made(workspace, before)
-        _keep_remarks(entry, self._context.progress)
-        self._recorder.add_line(entry)
+            recorded.turn_files = await self._turn_files(workspace, before)
+        _add_remarks(recorded, self._context.progress)
+        self._recorder.add_line(recorded)
         if workspace is not None:
             self._recorder.flush()  # files may be large
-        return structs.replace(reply, elapsed_ms=ms)  # the report of this run and that of a replay say the same
+        return structs.replace(reply, elapsed_ms=ms)  # the report of this run and of a replay show the same number
 
-    async def _keep_fault(self, entry: RecordedReply, ended: TrialFault | asyncio.CancelledError, before: Any) -> None:
+    async def _add_fault(
+        self, recorded: RecordedReply, error: TrialFault | asyncio.CancelledError, before: Any
+    ) -> None:
         progress = self._context.progress
-        if isinstance(ended, TrialFault):
-            entry.fault, entry.fault_message = ended.fault, ended.message
+        if isinstance(error, TrialFault):
+            recorded.fault, recorded.fault_message = error.fault, error.message
         else:
-            entry.fault, entry.fault_message = CUT_OFF, progress.provider_trouble or ""
+            recorded.fault, recorded.fault_message = CUT_OFF, progress.provider_trouble or ""
         if progress.partial is not None:
-            entry.partial = cast("Reply", codec.to_raw(progress.partial))
-        entry.stderr = progress.stderr_tail
-        _keep_remarks(entry, progress)
-        entry.calls = tuple(self._calls)
+            recorded.partial = cast("Reply", codec.to_raw(progress.partial))
+        recorded.stderr = progress.stderr_tail
+        _add_remarks(recorded, progress)
+        recorded.calls = tuple(self._calls)
         self._calls.clear()
-        self._opened = None
-        if entry.sent is not None and self._context.workspace is not None:
-            entry.turn_files = await self._made(self._context.workspace, before)
-        self._recorder.add_line(entry)
+        self._new_session = None
+        if recorded.sent is not None and self._context.workspace is not None:
+            recorded.turn_files = await self._turn_files(self._context.workspace, before)
+        self._recorder.add_line(recorded)
 
-    async def _made(self, workspace: Workspace, before: Any) -> TurnFiles:
-        """What became of the files."""
+    async def _turn_files(self, workspace: Workspace, before: Any) -> TurnFiles:
         try:
             images = self._recorder.hide_secrets(await workspace.files_since(before))
             return TurnFiles(images, await workspace.changes_since(before))
-        except TrialFault as too_many:
-            return TurnFiles(omitted_reason=too_many.message)
+        except TrialFault as too_large:
+            return TurnFiles(omitted_reason=too_large.message)
 
 
-class ReplayingAgent(_Wrapped):
-    """An agent that says again what a cassette holds. The real one is called only where that is allowed."""
+class ReplayingAgent(_WrappedAgent):
+    """An agent that replies from a cassette. The real agent is called only if the missing policy is `live`."""
 
-    def __init__(self, agent: Agent, name: str, definition: Any, tape: CassettePlayer) -> None:
+    def __init__(self, agent: Agent, name: str, definition: Any, player: CassettePlayer) -> None:
         super().__init__(agent, name)
-        tape.define_agent(name, definition)
+        player.define_agent(name, definition)
         self._definition = definition
-        self._tape = tape
+        self._player = player
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
-        tape = self._tape
-        place: ConversationKey = (context.role, self._name, context.key)
-        chain = tape.start_chain(place, self._definition, context.history)
-        if (entry := tape.take_reply(chain)) is not None:
-            for call in entry.model_calls:
+        conversation: ConversationKey = (context.role, self._name, context.key)
+        chain = self._player.start_chain(conversation, self._definition, context.history)
+        if (recorded := self._player.take_reply(chain)) is not None:
+            for call in recorded.model_calls:
                 context.meter(call)
-            raise _fault(entry, context.progress)
+            raise _restore_fault(recorded, context.progress)
         async with AsyncExitStack() as stack:
-            yield _ReplayedSession(self._agent, place, context, tape, chain, stack)
+            yield _ReplayingSession(self._agent, conversation, context, self._player, chain, stack)
 
 
-class _ReplayedSession(_Session):
+class _ReplayingSession(_CassetteSession):
     def __init__(
         self,
         agent: Agent,
-        place: ConversationKey,
+        conversation: ConversationKey,
         context: SessionContext,
-        tape: CassettePlayer,
+        player: CassettePlayer,
         chain: str,
         stack: AsyncExitStack,
     ) -> None:
         super().__init__(context)
-        self._agent, self._place = agent, place
-        self._tape, self._chain, self._stack = tape, chain, stack
-        self._said: list[tuple[Message, Mapping[str, Any]]] = []
-        self._live: AgentSession | None = None
+        self._agent, self._conversation = agent, conversation
+        self._player, self._chain, self._stack = player, chain, stack
+        self._messages: list[tuple[Message, Mapping[str, Any]]] = []
+        self._live_session: AgentSession | None = None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        if self._live is not None:
-            return await self._live.send(message, options)
-        sent, turn = self._next(message, options)
-        self._chain = self._tape.extend_chain(self._chain, sent)
-        entry = self._tape.take_reply(self._chain)
-        if entry is None:
-            return await self._miss(message, options, sent, turn)
-        self._said.append((message, options))
-        for call in entry.model_calls:
+        if self._live_session is not None:
+            return await self._live_session.send(message, options)
+        request, turn = self._next_request(message, options)
+        self._chain = self._player.extend_chain(self._chain, request)
+        recorded = self._player.take_reply(self._chain)
+        if recorded is None:
+            return await self._handle_miss(message, options, request, turn)
+        self._messages.append((message, options))
+        for call in recorded.model_calls:
             self._context.meter(call)
-        self._context.progress.tracebacks += entry.tracebacks
-        self._context.progress.warnings += entry.warnings
-        if (made := entry.turn_files) is not None and self._context.workspace is not None:
-            if made.omitted_reason:
-                raise NotRecorded(f"not in the cassette: the files of turn {entry.turn} ({made.omitted_reason})")
-            await self._context.workspace.restore_files(made.files, made.changes)
-        if entry.reply is None:
-            raise _fault(entry, self._context.progress)
-        return structs.replace(entry.reply, elapsed_ms=entry.ms)
+        self._context.progress.tracebacks += recorded.tracebacks
+        self._context.progress.warnings += recorded.warnings
+        if (files := recorded.turn_files) is not None and self._context.workspace is not None:
+            if files.omitted_reason:
+                raise NotRecorded(f"not in the cassette: the files of turn {recorded.turn} ({files.omitted_reason})")
+            await self._context.workspace.restore_files(files.files, files.changes)
+        if recorded.reply is None:
+            raise _restore_fault(recorded, self._context.progress)
+        return structs.replace(recorded.reply, elapsed_ms=recorded.ms)
 
-    async def _miss(self, message: Message, options: Mapping[str, Any], sent: RecordedRequest, turn: int) -> Reply:
-        """Nothing fits: an error with the first divergence, a skipped case, or the real agent from the start."""
-        tape = self._tape
-        where = tape.explain_miss(self._place, turn, sent)
-        if tape.missing_policy == "live":
-            self._live = await self._stack.enter_async_context(self._agent.open(self._context))
-            for said, with_options in self._said:
-                await self._live.send(said, with_options)
-            return await self._live.send(message, options)
-        if tape.missing_policy == "skip":
-            raise Skipped(f"not in the cassette: {where}")
-        raise NotRecorded(f"not in the cassette: {where}")
+    async def _handle_miss(
+        self, message: Message, options: Mapping[str, Any], request: RecordedRequest, turn: int
+    ) -> Reply:
+        """Raise an error with the first difference, skip the case, or play the conversation with the real agent."""
+        reason = self._player.explain_miss(self._conversation, turn, request)
+        if self._player.missing_policy == "live":
+            self._live_session = await self._stack.enter_async_context(self._agent.open(self._context))
+            for earlier_message, earlier_options in self._messages:
+                await self._live_session.send(earlier_message, earlier_options)
+            return await self._live_session.send(message, options)
+        error = Skipped if self._player.missing_policy == "skip" else NotRecorded
+        raise error(f"not in the cassette: {reason}")
 
 
-def _keep_remarks(entry: RecordedReply, progress: CallProgress) -> None:
-    """What the report says of the call beside its reply."""
+def _add_remarks(recorded: RecordedReply, progress: CallProgress) -> None:
     if progress.tracebacks or progress.warnings:
-        entry.tracebacks, entry.warnings = tuple(progress.tracebacks), tuple(progress.warnings)
+        recorded.tracebacks, recorded.warnings = tuple(progress.tracebacks), tuple(progress.warnings)
 
 
-def _fault(entry: RecordedReply, progress: CallProgress) -> TrialFault:
-    """What came instead of a reply; what was known of the call is known again."""
-    progress.partial, progress.stderr_tail = entry.partial, entry.stderr
-    progress.elapsed_ms = entry.ms or None
-    if entry.fault == CUT_OFF:
-        progress.provider_trouble = entry.fault_message or None
-        return CallCutOff(entry.ms)
-    return _FAULTS.get(entry.fault or "", Undetermined)(entry.fault_message)
+def _restore_fault(recorded: RecordedReply, progress: CallProgress) -> TrialFault:
+    """Return the recorded fault, and set what was known of the call when it failed."""
+    progress.partial, progress.stderr_tail = recorded.partial, recorded.stderr
+    progress.elapsed_ms = recorded.ms or None
+    if recorded.fault == CUT_OFF:
+        progress.provider_trouble = recorded.fault_message or None
+        return CallCutOff(recorded.ms)
+    return _FAULTS.get(recorded.fault or "", Undetermined)(recorded.fault_message)

@@ -1,8 +1,8 @@
-"""The append-only log of a run: the truth that reports, history and a resumed run are made from.
+"""The append-only log of a run. Reports, history and a resumed run are built from it.
 
-One JSON object a line, written with a single append as trials end, so `kill -9` loses at most the trials in flight.
-A torn last line is cut off before anything is appended. A trial's line holds its record byte for byte as the JSONL
-report shows it. A journal has one writer at a time (see `locks`).
+It holds one JSON event per line, each written with a single append, so `kill -9` loses at most the trials in flight. A
+partial last line is removed before anything is appended. The line of an ended trial holds its record byte for byte as
+the JSONL report shows it. A journal has one writer at a time (see `locks`).
 """
 
 import os
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput, RunStopped
 from viva.model import codec
-from viva.model.event import AnyEvent, Event, RunStarted, TrialEnded
+from viva.model.event import JOURNAL_VERSION, AnyEvent, Event, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import append_atomically, find_last_line_end, truncate_partial_line
 from viva.record.locks import WriterLock, exclusive_lock
@@ -23,81 +23,86 @@ _RECORD = b'"record":'
 _NOTE, _RUN_ENDED = b'{"event":"note"', b'{"event":"run_ended"'
 
 
-class _Indexed(Struct):
-    """As much of a line as is needed to find it again."""
+class _EventIndex(Struct):
+    """The part of an event that locates a trial."""
 
     event: str
     index: int = -1
 
 
-class Journal:
-    """Appends events to a file and finds the records of ended trials again, in input order.
+class _Header(Struct):
+    """The part of the first event that has the version of the journal's format."""
 
-    From construction until `end` no other process can open it: BadInput names the one that has it.
+    event: str
+    journal_version: int = 1
+
+
+class Journal:
+    """Appends events to a file, and reads the records of ended trials in input order.
+
+    It holds the writer lock from construction until `release_lock`. BadInput names the process that has it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = -1
         self._lock: WriterLock | None = None
-        self._places: dict[int, tuple[int, int]] = {}  # index in the input -> where its record stands
+        self._positions: dict[int, tuple[int, int]] = {}  # index in the input -> offset and length of its record
         try:
             make_private_folder(path.parent)
             self._lock = WriterLock(path)
             self._file = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             self._end = truncate_partial_line(self._file)
-            self._restore()
-        except OSError as broken:
+            self._index_records()
+        except OSError as error:
             self.close()
-            raise RunStopped(f"journal {path}: {broken.strerror or broken}") from broken
+            raise self._write_error(error) from error
         except RunStopped:
             self.close()
             raise
 
     def append(self, *events: Event) -> None:
-        """Writes events, all or none. What has been appended is on its way to the disk when this returns."""
+        """Write all events or none."""
         lines = [codec.encode(event) + b"\n" for event in events]
-        raw = b"".join(lines)
         try:
-            append_atomically(self._file, raw, self._end)
-        except OSError as broken:
-            raise RunStopped(f"journal {self.path}: {broken.strerror or broken}") from broken
+            append_atomically(self._file, b"".join(lines), self._end)
+        except OSError as error:
+            raise self._write_error(error) from error
         for event, line in zip(events, lines, strict=True):
             if isinstance(event, TrialEnded):
-                self._remember(event.index, line, self._end)
+                self._add_position(event.index, line, self._end)
             self._end += len(line)
 
     def raw_records(self) -> Iterator[bytes]:
-        """Each ended trial's record as JSON, in input order; a trial run again shows its last attempt."""
-        for index in sorted(self._places):
-            at, length = self._places[index]
-            yield os.pread(self._file, length, at)
+        """Yield the record of each ended trial as JSON, in input order; of a repeated trial the last one."""
+        for index in sorted(self._positions):
+            start, length = self._positions[index]
+            yield os.pread(self._file, length, start)
 
     def records(self) -> Iterator[TrialRecord]:
         for raw in self.raw_records():
             yield codec.decode_kept(raw, type=TrialRecord)
 
     def keep_only(self, indexes: Container[int]) -> None:
-        """Shows only these of the records of an earlier part of the run; the others will be made again."""
-        self._places = {index: place for index, place in self._places.items() if index in indexes}
+        """Ignore all other records of an earlier part of the run; these trials run again."""
+        self._positions = {index: place for index, place in self._positions.items() if index in indexes}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def release_lock(self) -> None:
-        """The run has ended: others may write to it. Its records can still be read here."""
+        """Let other processes write to the run. Its records can still be read here."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def abandon(self) -> None:
-        """The run was given up before its end: others may write to it, and the next command says that it was cut off."""
+        """Release the lock of a run that did not end; the next command reports that it stopped unexpectedly."""
         if self._lock is not None:
             self._lock.abandon()
             self._lock = None
 
     def close(self) -> None:
-        """Ends the run, and closes the file."""
         self.release_lock()
         self._close_file()
 
@@ -107,54 +112,55 @@ class Journal:
             self._file = -1
 
     def __del__(self) -> None:
-        self._close_file()  # the lock goes too; a run that nobody has ended counts as cut off
+        self._close_file()  # the lock goes too; the run counts as stopped unexpectedly
 
-    def _restore(self) -> None:
-        """Where the records of an earlier part of the same run stand."""
-        if not self._end:
-            return
-        decoder = codec.Decoder[_Indexed](_Indexed, codec.OWN_MAX_DEPTH)
-        at = 0
+    def _index_records(self) -> None:
+        """Find the records of an earlier part of the same run."""
+        decoder = codec.Decoder[_EventIndex](_EventIndex, codec.OWN_MAX_DEPTH)
+        offset = 0
         with open(self._file, "rb", closefd=False) as file:
             for number, line in enumerate(file, 1):
                 try:
-                    indexed = decoder.decode(line)
-                    if indexed.event == "trial_ended":
-                        self._remember(indexed.index, line, at)
-                except ValueError as broken:  # no JSON, or no record in it
-                    raise RunStopped(f"journal {self.path}: line {number} cannot be read: {broken}") from broken
-                at += len(line)
+                    event = decoder.decode(line)
+                    if event.event == "trial_ended":
+                        self._add_position(event.index, line, offset)
+                except ValueError as error:  # no JSON, or no record in it
+                    raise RunStopped(f"journal {self.path}: line {number} cannot be read: {error}") from error
+                offset += len(line)
 
-    def _remember(self, index: int, line: bytes, at: int) -> None:
+    def _add_position(self, index: int, line: bytes, offset: int) -> None:
         start, length = locate_record(line)
-        self._places[index] = (at + start, length)
+        self._positions[index] = (offset + start, length)
+
+    def _write_error(self, error: OSError) -> RunStopped:
+        return RunStopped(f"journal {self.path}: {error.strerror or error}")
 
 
 def locate_record(line: bytes) -> tuple[int, int]:
-    """Where the record stands in the line of a trial's end, and how long it is: it is the last thing there."""
+    """Return the start and length of the record in the line of an ended trial, where it is the last field."""
     start = line.index(_RECORD) + len(_RECORD)
     return start, len(line) - start - 2
 
 
 def has_ended(path: Path) -> bool | None:
-    """Is the end of the run the last thing that its journal tells, notes aside? None: it has not even begun."""
+    """Return whether the last event of a journal, apart from notes, is the end of the run. None if it has no event."""
     try:
         with path.open("rb") as file:
-            end = os.fstat(file.fileno()).st_size
-            whole = end = find_last_line_end(file.fileno(), end)
+            descriptor = file.fileno()
+            last = end = find_last_line_end(descriptor, os.fstat(descriptor).st_size)
             while end:
-                start = find_last_line_end(file.fileno(), end - 1)
-                head = os.pread(file.fileno(), 40, start)
+                start = find_last_line_end(descriptor, end - 1)
+                head = os.pread(descriptor, 40, start)
                 if not head.startswith(_NOTE):
                     return head.startswith(_RUN_ENDED)
                 end = start
-            return False if whole else None
+            return False if last else None
     except OSError:
         return None
 
 
 def read_events(path: Path) -> Iterator[AnyEvent]:
-    """The events of a journal in order. A torn last line is left out; a broken line before it is an error."""
+    """Read the events of a journal. A partial last line is ignored; BadInput for a damaged line before it."""
     decoder = codec.Decoder[AnyEvent](AnyEvent, codec.OWN_MAX_DEPTH)
     try:
         with path.open("rb") as file:
@@ -162,33 +168,43 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
                 if not line.endswith(b"\n"):
                     return
                 try:
+                    if number == 1:
+                        _check_version(line, path)
                     yield decoder.decode(line)
-                except codec.DecodeError as wrong:
-                    raise BadInput.of(f"is no event: {wrong}", str(path), number) from wrong
-    except OSError as wrong:
-        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+                except codec.DecodeError as error:
+                    raise BadInput.of(f"is not an event of a journal: {error}", str(path), number) from error
+    except OSError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
+
+
+def _check_version(line: bytes, path: Path) -> None:
+    """BadInput if another version of Viva wrote the journal in a format that this one does not read."""
+    header = codec.decode_kept(line, type=_Header)
+    if header.event == "run_started" and header.journal_version != JOURNAL_VERSION:
+        age = "a newer" if header.journal_version > JOURNAL_VERSION else "an older"
+        raise BadInput.of(
+            f"was written by {age} Viva, whose format this one cannot read; run the tests again", str(path)
+        )
 
 
 def next_run_number(home: Path) -> int:
-    """The number of a new run: one more than that of the run before, whatever the clock says.
+    """Return the sequence number of a new run, independent of the clock.
 
-    `.viva/sequence` holds the last one. Where it is lost or damaged, the runs themselves know.
+    `.viva/sequence` holds the last number. If it is missing or damaged, the journals have it.
     """
     with exclusive_lock(home / "sequence") as file:
         text = os.pread(file, 100, 0)
-        last = (
-            int(text) if text.strip().isdigit() else max(map(_number_of, home.glob("runs/*/journal.jsonl")), default=0)
-        )
-        os.pwrite(
-            file, b"%020d\n" % (last + 1), 0
-        )  # always of the same length: a kill leaves the old one or the new one
+        if text.strip().isdigit():
+            last = int(text)
+        else:
+            last = max(map(_read_run_number, home.glob("runs/*/journal.jsonl")), default=0)
+        os.pwrite(file, b"%020d\n" % (last + 1), 0)  # a fixed length: a kill leaves the old number or the new one
         return last + 1
 
 
-def _number_of(path: Path) -> int:
+def _read_run_number(path: Path) -> int:
     try:
         with path.open("rb") as file:
-            started = codec.decode(file.readline(), type=RunStarted)
-    except (OSError, codec.DecodeError, codec.ValidationError):
+            return codec.decode(file.readline(), type=RunStarted).number
+    except (OSError, codec.DecodeError):
         return 0
-    return started.number

@@ -1,7 +1,7 @@
-"""One writer for each run: an exclusive lock on a file beside its journal.
+"""File locks: one writer per run, by an exclusive lock on a file beside its journal.
 
-The lock belongs to an open file, so it ends with the process, however that ends. The file says who holds it. A writer that
-ends in order empties it; one that was killed leaves its name there, which is how the next command notices.
+The lock belongs to an open file, so it ends with the process. The file names the process that holds it. A writer that
+ends normally empties the file; a killed one does not, which is how the next command notices.
 """
 
 import errno
@@ -19,69 +19,70 @@ from viva.errors import BadInput
 
 _TRIES = 20
 _PAUSE_S = 0.01
-"""Readers hold the lock for a moment while they look whether anybody else does: a writer waits that long."""
+"""Readers hold the lock for a moment to see whether it is free; a writer waits that long."""
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 
 
 class LockHolder(Struct, frozen=True):
-    """The process that wrote its name into a lock file."""
+    """The process named in a lock file."""
 
     pid: int
     start_time: int = 0
-    """The kernel's start time of that process; 0 where it is not known. It tells a reused pid from the old process."""
+    """The kernel's start time of the process, which tells a reused pid from the old process; 0 if unknown."""
     host: str = ""
 
     def is_alive(self) -> bool:
-        """Is that very process still there? One on another machine cannot be seen from here."""
-        if self.host != _here():
+        """Return whether this process still runs. A process on another machine is not visible."""
+        if self.host != _host_name():
             return False
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
         except OSError:
-            pass  # it is there, and belongs to somebody else
-        return not self.start_time or _started(self.pid) == self.start_time
+            pass  # it runs, and belongs to another user
+        return not self.start_time or _process_start_time(self.pid) == self.start_time
 
 
 class WriterLock:
-    """The right to write to one run, from construction until `release`. Raises BadInput where another process has it."""
+    """The right to write to one run, from construction until `release`. BadInput if another process has it."""
 
     def __init__(self, journal: Path) -> None:
         self._file = -1
         self._file = os.open(lock_path(journal), os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            self._take(journal)
+            self._acquire(journal)
         except BaseException:
             self._close()
             raise
-        _held.add(self)
+        _locks.add(self)
 
-    def _take(self, journal: Path) -> None:
-        for last in (*[False] * _TRIES, True):
+    def _acquire(self, journal: Path) -> None:
+        for is_last in (*[False] * _TRIES, True):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if last:
-                    raise _in_use(journal, _holder_in(self._file)) from None
-            except OSError:  # a file system without locks: the name in the file has to do
-                holder = _holder_in(self._file)
+                if is_last:
+                    raise _in_use_error(journal, _read_holder(self._file)) from None
+            except OSError:  # a file system without locks: go by the process named in the file
+                holder = _read_holder(self._file)
                 if holder is not None and holder.is_alive():
-                    raise _in_use(journal, holder) from None
+                    raise _in_use_error(journal, holder) from None
                 break
             time.sleep(_PAUSE_S)
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()} {_started(os.getpid())} {_here()}\n".encode(), 0)
+        os.pwrite(self._file, f"{os.getpid()} {_process_start_time(os.getpid())} {_host_name()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Says that the writer has ended in order, and lets others write."""
+        """Release the lock after a normal end."""
         if self._file >= 0:
             with suppress(OSError):
                 os.ftruncate(self._file, 0)
             self._close()
 
     def abandon(self) -> None:
-        """Gives up the lock without saying that all is well: the run counts as cut off."""
+        """Release the lock without a normal end: the run counts as stopped unexpectedly."""
         self._close()
 
     def _close(self) -> None:
@@ -93,44 +94,43 @@ class WriterLock:
         self._close()
 
 
-_held: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
+_locks: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
-    """A forked child that outlives its parent must not keep the parent's lock."""
-    for lock in list(_held):
+def _abandon_in_child() -> None:
+    """A forked child that outlives its parent must not hold the parent's lock."""
+    for lock in list(_locks):
         lock.abandon()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_abandon_in_child)
 
 
 def lock_path(journal: Path) -> Path:
-    """The lock of a journal."""
     return journal.with_suffix(".lock")
 
 
 def is_in_use(journal: Path) -> bool:
-    """Does some process write to this journal?"""
-    with _looking(journal) as (file, is_free):
+    """Return whether a process writes to this journal."""
+    with _inspect_lock(journal) as (file, is_free):
         return file >= 0 and not is_free
 
 
 def find_holder(journal: Path) -> LockHolder | None:
-    """The process that writes to this journal now."""
-    with _looking(journal) as (file, is_free):
-        return _holder_in(file) if file >= 0 and not is_free else None
+    """Return the process that writes to this journal."""
+    with _inspect_lock(journal) as (file, is_free):
+        return _read_holder(file) if file >= 0 and not is_free else None
 
 
 def has_crashed(journal: Path, *, acknowledge: bool = False) -> bool:
-    """Did the last writer of this journal end without releasing its lock? `forget` makes this the last time it is said."""
+    """Return whether the last writer ended without releasing its lock. `acknowledge` makes this the last True."""
     try:
-        if not lock_path(journal).stat().st_size:  # most have ended in order: nothing needs to be opened
+        if not lock_path(journal).stat().st_size:  # the usual case, without opening the file
             return False
     except OSError:
         return False
-    with _looking(journal) as (file, is_free):
-        if file < 0 or not is_free or _holder_in(file) is None:
+    with _inspect_lock(journal) as (file, is_free):
+        if file < 0 or not is_free or _read_holder(file) is None:
             return False
         if acknowledge:
             with suppress(OSError):
@@ -139,8 +139,8 @@ def has_crashed(journal: Path, *, acknowledge: bool = False) -> bool:
 
 
 @contextmanager
-def _looking(journal: Path) -> Generator[tuple[int, bool]]:
-    """The open lock file (-1: there is none), and whether nobody holds it; nobody can take it meanwhile."""
+def _inspect_lock(journal: Path) -> Generator[tuple[int, bool]]:
+    """The open lock file (-1 if there is none) and whether it is free. A free lock cannot be taken meanwhile."""
     try:
         file = os.open(lock_path(journal), os.O_RDONLY)
     except OSError:
@@ -153,50 +153,49 @@ def _looking(journal: Path) -> Generator[tuple[int, bool]]:
         except BlockingIOError:
             is_free = False
         except OSError:  # a file system without locks
-            holder = _holder_in(file)
+            holder = _read_holder(file)
             is_free = holder is None or not holder.is_alive()
         yield file, is_free
     finally:
         os.close(file)
 
 
-def _in_use(journal: Path, holder: LockHolder | None) -> BadInput:
-    who = f"process {holder.pid}" if holder else "another process"
-    if holder and holder.host != _here():
-        who += f" on {holder.host}"
-    return BadInput.of(f"run {journal.parent.name} is in use by {who}; wait until it ends, or stop it")
+def _in_use_error(journal: Path, holder: LockHolder | None) -> BadInput:
+    process = f"process {holder.pid}" if holder else "another process"
+    if holder and holder.host != _host_name():
+        process += f" on {holder.host}"
+    return BadInput.of(f"run {journal.parent.name} is in use by {process}; wait until it ends, or stop it")
 
 
-def _holder_in(file: int) -> LockHolder | None:
+def _read_holder(file: int) -> LockHolder | None:
     try:
-        pid, started, host = os.pread(file, 1000, 0).decode().split()
-        return LockHolder(int(pid), int(started), host)
+        pid, start_time, host = os.pread(file, 1000, 0).decode().split()
+        return LockHolder(int(pid), int(start_time), host)
     except (OSError, ValueError):
         return None
 
 
-def _here() -> str:
+def _host_name() -> str:
     return os.uname().nodename or "-"
 
 
-def _started(pid: int) -> int:
-    """When a process began, in ticks since the machine did; 0 where the system does not say."""
+def _process_start_time(pid: int) -> int:
+    """Return the start of a process in ticks since boot; 0 if the system does not tell."""
     try:
-        after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return int(after_name[19])
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0
 
 
 @contextmanager
 def exclusive_lock(path: Path) -> Generator[int]:
-    """The open file `path`, for this process alone; others wait. Where the file system has no locks, nobody waits."""
+    """Open the file `path` for this process alone; others wait. On a file system without locks nothing waits."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as wrong:
-            if wrong.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
                 raise
         yield file
     finally:

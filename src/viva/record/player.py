@@ -1,12 +1,13 @@
-"""A cassette that is being played: finds the reply to what is sent, and says what has changed where there is none."""
+"""Replay of a cassette: finds the recorded reply to a request, or explains what has changed since the recording."""
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
+from os.path import commonprefix
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -29,162 +30,212 @@ from viva.record.cassette import (
     map_image_text,
     read_cassette,
 )
-from viva.record.drift import list_changes
 
-_FORM = re.compile(rb"\*\*\*(\w+):\d+\*\*\*")
-"""What a variable leaves behind where its value stood in another form: that depends on the value, and so does not count."""
-_CHANGES = 6
+FILES_KEY = "files"
+"""The key of an agent definition that holds a digest per source file."""
+_ENCODED_MARK = re.compile(rb"\*\*\*(\w+):\d+\*\*\*")
+"""A variable's name in place of an encoded form of its value. Which form it was depends on the value, so it is ignored."""
+_MAX_CHANGES = 6
+_MAX_VALUE_LENGTH = 80
+_ABSENT = object()
 
 
 class CassettePlayer:
-    """A cassette that is being played. Entries that are equal in all that was sent are used in the order of asking."""
+    """A loaded cassette. Replies to equal requests are used in the order in which they were recorded."""
 
-    def __init__(self, path: Path, missing: MissingPolicy, hiding: SecretFilter) -> None:
-        self.missing_policy: MissingPolicy = missing
-        self._hiding = hiding
+    def __init__(self, path: Path, missing_policy: MissingPolicy, secrets: SecretFilter) -> None:
+        self.missing_policy: MissingPolicy = missing_policy
+        self._secrets = secrets
         self._lines = list(read_cassette(path))
         self._recorded = {line.agent: line.definition for line in self._lines if isinstance(line, AgentDefinition)}
-        self._present: dict[str, Any] = {}
-        self._took = {line.key: line.duration_ms for line in self._lines if isinstance(line, TrialDuration)}
-        self._states: dict[ConversationKey, list[RecordedReply]] = defaultdict(list)
-        for session, entry in iter_replies(self._lines):
-            self._states[conversation_key(session)].append(entry)
-        self._attempts = {key for _, _, key in self._states}
-        self._missed: dict[Key, str] = {}
+        self._current: dict[str, Any] = {}
+        self._durations = {line.key: line.duration_ms for line in self._lines if isinstance(line, TrialDuration)}
+        self._conversations: dict[ConversationKey, list[RecordedReply]] = defaultdict(list)
+        for session, reply in iter_replies(self._lines):
+            self._conversations[conversation_key(session)].append(reply)
+        self._attempts = {key for _, _, key in self._conversations}
+        self._misses: dict[Key, str] = {}
 
     @cached_property
-    def _entries(self) -> dict[str, list[RecordedReply]]:
-        """By the chain of all that was sent: made at the first question, since agents may bring secrets of their own."""
-        found: dict[str, list[RecordedReply]] = defaultdict(list)
+    def _replies(self) -> dict[str, list[RecordedReply]]:
+        """Replies by digest chain. Built at the first request, because agents may add secrets of their own before."""
+        replies: dict[str, list[RecordedReply]] = defaultdict(list)
         definitions: dict[str, Any] = {}
         chains: dict[int, str] = {}
         for line in self._lines:
             if isinstance(line, AgentDefinition):
                 definitions[line.agent] = line.definition
             elif isinstance(line, RecordedReply):
-                if (opened := line.new_session) is not None:
-                    chains[line.session] = self.start_chain(
-                        conversation_key(opened), definitions.get(opened.agent), opened.history
-                    )
+                if (session := line.new_session) is not None:
+                    definition = definitions.get(session.agent)
+                    chains[line.session] = self.start_chain(conversation_key(session), definition, session.history)
                 if line.sent is not None:
                     chains[line.session] = self.extend_chain(chains[line.session], line.sent)
-                found[chains[line.session]].append(line)
-        for same in found.values():
-            same.sort(key=lambda entry: entry.session, reverse=True)  # they are taken from the end
-        return found
+                replies[chains[line.session]].append(line)
+        for equal in replies.values():
+            equal.sort(key=lambda reply: reply.session, reverse=True)  # taken from the end
+        return replies
 
     def define_agent(self, agent: str, definition: Any) -> None:
-        """What an agent is now."""
-        self._present[agent] = definition
+        """Set the current definition of an agent."""
+        self._current[agent] = definition
 
-    def start_chain(self, place: ConversationKey, definition: Any, history: Sequence[Message]) -> str:
-        """What the chain of all that is sent in a session begins with."""
-        return self.extend_chain("", SessionStart(*place, definition, history))
+    def start_chain(self, conversation: ConversationKey, definition: Any, history: Sequence[Message]) -> str:
+        """Return the digest that a session starts with."""
+        return self.extend_chain("", SessionStart(*conversation, definition, history))
 
     def extend_chain(self, chain: str, sent: RecordedRequest | SessionStart) -> str:
-        """The chain, one longer. What a cassette holds and what is sent now give the same, whatever the secrets in them."""
-        return blake2b(chain.encode() + codec.canonical_bytes(self._plain(sent)), digest_size=12).hexdigest()
+        """Return the digest after one more request. Secrets do not change it."""
+        return blake2b(chain.encode() + codec.canonical_bytes(self._as_recorded(sent)), digest_size=12).hexdigest()
 
     def trial_duration_ms(self, key: Key) -> float | None:
-        return self._took.get(key)
+        return self._durations.get(key)
 
     def may_retry(self, key: Key) -> bool:
-        """May the trial be tried once more after this attempt? Only where it was when it was recorded, or may go on live."""
+        """Return whether a further attempt was recorded, or may call the real agent."""
         if self.missing_policy == "live":
             return True
-        return key not in self._missed and structs.replace(key, attempt=key.attempt + 1) in self._attempts
+        return key not in self._misses and structs.replace(key, attempt=key.attempt + 1) in self._attempts
 
     def explain_live_call(self, key: Key) -> str | None:
-        """Why the real agent was asked in this attempt, if it was."""
-        return f"asked live: {self._missed[key]}" if self.missing_policy == "live" and key in self._missed else None
+        """Return why the real agent was called in this attempt; None if it was not."""
+        return f"called live: {self._misses[key]}" if self.missing_policy == "live" and key in self._misses else None
 
     def find_drift(self, connectors: Mapping[str, Connector]) -> list[str]:
-        """What has changed since the recording: one line for each agent, and for each connector that a case asked for."""
-        drifts = [self._agent_drift(name, self._recorded.get(name)) for name in self._present]
-        found = [drift for drift in drifts if drift is not None]
-        seen: set[bytes] = set()
+        """Return one line per agent, and per connector named by a case, that changed since the recording."""
+        drifts = [self._agent_drift(name, self._recorded.get(name)) for name in self._current]
+        changes = [drift for drift in drifts if drift is not None]
+        compared: set[bytes] = set()
         for line in self._lines:
             sent = line.sent if isinstance(line, RecordedReply) else None
-            if sent is None or sent.connector is None or (known := codec.canonical_bytes(sent.connector)) in seen:
+            if sent is None or sent.connector is None or (raw := codec.canonical_bytes(sent.connector)) in compared:
                 continue
-            seen.add(known)
+            compared.add(raw)
             name = sent.options["connector"]
-            now = connector_settings(name, connectors) or {}
-            if changed := list_changes(self._settings(sent.connector), self._settings(now)):
-                found.append(f"connector {name!r} has changed since the recording: {'; '.join(changed)}")
-        return found
+            current = connector_settings(name, connectors) or {}
+            if changed := list_changes(self._settings(sent.connector), self._settings(current)):
+                changes.append(f"connector {name!r} has changed since the recording: {'; '.join(changed)}")
+        return changes
 
-    def take_reply(self, digest: str) -> RecordedReply | None:
-        left = self._entries.get(digest)
-        return self._restored(left.pop()) if left else None
+    def take_reply(self, chain: str) -> RecordedReply | None:
+        """Return the next unused reply to a request, with the current values of variables."""
+        if not (replies := self._replies.get(chain)):
+            return None
+        reply = self._secrets.restore(replies.pop())
+        if reply.turn_files is not None:
+            files = tuple(map_image_text(image, self._secrets.restore) for image in reply.turn_files.files)
+            reply.turn_files = structs.replace(reply.turn_files, files=files)
+        return reply
 
-    def _restored(self, entry: RecordedReply) -> RecordedReply:
-        """With the values of variables where their names were kept in their place: checks look for them."""
-        entry = self._hiding.restore(entry)
-        if entry.turn_files is not None:
-            files = tuple(map_image_text(image, self._hiding.restore) for image in entry.turn_files.files)
-            entry.turn_files = structs.replace(entry.turn_files, files=files)
-        return entry
+    def explain_miss(self, conversation: ConversationKey, turn: int, sent: RecordedRequest) -> str:
+        """Return why no reply fits a request: what changed, with the recorded and the current value."""
+        key = conversation[2]
+        reason = f"case {key.case!r}, trial {key.trial}, turn {turn}: {self._explain_change(conversation, turn, sent)}"
+        self._misses.setdefault(key, reason)
+        return reason
 
-    def explain_miss(self, place: ConversationKey, turn: int, sent: RecordedRequest) -> str:
-        """Why nothing fits: what has changed, with the recorded value and the present one."""
-        key = place[2]
-        said = f"case {key.case!r}, trial {key.trial}, turn {turn}: {self._divergence(place, turn, sent)}"
-        self._missed.setdefault(key, said)
-        return said
-
-    def _divergence(self, place: ConversationKey, turn: int, sent: RecordedRequest) -> str:
-        role, name, key = place
-        known = self._states.get(place, ())
-        if (drifted := self._agent_drift(name, self._definition_at(place), role)) is not None:
-            return drifted
-        here = [entry.sent for entry in known if entry.turn == turn and entry.sent is not None]
-        if here:
-            now = self._plain(sent)
-            changed = min((list_changes(self._plain(had), now) for had in here), key=len)
-            if changed:
-                more = f" (and {len(changed) - _CHANGES} more)" if len(changed) > _CHANGES else ""
-                return f"the {role} {name!r} was sent something else: {'; '.join(changed[:_CHANGES])}{more}"
-            return f"the {role} {name!r} was asked this less often, or what was said before it has changed"
-        if known:
-            last = max(entry.turn for entry in known)
+    def _explain_change(self, conversation: ConversationKey, turn: int, sent: RecordedRequest) -> str:
+        role, name, key = conversation
+        replies = self._conversations.get(conversation, ())
+        if (drift := self._agent_drift(name, self._definition_at(conversation), role)) is not None:
+            return drift
+        requests = [reply.sent for reply in replies if reply.turn == turn and reply.sent is not None]
+        if requests:
+            current = self._as_recorded(sent)
+            changes = min((list_changes(self._as_recorded(request), current) for request in requests), key=len)
+            if changes:
+                more = f" (and {len(changes) - _MAX_CHANGES} more)" if len(changes) > _MAX_CHANGES else ""
+                return f"the request to the {role} {name!r} has changed: {'; '.join(changes[:_MAX_CHANGES])}{more}"
             return (
-                f"the {role} {name!r} was not asked here when the cassette was recorded: that conversation ended after "
-                f"turn {last}. What ends it has changed: a check, a checkpoint or a limit"
+                f"the {role} {name!r} got this request fewer times in the recording, or an earlier message has changed"
+            )
+        if replies:
+            last = max(reply.turn for reply in replies)
+            return (
+                f"the recorded conversation with the {role} {name!r} ended after turn {last}. "
+                "A check, a checkpoint or a limit that ends it has changed"
             )
         if key not in self._attempts:
-            return "the cassette holds no such conversation"
-        return f"the {role} {name!r} was not asked in this conversation when the cassette was recorded"
+            return "the cassette has no such conversation"
+        return f"the {role} {name!r} was not called in this conversation of the recording"
 
-    def _definition_at(self, place: ConversationKey) -> Any:
-        """What the agent was in this conversation: a run that was resumed by force may have had two."""
+    def _definition_at(self, conversation: ConversationKey) -> Any:
+        """Return the definition of the agent in a conversation. After `--resume --force` a cassette may have two."""
         definitions: dict[str, Any] = {}
         for line in self._lines:
             if isinstance(line, AgentDefinition):
                 definitions[line.agent] = line.definition
-            elif (
-                isinstance(line, RecordedReply)
-                and line.new_session is not None
-                and conversation_key(line.new_session) == place
-            ):
-                return definitions.get(place[1])
-        return self._recorded.get(place[1])
+            elif isinstance(line, RecordedReply) and (session := line.new_session) is not None:
+                opened = conversation_key(session)
+                if opened == conversation:
+                    return definitions.get(conversation[1])
+        return self._recorded.get(conversation[1])
 
     def _agent_drift(self, name: str, recorded: Any, role: Role = "agent") -> str | None:
-        """How an agent differs from what it was, if it does."""
         if name not in self._recorded:
             known = ", ".join(map(repr, self._recorded)) or "none"
             return f"the {role} {name!r} is not in the cassette, which has {known}"
-        changed = list_changes(self._settings(recorded), self._settings(self._present.get(name)))
-        return f"the {role} {name!r} has changed since the recording: {'; '.join(changed)}" if changed else None
+        changes = list_changes(self._settings(recorded), self._settings(self._current.get(name)))
+        return f"the {role} {name!r} has changed since the recording: {'; '.join(changes)}" if changes else None
 
     def _settings(self, value: Any) -> Any:
-        """What an agent or a connector is, as a cassette holds it."""
-        return self._plain(AgentDefinition("", value))["definition"]
+        return self._as_recorded(AgentDefinition("", value))["definition"]
 
-    def _plain(self, value: RecordedRequest | SessionStart | AgentDefinition) -> Any:
-        """As a cassette holds it, without secrets: equal for what was recorded and what is the same now."""
+    def _as_recorded(self, value: RecordedRequest | SessionStart | AgentDefinition) -> Any:
+        """Return a value as a cassette holds it, without secrets, so that equal values compare equal."""
         raw = codec.encode(value)
-        if not self._hiding.is_clean(raw):
-            raw = codec.encode(self._hiding.hide(codec.decode_kept(raw, type=type(value))))
-        return codec.decode_kept(_FORM.sub(rb"***\1***", raw))
+        if not self._secrets.is_clean(raw):
+            raw = codec.encode(self._secrets.hide(codec.decode_kept(raw, type=type(value))))
+        return codec.decode_kept(_ENCODED_MARK.sub(rb"***\1***", raw))
+
+
+def list_changes(recorded: Any, current: Any, path: str = "") -> list[str]:
+    """Return every difference between two JSON values: `model: "a" when recorded, "b" now`."""
+    return list(_iter_changes(recorded, current, path))
+
+
+def _iter_changes(recorded: Any, current: Any, path: str) -> Iterator[str]:
+    if isinstance(recorded, Mapping) and isinstance(current, Mapping):
+        before, after = cast("Mapping[str, Any]", recorded), cast("Mapping[str, Any]", current)
+        for key in dict.fromkeys([*before, *after]):
+            values = before.get(key, _ABSENT), after.get(key, _ABSENT)
+            if key == FILES_KEY and not path:
+                yield from _iter_file_changes(*values)
+            else:
+                yield from _iter_changes(*values, f"{path}.{key}" if path else str(key))
+    elif isinstance(recorded, list) and isinstance(current, list):
+        old, new = cast("list[Any]", recorded), cast("list[Any]", current)
+        for at in range(max(len(old), len(new))):
+            values = old[at] if at < len(old) else _ABSENT, new[at] if at < len(new) else _ABSENT
+            yield from _iter_changes(*values, f"{path}[{at}]")
+    elif _ABSENT in (recorded, current) or codec.canonical_bytes(recorded) != codec.canonical_bytes(current):
+        was, now = _format_value(recorded, current), _format_value(current, recorded)
+        yield f"{path or 'definition'}: {was} when recorded, {now} now"
+
+
+def _iter_file_changes(recorded: Any, current: Any) -> Iterator[str]:
+    before, after = (
+        cast("Mapping[str, str]", files) if isinstance(files, Mapping) else {} for files in (recorded, current)
+    )
+    for path in dict.fromkeys([*before, *after]):
+        if path not in before:
+            yield f"file {path} is new"
+        elif path not in after:
+            yield f"file {path} is gone"
+        elif before[path] != after[path]:
+            yield f"file {path} changed"
+
+
+def _format_value(value: Any, other: Any) -> str:
+    """Return a value as JSON, cut to the part in which it differs from the other one."""
+    if value is _ABSENT:
+        return "not set"
+    if not isinstance(value, str):
+        text = codec.compact_json(value)
+        return text if len(text) <= _MAX_VALUE_LENGTH else text[:_MAX_VALUE_LENGTH] + "…"
+    start = 0
+    if isinstance(other, str) and len(value) > _MAX_VALUE_LENGTH:
+        prefix = commonprefix([value, other])  # noqa: RUF071 -- character by character is the point
+        start = max(0, len(prefix) - 20)
+    end = start + _MAX_VALUE_LENGTH
+    return codec.compact_json(("…" if start else "") + value[start:end] + ("…" if end < len(value) else ""))

@@ -1,7 +1,7 @@
-"""Strikes secrets out of all that is kept or shown. Only texts are rewritten, never the structure around them.
+"""Removes secrets from everything that is stored or shown. Only texts change, never the structure around them.
 
-Names of fields, numbers, words of a fixed list (a status, a role, whose fault) and the identifiers in `_IDENTIFIERS` stay
-as they are: a record that lost them could not be read, resumed or compared any more.
+Field names, numbers, values of a fixed set (status, role, fault) and the identifiers in `_IDENTIFIERS` stay: a record
+without them could not be read, resumed or compared.
 """
 
 import html
@@ -9,6 +9,7 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from os.path import commonprefix
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote, quote_plus
 
@@ -29,15 +30,15 @@ from viva.text.credentials import MASK
 
 T = TypeVar("T")
 MIN_SECRET_LENGTH = 6
-"""Shorter values are too common to be told from ordinary text."""
+"""Shorter values are too common to tell them from ordinary text."""
 MIN_LINE_LENGTH = 12
-"""So long a line of a value is a secret of its own: differences of files, and texts that were cut, show single lines."""
+"""A line of a secret with at least this length is a secret itself: file diffs and shortened texts show single lines."""
 _CUT = "…"
 _CUT_RAW = _CUT.encode()
 _IDENTIFIERS: Mapping[type, frozenset[str]] = {
     Key: frozenset(Key.__struct_fields__),
-    # By these a run is resumed, compared and indexed. They come from the user's own files, the config or Viva itself;
-    # what a generator makes up, and what `-n` names, is cleaned before it becomes one.
+    # Resuming, comparing and indexing go by these. They come from the user's files, the config or Viva itself. Generated
+    # ids and the value of `-n` are redacted before they get here.
     TrialRecord: frozenset(
         {"id", "suite", "tags", "agent", "simulator", "source", "digest", "started_at", "workspace"}
     ),
@@ -48,37 +49,37 @@ _IDENTIFIERS: Mapping[type, frozenset[str]] = {
     RecordedSession: frozenset({"agent"}),
     RecordedReply: frozenset({"fault"}),
 }
-_TABLES: Mapping[type, frozenset[str]] = {
+_OWN_MAPPINGS: Mapping[type, frozenset[str]] = {
     RecordedRequest: frozenset({"message", "options", "fixtures", "conversation"}),
     SessionStart: frozenset({"definition", "history"}),
     AgentDefinition: frozenset({"definition"}),
 }
-"""Fields of any type that hold tables of Viva's own: messages, and what the config says of an agent."""
-_KEPT_IN_TABLES = frozenset({"type", "role"})
-"""Of an assertion and of a message that a record holds as a plain table: which check it is, who speaks."""
-_MAPPINGS = (dict, Mapping)
+"""Fields of type Any that hold mappings with field names of Viva: messages, and agent settings of the config."""
+_KEPT_KEYS = frozenset({"type", "role"})
+"""Values that stay in such a mapping: the type of an assertion, the role of a message."""
+_MAPPING_TYPES = (dict, Mapping)
 RewriteText = Callable[[str], str]
 
 
-class _Form(Struct, frozen=True):
-    """One way in which a secret may be written, and what a cassette keeps in its place."""
+class _EncodedSecret(Struct, frozen=True):
+    """One encoding of a secret, and what a cassette holds in its place."""
 
     text: str
     mark: str
 
 
 class Redactor:
-    """Replaces secret values in texts. There is one for a project's settings; it learns more while agents are built.
+    """Replaces secret values in texts. A project has one; secrets are added while its agents are built.
 
-    A value is looked at in detail only if its JSON holds a secret. On a cassette the values of `variables` leave their
-    names behind, so that a replay can put back what they are by then.
+    A value is searched in detail only if its JSON holds a secret. A cassette holds the names of `variables` in place of
+    their values, so that a replay can insert the current values.
     """
 
     def __init__(self, secrets: Iterable[str] = (), variables: Mapping[str, str] | None = None) -> None:
         self.secrets: list[str] = []
-        """All values known so far."""
+        """All secret values so far."""
         self._variables: dict[str, str] = {}
-        self._forms: _Forms | None = None  # made when it is first needed
+        self._index: _SecretIndex | None = None  # built on first use
         self.add_secrets(secrets)
         for name, value in (variables or {}).items():
             self.add_variable(name, value)
@@ -87,68 +88,68 @@ class Redactor:
         new = [value for value in dict.fromkeys(secrets) if value and value not in self.secrets]
         if new:
             self.secrets += new
-            self._forms = None
+            self._index = None
 
     def add_variable(self, name: str, value: str) -> None:
-        """A secret that has a name: a variable that a playbook declares."""
+        """Add a secret with a name: a variable that a playbook declares."""
         if self._variables.get(name) != value:
             self._variables[name] = value
             self.secrets += [] if value in self.secrets else [value]
-            self._forms = None
+            self._index = None
 
     @property
-    def _known(self) -> "_Forms":
-        if self._forms is None:
-            self._forms = _Forms(self.secrets, self._variables)
-        return self._forms
+    def _current_index(self) -> "_SecretIndex":
+        if self._index is None:
+            self._index = _SecretIndex(self.secrets, self._variables)
+        return self._index
 
     def __bool__(self) -> bool:
-        return bool(self._known)
+        return bool(self._current_index)
 
     def redact_text(self, text: str) -> str:
-        return self._known.struck(text)
+        return self._current_index.mask(text)
 
     def redact(self, value: T) -> T:
-        """A record, an event or a plain value without secrets; the same object, if it holds none."""
-        if not self._known or self.is_clean(codec.encode(value)):
+        """Return a record, event or plain value without secrets; the same object if it holds none."""
+        if not self._current_index or self.is_clean(codec.encode(value)):
             return value
-        return _rewritten(value, self._known.struck)
+        return _rewrite(value, self._current_index.mask)
 
     def is_clean(self, raw: bytes) -> bool:
-        """Does this JSON surely hold no secret?"""
-        return not self._known.may_stand_in(raw)
+        """Return whether this JSON holds no secret."""
+        return not self._current_index.may_contain(raw)
 
     def hide(self, value: T) -> T:
-        """The value for a cassette: with the names of variables where their values were."""
-        return _rewritten(value, self._known.marked) if self._known else value
+        """Return the value for a cassette, with the names of variables in place of their values."""
+        return _rewrite(value, self._current_index.mark) if self._current_index else value
 
     def restore(self, value: T) -> T:
-        """What `hide` made, with the values that the variables have now."""
-        return _rewritten(value, self._known.restored) if self._variables else value
+        """Undo `hide` with the current values of the variables."""
+        return _rewrite(value, self._current_index.restore_values) if self._variables else value
 
 
-class _Forms:
-    """All forms of all secrets, ready to be looked for. Built anew when a secret is added, which is rare."""
+class _SecretIndex:
+    """A search index of all encodings of all secrets. It is rebuilt when a secret is added, which is rare."""
 
     def __init__(self, secrets: Iterable[str], variables: Mapping[str, str]) -> None:
         names = {value: name for name, value in variables.items()}
-        found: dict[str, _Form] = {}
-        self._values: dict[str, str] = {}  # mark -> form of the value that the variable has now
+        forms: dict[str, _EncodedSecret] = {}
+        self._values: dict[str, str] = {}  # mark -> current value of the variable, encoded
         for value in sorted(secrets):
             if len(value) < MIN_SECRET_LENGTH or not value.strip("*"):
                 continue
             name = names.get(value)
-            for at, text in enumerate(_forms(value)):
-                mark = f"***{name}{f':{at}' if at else ''}***" if name else MASK
-                found.setdefault(text, _Form(text, mark))
+            for number, text in enumerate(_encode_secret(value)):
+                mark = f"***{name}{f':{number}' if number else ''}***" if name else MASK
+                forms.setdefault(text, _EncodedSecret(text, mark))
                 if name:
                     self._values[mark] = text
         self._plain = {name: value for value, name in names.items()}
-        self._by_head: dict[str, list[_Form]] = {}
-        for form in sorted(found.values(), key=lambda form: len(form.text), reverse=True):
+        self._by_head: dict[str, list[_EncodedSecret]] = {}
+        for form in sorted(forms.values(), key=lambda form: len(form.text), reverse=True):
             self._by_head.setdefault(form.text[:MIN_SECRET_LENGTH], []).append(form)
-        self._texts = _without_longer(found)
-        self._raws = _without_longer(filter(None, map(_raw, self._texts)))
+        self._texts = _remove_longer(forms)
+        self._raws = _remove_longer(filter(None, map(_raw, self._texts)))
         self._raw_heads = [raw for raw in map(_raw, self._by_head) if raw]
         marks = "|".join(map(re.escape, sorted(names.values(), key=len, reverse=True)))
         self._marks = re.compile(rf"\*\*\*({marks})(?::\d+)?\*\*\*") if marks else None
@@ -158,92 +159,88 @@ class _Forms:
     def __bool__(self) -> bool:
         return bool(self._by_head)
 
-    def may_stand_in(self, raw: bytes) -> bool:
-        """In JSON text: whole, or cut short."""
-        for each in self._raws:  # this is on the way of every record: a plain loop is the fastest
-            if each in raw:
+    def may_contain(self, raw: bytes) -> bool:
+        """Return whether JSON text holds a secret, complete or shortened."""
+        for secret in self._raws:  # runs for every record: a plain loop is the fastest
+            if secret in raw:
                 return True
         return _CUT_RAW in raw and any(head in raw for head in self._raw_heads)
 
-    def struck(self, text: str) -> str:
-        return self._replaced(text, lambda _: MASK)
+    def mask(self, text: str) -> str:
+        return self._replace(text, lambda _: MASK)
 
-    def marked(self, text: str) -> str:
-        return self._replaced(text, lambda form: form.mark)
+    def mark(self, text: str) -> str:
+        return self._replace(text, lambda form: form.mark)
 
-    def restored(self, text: str) -> str:
+    def restore_values(self, text: str) -> str:
         if self._marks is None or MASK not in text:
             return text
-        return self._marks.sub(lambda found: self._values.get(found[0], self._plain[found[1]]), text)
+        return self._marks.sub(lambda match: self._values.get(match[0], self._plain[match[1]]), text)
 
-    def _replaced(self, text: str, mark: Callable[[_Form], str]) -> str:
-        if not any(each in text for each in self._texts) and not (
-            _CUT in text and any(head in text for head in self._by_head)
-        ):
+    def _replace(self, text: str, mark: Callable[[_EncodedSecret], str]) -> str:
+        is_cut = _CUT in text and any(head in text for head in self._by_head)
+        if not is_cut and not any(secret in text for secret in self._texts):
             return text
         pieces: list[str] = []
         done = 0
-        for start, end, form in self._found(text):
+        for start, end, form in self._find(text):
             pieces += [text[done:start], mark(form) if form else MASK]
             done = end
         return "".join([*pieces, text[done:]]) if pieces else text
 
-    def _found(self, text: str) -> Iterator[tuple[int, int, _Form | None]]:
-        """Where secrets stand, from where to where. Those that overlap are one, which has the form of the one that holds all."""
-        begun: tuple[int, int, _Form | None] | None = None
+    def _find(self, text: str) -> Iterator[tuple[int, int, _EncodedSecret | None]]:
+        """Yield start, end and encoding of each secret. Overlapping ones become one, with the encoding of the longest."""
+        current: tuple[int, int, _EncodedSecret | None] | None = None
         at = 0
         while (head := self._heads.search(text, at)) is not None:
             start = head.start()
-            if head[1]:  # a name that stands for a value already
+            if head[1]:  # a name in place of a value
                 at = head.end()
                 continue
             at = start + 1
             end, form = self._form_at(text, start, head[0])
             if form is None:
                 continue
-            if begun is None or start >= begun[1]:
-                if begun is not None:
-                    yield begun
-                begun = (start, end, form)
-            elif end > begun[1]:
-                begun = (begun[0], end, form if start == begun[0] else None)
-        if begun is not None:
-            yield begun
+            if current is None or start >= current[1]:
+                if current is not None:
+                    yield current
+                current = (start, end, form)
+            elif end > current[1]:
+                current = (current[0], end, form if start == current[0] else None)
+        if current is not None:
+            yield current
 
-    def _form_at(self, text: str, start: int, head: str) -> tuple[int, _Form | None]:
-        """The longest form that begins there; or one whose beginning stands there and was cut short, as an ellipsis says."""
+    def _form_at(self, text: str, start: int, head: str) -> tuple[int, _EncodedSecret | None]:
+        """Return the longest encoding that starts there, or one of which the start stands before an ellipsis."""
         forms = self._by_head[head]
         for form in forms:
             if text.startswith(form.text, start):
                 return start + len(form.text), form
         for form in forms:
-            end = start + _alike(form.text, text[start : start + len(form.text)])
+            prefix = commonprefix([form.text, text[start:]])  # noqa: RUF071 -- character by character is the point
+            end = start + len(prefix)
             if text.startswith(_CUT, end):
                 return end, form
         return start, None
 
 
-def _alike(one: str, other: str) -> int:
-    """How many characters they have in common at their beginning."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _encode_secret(value: str) -> Iterator[str]:
+    """Yield a value plain, in JSON, in JSON inside JSON, on one report line, URL-encoded, in HTML, in base64, and each long line.
 
-
-def _forms(value: str) -> Iterator[str]:
-    """A value as it is; in JSON and in JSON that is itself a text; on one line of a report; encoded for an address, for HTML
-    and in base64; and each line of it that is long enough. A cassette knows a form by its place here.
+    Cassettes refer to an encoding by its position here.
     """
     yield value
-    for one in (_in_json(value), _in_json(value, ascii_only=True)):
-        yield one
-        yield _in_json(one)
+    for encoded in (_json_form(value), _json_form(value, ascii_only=True)):
+        yield encoded
+        yield _json_form(encoded)
     yield "".join(c if c.isprintable() else repr(c)[1:-1] for c in value)
-    yield from _in_address(value)
-    yield from _in_html(value)
-    yield from _in_base64(value)
+    yield from _url_forms(value)
+    yield from _html_forms(value)
+    yield from _base64_forms(value)
     yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE_LENGTH)
 
 
-def _in_address(value: str) -> Iterator[str]:
+def _url_forms(value: str) -> Iterator[str]:
     for encode in (quote, quote_plus):
         for safe in ("", "/", "!'()*", ";,/?:@&=+$-_.!~*'()#"):  # Python's two, and JavaScript's two
             encoded = encode(value, safe=safe, errors="replace")
@@ -251,7 +248,7 @@ def _in_address(value: str) -> Iterator[str]:
             yield re.sub(r"%[0-9A-F]{2}", lambda code: code[0].lower(), encoded)
 
 
-def _in_html(value: str) -> Iterator[str]:
+def _html_forms(value: str) -> Iterator[str]:
     yield html.escape(value, quote=False)
     escaped = html.escape(value)
     yield escaped
@@ -260,9 +257,10 @@ def _in_html(value: str) -> Iterator[str]:
     yield escaped.replace("&#x27;", "&apos;")
 
 
-def _in_base64(value: str) -> Iterator[str]:
-    """By itself, with its padding and without; and within a longer text, where it may begin at any of three places: there
-    the characters that other bytes have a part in are left.
+def _base64_forms(value: str) -> Iterator[str]:
+    """Yield the value by itself, with and without padding, and inside a longer text.
+
+    There it starts at one of three offsets; characters that also encode neighbouring bytes are left out.
     """
     data = value.encode(errors="surrogateescape")
     for encode in (b64encode, urlsafe_b64encode):
@@ -274,14 +272,14 @@ def _in_base64(value: str) -> Iterator[str]:
             yield encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
 
 
-def _in_json(text: str, *, ascii_only: bool = False) -> str:
+def _json_form(text: str, *, ascii_only: bool = False) -> str:
     raw = _raw(text)
     encoded = text if raw is None else raw.decode()
-    return "".join(map(_escaped, encoded)) if ascii_only else encoded
+    return "".join(map(_escape_ascii, encoded)) if ascii_only else encoded
 
 
-def _escaped(character: str) -> str:
-    r"""In ASCII: `\u00fc`, or two of these."""
+def _escape_ascii(character: str) -> str:
+    r"""Return a character as ASCII: `\u00fc`, or two of these."""
     if " " <= character <= "~":
         return character
     units = character.encode("utf-16-be", errors="surrogatepass")
@@ -289,7 +287,7 @@ def _escaped(character: str) -> str:
 
 
 def _raw(text: str) -> bytes | None:
-    """The text within JSON; None for one that has no JSON form, and so never stands in any."""
+    """Return the text as it stands in JSON; None if it cannot be encoded, so that no JSON holds it."""
     try:
         return codec.encode(text)[1:-1]
     except UnicodeEncodeError:
@@ -299,18 +297,19 @@ def _raw(text: str) -> bytes | None:
 A = TypeVar("A", str, bytes)
 
 
-def _without_longer(texts: Iterable[A]) -> list[A]:
-    """Those that are needed to know whether one of them is there: not the ones that hold another."""
-    kept: list[A] = []
+def _remove_longer(texts: Iterable[A]) -> list[A]:
+    """Return the texts that contain no other one: enough to know whether any is present."""
+    shortest: list[A] = []
     for text in sorted(set(texts), key=len):
-        if not any(each in text for each in kept):
-            kept.append(text)
-    return kept
+        if not any(other in text for other in shortest):
+            shortest.append(text)
+    return shortest
 
 
-def _rewritten(value: T, change: RewriteText, *, table: bool = False) -> T:
-    """The value with its texts changed; the same object, where nothing did. Names of a `table` belong to the record; other
-    names came from outside, like the texts.
+def _rewrite(value: T, change: RewriteText, *, keep_keys: bool = False) -> T:
+    """Return the value with its texts changed; the same object if nothing changed.
+
+    With `keep_keys` the keys of mappings are field names of Viva and stay. Other keys come from outside, like the texts.
     """
     new: Any = value
     match value:
@@ -319,65 +318,63 @@ def _rewritten(value: T, change: RewriteText, *, table: bool = False) -> T:
         case None | bool() | int() | float() | bytes():
             pass
         case Struct():
-            new = _rewritten_struct(value, change)
+            new = _rewrite_struct(value, change)
         case codec.Raw():
-            new = codec.to_raw(_rewritten(codec.decode_kept(value), change))
+            new = codec.to_raw(_rewrite(codec.decode_kept(value), change))
         case Mapping():
-            new = _rewritten_mapping(cast("Mapping[Any, Any]", value), change, table=table)
+            new = _rewrite_mapping(cast("Mapping[Any, Any]", value), change, keep_keys=keep_keys)
         case list() | tuple():
             items = cast("list[Any] | tuple[Any, ...]", value)
-            changed = [_rewritten(each, change, table=table) for each in items]
-            if any(one is not other for one, other in zip(changed, items, strict=True)):
+            changed = [_rewrite(item, change, keep_keys=keep_keys) for item in items]
+            if any(new_item is not item for new_item, item in zip(changed, items, strict=True)):
                 new = changed if isinstance(value, list) else tuple(changed)
         case _ if value is not UNSET:
-            new = _rewritten(codec.to_plain(value), change)
+            new = _rewrite(codec.to_plain(value), change)
         case _:
             pass
     return cast("T", new)
 
 
-def _rewritten_struct(value: Struct, change: RewriteText) -> Struct:
+def _rewrite_struct(value: Struct, change: RewriteText) -> Struct:
     changed: dict[str, Any] = {}
-    for name, (hint, is_table) in _rewritable(type(value)).items():
-        had = getattr(value, name)
-        if isinstance(had, codec.Raw):  # JSON already: of a struct only the texts may change there, too
-            had = codec.decode_kept(had, type=hint)
-        if (new := _rewritten(had, change, table=is_table)) is not had:
+    for name, (hint, is_own) in _rewritable_fields(type(value)).items():
+        old = getattr(value, name)
+        if isinstance(old, codec.Raw):  # encoded already; decode it to change only its texts
+            old = codec.decode_kept(old, type=hint)
+        if (new := _rewrite(old, change, keep_keys=is_own)) is not old:
             changed[name] = new
     return structs.replace(value, **changed) if changed else value
 
 
-def _rewritten_mapping(value: Mapping[Any, Any], change: RewriteText, *, table: bool) -> Mapping[Any, Any]:
-    made: dict[Any, Any] = {}
+def _rewrite_mapping(value: Mapping[Any, Any], change: RewriteText, *, keep_keys: bool) -> Mapping[Any, Any]:
+    new: dict[Any, Any] = {}
     is_same = True
     for name, item in value.items():
-        kept = table and name in _KEPT_IN_TABLES and isinstance(item, str)
-        new_item = item if kept else _rewritten(item, change)
-        new_name = change(name) if isinstance(name, str) and not table else name
-        while new_name in made:
+        stays = keep_keys and name in _KEPT_KEYS and isinstance(item, str)
+        new_item = item if stays else _rewrite(item, change)
+        new_name = change(name) if isinstance(name, str) and not keep_keys else name
+        while new_name in new:
             new_name += "*"
         is_same = is_same and new_item is item and new_name is name
-        made[new_name] = new_item
-    return value if is_same else made
+        new[new_name] = new_item
+    return value if is_same else new
 
 
 @cache
-def _rewritable(kind: type) -> Mapping[str, tuple[Any, bool]]:
-    """The fields of a struct whose texts may be rewritten: of which type, and whether they are tables with names of the
-    record's own.
-    """
-    identifiers, tables = _IDENTIFIERS.get(kind, frozenset[str]()), _TABLES.get(kind, frozenset[str]())
+def _rewritable_fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
+    """Return the type of each field whose texts may change, and whether the keys of its mappings are Viva's own."""
+    identifiers, own_mappings = _IDENTIFIERS.get(kind, frozenset[str]()), _OWN_MAPPINGS.get(kind, frozenset[str]())
     hints = get_type_hints(kind)
     return {
-        name: (hints[name], name in tables or _mentions(hints[name], _is_mapping))
+        name: (hints[name], name in own_mappings or _mentions(hints[name], _is_mapping))
         for name in kind.__struct_fields__
-        if name not in identifiers and not _mentions(hints[name], lambda each: get_origin(each) is Literal)
+        if name not in identifiers and not _mentions(hints[name], lambda hint: get_origin(hint) is Literal)
     }
 
 
 def _is_mapping(hint: Any) -> bool:
-    return hint in _MAPPINGS or get_origin(hint) in _MAPPINGS
+    return hint in _MAPPING_TYPES or get_origin(hint) in _MAPPING_TYPES
 
 
-def _mentions(hint: Any, wanted: Callable[[Any], bool]) -> bool:
-    return wanted(hint) or any(_mentions(each, wanted) for each in get_args(hint))
+def _mentions(hint: Any, condition: Callable[[Any], bool]) -> bool:
+    return condition(hint) or any(_mentions(part, condition) for part in get_args(hint))

@@ -1,4 +1,4 @@
-"""How one case is run again: the command to type, with what its run was told and the case needs again."""
+"""The commands that reports print: how to run one case again."""
 
 import re
 import shlex
@@ -8,9 +8,9 @@ from typing import Any
 from viva.model.record import TrialRecord
 from viva.text.duration import format_duration
 
-_SCRIPTS = "scripts:"  # such a suite is run by its own name, not by the file that holds it
-_REGEX_SIGN = re.compile(r"[\\.^$*+?{}\[\]|()]")
-_NEEDED = {
+_SCRIPTS = "scripts:"  # such a suite is run by its name, not by its file
+_REGEX_CHARACTER = re.compile(r"[\\.^$*+?{}\[\]|()]")
+_RERUN_FLAGS = {
     "config": "--config",
     "before": "--before",
     "after": "--after",
@@ -28,11 +28,11 @@ _NEEDED = {
     "on_missing_input": "--on-missing-input",
     "allow_agent_mismatch": "--allow-agent-mismatch",
 }
-"""Options of a run that one of its cases needs again. Those on money and repeats are for whoever types to choose."""
+"""Options that a case needs to run as before. Options for budgets and repeats are left out."""
 
 
 def split_source(source: str | None) -> tuple[str | None, int | None]:
-    """`tests/a.jsonl:12` as file and line."""
+    """Splits `tests/a.jsonl:12` into file and line."""
     if not source:
         return None, None
     file, colon, line = source.rpartition(":")
@@ -40,52 +40,49 @@ def split_source(source: str | None) -> tuple[str | None, int | None]:
 
 
 def build_case_filter(record: TrialRecord) -> tuple[str, str] | None:
-    """What `-i` and `-k` take to run exactly this case; None for one that no file holds."""
+    """The values of `-i` and `-k` that select exactly this case; None for a case without a file."""
     file, _ = split_source(record.source)
     suite = record.suite if record.suite.startswith(_SCRIPTS) else file
-    return (suite, f"^{_REGEX_SIGN.sub(_escaped, record.id)}$") if suite else None
+    pattern = _REGEX_CHARACTER.sub(r"\\\g<0>", record.id)
+    return (suite, f"^{pattern}$") if suite else None
 
 
 def list_rerun_flags(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Flags of the run that had these settings, each with its value, if it takes one."""
+    """The flags of a run with these settings, each with its value, if it has one."""
     options: Mapping[str, Any] = settings.get("options") or {}
-    for name, flag in _NEEDED.items():
+    for name, flag in _RERUN_FLAGS.items():
         if (value := options.get(name)) is not None and value is not False:
             yield flag, None if value is True else format_duration(value) if name.endswith("_s") else str(value)
 
 
 def build_rerun_command(record: TrialRecord, settings: Mapping[str, Any]) -> str | None:
-    """What to type to run exactly this case again, against the same agent."""
-    found = build_case_filter(record)
-    if found is None or (record.status == "skipped" and not record.turns):
+    """The command that runs exactly this case again, with the same agent."""
+    selector = build_case_filter(record)
+    if selector is None or (record.status == "skipped" and not record.turns):
         return None
     flags = dict(list_rerun_flags(settings))
-    if (evaluator := _evaluator(record)) is not None:
+    if (evaluator := _find_evaluator(record)) is not None:
         flags.setdefault("--evaluator", evaluator)
     agent = f" -n {quote_shell(record.agent)}" if record.agent else ""
-    more = "".join(f" {flag}" if value is None else f" {flag} {quote_shell(value)}" for flag, value in flags.items())
-    return f"viva test -i {quote_shell(found[0])} -k {quote_shell(found[1])} -v{agent}{more}"
+    options = "".join(f" {flag}" if value is None else f" {flag} {quote_shell(value)}" for flag, value in flags.items())
+    return f"viva test -i {quote_shell(selector[0])} -k {quote_shell(selector[1])} -v{agent}{options}"
 
 
 def quote_shell(text: str) -> str:
-    """A word of a command as a shell reads it, in one line: what cannot be printed is spelled out, as bash and zsh know it."""
+    """Quotes a word for the shell, in one line: unprintable characters are escaped as in bash and zsh."""
     if text.isprintable():
         return shlex.quote(text)
-    signs = (each if each.isprintable() and each not in "\\'" else _spelled(each) for each in text)
-    return f"$'{''.join(signs)}'"
+    parts = (char if char.isprintable() and char not in "\\'" else _escape_bytes(char) for char in text)
+    return f"$'{''.join(parts)}'"
 
 
-def _spelled(sign: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in sign.encode("utf-8", "surrogatepass"))
+def _escape_bytes(char: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogatepass"))
 
 
-def _evaluator(record: TrialRecord) -> str | None:
-    """Who graded a playbook and played the user in it."""
+def _find_evaluator(record: TrialRecord) -> str | None:
+    """The agent that evaluated a playbook and played its user."""
     if "playbook" not in record.tags:
         return None
-    asked = (each.get("use") for turn in record.turns for each in turn.assertions)
-    return record.simulator or next((use for use in asked if isinstance(use, str)), None)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return "\\" + match[0]
+    agents = (assertion.get("use") for turn in record.turns for assertion in turn.assertions)
+    return record.simulator or next((agent for agent in agents if isinstance(agent, str)), None)

@@ -1,9 +1,11 @@
-"""What a person sees while a run goes on, and after it."""
+"""The console output of a run: a line or tree per case, a progress line, and the summary."""
 
 import codecs
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TextIO
+
+from msgspec import Struct
 
 from viva.model.event import (
     Event,
@@ -19,11 +21,27 @@ from viva.model.event import (
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.commands import quote_shell
-from viva.reporters.console_lines import TEXT_LINES, format_failure, to_copyable
+from viva.reporters.console_lines import (
+    INFO_MARK,
+    STATUS_MARKS,
+    TEXT_LINES,
+    WARNING_MARK,
+    Palette,
+    fit_encoding,
+    format_failure,
+    to_copyable,
+)
 from viva.reporters.failures import explain_failure
-from viva.reporters.formatting import display_width, escape_controls, escape_multiline, fit_line, shorten_id
-from viva.reporters.numbers import format_cost, format_count, format_ms
-from viva.reporters.palette import INFO_MARK, STATUS_MARKS, WARNING_MARK, Palette, fit_encoding
+from viva.reporters.formatting import (
+    display_width,
+    escape_controls,
+    escape_multiline,
+    fit_line,
+    format_cost,
+    format_count,
+    format_ms,
+    shorten_id,
+)
 from viva.reporters.summary import format_summary, format_summary_line
 from viva.reporters.tree import CaseTree
 from viva.stats.pass_rate import pass_rate
@@ -31,21 +49,21 @@ from viva.stats.pass_rule import PassRule
 
 _RULE_WIDTH = 63
 _CLEAR_LINE = "\r\x1b[K"
-_WHOLE_LINES = 1000
+_FULL_REPLY_LINES = 1000
 
 
 class ProgressLine:
-    """The line at the bottom of a terminal: how far, how long still, how fast, at what cost so far.
+    """The last line of a terminal: finished trials, rate, remaining time and cost.
 
-    Drawn at most ten times in any second: five in a burst, and five more for each second that passes.
+    It is drawn at most ten times in any second: five in a burst, and five more for each second that passes.
     """
 
     _BURST = 5
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._began = self._filled = clock()
-        self._left = float(self._BURST)
+        self._start_time = self._refill_time = clock()
+        self._tokens = float(self._BURST)
         self.total = 0
         self.done = 0
         self.counts: dict[Status, int] = {}
@@ -54,7 +72,7 @@ class ProgressLine:
 
     def start(self, total: int) -> None:
         self.total = total
-        self._began = self._clock()
+        self._start_time = self._clock()
 
     def add(self, record: TrialRecord) -> None:
         self.done += 1
@@ -70,71 +88,70 @@ class ProgressLine:
 
     def is_due(self) -> bool:
         now = self._clock()
-        self._left = min(self._BURST, self._left + (now - self._filled) * self._BURST)
-        self._filled = now
-        if self._left < 1:
+        self._tokens = min(self._BURST, self._tokens + (now - self._refill_time) * self._BURST)
+        self._refill_time = now
+        if self._tokens < 1:
             return False
-        self._left -= 1
+        self._tokens -= 1
         return True
 
     def render(self, width: int) -> str:
-        """All of it, or what matters most of it: nothing is cut in the middle."""
+        """All parts that fit; the least important ones are left out first."""
         marks = " ".join(
             f"{self.counts[status]} {mark}" for status, mark in STATUS_MARKS.items() if self.counts.get(status)
         )
         parts = {"done": f"{self.done}/{self.total}", "marks": marks}
-        elapsed_s = self._clock() - self._began
+        elapsed_s = self._clock() - self._start_time
         if self.done and elapsed_s > 0:
             rate = self.done / elapsed_s
             left_ms = max(self.total - self.done, 0) / rate * 1000
-            parts |= {"rate": f"{rate:.1f}/s", "eta": f"ETA {format_ms(left_ms)}", "cost": self._cost()}
-        for least in ("rate", "cost", "marks", "eta"):
+            parts |= {"rate": f"{rate:.1f}/s", "eta": f"ETA {format_ms(left_ms)}", "cost": self._format_cost()}
+        for part in ("rate", "cost", "marks", "eta"):
             if display_width(line := " · ".join(filter(None, parts.values()))) < width:
                 return line
-            parts.pop(least, None)
+            parts.pop(part, None)
         return parts["done"]
 
-    def _cost(self) -> str:
-        """Money so far; a plus sign where some calls have no price."""
+    def _format_cost(self) -> str:
+        """The cost so far; a plus sign if some calls have no price."""
         known = format_cost(self._cost_usd, 0) or ""
         return f"{known}+" if known and self._unpriced_calls else known
 
 
-class Console:
-    """Writes to a stream that a person reads: a line a case, or the tree of `-v`, and the summary."""
+class ConsoleOptions(Struct, frozen=True, kw_only=True):
+    """`full_replies` is for people who answer the agent: replies are not cut, and no line stays open."""
 
-    def __init__(
-        self,
-        stream: TextIO,
-        *,
-        verbose: bool,
-        quiet: bool,
-        colour: bool,
-        is_terminal: bool,
-        width: int,
-        parallel: int,
-        full_replies: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    verbose: bool = False
+    quiet: bool = False
+    colour: bool = False
+    is_terminal: bool = False
+    width: int = 100
+    parallel: int = 1
+    full_replies: bool = False
+
+
+class Console:
+    """Writes one line per case, or the tree of `-v`, and the summary."""
+
+    def __init__(self, stream: TextIO, options: ConsoleOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
-        self._verbose = verbose and not quiet
-        self._quiet = quiet
-        self._ink = Palette(colour)
-        self._width = max(width, 40)
-        self._whole = (
-            full_replies  # somebody answers: replies are not cut, and lines that wait for more do not stay open
-        )
-        self.live = self._verbose and parallel == 1
-        self._progress = ProgressLine(clock) if is_terminal and not quiet and not self.live else None
-        self._progress_shown = False
+        self._quiet = options.quiet
+        self._verbose = options.verbose and not options.quiet
+        self._palette = Palette(options.colour)
+        self._width = max(options.width, 40)
+        self._full_replies = options.full_replies
+        self.live = self._verbose and options.parallel == 1
+        has_progress = options.is_terminal and not self._quiet and not self.live
+        self._progress = ProgressLine(clock) if has_progress else None
+        self._is_progress_shown = False
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self._encoding = None if codecs.lookup(encoding).name.startswith("utf") else encoding
         self._started: RunStarted | None = None
         self._tree: CaseTree | None = None
-        self._trials: dict[tuple[str, str], dict[int, Status]] | None = None  # kept only where cases are repeated
-        self._failures: dict[tuple[str, str], dict[str, list[int]]] = {}  # by case and reason, the trials
+        self._trials: dict[tuple[str, str], dict[int, Status]] | None = None  # only if cases are repeated
+        self._failures: dict[tuple[str, str], dict[str, list[int]]] = {}  # case -> reason -> trials
         self._pending: list[str] = []
-        self._spaced = True  # a blank line stands above
+        self._has_blank_line = True  # above the next output
 
     def receive(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -145,7 +162,7 @@ class Console:
                     self._pending.append(self._tree.start_turn(event.turn, event.source, event.input))
                 case TurnEnded() if self._tree is not None:
                     self._pending.append(self._tree.end_turn(event.turn))
-                    if self._whole:
+                    if self._full_replies:
                         self._pending.append(self._tree.break_line())
                 case TrialStarted() if self.live:
                     self._trial_started(event)
@@ -162,15 +179,15 @@ class Console:
         self._flush()
 
     def _flush(self) -> None:
-        """One write for a batch. The progress line goes away before it and comes back below it."""
+        """Writes a batch at once. The progress line is cleared before it and drawn again below it."""
         text = "".join(self._pending)
         self._pending.clear()
-        if text and self._progress_shown:
+        if text and self._is_progress_shown:
             text = _CLEAR_LINE + text
-            self._progress_shown = False
+            self._is_progress_shown = False
         if self._progress is not None and self._progress.total and self._progress.is_due():
             text += _CLEAR_LINE + self._progress.render(self._width)
-            self._progress_shown = True
+            self._is_progress_shown = True
         if text:
             self._stream.write(fit_encoding(text, self._encoding) if self._encoding else text)
             self._stream.flush()
@@ -180,30 +197,30 @@ class Console:
         self._trials = {} if event.trials > event.cases else None
         if self._progress is not None:
             self._progress.start(event.trials)
-        self._pending += [f"{escape_controls(each)}\n" for each in event.verified]
+        self._pending += [f"{escape_controls(note)}\n" for note in event.verified]
         if self._quiet:
             return
-        rule, info = "═" * min(self._width, _RULE_WIDTH), self._ink("cyan", INFO_MARK)
+        rule, info = "═" * min(self._width, _RULE_WIDTH), self._palette("cyan", INFO_MARK)
         count = format_count(event.cases, "test case")
         if event.trials > event.cases:
             count += f", {'up to ' if event.settings.get('sequential') else ''}{format_count(event.trials, 'trial')}"
-        named = ", ".join(event.inputs[:3])
+        inputs = ", ".join(event.inputs[:3])
         if len(event.inputs) > 3:
-            named += f" and {len(event.inputs) - 3} more"
-        shown = fit_line(named, max(self._width - len(count) - 12, 20))
+            inputs += f" and {len(event.inputs) - 3} more"
+        shown = fit_line(inputs, max(self._width - len(count) - 12, 20))
         self._pending.append(
-            f"{rule}\n  {self._ink('bold', 'Viva')}\n{rule}\n{info} Agent: {fit_line(event.agent, self._width - 9)}\n"
+            f"{rule}\n  {self._palette('bold', 'Viva')}\n{rule}\n{info} Agent: {fit_line(event.agent, self._width - 9)}\n"
             f"{info} Input: {shown} ({count})\n\n{self._heading('Running Tests')}\n"
         )
 
     def _heading(self, title: str) -> str:
         rule = "─" * min(self._width, _RULE_WIDTH)
-        return f"{rule}\n  {self._ink('bold', title)}\n{rule}\n"
+        return f"{rule}\n  {self._palette('bold', title)}\n{rule}\n"
 
     def _trial_started(self, event: TrialStarted) -> None:
         if self._tree is not None:
-            self._pending.append(self._tree.abandon(f"run again, attempt {event.key.attempt}") + "\n")
-        self._tree = CaseTree(self._ink, self._width, _WHOLE_LINES if self._whole else TEXT_LINES)
+            self._pending.append(self._tree.abandon(f"retried, attempt {event.key.attempt}") + "\n")
+        self._tree = CaseTree(self._palette, self._width, _FULL_REPLY_LINES if self._full_replies else TEXT_LINES)
         trial = event.key.trial if self._trials is not None else None
         self._pending.append(self._tree.start(event.key.case, event.name, event.turns, event.simulator, trial))
 
@@ -216,42 +233,43 @@ class Console:
             self._trials.setdefault((record.suite, record.id), {})[record.trial] = record.status
         if self._verbose:
             tree, self._tree = self._tree, None
-            block = (
-                tree.finish(record)
-                if tree is not None
-                else CaseTree(self._ink, self._width).render(record, trial=trial)
-            )
-            if record.status in ("failed", "error") and (see := self._command_to_see(record)) is not None:
-                block += f"     {self._ink('dim', to_copyable(see))}\n"
+            if tree is not None:
+                block = tree.finish(record)
+            else:
+                block = CaseTree(self._palette, self._width).render(record, trial=trial)
+            if record.status in ("failed", "error") and (command := self._build_show_command(record)) is not None:
+                block += f"     {self._palette('dim', to_copyable(command))}\n"
             self._pending.append(block + "\n")
-            self._spaced = True
+            self._has_blank_line = True
             return
-        self._spaced = False
+        self._has_blank_line = False
         if not self._quiet or record.status != "passed":
             self._pending.append(self._case_line(record, trial))
-        if record.findings and record.status == "passed":  # else the why-block says it
-            self._pending.append(self._said("warning", f"found {', '.join(map(str, record.findings))}", "    "))
+        if record.findings and record.status == "passed":  # else the failure lists them
+            self._pending.append(
+                self._format_note("warning", f"safety findings: {', '.join(map(str, record.findings))}", "    ")
+            )
         if record.workspace and record.status == "passed":
-            self._pending.append(self._said("info", f"workspace: {to_copyable(record.workspace)}", "    "))
+            self._pending.append(self._format_note("info", f"workspace: {to_copyable(record.workspace)}", "    "))
         if record.warnings:
-            self._pending += [self._said("warning", text, "    ") for text in record.warnings]
+            self._pending += [self._format_note("warning", text, "    ") for text in record.warnings]
         if record.notes and record.status != "passed":
-            self._pending += [self._said("info", text, "    ") for text in record.notes]
+            self._pending += [self._format_note("info", text, "    ") for text in record.notes]
         if record.status != "passed":
-            found = explain_failure(record, self._started.settings if self._started else {})
-            lines = format_failure(found, self._ink, self._width - 4, self._command_to_see(record))
-            self._pending += [f"    {line}\n" for line in self._once(record, found.headline, lines)]
+            failure = explain_failure(record, self._started.settings if self._started else {})
+            lines = format_failure(failure, self._palette, self._width - 4, self._build_show_command(record))
+            self._pending += [f"    {line}\n" for line in self._shorten_repeat(record, failure.headline, lines)]
 
-    def _once(self, record: TrialRecord, headline: str, lines: list[str]) -> list[str]:
-        """The lines or, where an earlier trial of the case failed in the same way, which one did."""
+    def _shorten_repeat(self, record: TrialRecord, headline: str, lines: list[str]) -> list[str]:
+        """The lines or, if an earlier trial of the case failed in the same way, its number."""
         if self._trials is None:
             return lines
         same = self._failures.setdefault((record.suite, record.id), {}).setdefault(fit_line(headline, _RULE_WIDTH), [])
         same.append(record.trial)
         return lines if len(same) == 1 else [f"same as trial {same[0]}"]
 
-    def _command_to_see(self, record: TrialRecord) -> str | None:
-        """What shows the whole conversation again, at no cost; nothing where none was held or none is kept."""
+    def _build_show_command(self, record: TrialRecord) -> str | None:
+        """The command that shows the conversation; None without turns or journal."""
         if self._started is None or not self._started.settings.get("journal") or not record.turns:
             return None
         dash = "-- " if record.id.startswith("-") else ""
@@ -267,20 +285,20 @@ class Console:
         name = record.name
         if name and name != record.id:
             room = self._width - display_width(case) - len(tail) - 3
-            return f"{self._ink.marks[record.status]} {case} {fit_line(name, max(room, 10))}{tail}\n"
-        return f"{self._ink.marks[record.status]} {case}{tail}\n"
+            return f"{self._palette.marks[record.status]} {case} {fit_line(name, max(room, 10))}{tail}\n"
+        return f"{self._palette.marks[record.status]} {case}{tail}\n"
 
     def _note(self, event: Note) -> None:
         if self._tree is not None:
             self._pending.append(self._tree.break_line())
         if event.level == "warning" or not self._quiet:
-            self._pending.append(self._said(event.level, event.text))
-            self._spaced = False
+            self._pending.append(self._format_note(event.level, event.text))
+            self._has_blank_line = False
 
-    def _said(self, level: Literal["info", "warning"], text: str, indent: str = "") -> str:
-        mark = self._ink("yellow", WARNING_MARK) if level == "warning" else self._ink("cyan", INFO_MARK)
-        below = f"\n{indent}  "
-        return f"{indent}{mark} {escape_multiline(text).replace(chr(10), below)}\n"
+    def _format_note(self, level: Literal["info", "warning"], text: str, indent: str = "") -> str:
+        mark = self._palette("yellow", WARNING_MARK) if level == "warning" else self._palette("cyan", INFO_MARK)
+        line_break = f"\n{indent}  "
+        return f"{indent}{mark} {escape_multiline(text).replace(chr(10), line_break)}\n"
 
     def _run_ended(self, event: RunEnded) -> None:
         self._progress = None
@@ -290,26 +308,28 @@ class Console:
         if self._quiet:
             self._pending.append(f"{format_summary_line(event)}\n")
             return
-        lines = [*format_summary(self._started, event), *self._repeats()]
-        self._pending.append("" if self._spaced else "\n")
+        lines = [*format_summary(self._started, event), *self._format_repeats()]
+        self._pending.append("" if self._has_blank_line else "\n")
         self._pending.append(self._heading("Summary"))
         self._pending += [f"  {line}\n" if line else "\n" for line in lines]
 
-    def _repeats(self) -> list[str]:
-        """How often all passed, and which repeated cases did not every time or, in a sequential test, what it says of each."""
+    def _format_repeats(self) -> list[str]:
+        """The pass rate, and the cases that did not always pass; in a sequential test, the decision of each case."""
         if not self._trials:
             return []
-        from viva.reporters.repeats import format_case_rate, format_suite_rate  # few runs repeat anything
+        from viva.reporters.repeats import format_case_rate, format_suite_rate  # few runs have repeats
 
         rule = PassRule.from_settings(self._started.settings if self._started else {})
         cases: dict[tuple[str, str], list[Status]] = {
-            name: [by[trial] for trial in sorted(by)] for name, by in self._trials.items()
+            name: [trials[number] for number in sorted(trials)] for name, trials in self._trials.items()
         }
-        whole = format_suite_rate(cases.values(), rule)
-        lines = [f"Pass rate: {whole}"] if whole else []
+        suite_rate = format_suite_rate(cases.values(), rule)
+        lines = [f"Pass rate: {suite_rate}"] if suite_rate else []
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
             if rate.judged and (rule.test is not None or rate.passed < len(statuses)):
                 lines.append(f"{shorten_id(name[1], 40)}: {format_case_rate(statuses, rule)}")
-            lines += [f"  {len(same)} × {why}" for why, same in self._failures.get(name, {}).items() if len(same) > 1]
+            lines += [
+                f"  {len(same)} × {reason}" for reason, same in self._failures.get(name, {}).items() if len(same) > 1
+            ]
         return ["", *lines] if lines else []

@@ -1,17 +1,49 @@
-"""The answer to "why did it not pass?" as lines of a console: used below a case's line and inside the tree."""
+"""Building blocks of the console output: marks, colours, and the lines that explain a failure."""
 
-from viva.model.tracebacks import Traceback
+from typing import Literal
+
+from viva.model.record import Status
+from viva.model.turn import Traceback
 from viva.reporters.failures import FailedCheck, TrialFailure
 from viva.reporters.formatting import display_width, escape_controls, fit_line, wrap_text
-from viva.reporters.palette import Palette
 
+Style = Literal["green", "red", "yellow", "cyan", "dim", "bold"]
+
+INFO_MARK = "\N{INFORMATION SOURCE}"
+WARNING_MARK = "⚠"
+STATUS_MARKS: dict[Status, str] = {"passed": "✓", "failed": "✗", "error": "!", "skipped": "○"}
 TEXT_LINES = 3
-_MOST_FINDINGS = 8
-_UNCUT = 4096  # paths and commands are there to be copied
+_CODES: dict[Style, str] = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
+_STYLES: dict[Status, Style] = {"passed": "green", "failed": "red", "error": "yellow", "skipped": "cyan"}
+# One ASCII character for each mark, so that lines keep their width on terminals without Unicode.
+_ASCII = str.maketrans("✓✗○►├│└─═→…·⏎" + WARNING_MARK + INFO_MARK, "+xo>||`-=>~-/!i")
+_MAX_FAILED_CHECKS = 8
+_COPYABLE_ROOM = 4096
+
+
+class Palette:
+    """Colours text with ANSI codes, or leaves it as it is."""
+
+    def __init__(self, colour: bool) -> None:
+        self._colour = colour
+        self.marks: dict[Status, str] = {
+            status: self.style_status(status, mark) for status, mark in STATUS_MARKS.items()
+        }
+
+    def __call__(self, style: Style, text: str) -> str:
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self._colour else text
+
+    def style_status(self, status: Status, text: str) -> str:
+        return self(_STYLES[status], text)
+
+
+def fit_encoding(text: str, encoding: str) -> str:
+    """Replaces marks by ASCII, and escapes what the encoding of a stream cannot represent."""
+    return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
 
 
 def label_lines(label: str, text: str | None, room: int) -> list[str]:
-    """`label: text`, wrapped below itself; nothing where there is no text."""
+    """`label: text` with hanging indent; nothing without a text."""
     if not text:
         return []
     first, *more = wrap_text(text, room - len(label) - 2, TEXT_LINES)
@@ -19,37 +51,37 @@ def label_lines(label: str, text: str | None, room: int) -> list[str]:
 
 
 def to_copyable(text: str) -> str:
-    """A path or a command: safe, but not shortened."""
-    return fit_line(text, _UNCUT)
+    """A path or a command in one line, not shortened."""
+    return fit_line(text, _COPYABLE_ROOM)
 
 
-def format_failed_check(found: FailedCheck, ink: Palette, room: int) -> list[str]:
-    """One check that did not hold: its mark and name, the reason, what was expected, what was there, and what is suggested."""
-    mark = ink.marks["error" if found.is_error else "failed"]
-    told = format_check_title(found, room - 2) + (wrap_text(found.reason, room - 2, TEXT_LINES) if found.reason else [])
-    first, *more = told or ["did not hold"]
+def format_failed_check(check: FailedCheck, palette: Palette, room: int) -> list[str]:
+    """Mark, name and reason, then expected, actual, differences and suggestions."""
+    mark = palette.marks["error" if check.is_error else "failed"]
+    head = format_check_title(check, room - 2) + (wrap_text(check.reason, room - 2, TEXT_LINES) if check.reason else [])
+    first, *more = head or ["failed"]
     lines = [f"{mark} {first}", *(f"  {line}" for line in more)]
-    if found.expected is not None:
-        lines.append(f"  expected: {fit_line(found.expected, room - 12)}")
-    if found.actual is not None:
-        lines.append(f"  actual:   {fit_line(found.actual, room - 12)}")
-    if found.differences:
-        lines += ["  differs:", *(f"    {fit_line(line, room - 4)}" for line in found.differences)]
-    for suggestion in found.suggestions:
+    if check.expected is not None:
+        lines.append(f"  expected: {fit_line(check.expected, room - 12)}")
+    if check.actual is not None:
+        lines.append(f"  actual:   {fit_line(check.actual, room - 12)}")
+    if check.differences:
+        lines += ["  differs:", *(f"    {fit_line(line, room - 4)}" for line in check.differences)]
+    for suggestion in check.suggestions:
         lines += [f"  {line}" for line in label_lines("suggestion", suggestion, room - 2)]
     return lines
 
 
-def format_check_title(found: FailedCheck, room: int) -> list[str]:
-    """The check's name with its author's words on it: in one line or, where that is too short for both, below each other."""
-    title = found.title
-    if not found.label or not found.message or (len(title) <= room and display_width(escape_controls(title)) <= room):
+def format_check_title(check: FailedCheck, room: int) -> list[str]:
+    """Label and message in one line or, where they do not fit, on separate lines."""
+    title = check.title
+    if not check.label or not check.message or (len(title) <= room and display_width(escape_controls(title)) <= room):
         return [fit_line(title, room)] if title else []
-    return [fit_line(found.label, room), *wrap_text(found.message, room, TEXT_LINES)]
+    return [fit_line(check.label, room), *wrap_text(check.message, room, TEXT_LINES)]
 
 
 def format_traceback(traceback: Traceback, room: int, max_printed_lines: int = 0) -> list[str]:
-    """An error in the user's Python: each frame with its source line, and the end of what the code printed."""
+    """An exception in the user's Python: each frame with its source line, and the end of the printed output."""
     turn = f"turn {traceback.turn}, " if traceback.turn else ""
     lines = [fit_line(f"{turn}{traceback.where}: {traceback.error}", room)]
     for frame in traceback.frames:
@@ -59,34 +91,35 @@ def format_traceback(traceback: Traceback, room: int, max_printed_lines: int = 0
     return lines + (["  printed:", *(f"    {fit_line(line, room - 4)}" for line in printed)] if printed else [])
 
 
-def format_failure(found: TrialFailure, ink: Palette, room: int, show_command: str | None = None) -> list[str]:
-    """The short answer, whole; `see` is the command that shows more of it."""
-    verdict, *more = label_lines(found.status_text, found.error, room) or [found.status_text]
-    lines = [ink.style_status(found.status, found.status_text) + verdict.removeprefix(found.status_text), *more]
+def format_failure(failure: TrialFailure, palette: Palette, room: int, show_command: str | None = None) -> list[str]:
+    """The lines below a case that did not pass; `show_command` shows its conversation."""
+    status = failure.status_text
+    first, *more = label_lines(status, failure.error, room) or [status]
+    lines = [palette.style_status(failure.status, status) + first.removeprefix(status), *more]
     turn = None
-    for each in found.failed_checks[:_MOST_FINDINGS]:
-        if each.turn is None or each.turn is not turn:
-            lines += _heading(each, room)
-            turn = each.turn
-        lines += [f"  {line}" for line in format_failed_check(each, ink, room - 2)]
-        if each.actual is None and turn is not None and turn.output:
+    for check in failure.failed_checks[:_MAX_FAILED_CHECKS]:
+        if check.turn is None or check.turn is not turn:
+            lines += _format_place(check, room)
+            turn = check.turn
+        lines += [f"  {line}" for line in format_failed_check(check, palette, room - 2)]
+        if check.actual is None and turn is not None and turn.output:
             lines.append(f'    agent:    "{fit_line(turn.output, room - 16)}"')
-    if len(found.failed_checks) > _MOST_FINDINGS:
-        lines.append(f"… and {len(found.failed_checks) - _MOST_FINDINGS} more")
-    for traceback in found.tracebacks:
+    if len(failure.failed_checks) > _MAX_FAILED_CHECKS:
+        lines.append(f"… and {len(failure.failed_checks) - _MAX_FAILED_CHECKS} more")
+    for traceback in failure.tracebacks:
         lines += format_traceback(traceback, room)[-2:]  # the line that raised; `-v` shows all
-    if found.unanswered_question is not None:
-        lines.append(f'agent asked: "{fit_line(found.unanswered_question, room - 15)}"')
-    lines += label_lines("hint", found.hint, room)
-    if found.command is not None and found.source:
-        lines.append(f"at {to_copyable(found.source)}")
-    if found.workspace:
-        lines.append(f"workspace: {to_copyable(found.workspace)}")
-    lines += [ink("dim", to_copyable(command)) for command in (show_command, found.command) if command is not None]
-    return lines
+    if failure.unanswered_question is not None:
+        lines.append(f'agent asked: "{fit_line(failure.unanswered_question, room - 15)}"')
+    lines += label_lines("hint", failure.hint, room)
+    if failure.command is not None and failure.source:
+        lines.append(f"at {to_copyable(failure.source)}")
+    if failure.workspace:
+        lines.append(f"workspace: {to_copyable(failure.workspace)}")
+    commands = [command for command in (show_command, failure.command) if command is not None]
+    return lines + [palette("dim", to_copyable(command)) for command in commands]
 
 
-def _heading(found: FailedCheck, room: int) -> list[str]:
-    if found.turn is not None:
-        return [f'{found.place}: "{fit_line(found.turn.input, room - len(found.place) - 4)}"']
-    return [fit_line(found.place, room)] if found.place else []
+def _format_place(check: FailedCheck, room: int) -> list[str]:
+    if check.turn is not None:
+        return [f'{check.place}: "{fit_line(check.turn.input, room - len(check.place) - 4)}"']
+    return [fit_line(check.place, room)] if check.place else []

@@ -1,25 +1,30 @@
-"""Why a trial did not pass, as data: which turn, which check, what was expected. Each reporter only lays it out."""
+"""Why a trial did not pass, as data: the failed checks, their turns, expected and actual values. Reporters format it."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import unified_diff
+from itertools import islice
+from typing import Any, cast
 
 from msgspec import UNSET, Struct
 
 from viva.errors import Fault
 from viva.model.record import CheckpointRecord, Status, TrialRecord, TurnRecord
-from viva.model.tracebacks import Traceback
+from viva.model.turn import Traceback
 from viva.reporters.commands import build_rerun_command, split_source
-from viva.reporters.differences import list_differences
-from viva.reporters.formatting import find_question, format_value
+from viva.reporters.formatting import escape_controls, find_question, format_value
 
 _VALUE_ROOM = 2000
-_REPEATING = re.compile(r"^expected |^\".*\" (is not in|matches nothing in) \"", re.DOTALL)
-_NONE: Mapping[str, Any] = {}
+_REPEATS_VALUES = re.compile(r"^expected |^\".*\" (is not in|matches nothing in) \"", re.DOTALL)
+_NO_SETTINGS: Mapping[str, Any] = {}
+_MAX_DIFFERENCES = 8
+_DIFFERENCE_ROOM = 100
+_MAX_DIFF_LENGTH = 20_000
+"""Longer texts are not compared by line: that takes quadratic time."""
 
 
 class FailedCheck(Struct, frozen=True):
-    """One thing that did not hold or, if `broken`, could not be found out. `turn` is None for what is no turn's."""
+    """An assertion, checkpoint or turn that failed or, if `is_error`, could not be evaluated."""
 
     place: str
     label: str = ""
@@ -30,24 +35,24 @@ class FailedCheck(Struct, frozen=True):
     expected: str | None = None
     actual: str | None = None
     differences: tuple[str, ...] = ()
-    """Where the two differ, for values too large to see it."""
+    """Where expected and actual differ, for values that are too large to see it."""
     suggestions: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """The check's name and what its author has to say to its failure."""
+        """The check's name, and its message from the case."""
         return " · ".join(part for part in (self.label, self.message) if part)
 
     @property
     def headline(self) -> str:
-        """The finding in one line."""
-        why = self.reason or (f"expected {self.expected}, was {self.actual}" if self.expected is not None else "")
-        why = why or (f"was {self.actual}" if self.actual is not None else "")
-        return ": ".join(part for part in (self.place, self.title, why) if part)
+        """Place, name and reason in one line."""
+        reason = self.reason or (f"expected {self.expected}, was {self.actual}" if self.expected is not None else "")
+        reason = reason or (f"was {self.actual}" if self.actual is not None else "")
+        return ": ".join(part for part in (self.place, self.title, reason) if part)
 
 
 class TrialFailure(Struct, frozen=True):
-    """All that explains one trial that did not pass. `asked` is the question that nobody answered."""
+    """Everything that explains a trial that did not pass."""
 
     status: Status
     fault: Fault | None
@@ -59,9 +64,9 @@ class TrialFailure(Struct, frozen=True):
     line: int | None
     command: str | None
     workspace: str | None = None
-    """Where the files are that the agent left."""
+    """The folder with the agent's files."""
     tracebacks: tuple[Traceback, ...] = ()
-    """Errors in the user's own Python."""
+    """Exceptions in the user's Python."""
 
     @property
     def source(self) -> str | None:
@@ -74,23 +79,23 @@ class TrialFailure(Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        """The whole in one line."""
+        """The error or the first failed check, in one line."""
         first = self.failed_checks[0].headline if self.failed_checks else ""
         more = f" (and {len(self.failed_checks) - 1} more)" if len(self.failed_checks) > 1 else ""
         return self.error or first + more or self.status
 
 
-def explain_failure(record: TrialRecord, settings: Mapping[str, Any] = _NONE) -> TrialFailure:
-    """Reads a record for the reasons behind its status; the run's `settings` make its command complete."""
-    findings = tuple(_findings(record))
+def explain_failure(record: TrialRecord, settings: Mapping[str, Any] = _NO_SETTINGS) -> TrialFailure:
+    """Reads the reasons for a trial's status from its record. The settings of the run complete its rerun command."""
+    failed_checks = tuple(_list_failed_checks(record))
     error = record.error
-    if error and any(finding.reason and error.endswith(finding.reason) for finding in findings):
-        error = None  # `judge error: ` and the reason of the check that broke: said there, with its place
+    if error and any(check.reason and error.endswith(check.reason) for check in failed_checks):
+        error = None  # the failed check has the same text, with its place
     file, line = split_source(record.source)
     return TrialFailure(
         status=record.status,
         fault=record.fault,
-        failed_checks=findings,
+        failed_checks=failed_checks,
         error=error,
         hint=record.hint,
         unanswered_question=find_unanswered_question(record),
@@ -103,31 +108,28 @@ def explain_failure(record: TrialRecord, settings: Mapping[str, Any] = _NONE) ->
 
 
 def get_turn_status(turn: TurnRecord, record: TrialRecord | None = None) -> Status:
-    """What came of one turn. Without the record a turn that broke counts as the agent's failure."""
-    if any(each.get("passed") is False for each in turn.assertions):
-        return "failed"
-    if any(each.get("passed") is None for each in turn.assertions):
-        return "error"
-    if turn.error is not None:
-        return "error" if record is not None and record.status == "error" else "failed"
-    return "passed"
+    """The status of one turn. Without the record, a turn with an error counts as the agent's failure."""
+    status = get_assertions_status(turn.assertions)
+    if status != "passed" or turn.error is None:
+        return status
+    return "error" if record is not None and record.status == "error" else "failed"
 
 
 def get_turn_error(turn: TurnRecord, record: TrialRecord) -> str | None:
-    """What broke a turn, in the words of the record where that says the same with more of them."""
+    """The error of a turn; the record's error where it contains the turn's."""
     if turn.error is None or record.error is None or not record.error.endswith(turn.error):
         return turn.error
     return record.error
 
 
 def get_assertions_status(assertions: list[dict[str, Any]]) -> Status:
-    """What came of the final assertions together: a failure beats an error."""
-    verdicts = [each.get("passed") for each in assertions]
-    return "failed" if False in verdicts else "error" if None in verdicts else "passed"
+    """A failure beats an error."""
+    results = [assertion.get("passed") for assertion in assertions]
+    return "failed" if False in results else "error" if None in results else "passed"
 
 
 def find_unanswered_question(record: TrialRecord) -> str | None:
-    """What the agent asked last, if the trial ended because nobody answered."""
+    """The agent's last question, if the trial ended because the user had no answer."""
     if not record.hint or record.status == "passed" or not record.turns or record.turns_not_run:
         return None
     last = record.turns[-1]
@@ -137,17 +139,17 @@ def find_unanswered_question(record: TrialRecord) -> str | None:
 
 
 def get_check_name(assertion: Mapping[str, Any]) -> str:
-    """How a check is called in a report."""
     return str(assertion.get("label") or assertion.get("type") or "check")
 
 
 def build_failed_check(assertion: Mapping[str, Any], place: str, turn: TurnRecord | None = None) -> FailedCheck:
-    """What an assertion of a record says of itself, each thing once: a reason that only repeats what is expected and what was
-    there is left out, and so is an expected value that stands in the label.
+    """A failed check from the assertion of a record.
+
+    Leaves out a reason that only repeats the expected and actual values, and an expected value that is in the label.
     """
     label, reason = get_check_name(assertion), str(assertion.get("reason") or "")
-    expected, actual = _value(assertion, "expected"), _value(assertion, "actual")
-    if expected is not None and actual is not None and _REPEATING.search(reason):
+    expected, actual = _format_field(assertion, "expected"), _format_field(assertion, "actual")
+    if expected is not None and actual is not None and _REPEATS_VALUES.search(reason):
         reason = ""
     if expected is not None and expected in label:
         expected = None
@@ -161,55 +163,94 @@ def build_failed_check(assertion: Mapping[str, Any], place: str, turn: TurnRecor
         expected=expected,
         actual=actual,
         differences=tuple(list_differences(assertion.get("expected", UNSET), assertion.get("actual", UNSET))),
-        suggestions=_suggestions(assertion),
+        suggestions=_list_suggestions(assertion),
     )
 
 
-def _findings(record: TrialRecord) -> Iterator[FailedCheck]:
-    found = False
+def _list_failed_checks(record: TrialRecord) -> Iterator[FailedCheck]:
+    has_checks = False
     for turn in record.turns:
         for assertion in turn.assertions:
             if assertion.get("passed") is not True:
-                found = True
+                has_checks = True
                 yield build_failed_check(assertion, f"turn {turn.turn}", turn)
         if turn.error is not None:
-            found = True
-            broken = record.status == "error"
-            yield FailedCheck(
-                f"turn {turn.turn}", turn=turn, is_error=broken, reason=get_turn_error(turn, record) or ""
-            )
+            has_checks = True
+            reason = get_turn_error(turn, record) or ""
+            yield FailedCheck(f"turn {turn.turn}", turn=turn, is_error=record.status == "error", reason=reason)
     for assertion in record.final_assertions:
         if assertion.get("passed") is not True:
-            found = True
+            has_checks = True
             yield build_failed_check(assertion, "final assertions")
     if record.status in ("failed", "error"):
         for checkpoint in record.checkpoints or ():
             if checkpoint.required and not checkpoint.reached:
-                yield _missed(checkpoint, broken=record.status == "error")
-    if not found:
+                yield _build_missed_checkpoint(checkpoint, is_error=record.status == "error")
+    if not has_checks:
         yield from (FailedCheck("", reason=reason) for reason in record.assertion_errors or ())
 
 
-def _missed(checkpoint: CheckpointRecord, *, broken: bool) -> FailedCheck:
+def _build_missed_checkpoint(checkpoint: CheckpointRecord, *, is_error: bool) -> FailedCheck:
     assertion = checkpoint.assertion or {}
-    waits = "waits for " + ", ".join(checkpoint.unmet_after) if checkpoint.unmet_after else ""
     return FailedCheck(
         place=f"checkpoint {checkpoint.id}",
         label=get_check_name(assertion) if assertion else "",
-        is_error=broken,
+        is_error=is_error,
         message=checkpoint.description,
-        reason=checkpoint.reason or waits or "not reached",
-        expected=_value(assertion, "expected"),
-        actual=_value(assertion, "actual"),
-        suggestions=_suggestions(assertion),
+        reason=checkpoint.reason or format_unmet(checkpoint) or "not reached",
+        expected=_format_field(assertion, "expected"),
+        actual=_format_field(assertion, "actual"),
+        suggestions=_list_suggestions(assertion),
     )
 
 
-def _suggestions(assertion: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a judge would have done better."""
+def format_unmet(checkpoint: CheckpointRecord) -> str:
+    """The checkpoints that must be reached first, if any."""
+    return "waits for " + ", ".join(checkpoint.unmet_after) if checkpoint.unmet_after else ""
+
+
+def _list_suggestions(assertion: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, assertion.get("suggestions") or ()))
 
 
-def _value(assertion: Mapping[str, Any], key: str) -> str | None:
+def _format_field(assertion: Mapping[str, Any], key: str) -> str | None:
     value = assertion.get(key, UNSET)
     return None if value is UNSET else format_value(value, _VALUE_ROOM)
+
+
+def list_differences(expected: Any, actual: Any) -> list[str]:
+    """Lines such as `$.total: expected 5, was 6`, or the changed lines of a text; nothing for short values."""
+    if isinstance(expected, str) and isinstance(actual, str):
+        lines = _diff_texts(expected, actual)
+    elif isinstance(expected, Mapping | list | tuple) and isinstance(actual, Mapping | list | tuple):
+        lines = _diff_values(expected, actual, "$")
+    else:
+        return []
+    shown = list(islice(lines, _MAX_DIFFERENCES + 1))
+    return shown if len(shown) <= _MAX_DIFFERENCES else [*shown[:_MAX_DIFFERENCES], "…"]
+
+
+def _diff_texts(expected: str, actual: str) -> Iterator[str]:
+    if "\n" in expected + actual and len(expected) + len(actual) <= _MAX_DIFF_LENGTH:
+        diff = unified_diff(expected.splitlines(), actual.splitlines(), "expected", "actual", n=1, lineterm="")
+        yield from (escape_controls(line) for line in diff if not line.startswith(("---", "+++", "@@")))
+
+
+def _diff_values(expected: Any, actual: Any, path: str) -> Iterator[str]:
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        left, right = cast("Mapping[str, Any]", expected), cast("Mapping[str, Any]", actual)
+        for key in (*left, *(key for key in right if key not in left)):
+            yield from _diff_values(left.get(key, UNSET), right.get(key, UNSET), f"{path}.{key}")
+    elif isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
+        items, others = cast("Sequence[Any]", expected), cast("Sequence[Any]", actual)
+        for index in range(max(len(items), len(others))):
+            item = items[index] if index < len(items) else UNSET
+            other = others[index] if index < len(others) else UNSET
+            yield from _diff_values(item, other, f"{path}[{index}]")
+    elif expected is UNSET:
+        yield escape_controls(f"{path}: not expected, was {format_value(actual, _DIFFERENCE_ROOM)}")
+    elif actual is UNSET:
+        yield escape_controls(f"{path}: expected {format_value(expected, _DIFFERENCE_ROOM)}, missing")
+    elif expected != actual or isinstance(expected, bool) is not isinstance(actual, bool):
+        left, right = format_value(expected, _DIFFERENCE_ROOM), format_value(actual, _DIFFERENCE_ROOM)
+        yield escape_controls(f"{path}: expected {left}, was {right}")

@@ -1,7 +1,7 @@
-"""What agents, users and tools said, made safe to show and short enough to read.
+"""Formats texts, values and numbers for reports.
 
-Control characters, escapes and text-reordering marks become visible signs. Texts are cut before anything else is done
-with them, so a reply of 5 MB costs no more than one of 5 kB.
+Control characters, escapes and marks that reorder text become escape_controls. Texts are cut first, so a reply of 5 MB costs no
+more than one of 5 kB.
 """
 
 import re
@@ -22,69 +22,69 @@ _SENTENCE = re.compile(r"(?<=[.!?\u3002\uff1f\uff01\u061f])\s+|\n+")
 
 
 def escape_controls(text: str) -> str:
-    """The text with every character that a terminal or a reader would not see as itself spelled out."""
-    return text if text.isprintable() else _UNSAFE.sub(_sign, text)
+    """Replaces every character that a terminal would not show as itself."""
+    return text if text.isprintable() else _UNSAFE.sub(_escape_character, text)
 
 
 def escape_multiline(text: str) -> str:
-    """The same for text of several lines: line breaks and tabs stay."""
-    return _UNSAFE_IN_LINES.sub(_sign, text.replace("\r\n", "\n"))
+    """The same, but keeps line breaks and tabs."""
+    return _UNSAFE_IN_LINES.sub(_escape_character, text.replace("\r\n", "\n"))
 
 
 def fit_line(text: str, room: int) -> str:
-    """The text in one line of at most `room` columns; `…` says that there is more."""
+    """The text in one line of at max_lines `room` columns, cut with `…`."""
     if len(text) <= room and text.isascii() and text.isprintable():
         return text
     head = text[: 4 * room].strip()
     line = escape_controls(_BREAK.sub(" ⏎ ", head).replace("\t", " "))
-    return shorten_line(line, room) if len(text) <= 4 * room else _cut(line, room - 1) + "…"
+    return shorten_line(line, room) if len(text) <= 4 * room else _cut_line(line, room - 1) + "…"
 
 
 def wrap_text(text: str, room: int, max_lines: int) -> list[str]:
-    """The text in at most `most` lines of `room` columns each, broken between words where there are some."""
+    """The text in at max_lines `max_lines` lines of `room` columns, broken between words where possible."""
     if len(text) <= room and text.isascii() and text.isprintable():
         return [text]
     limit = 4 * room * max_lines
-    more = len(text) > limit
+    is_cut = len(text) > limit
     lines: list[str] = []
-    for written in text[:limit].replace("\r\n", "\n").split("\n"):
-        rest = escape_controls(written.replace("\t", "    ").rstrip())
+    for source_line in text[:limit].replace("\r\n", "\n").split("\n"):
+        rest = escape_controls(source_line.replace("\t", "    ").rstrip())
         while rest:
-            piece, rest = _broken(rest, room)
+            piece, rest = _break_line(rest, room)
             lines.append(piece)
             if len(lines) > max_lines:
                 break
-    if len(lines) > max_lines or more:
+    if len(lines) > max_lines or is_cut:
         lines = lines[:max_lines] or [""]
-        lines[-1] = _cut(lines[-1], room - 1) + "…"
+        lines[-1] = _cut_line(lines[-1], room - 1) + "…"
     return lines or [""]
 
 
 def shorten_line(line: str, room: int) -> str:
-    """A visible line, cut to `room` columns."""
-    return line if display_width(line) <= room else _cut(line, room - 1) + "…"
+    """Cuts a line without control characters to `room` columns."""
+    return line if display_width(line) <= room else _cut_line(line, room - 1) + "…"
 
 
 def shorten_id(text: str, room: int) -> str:
-    """An id in one line of at most `room` columns. Its middle is left out: ids that are paths differ at their ends."""
+    """An id in one line of at max_lines `room` columns. The middle is cut: ids that are paths differ at their ends."""
     if len(text) > 8 * room:
         text = text[: 4 * room] + text[-4 * room :]
     line = fit_line(text, 8 * (len(text) + 1))
     if display_width(line) <= room:
         return line
-    head = _cut(line, (room - 1) // 2)
-    return f"{head}…{_cut(line[::-1], room - 1 - display_width(head))[::-1]}"
+    head = _cut_line(line, (room - 1) // 2)
+    return f"{head}…{_cut_line(line[::-1], room - 1 - display_width(head))[::-1]}"
 
 
 def display_width(line: str) -> int:
-    """How wide a visible line is on a terminal."""
+    """The width of a line on a terminal."""
     return len(line) if line.isascii() else sum(map(_width, line))
 
 
 def format_value(value: Any, room: int) -> str:
-    """A value the way a person would write it (`{amount: 3500, type: "travel"}`), visible and cut to `room` characters."""
+    """A value as short text (`{amount: 3500, type: "travel"}`), cut to `room` characters."""
     text = ""
-    for piece in _pieces(value, room):
+    for piece in _value_pieces(value, room):
         text += piece
         if len(text) > room:
             return escape_controls(text[: room - 1]) + "…"
@@ -92,13 +92,39 @@ def format_value(value: Any, room: int) -> str:
 
 
 def find_question(text: str) -> str:
-    """What an agent that waits has asked: its last question or, without one, its last sentence."""
+    """The last find_question of a reply or, without one, its last sentence."""
     sentences = [part.strip() for part in _SENTENCE.split(text[-2000:]) if part.strip()]
-    asked = [sentence for sentence in sentences if sentence.endswith(("?", "\uff1f", "\u061f"))]
-    return (asked or sentences or [""])[-1].rstrip(".")
+    questions = [sentence for sentence in sentences if sentence.endswith(("?", "\uff1f", "\u061f"))]
+    return (questions or sentences or [""])[-1].rstrip(".")
 
 
-def _sign(match: re.Match[str]) -> str:
+def format_ms(ms: float) -> str:
+    """`42ms`, `7.1s`, `2m 05s`, `1h 02m`."""
+    if ms < 99.5:
+        return f"{ms:.0f}ms"
+    if ms < 59_950:
+        return f"{ms / 1000:.1f}s"
+    whole = round(ms / 1000)
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+
+
+def format_count(number: int, noun: str) -> str:
+    """`1 turn`, `3 turns`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def format_cost(cost_usd: float | None, unpriced_calls: int) -> str | None:
+    """The known cost, and how many calls have no price. An unknown price is never shown as 0."""
+    unpriced = f"{format_count(unpriced_calls, 'call')} without a price" if unpriced_calls else ""
+    if cost_usd is None:
+        return unpriced or None
+    known = f"${cost_usd:,.2f}" if cost_usd >= 10 else f"${cost_usd:.4f}"
+    return f"{known} + {unpriced}" if unpriced else known
+
+
+def _escape_character(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:
         return chr(0x2400 + code)
@@ -113,8 +139,8 @@ def _width(character: str) -> int:
     return 0 if unicodedata.category(character) in ("Mn", "Me", "Cf") else 1
 
 
-def _cut(line: str, room: int) -> str:
-    """As much of the line as fits."""
+def _cut_line(line: str, room: int) -> str:
+    """The start of the line that fits."""
     if line.isascii():
         return line[:room]
     used = 0
@@ -125,40 +151,40 @@ def _cut(line: str, room: int) -> str:
     return line
 
 
-def _broken(line: str, room: int) -> tuple[str, str]:
-    """A first piece that fits, and the rest."""
+def _break_line(line: str, room: int) -> tuple[str, str]:
+    """The first piece that fits, and the rest."""
     if display_width(line) <= room:
         return line, ""
-    piece = _cut(line, room) or line[0]
+    piece = _cut_line(line, room) or line[0]
     space = line.rfind(" ", 0, len(piece) + 1)
     if space > len(piece) // 2:
         return line[:space].rstrip(), line[space + 1 :].lstrip()
     return piece, line[len(piece) :]
 
 
-def _pieces(value: Any, room: int) -> Iterator[str]:
-    """The value in small pieces, so that whoever has enough can stop asking."""
+def _value_pieces(value: Any, room: int) -> Iterator[str]:
+    """The value in small pieces, so that the caller can stop early."""
     if isinstance(value, str):
-        yield _quoted(value[: room + 1])
+        yield _quote_string(value[: room + 1])
     elif isinstance(value, Mapping):
-        before = "{"
+        separator = "{"
         for key, inner in cast("Mapping[Any, Any]", value).items():
             name = str(key)[: room + 1]
-            yield f"{before}{name if _NAME.match(name) else _quoted(name)}: "
-            yield from _pieces(inner, room)
-            before = ", "
-        yield "{}" if before == "{" else "}"
+            yield f"{separator}{name if _NAME.match(name) else _quote_string(name)}: "
+            yield from _value_pieces(inner, room)
+            separator = ", "
+        yield "{}" if separator == "{" else "}"
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        before = "["
+        separator = "["
         for inner in cast("Sequence[Any]", value):
-            yield before
-            yield from _pieces(inner, room)
-            before = ", "
-        yield "[]" if before == "[" else "]"
+            yield separator
+            yield from _value_pieces(inner, room)
+            separator = ", "
+        yield "[]" if separator == "[" else "]"
     else:
         yield codec.compact_json(value)
 
 
-def _quoted(text: str) -> str:
-    """As a JSON string; what UTF-8 cannot hold is spelled out."""
+def _quote_string(text: str) -> str:
+    """A JSON string; lone surrogates are escaped."""
     return codec.compact_json(text.encode("utf-8", "backslashreplace").decode())

@@ -1,62 +1,108 @@
-"""`.html`: one file that opens anywhere, offline: the page, the run's overview, and all records packed in small pieces.
+"""`.html`: one file that opens offline: the page, the overview of the run, and all records.
 
-Records are deflated and unpacked by the page when somebody opens a case, so that a report of many thousand cases opens
-at once. All that agents said reaches the page as data; the page's own policy lets nothing else run.
+Records are deflated in pieces of a few cases, and the page inflates a piece when a case is opened: a report of thousands
+of cases opens at once. Texts of agents reach the page as data; its content security policy allows nothing else to run.
 """
 
 import base64
+import mimetypes
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import unquote
+
+from msgspec import Struct
 
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.record import TrialRecord
-from viva.reporters.attachments import load_attachments
-from viva.reporters.commands import build_rerun_command
+from viva.reporters.commands import build_rerun_command, split_source
 from viva.reporters.page import build_overview, encode_for_script, load_page
 from viva.reporters.report import CaseTrials, Report
 
+MAX_ATTACHMENT_BYTES = 2 * 1024 * 1024
 _PIECE_BYTES = 128 * 1024
-_ASKING, _OFFLINE = b"connect-src 'self'", b"connect-src 'none'"
+_ONLINE, _OFFLINE = b"connect-src 'self'", b"connect-src 'none'"
+_SHOWN_TYPES = ("image/", "audio/")
+_ATTACHMENTS_KEY = b'"attachments":['
 
 
 class HtmlReport(Report):
-    """Goes through the journal twice: once for the overview, once for the records."""
+    """Reads the journal twice: for the overview, and for the records."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        built = load_page()
-        out.write(built.head.replace(_ASKING, _OFFLINE))
+        page = load_page()
+        out.write(page.head.replace(_ONLINE, _OFFLINE))
         out.write(b'<script type="application/json" id="viva-overview">')
         out.write(encode_for_script(build_overview(self._started, ended, self.cases())))
         out.write(b"</script>\n")
-        out.write(built.middle)
+        out.write(page.middle)
         for first, piece in self._pieces():
             packed = base64.b64encode(zlib.compress(piece, 6))
             out.write(b'<script type="text/plain" class="viva-records" data-first="%d">%s</script>\n' % (first, packed))
-        out.write(built.tail)
+        out.write(page.tail)
 
     def _pieces(self) -> Iterator[tuple[int, bytes]]:
-        """JSON arrays of a few cases each, with the index of the first one."""
-        first, gathered, size = 0, list[bytes](), 0
+        """JSON arrays of a few cases each, with the index of the first case."""
+        settings = self._started.settings if self._started else {}
+        first, cases, size = 0, list[bytes](), 0
         for index, case in enumerate(self.cases()):
-            gathered.append(encode_case_trials(case, Path(), self._started.settings if self._started else {}))
-            size += len(gathered[-1])
+            cases.append(encode_case_trials(case, Path(), settings))
+            size += len(cases[-1])
             if size >= _PIECE_BYTES:
-                yield first, b"[" + b",".join(gathered) + b"]"
-                first, gathered, size = index + 1, [], 0
-        if gathered:
-            yield first, b"[" + b",".join(gathered) + b"]"
+                yield first, b"[" + b",".join(cases) + b"]"
+                first, cases, size = index + 1, [], 0
+        if cases:
+            yield first, b"[" + b",".join(cases) + b"]"
 
 
 def encode_case_trials(case: CaseTrials, root: Path, settings: Mapping[str, Any]) -> bytes:
-    """A case's records as they are, the command that runs it again as the run with these `settings` did, and the pictures
-    and recordings that were sent in it; paths in them start at `root`.
+    """The records of a case, its rerun command, and its attachments; their paths are relative to `root`."""
+    data: dict[str, Any] = {"trials": [codec.Raw(raw) for raw in case.raw]}
+    command = build_rerun_command(codec.decode_kept(case.raw[0], type=TrialRecord), settings)
+    if command is not None:
+        data["command"] = command
+    if attachments := load_attachments(case.raw, root):
+        data["attachments"] = attachments
+    return codec.encode(data)
+
+
+class _Turn(Struct):
+    attachments: list[dict[str, Any]] | None = None
+
+
+class _Record(Struct):
+    turns: list[_Turn]
+    source: str | None = None
+
+
+def load_attachments(records: Sequence[bytes], root: Path) -> dict[str, str]:
+    """The data: URLs of images and audio that were sent to an agent, by source.
+
+    Records hold only the source. A `file://` source is read again from the folder of the suite; files elsewhere, large
+    files and other types are left out. Records without attachments are not decoded.
     """
-    said: dict[str, Any] = {"trials": [codec.Raw(raw) for raw in case.raw]}
-    if (command := build_rerun_command(codec.decode_kept(case.raw[0], type=TrialRecord), settings)) is not None:
-        said["command"] = command
-    if attached := load_attachments(case.raw, root):
-        said["attachments"] = attached
-    return codec.encode(said)
+    with_attachments = (codec.decode_kept(raw, type=_Record) for raw in records if _ATTACHMENTS_KEY in raw)
+    return dict(item for record in with_attachments for item in _load_attachments(record, root))
+
+
+def _load_attachments(record: _Record, root: Path) -> Iterator[tuple[str, str]]:
+    suite, _ = split_source(record.source)
+    for attachment in (item for turn in record.turns for item in turn.attachments or ()):
+        source = str(attachment.get("source", ""))
+        if source.startswith("file://") and suite is not None:
+            media_type = str(attachment.get("media_type") or mimetypes.guess_type(source)[0] or "")
+            path = _resolve_inside(source, (root / suite).parent)
+            if path is not None and media_type.startswith(_SHOWN_TYPES):
+                yield source, f"data:{media_type};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+
+
+def _resolve_inside(source: str, folder: Path) -> Path | None:
+    """The file, if it is inside the folder and small enough."""
+    try:
+        path = (folder / unquote(source.removeprefix("file://"))).resolve()
+        is_inside = path.is_relative_to(folder.resolve()) and path.is_file()
+        return path if is_inside and path.stat().st_size <= MAX_ATTACHMENT_BYTES else None
+    except (OSError, ValueError):  # not a valid file name
+        return None

@@ -1,42 +1,43 @@
-"""`.json`: the run, its summary, and each case with its trials, one case a line; what repeats tell comes last."""
+"""JSON output: `.json` (one object for a run), `.jsonl` (one record per line) and `--json` (one event per line)."""
 
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from typing import Any, BinaryIO, TextIO
 
 from viva.model import codec
-from viva.model.event import RunEnded
+from viva.model.event import Event, RunEnded
 from viva.reporters.repeats import RepeatFigures, compute_case_figures
 from viva.reporters.report import CaseTrials, Report
 from viva.stats.pass_rate import pass_rate, stability
 
 
 class JsonReport(Report):
-    """One JSON object for a whole run. Records are copied, not encoded again."""
+    """The run, its summary, each case with its trials on one line, and statistics of repeats. Records are copied."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        out.write(b'{"run":' + codec.encode(self._run(ended)))
+        out.write(b'{"run":' + codec.encode(self._describe_run(ended)))
         out.write(b',\n"summary":' + codec.encode(ended.summary) + b',\n"cases":[')
-        before = b"\n"
+        separator = b"\n"
         repeats = RepeatFigures(self.rule)
         for case in self.cases():
-            out.write(before + encode_case(case))
+            out.write(separator + encode_case(case))
             repeats.add(case)
-            before = b",\n"
+            separator = b",\n"
         out.write(b"\n]")
         if repeats.has_repeats:
             out.write(b',\n"repeats":' + codec.encode(repeats.compute_figures()))
         out.write(b"}\n")
 
-    def _run(self, ended: RunEnded) -> dict[str, Any]:
+    def _describe_run(self, ended: RunEnded) -> dict[str, Any]:
         run: dict[str, Any] = codec.to_builtins(self._started) if self._started else {"run": ended.run}
-        run.pop("event", None)
+        for key in ("event", "journal_version"):
+            run.pop(key, None)
         run |= {"ended": ended.at, "exit_code": ended.exit_code}
-        return run | {
-            key: said for key, said in (("stopped", ended.stopped), ("why", ended.stop_message)) if said is not None
-        }
+        stop = {"stopped": ended.stopped, "stop_message": ended.stop_message}
+        return run | {key: value for key, value in stop.items() if value is not None}
 
 
 def encode_case(case: CaseTrials) -> bytes:
-    """A case with its trials, and what they come to."""
+    """A case with its status, statistics and trials."""
     head, statuses = case.head, case.statuses
     return codec.encode(
         {
@@ -50,3 +51,31 @@ def encode_case(case: CaseTrials) -> bytes:
             "trials": [codec.Raw(raw) for raw in case.raw],
         }
     )
+
+
+class JsonlReport(Report):
+    """The records of the journal in input order, byte for byte."""
+
+    def write(self, out: BinaryIO, ended: RunEnded) -> None:
+        for raw in self._journal.raw_records():
+            out.write(raw)
+            out.write(b"\n")
+
+
+class JsonEventReporter:
+    """Writes each event as it happens. Uses the bytes of a text stream: JSON is UTF-8 in any terminal."""
+
+    live = True
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bytes: BinaryIO | None = getattr(stream, "buffer", None)
+
+    def receive(self, events: Sequence[Event]) -> None:
+        lines = b"".join(codec.encode(event) + b"\n" for event in events)
+        if self._bytes is None:
+            self._stream.write(lines.decode())
+        else:
+            self._stream.flush()
+            self._bytes.write(lines)
+        self._stream.flush()

@@ -1,17 +1,17 @@
-"""`.xml`: JUnit, as GitLab and Jenkins read it: a testsuite for each suite, a testcase for each case, trials in its text."""
+"""`.xml`: JUnit for GitLab and Jenkins: a testsuite for each suite, a testcase for each case."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
-from msgspec import Struct
-
 from viva.model.event import RunEnded, SuiteSummary
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.reporters.failures import explain_failure, split_source
+from viva.reporters.commands import split_source
+from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import escape_controls, escape_multiline, fit_line
 from viva.reporters.plain_text import format_failure_text, format_transcript
 from viva.reporters.repeats import explain_undetermined
@@ -22,65 +22,64 @@ _MESSAGE_ROOM = 300
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class _Counts(Struct):
-    """What JUnit wants to know of a suite before its cases."""
+class _Counts:
+    """The counts of a suite, which JUnit needs before its cases."""
 
-    name: str
-    tests: int = 0
-    failures: int = 0
-    errors: int = 0
-    skipped: int = 0
-    ms: float = 0.0
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._statuses: Counter[Status] = Counter()
+        self._ms = 0.0
 
     def add(self, status: Status, ms: float) -> None:
-        self.tests += 1
-        self.failures += status == "failed"
-        self.errors += status == "error"
-        self.skipped += status == "skipped"
-        self.ms += ms
+        self._statuses[status] += 1
+        self._ms += ms
 
     def attributes(self) -> dict[str, str]:
-        counts = {"tests": self.tests, "failures": self.failures, "errors": self.errors, "skipped": self.skipped}
-        return {"name": self.name, **{key: str(count) for key, count in counts.items()}, "time": _time(self.ms)}
+        names: dict[str, Status] = {"failures": "failed", "errors": "error", "skipped": "skipped"}
+        counts = {name: str(self._statuses[status]) for name, status in names.items()}
+        total = str(self._statuses.total())
+        return {"name": self._name, "tests": total, **counts, "time": _format_seconds(self._ms)}
 
 
 class JunitReport(Report):
-    """Goes through the journal twice: once to count, once to write."""
+    """Reads the journal twice: to count, and to write."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        thresholds = {standing.suite: standing for standing in ended.summary.suites}
-        whole, suites = self._counted(thresholds)
-        stamp = {"timestamp": self._started.at} if self._started else {}
+        summaries = {summary.suite: summary for summary in ended.summary.suites}
+        total, suites = self._count(summaries)
+        timestamp = {"timestamp": self._started.at} if self._started else {}
         out.write(b'<?xml version="1.0" encoding="UTF-8"?>\n')
-        out.write(_open("testsuites", whole.attributes() | stamp))
+        out.write(_open_tag("testsuites", total.attributes() | timestamp))
         for counts, (suite, cases) in zip(suites, groupby(self.cases(), key=lambda case: case.head.suite), strict=True):
-            out.write(_open("testsuite", counts.attributes() | stamp))
+            out.write(_open_tag("testsuite", counts.attributes() | timestamp))
             out.writelines("".join(_testcase(case)).encode() for case in cases)
-            if suite in thresholds:
-                out.write("".join(_threshold(thresholds[suite])).encode())
+            if suite in summaries:
+                out.write("".join(_threshold_case(summaries[suite])).encode())
             out.write(b"</testsuite>\n")
         out.write(b"</testsuites>\n")
 
-    def _counted(self, thresholds: Mapping[str, SuiteSummary]) -> tuple[_Counts, list[_Counts]]:
-        whole, suites = _Counts("viva"), list[_Counts]()
+    def _count(self, summaries: Mapping[str, SuiteSummary]) -> tuple[_Counts, list[_Counts]]:
+        total, suites = _Counts("viva"), list[_Counts]()
         for suite, cases in groupby(self.cases(), key=lambda case: case.head.suite):
             counts = _Counts(suite or "viva")
             for case in cases:
                 ms = sum(head.duration_ms for head in case.heads)
                 counts.add(case.status, ms)
-                whole.add(case.status, ms)
-            if suite in thresholds:
-                for each in (counts, whole):
-                    each.add("failed" if thresholds[suite].failures else "passed", 0.0)
+                total.add(case.status, ms)
+            if suite in summaries:
+                status: Status = "failed" if summaries[suite].failures else "passed"
+                counts.add(status, 0.0)
+                total.add(status, 0.0)
             suites.append(counts)
-        return whole, suites
+        return total, suites
 
 
-def _threshold(standing: SuiteSummary) -> Iterator[str]:
-    """What a suite has to reach as a whole is a testcase too: readers of JUnit see no exit code."""
-    yield f"<testcase{_attributes({'name': 'the suite as a whole', 'classname': standing.suite, 'time': _time(0.0)})}>\n"
-    if missed := standing.failures:
-        yield f"<failure{_attributes({'message': '; '.join(missed), 'type': 'bar'})}/>\n"
+def _threshold_case(summary: SuiteSummary) -> Iterator[str]:
+    """The threshold of a suite as a testcase, since JUnit has no exit code."""
+    attributes = {"name": "suite threshold", "classname": summary.suite, "time": _format_seconds(0.0)}
+    yield f"<testcase{_attributes(attributes)}>\n"
+    if summary.failures:
+        yield f"<failure{_attributes({'message': '; '.join(summary.failures), 'type': 'threshold'})}/>\n"
     yield "</testcase>\n"
 
 
@@ -90,7 +89,7 @@ def _testcase(case: CaseTrials) -> Iterator[str]:
     attributes = {
         "name": case.title,
         "classname": case.head.suite or "viva",
-        "time": _time(sum(record.duration_ms for record in records)),
+        "time": _format_seconds(sum(record.duration_ms for record in records)),
     }
     if file is not None:
         attributes["file"] = file
@@ -99,18 +98,18 @@ def _testcase(case: CaseTrials) -> Iterator[str]:
     yield f"<testcase{_attributes(attributes)}>\n"
     yield from _properties(case, records)
     yield from _outcome(case, records)
-    said = "\n".join(_system_out(case, record) for record in records)
-    yield f"<system-out>{_text(said)}</system-out>\n</testcase>\n"
+    output = "\n".join(_system_out(case, record) for record in records)
+    yield f"<system-out>{_escape_text(output)}</system-out>\n</testcase>\n"
 
 
 def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
-    """A failure, an error or a skip, with every trial that explains it."""
+    """A failure, an error or a skip, with all trials that did not pass."""
     status = case.status
     if status == "passed":
         return
-    first = explain_failure(case.pick_record(records))
-    open_ = explain_undetermined(case.statuses, case.rule, case.missing)
-    message = fit_line(open_ or first.headline, _MESSAGE_ROOM)
+    failure = explain_failure(case.pick_record(records))
+    undetermined = explain_undetermined(case.statuses, case.rule, case.missing)
+    message = fit_line(undetermined or failure.headline, _MESSAGE_ROOM)
     if status == "skipped":
         yield f"<skipped{_attributes({'message': message})}/>\n"
         return
@@ -119,8 +118,10 @@ def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
         ((record, format_failure_text(explain_failure(record))) for record in records if record.status != "passed"),
     )
     tag = "failure" if status == "failed" else "error"
-    kind = "undecided" if case.rule.is_undecided(case.statuses) else "undetermined" if open_ else first.fault or status
-    yield f"<{tag}{_attributes({'message': message, 'type': kind})}>{_text(chr(10).join(texts))}</{tag}>\n"
+    kind = "undetermined" if undetermined else failure.fault or status
+    if case.rule.is_undecided(case.statuses):
+        kind = "undecided"
+    yield f"<{tag}{_attributes({'message': message, 'type': kind})}>{_escape_text(chr(10).join(texts))}</{tag}>\n"
 
 
 def _system_out(case: CaseTrials, record: TrialRecord) -> str:
@@ -130,33 +131,33 @@ def _system_out(case: CaseTrials, record: TrialRecord) -> str:
 
 
 def _properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
-    found = [("tag", tag) for tag in records[0].tags]
-    found += [("finding", each) for each in case.findings]
+    properties = [("tag", tag) for tag in records[0].tags]
+    properties += [("finding", finding) for finding in case.findings]
     if len(records) > 1:
-        found.append(("trials", " ".join(record.status for record in records)))
+        properties.append(("trials", " ".join(record.status for record in records)))
     if retried := sum(record.attempt > 1 for record in records):
-        found.append(("retried", str(retried)))
+        properties.append(("retried", str(retried)))
     usages = [record.usage for record in records if record.usage is not None]
     if usages:
-        found.append(("tokens", str(sum(usage.total_tokens for usage in usages))))
-        found.append(("cost_usd", _cost(usages)))
-    if found:
+        properties.append(("tokens", str(sum(usage.total_tokens for usage in usages))))
+        properties.append(("cost_usd", _sum_cost(usages)))
+    if properties:
         yield "<properties>\n"
-        yield from (f"<property{_attributes({'name': name, 'value': value})}/>\n" for name, value in found)
+        yield from (f"<property{_attributes({'name': name, 'value': value})}/>\n" for name, value in properties)
         yield "</properties>\n"
 
 
-def _cost(usages: list[Usage]) -> str:
+def _sum_cost(usages: list[Usage]) -> str:
     costs = [usage.cost_usd for usage in usages]
     known = [cost for cost in costs if cost is not None]
     return f"{sum(known):.6f}" if len(known) == len(costs) else "unknown"
 
 
-def _time(ms: float) -> str:
+def _format_seconds(ms: float) -> str:
     return f"{ms / 1000:.3f}"
 
 
-def _open(tag: str, attributes: Mapping[str, str]) -> bytes:
+def _open_tag(tag: str, attributes: Mapping[str, str]) -> bytes:
     return f"<{tag}{_attributes(attributes)}>\n".encode()
 
 
@@ -166,5 +167,5 @@ def _attributes(attributes: Mapping[str, str]) -> str:
     )
 
 
-def _text(text: str) -> str:
+def _escape_text(text: str) -> str:
     return escape(_NOT_XML.sub("", text), {"\r": "&#13;"})

@@ -1,7 +1,6 @@
-"""What the page shows of a run, as data: one overview with a row for each case, and the page itself as it was built.
+"""The overview of a run for the page of `report.html` and `viva view`, and the page itself.
 
-`report.html` carries this data inside; `viva view` serves the same over HTTP. The types stand a second time in
-`viewer/ui/src/data.ts`. A case's trials are not here: they are the JSONL records as they are.
+The types are repeated in `viewer/ui/src/data.ts`. The trials of a case reach the page as records.
 """
 
 import re
@@ -16,7 +15,6 @@ from msgspec import Struct
 from viva.errors import Fault
 from viva.model import codec
 from viva.model.event import RunEnded, RunStarted, RunSummary, StopReason
-from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import fit_line
@@ -25,16 +23,15 @@ from viva.reporters.report import CaseTrials
 from viva.stats.proportions import SuiteRate, Tally, estimate_suite_rate
 from viva.stats.values import ValueSummary, summarize_values
 
-_ERROR_ROOM = 240
+_REASON_ROOM = 240
 _FILE = Path(__file__).with_name("page.html")
 _POLICY = re.compile(rb'<meta http-equiv="Content-Security-Policy" content="([^"]+)">')
-_MARKS = (b"<!--viva:overview-->", b"<!--viva:records-->")
+_PLACEHOLDERS = (b"<!--viva:overview-->", b"<!--viva:records-->")
 
 
 class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One case in the list. `index` is its place among the cases that have a record; `turns`, `tokens`, `cost_usd` and
-    `checks` add up its trials, `duration_ms` is their mean, and so is `score`, left out where it says no more than the
-    status: 0 or 1. `findings` are those of all trials, each once.
+    """One case of the list. `index` is its position among the cases with records. `turns`, `tokens`, `cost_usd` and
+    `checks` are sums over its trials; `duration_ms` and `score` are means. A score of 0 or 1 is left out.
     """
 
     index: int
@@ -57,10 +54,9 @@ class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A run as far as its first screen needs it. Without `ended` it goes on, or was killed; `summary` is there at its end.
+    """The data of a run's first screen. Without `ended` the run is in progress or was killed, and has no `summary`.
 
-    `rate` has the interval of the pass rate, and none where a sequential test chose how often cases ran. `case_ms` and
-    `reply_ms` are how long trials and single replies took.
+    `pass_rate` is None for sequential tests. `case_ms` and `reply_ms` are the durations of trials and of replies.
     """
 
     run: str
@@ -80,59 +76,55 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     reply_ms: ValueSummary | None = None
 
 
-class _Verdict(Struct):
+class _AssertionHead(Struct):
     passed: bool | None = None
     reached: bool | None = None
 
 
 class _TurnHead(Struct):
     duration_ms: float
-    assertions: list[_Verdict] = []
+    assertions: list[_AssertionHead] = []
 
 
-class _TrialHead(Struct):
-    """As much of a record as a row needs: the rest is skipped, not decoded."""
+class _TrialDetails(Struct):
+    """The fields of a record that a row needs beside those of RecordHead."""
 
-    status: Status
-    duration_ms: float
     turns: list[_TurnHead]
-    final_assertions: list[_Verdict] = []
-    checkpoints: list[_Verdict] | None = None
-    total_turns: int = 0
+    final_assertions: list[_AssertionHead] = []
+    checkpoints: list[_AssertionHead] | None = None
     checks: int = 0
     fault: Fault | None = None
-    usage: Usage | None = None
-    cost_usd: float | None = None
     tags: tuple[str, ...] = ()
     score: float | None = None
 
     @property
     def checks_passed(self) -> int:
-        """Counted as the run's summary counts them."""
-        judged = [each for turn in self.turns for each in turn.assertions] + self.final_assertions
-        missed = sum(each.passed is not True for each in judged)
-        return self.checks - missed - (sum(not each.reached for each in self.checkpoints or ()) if self.turns else 0)
+        """Counted as in the summary of the run."""
+        assertions = [*(item for turn in self.turns for item in turn.assertions), *self.final_assertions]
+        not_passed = sum(assertion.passed is not True for assertion in assertions)
+        missed = sum(not checkpoint.reached for checkpoint in self.checkpoints or ()) if self.turns else 0
+        return self.checks - not_passed - missed
 
 
-_heads = codec.Decoder[_TrialHead](_TrialHead, codec.OWN_MAX_DEPTH)
+_details = codec.Decoder[_TrialDetails](_TrialDetails, codec.OWN_MAX_DEPTH)
 
 
 def build_overview(
     started: RunStarted | None, ended: RunEnded | None, cases: Iterable[CaseTrials], run: str = ""
 ) -> Overview:
-    """The overview of a run, from its first and last event (as far as they are there) and its cases in input order."""
+    """The overview of a run from its first and last event, if present, and its cases in input order."""
     rows: list[CaseRow] = []
     tallies: list[Tally] = []
     trial_ms: list[float] = []
     reply_ms: list[float] = []
-    sequential = False
+    is_sequential = False
     for case in cases:
-        heads: list[_TrialHead] = [_heads.decode(raw) for raw in case.raw]
-        rows.append(_row(len(rows), case, heads))
+        details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
+        rows.append(_build_row(len(rows), case, details))
         tallies.append(count_passes(case.statuses))
-        sequential = case.rule.test is not None
-        trial_ms += [head.duration_ms for head in heads if head.status != "skipped"]
-        reply_ms += [turn.duration_ms for head in heads for turn in head.turns]
+        is_sequential = case.rule.test is not None
+        trial_ms += [head.duration_ms for head in case.heads if head.status != "skipped"]
+        reply_ms += [turn.duration_ms for trial in details for turn in trial.turns]
     return Overview(
         run=started.run if started else ended.run if ended else run,
         agent=started.agent if started else "",
@@ -145,53 +137,49 @@ def build_overview(
         stopped=ended.stopped if ended else None,
         stop_message=ended.stop_message if ended else None,
         summary=ended.summary if ended else None,
-        pass_rate=None if sequential else estimate_suite_rate(tallies),
+        pass_rate=None if is_sequential else estimate_suite_rate(tallies),
         case_ms=summarize_values(trial_ms),
         reply_ms=summarize_values(reply_ms),
         cases=rows,
     )
 
 
-def _row(index: int, case: CaseTrials, heads: Sequence[_TrialHead]) -> CaseRow:
-    head, status = case.head, case.status
-    telling = next((i for i, each in enumerate(heads) if each.status == status and status != "passed"), None)
-    open_ = explain_undetermined(case.statuses, case.rule, case.missing)
-    costs = [each.cost_usd for each in heads]
-    known = [cost for cost in costs if cost is not None]
+def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails]) -> CaseRow:
+    head, heads, status = case.head, case.heads, case.status
+    not_passed = case.statuses.index(status) if status != "passed" and status in case.statuses else None
+    reason = explain_undetermined(case.statuses, case.rule, case.missing)
+    if reason is None and not_passed is not None:
+        reason = explain_failure(codec.decode_kept(case.raw[not_passed], type=TrialRecord)).headline
+    costs = [head.cost_usd for head in heads if head.cost_usd is not None]
     return CaseRow(
         index=index,
         suite=head.suite,
         id=head.id,
         name="" if head.name == head.id else head.name,
         status=status,
-        fault=heads[telling].fault if telling is not None else None,
-        tags=heads[0].tags,
-        reason=fit_line(open_, _ERROR_ROOM) if open_ else "" if telling is None else _short(case.raw[telling]),
-        turns=sum(each.total_turns for each in heads),
-        duration_ms=round(sum(each.duration_ms for each in heads) / len(heads), 3),
-        cost_usd=sum(known) if len(known) == len(costs) else None,
-        tokens=sum(each.usage.total_tokens for each in heads if each.usage),
+        fault=details[not_passed].fault if not_passed is not None else None,
+        tags=details[0].tags,
+        reason=fit_line(reason or "", _REASON_ROOM),
+        turns=sum(head.total_turns for head in heads),
+        duration_ms=round(sum(head.duration_ms for head in heads) / len(heads), 3),
+        cost_usd=sum(costs) if len(costs) == len(heads) else None,
+        tokens=sum(head.usage.total_tokens for head in heads if head.usage),
         trials=case.statuses,
-        checks=sum(each.checks for each in heads),
-        checks_passed=sum(each.checks_passed for each in heads),
-        score=_partial([each.score for each in heads if each.score is not None]),
+        checks=sum(trial.checks for trial in details),
+        checks_passed=sum(trial.checks_passed for trial in details),
+        score=_mean_score([trial.score for trial in details if trial.score is not None]),
         findings=tuple(case.findings),
     )
 
 
-def _partial(scores: Sequence[float]) -> float | None:
+def _mean_score(scores: Sequence[float]) -> float | None:
     mean = round(sum(scores) / len(scores), 4) if scores else 0.0
     return mean if 0.0 < mean < 1.0 else None
 
 
-def _short(raw: bytes) -> str:
-    """Why the trial did not pass, in one line."""
-    return fit_line(explain_failure(codec.decode_kept(raw, type=TrialRecord)).headline, _ERROR_ROOM)
-
-
 @dataclass(frozen=True, slots=True)
 class PageTemplate:
-    """The page as it was built, cut where data goes in, and the policy that its scripts and styles fit."""
+    """The built page, split where data is inserted, and its content security policy."""
 
     head: bytes
     middle: bytes
@@ -200,21 +188,20 @@ class PageTemplate:
 
     @property
     def content(self) -> bytes:
-        """Without data: it asks its server for them."""
+        """The page without data: it loads them from its server."""
         return self.head + self.middle + self.tail
 
 
 @cache
 def load_page() -> PageTemplate:
-    built = _FILE.read_bytes()
-    head, rest = built.split(_MARKS[0])
-    middle, tail = rest.split(_MARKS[1])
-    found = _POLICY.search(head)
-    assert found is not None, "the build writes it"
-    return PageTemplate(head, middle, tail, found[1].decode())
+    head, rest = _FILE.read_bytes().split(_PLACEHOLDERS[0])
+    middle, tail = rest.split(_PLACEHOLDERS[1])
+    policy = _POLICY.search(head)
+    assert policy is not None
+    return PageTemplate(head, middle, tail, policy[1].decode())
 
 
 def encode_for_script(value: Any) -> bytes:
-    """JSON that stays inside its `<script>`, whatever texts it holds: no `<`, and no line separators."""
+    """JSON that is safe inside `<script>`: without `<` and line separators."""
     raw = codec.encode(value)
     return raw.replace(b"<", b"\\u003c").replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")

@@ -1,7 +1,8 @@
-"""What repeats tell (N33): pass rates with intervals, pass@k and pass^k, classes, and how turns, time and cost spread.
+"""Statistics of repeated cases (N33): pass rates with intervals, pass@k and pass^k, stability, and spread of turns, time
+and cost.
 
-Where a sequential test chose how often a case ran, its rate is no fair sample: a case has an interval that holds all the
-same, and the suite has no rate.
+A sequential test chooses the number of trials, so a pass rate would be biased: cases have an anytime-valid interval, and
+the suite has no rate.
 """
 
 from collections import Counter
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from viva.model.record import Status
-from viva.reporters.numbers import format_count
+from viva.reporters.formatting import format_count
 from viva.reporters.report import CaseTrials, RecordHead
 from viva.stats.pass_k import estimate_pass_k, pass_at_k, pass_hat_k
 from viva.stats.pass_rate import Stability, pass_rate, stability
@@ -31,74 +32,77 @@ def count_passes(statuses: Sequence[Status]) -> Tally:
 
 
 def format_case_rate(statuses: Sequence[Status], rule: PassRule) -> str:
-    """`7/10 passed (40 to 89 %), unstable`: the rate of one case with its 95 % interval, and its class or what the test says."""
+    """`7/10 passed (40 to 89 %), unstable`: the rate with its 95 % interval, and the stability or the test's decision."""
     tally = count_passes(statuses)
-    text = f"{tally.passed}/{tally.judged} passed{_percents(compute_interval(tally, rule))}"
+    text = f"{tally.passed}/{tally.judged} passed{_format_interval(compute_interval(tally, rule))}"
     if errors := statuses.count("error"):
-        text += f", {errors} of {len(statuses)} in error"
+        text += f", {errors} of {len(statuses)} with errors"
     if rule.test is not None:
         return f"{text}, {rule.decide(statuses) or 'undecided'}"
     if tally.judged and rule.status(statuses) == "error":
-        return text  # a class of too few verdicts would mislead
-    return f"{text}, {(stability(statuses) or 'not judged').replace('_', ' ')}"
+        return text  # too few verdicts for a stability class
+    return f"{text}, {(stability(statuses) or 'no verdict').replace('_', ' ')}"
 
 
 def compute_interval(tally: Tally, rule: PassRule) -> Interval | None:
-    """The 95 % interval of a case's rate: Wilson's, or one that holds where a sequential test chose the number of trials."""
+    """The 95 % interval of a case's rate: Wilson's, or an anytime-valid one for sequential tests."""
     interval = wilson_interval if rule.test is None else anytime_interval
     return interval(tally.passed, tally.judged)
 
 
 def explain_undetermined(statuses: Sequence[Status], rule: PassRule, missing: int = 0) -> str | None:
-    """Why a case is undecided or an error, where that is what its trials come to together; None for any other case."""
+    """Why a case with verdicts is undecided or an error; None for any other case."""
     tally = count_passes(statuses)
     if not tally.judged or rule.status(statuses, missing) != "error":
         return None
+    errors = statuses.count("error")
     if (test := rule.test) is not None:
-        wanted = f"{test.min_pass:.4g} or more passes, {test.too_low:.4g} or less fails"
-        return f"undecided after {format_count(len(statuses), 'trial')}: {format_case_rate(statuses, rule).rpartition(',')[0]}; {wanted}"
-    open_ = [f"{many} {what}" for many, what in ((statuses.count("error"), "in error"), (missing, "not run")) if many]
-    total = tally.judged + statuses.count("error") + missing
-    return f"{tally.passed} of {format_count(total, 'trial')} passed, {', '.join(open_)}: too few verdicts to say whether it passes"
+        rate = format_case_rate(statuses, rule).rpartition(",")[0]
+        bounds = f"{test.min_pass:.4g} or more passes, {test.too_low:.4g} or less fails"
+        return f"undecided after {format_count(len(statuses), 'trial')}: {rate}; {bounds}"
+    parts = [f"{count} {name}" for count, name in ((errors, "with errors"), (missing, "not run")) if count]
+    total = format_count(tally.judged + errors + missing, "trial")
+    return f"{tally.passed} of {total} passed, {', '.join(parts)}: not enough verdicts to pass or fail"
 
 
-def _percents(interval: Interval | None) -> str:
+def _format_interval(interval: Interval | None) -> str:
     return f" ({interval.low * 100:.0f} to {interval.high * 100:.0f} %)" if interval is not None else ""
 
 
 def format_suite_rate(cases: Iterable[Sequence[Status]], rule: PassRule) -> str | None:
-    """The pass rate of all judged cases in one line, with the largest k that all of them have trials for."""
+    """The pass rate of all cases with verdicts, and pass@k and pass^k for the largest k that all of them allow."""
     tallies = [tally for statuses in cases if (tally := count_passes(statuses)).judged]
     rate = estimate_suite_rate(tallies)
     if rate is None or rule.test is not None:
         return None
     k = min(tally.judged for tally in tallies)
-    repeats = estimate_pass_k(tallies, k)
-    over = f"over {format_count(rate.cases, 'case')}, {format_count(rate.trials, 'trial')}"
-    text = f"{rate.rate * 100:.1f} %{_percents(rate.interval)} {over}"
-    if repeats is None or k < 2:
+    estimate = estimate_pass_k(tallies, k)
+    total = f"over {format_count(rate.cases, 'case')}, {format_count(rate.trials, 'trial')}"
+    text = f"{rate.rate * 100:.1f} %{_format_interval(rate.interval)} {total}"
+    if estimate is None or k < 2:
         return text
-    return f"{text}; pass@{k} {repeats.pass_at_k * 100:.1f} %, pass^{k} {repeats.pass_hat_k * 100:.1f} %"
+    return f"{text}; pass@{k} {estimate.pass_at_k * 100:.1f} %, pass^{k} {estimate.pass_hat_k * 100:.1f} %"
 
 
 def compute_case_figures(case: CaseTrials) -> dict[str, Any]:
-    """One case for `.json`: nothing for a case that was tried once."""
+    """The statistics of one case for `.json`: nothing for a case with one trial."""
     if len(case.heads) < 2:
         return {}
     tally = count_passes(case.statuses)
     interval = {"interval": compute_interval(tally, case.rule)}
     if case.rule.test is not None:
-        return {"decision": case.rule.decide(case.statuses) or "undecided", **interval, **_spread(case.heads)}
+        decision = case.rule.decide(case.statuses) or "undecided"
+        return {"decision": decision, **interval, **_compute_spread(case.heads)}
     ks = range(1, tally.judged + 1)
     return {
         **interval,
         "pass_k": [{"k": k, "pass_at_k": pass_at_k(tally, k), "pass_hat_k": pass_hat_k(tally, k)} for k in ks],
-        **_spread(case.heads),
+        **_compute_spread(case.heads),
     }
 
 
 class RepeatFigures:
-    """Adds up a suite's cases as they pass by; keeps a few numbers of each trial, and no record."""
+    """Collects the statistics of a run case by case; keeps a few numbers of each trial."""
 
     def __init__(self, rule: PassRule) -> None:
         self._rule = rule
@@ -120,27 +124,29 @@ class RepeatFigures:
         return format_suite_rate(self._statuses, self._rule)
 
     def compute_figures(self) -> dict[str, Any]:
-        """The whole run for `.json`."""
-        spread = _spread(self._heads)
+        """The statistics of the run for `.json`."""
+        spread = _compute_spread(self._heads)
         if self._rule.test is not None:
             return spread
         tallies = [count_passes(statuses) for statuses in self._statuses]
         most = max((tally.judged for tally in tallies), default=0)
-        repeats = [found for k in range(1, most + 1) if (found := estimate_pass_k(tallies, k)) is not None]
+        estimates = [found for k in range(1, most + 1) if (found := estimate_pass_k(tallies, k)) is not None]
         return {
             "pass_rate": estimate_suite_rate(tallies),
             "pass_k": [
-                {"k": r.k, "pass_at_k": r.pass_at_k, "pass_hat_k": r.pass_hat_k, "cases": r.cases} for r in repeats
+                {"k": each.k, "pass_at_k": each.pass_at_k, "pass_hat_k": each.pass_hat_k, "cases": each.cases}
+                for each in estimates
             ],
             "classes": dict(self._classes),
             **spread,
         }
 
 
-def _spread(heads: Sequence[RecordHead]) -> dict[str, Any]:
-    """Mean, p50 and p95 of what was measured. A value that is not known (a price) is in none of them; `count` says so."""
-    held = [head for head in heads if head.status != "skipped"]
-    found = {
-        name: summarize_values(v for head in held if (v := of(head)) is not None) for name, of in _MEASURES.items()
+def _compute_spread(heads: Sequence[RecordHead]) -> dict[str, Any]:
+    """Count, mean, p50 and p95 of each measure, over the trials in which it is known."""
+    ran = [head for head in heads if head.status != "skipped"]
+    summaries = {
+        name: summarize_values(value for head in ran if (value := measure(head)) is not None)
+        for name, measure in _MEASURES.items()
     }
-    return {name: summary for name, summary in found.items() if summary is not None}
+    return {name: summary for name, summary in summaries.items() if summary is not None}

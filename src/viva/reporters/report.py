@@ -1,6 +1,6 @@
-"""A report that is a file: written once, when the run has ended, from the journal's records in input order.
+"""The base class of file reports: they are written when the run has ended, from the records of the journal.
 
-Records pass through one case at a time, so a report of 100,000 cases needs no more memory than one of ten.
+Records are read one case at a time, so that memory does not grow with the number of cases.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from viva.stats.pass_rule import PassRule
 
 
 class Report:
-    """The root of file reports: waits for the end of the run, then writes. OSError: the file could not be written."""
+    """A reporter that calls `write` at the end of the run. OSError: the file cannot be written."""
 
     live = False
 
@@ -42,17 +42,17 @@ class Report:
         raise NotImplementedError
 
     def cases(self) -> "Iterator[CaseTrials]":
-        """Each case with its trials, in input order."""
+        """The cases with their trials, in input order."""
         return group_by_case(self._journal, self.rule)
 
     @property
     def rule(self) -> PassRule:
-        """When a case passes, as the run had it."""
+        """When a case of this run passes."""
         return PassRule.from_settings(self._started.settings if self._started else {})
 
 
 class RecordHead(Struct):
-    """The part of a record that is read for every trial, whether or not the rest is needed."""
+    """The fields of a record that are decoded for every trial."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class RecordHead(Struct):
 
 
 class CaseTrials(Struct):
-    """One case and the raw records of its trials; `missing` ones were planned and never ran."""
+    """One case and the encoded records of its trials; `missing` trials were planned but did not run."""
 
     heads: list[RecordHead]
     raw: list[bytes]
@@ -92,44 +92,44 @@ class CaseTrials(Struct):
 
     @property
     def findings(self) -> list[str]:
-        """What a safety check found in any of its trials, each once."""
-        return [str(found) for found in sorted({found for head in self.heads for found in head.findings})]
+        """The findings of safety checks in all trials, without repeats."""
+        return [str(finding) for finding in sorted({finding for head in self.heads for finding in head.findings})]
 
     def records(self) -> list[TrialRecord]:
         return [codec.decode_kept(raw, type=TrialRecord) for raw in self.raw]
 
     def pick_record(self, records: list[TrialRecord]) -> TrialRecord:
-        """The trial that tells most of why the case is what it is."""
+        """The first trial with the status of the case, or the first that did not pass."""
         status = self.status
         not_passed = [record for record in records if record.status != "passed"]
         return next((record for record in not_passed if record.status == status), (not_passed or records)[0])
 
 
+def group_by_case(journal: Journal, rule: PassRule) -> Iterator[CaseTrials]:
+    """The records of a journal by case. The trials of a case are adjacent in input order."""
+    pairs = ((codec.decode_kept(raw, type=RecordHead), raw) for raw in journal.raw_records())
+    for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
+        trials = list(group)
+        missing = max(head.trials for head, _ in trials) - len(trials)
+        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule, max(0, missing))
+
+
 def group_texts(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:
-    """The texts of a case's trials, equal ones once, with the trials that they are of."""
+    """The texts of a case's trials; equal texts once, with the numbers of their trials."""
     trials: dict[str, list[int]] = {}
     for record, text in texts:
         trials.setdefault(text, []).append(record.trial)
     if len(case.heads) == 1:
         return list(trials)
-    return [f"{_trials(numbers)}: {text}" for text, numbers in trials.items()]
+    return [f"{_format_trials(numbers)}: {text}" for text, numbers in trials.items()]
 
 
-def _trials(numbers: Sequence[int]) -> str:
+def _format_trials(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"Trial {numbers[0]}"
     return f"Trials {', '.join(map(str, numbers))} ({len(numbers)} times the same)"
 
 
 def label_trial(case: CaseTrials, record: TrialRecord, text: str) -> str:
-    """A trial's text, with its number where there are several."""
+    """The text of a trial, with its number if the case has several."""
     return f"Trial {record.trial}: {text}" if len(case.heads) > 1 else text
-
-
-def group_by_case(journal: Journal, rule: PassRule) -> Iterator[CaseTrials]:
-    """The journal's records by case. Trials of a case stand next to each other in the input."""
-    pairs = ((codec.decode_kept(raw, type=RecordHead), raw) for raw in journal.raw_records())
-    for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
-        trials = list(group)
-        missing = max(head.trials for head, _ in trials) - len(trials)
-        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule, max(0, missing))

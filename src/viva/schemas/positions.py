@@ -1,4 +1,4 @@
-"""On which line a place in a file stands. Asked only when there is something to complain about."""
+"""The line of a key path in JSON, YAML and TOML text. Needed only for messages."""
 
 import json
 import re
@@ -9,54 +9,55 @@ from typing import Any
 from viva.model import codec
 
 KeyPath = tuple[str | int, ...]
+"""The keys and indexes that lead to a value."""
 
-_VALUE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*+"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*+"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
-def find_json_line(raw: bytes, place: KeyPath) -> int:
-    """The 1-based line of a member in JSON text; that of its nearest parent where it is not there."""
+def find_json_line(raw: bytes, path: KeyPath) -> int:
+    """The line (from 1) of a value in JSON text, or of its nearest parent."""
     text = raw.decode("utf-8", "replace")
-    return text.count("\n", 0, _offset(text, place)) + 1
+    return text.count("\n", 0, _find_offset(text, path)) + 1
 
 
-def find_json_item_lines(raw: bytes, place: KeyPath) -> list[int]:
+def find_json_item_lines(raw: bytes, path: KeyPath) -> list[int]:
     """The lines of all items of an array in JSON text, in one pass."""
     text = raw.decode("utf-8", "replace")
-    tokens = _VALUE.finditer(text)
+    tokens = _TOKEN.finditer(text)
     first = next(tokens, None)
     opener = first.group() if first else ""
-    for step in place:
-        if (at := _member(tokens, opener, step)) is None:
+    for step in path:
+        if (member := _find_member(tokens, opener, step)) is None:
             return []
-        opener = at[1]
+        opener = member[1]
     lines: list[int] = []
-    line, seen = 1, 0
+    line, end = 1, 0
     for token in tokens:
         if (piece := token.group()) == "]":
             break
         if piece != ",":
-            line, seen = line + text.count("\n", seen, token.start()), token.start()
+            line, end = line + text.count("\n", end, token.start()), token.start()
             lines.append(line)
             _skip(tokens, piece)
     return lines
 
 
-def _offset(text: str, place: KeyPath) -> int:
-    """Walks along `place`, skipping what lies beside it."""
-    tokens = _VALUE.finditer(text)
+def _find_offset(text: str, path: KeyPath) -> int:
+    """The offset of a value, or of its nearest parent."""
+    tokens = _TOKEN.finditer(text)
     first = next(tokens, None)
-    found = first.start() if first else 0
+    offset = first.start() if first else 0
     opener = first.group() if first else ""
-    for step in place:
-        at = _member(tokens, opener, step)
-        if at is None:
-            return found
-        found, opener = at
-    return found
+    for step in path:
+        member = _find_member(tokens, opener, step)
+        if member is None:
+            return offset
+        offset, opener = member
+    return offset
 
 
-def _member(tokens: Any, opener: str, step: str | int) -> tuple[int, str] | None:
-    """The place of one member and how its value begins; the tokens then stand right behind that."""
+def _find_member(tokens: Any, opener: str, step: str | int) -> tuple[int, str] | None:
+    """The offset of a member and the first token of its value, which is the last one read."""
     if opener not in ("{", "["):
         return None
     index = 0
@@ -76,7 +77,7 @@ def _member(tokens: Any, opener: str, step: str | int) -> tuple[int, str] | None
         value = next(tokens, None)
         if value is None:
             return None
-        if _unquoted(text) == step:
+        if _unquote(text) == step:
             return token.start(), value.group()
         _skip(tokens, value.group())
     return None
@@ -91,7 +92,7 @@ def _skip(tokens: Any, opener: str) -> None:
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token.group(), 0)
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     try:
         return str(json.loads(text))
     except ValueError:
@@ -99,34 +100,35 @@ def _unquoted(text: str) -> str:
 
 
 def explain_json_error(raw: bytes, error: Exception) -> tuple[int, str]:
-    """Where JSON text breaks, and in which way, in words that help."""
+    """The line where JSON text is broken, and what is wrong there."""
     try:
         text = raw.decode("utf-8")
-    except UnicodeDecodeError as broken:
-        return raw.count(
-            b"\n", 0, broken.start
-        ) + 1, f"is not UTF-8 (byte 0x{raw[broken.start]:02x}); save the file as UTF-8"
+    except UnicodeDecodeError as decode_error:
+        line = raw.count(b"\n", 0, decode_error.start) + 1
+        return line, f"is not UTF-8 (byte 0x{raw[decode_error.start]:02x}); save the file as UTF-8"
     if "\x00" in text:
-        return text.count("\n", 0, text.index("\x00")) + 1, "holds a NUL character; is this a text file?"
+        return text.count("\n", 0, text.index("\x00")) + 1, "contains a NUL character; is this a text file?"
     if isinstance(error, codec.TooDeepError):
         return 1, f"is {error}"
     try:
         json.loads(text)
-    except json.JSONDecodeError as broken:
-        if broken.pos >= len(text.rstrip()):
-            return 1, "is not JSON: what begins here has no end"
-        return min(broken.lineno, text.count("\n") + 1), f"is not JSON: {_plain(broken.msg)} (column {broken.colno})"
-    except (ValueError, RecursionError):  # a number of too many digits, say: `wrong` has its own words for that
+    except json.JSONDecodeError as decode_error:
+        if decode_error.pos >= len(text.rstrip()):
+            return 1, "is not JSON: the value that starts here does not end"
+        return min(
+            decode_error.lineno, text.count("\n") + 1
+        ), f"is not JSON: {_lower_first(decode_error.msg)} (column {decode_error.colno})"
+    except (ValueError, RecursionError):  # such as a number of too many digits: `error` explains that
         pass
     return 1, f"is not JSON: {error}"
 
 
-def _plain(message: str) -> str:
+def _lower_first(message: str) -> str:
     return message[0].lower() + message[1:]
 
 
 def yaml_line_finder(text: str) -> Callable[..., int]:
-    """A function from a document's position in YAML text and a place in it to its line. The text is read again, once."""
+    """A function that returns the line of a key path in the n-th document of YAML text. It parses the text once."""
 
     @cache
     def nodes() -> list[Any]:
@@ -134,21 +136,21 @@ def yaml_line_finder(text: str) -> Callable[..., int]:
 
         return list(yaml.compose_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
-    def line_of(position: int, *place: str | int) -> int:
+    def find_line(position: int, *path: str | int) -> int:
         node: Any = nodes()[position]
         line = node.start_mark.line
-        for step in place:
-            found = _yaml_member(node, step)
-            if found is None:
+        for step in path:
+            member = _find_yaml_member(node, step)
+            if member is None:
                 break
-            mark, node = found
+            mark, node = member
             line = mark.line
         return int(line) + 1
 
-    return line_of
+    return find_line
 
 
-def _yaml_member(node: Any, step: str | int) -> tuple[Any, Any] | None:
+def _find_yaml_member(node: Any, step: str | int) -> tuple[Any, Any] | None:
     import yaml
 
     if isinstance(node, yaml.MappingNode):
@@ -161,20 +163,20 @@ def _yaml_member(node: Any, step: str | int) -> tuple[Any, Any] | None:
     return None
 
 
-def find_toml_line(text: str, place: KeyPath) -> int:
-    """The line of a key in TOML text: the last header or key that leads towards `place`."""
+def find_toml_line(text: str, path: KeyPath) -> int:
+    """The line of a key in TOML text, or of the last header or key on the way to it."""
     best, best_depth = 1, 0
     table: KeyPath = ()
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         if bare.startswith("["):
-            table = _toml_keys(bare.strip("[] \t"))
+            table = _split_toml_key(bare.strip("[] \t"))
             here = table
         elif "=" in bare and not bare.startswith("#"):
-            here = (*table, *_toml_keys(bare.split("=", 1)[0]))
+            here = (*table, *_split_toml_key(bare.split("=", 1)[0]))
         else:
             continue
-        steps = tuple(step for step in place if isinstance(step, str))
+        steps = tuple(step for step in path if isinstance(step, str))
         if steps[: len(here)] == here and len(here) > best_depth:
             best, best_depth = number, len(here)
     return best
@@ -183,5 +185,5 @@ def find_toml_line(text: str, place: KeyPath) -> int:
 _TOML_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w-]+))\s*""")
 
 
-def _toml_keys(dotted: str) -> tuple[str, ...]:
+def _split_toml_key(dotted: str) -> tuple[str, ...]:
     return tuple(a or b or c for a, b, c in _TOML_KEY.findall(dotted))

@@ -1,9 +1,9 @@
-"""Checks a document against its JSON Schema and says in our own words what is wrong and what would be right.
+"""Validates values against the JSON Schemas beside this file, and says what is wrong and what would be right.
 
-The schema beside this file is the one truth: the loader checks with it, `viva schema` prints it, editors read it.
+The loader uses the schemas, `viva schema` prints them, editors read them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -17,15 +17,13 @@ from viva.schemas.positions import KeyPath
 
 SchemaName = Literal["pack", "native", "playbook", "openwop", "config", "replies"]
 PUBLIC_SCHEMAS: tuple[SchemaName, ...] = ("native", "playbook", "openwop", "config", "replies")
-
-
 MAX_LISTED_NAMES = 12
-"""More names than this are not listed in a message."""
+"""A message lists no more names than this."""
 
 
 class SchemaViolation(Struct, frozen=True):
-    """What is wrong at a place. `key` is the member of that object which is unknown there, `near` the one that may have
-    been meant; `missing` are members of which one has to be there.
+    """What is wrong at a path. `suggestion` is a known key that `unknown_key` may be meant to be; of the keys `missing`, one
+    must be there.
     """
 
     path: KeyPath
@@ -41,94 +39,98 @@ def read_schema(name: SchemaName) -> bytes:
 
 
 @cache
-def _compiled(name: SchemaName) -> tuple[Any, dict[str, Any]]:
+def _compile_named(name: SchemaName) -> tuple[Any, dict[str, Any]]:
+    schema = codec.decode(read_schema(name))
+    return _compile(schema), schema
+
+
+def _compile(schema: dict[str, Any]) -> Any:
     import jsonschema_rs
 
-    schema = codec.decode(read_schema(name))
-    return jsonschema_rs.Draft202012Validator(schema), schema
+    return jsonschema_rs.Draft202012Validator(schema)
 
 
 def find_violations(name: SchemaName, value: Any) -> list[SchemaViolation]:
-    """Everything that is wrong with a value, in the order of its keys; nothing for one that fits."""
-    validator, schema = _compiled(name)
+    """Everything that is wrong with a value, in the order of its keys."""
+    return _find(*_compile_named(name), value)
+
+
+def find_schema_violations(schema: dict[str, Any], value: Any) -> list[SchemaViolation]:
+    """The same for a schema that is not one of ours, such as a plugin's."""
+    return _find(_compile(schema), schema, value)
+
+
+def _find(validator: Any, schema: Mapping[str, Any], value: Any) -> list[SchemaViolation]:
     if validator.is_valid(value):
         return []
     errors = list(validator.iter_errors(value))
-    return list(_without_twins([complaint for error in errors for complaint in _worded(error, schema)]))
+    return list(_without_typos([violation for error in errors for violation in _describe(error, schema)]))
 
 
-def _worded(error: Any, schema: dict[str, Any]) -> Iterator[SchemaViolation]:
+def _describe(error: Any, schema: Mapping[str, Any]) -> Iterator[SchemaViolation]:
     path: KeyPath = tuple(error.instance_path)
     detail: dict[str, Any] = error.kind.as_dict()
-    parent = _parent(schema, error.schema_path)
+    parent = _find_parent(schema, error.schema_path)
+    hint = parent.get("$comment") or parent.get("description")
     match error.kind.name:
         case "additionalProperties":
             known = list(parent.get("properties", {}))
             for key in detail["unexpected"]:
-                near = next(iter(get_close_matches(key, known, 1, 0.6)), None)
-                yield SchemaViolation(path, _unknown_key(key, known, near), key, near)
+                suggestion = next(iter(get_close_matches(key, known, 1, 0.6)), None)
+                yield SchemaViolation(path, _format_unknown_key(key, known, suggestion), key, suggestion)
         case "required":
-            yield _missing(path, detail["property"])
+            yield _describe_missing(path, detail["property"])
         case "anyOf" if parent.get("$comment") == "assertion type":
-            known = catalog.list_components("check")  # a plugin's too, of which no schema knows
+            known = catalog.list_components("check")  # plugins too, which are not in the schema
             if error.instance not in known:
                 yield SchemaViolation(path, format_unknown_name("assertion type", error.instance, known))
-        case "anyOf" if all(set(each) == {"required"} for each in parent["anyOf"]):
-            yield _missing(path, *(each["required"][0] for each in parent["anyOf"]))
+        case "anyOf" if all(set(part) == {"required"} for part in parent["anyOf"]):
+            yield _describe_missing(path, *(part["required"][0] for part in parent["anyOf"]))
         case "enum":
             yield SchemaViolation(path, format_unknown_name("value", error.instance, detail["options"]))
         case "type":
-            quote = (
-                " (in YAML, put quotes around words like yes, no, on and off)"
-                if isinstance(error.instance, bool)
-                else ""
-            )
-            yield SchemaViolation(
-                path, f"is {describe_type(error.instance)}; should be {_expected(parent, detail)}{quote}"
-            )
+            is_word = isinstance(error.instance, bool)
+            quotes = " (in YAML, put quotes around words like yes, no, on and off)" if is_word else ""
+            expected = parent.get("$comment") or _list_types(detail["types"])
+            yield SchemaViolation(path, f"is {describe_type(error.instance)}; should be {expected}{quotes}")
         case "minItems" | "minLength" | "minProperties":
             yield SchemaViolation(path, "is empty")
         case "minimum" | "maximum" | "exclusiveMinimum":
             word = {"maximum": "at most", "minimum": "at least"}.get(error.kind.name, "more than")
             yield SchemaViolation(path, f"is {error.instance}; should be {word} {detail.get('limit')}")
         case "pattern":
-            expected = parent.get("$comment") or parent.get("description")
-            yield SchemaViolation(path, f"is {codec.compact_json(error.instance)[:60]}; should be {expected}")
+            yield SchemaViolation(path, f"is {codec.compact_json(error.instance)[:60]}; should be {hint}")
         case _:
-            yield SchemaViolation(
-                path, f"should be {parent.get('$comment') or parent.get('description') or error.kind.name}"
-            )
+            yield SchemaViolation(path, f"should be {hint or error.kind.name}")
 
 
-def _expected(parent: dict[str, Any], detail: dict[str, Any]) -> str:
-    if comment := parent.get("$comment"):
-        return str(comment)
-    return " or ".join(f"{'an' if t[0] in 'aeio' else 'a'} {t}" for t in detail["types"])
+def _list_types(types: Sequence[str]) -> str:
+    return " or ".join(f"{'an' if name[0] in 'aeio' else 'a'} {name}" for name in types)
 
 
-def _missing(path: KeyPath, *names: str) -> SchemaViolation:
+def _describe_missing(path: KeyPath, *names: str) -> SchemaViolation:
     return SchemaViolation(path, "misses " + " or ".join(map(repr, names)), missing=names)
 
 
-def _unknown_key(key: str, known: Sequence[str], near: str | None) -> str:
-    if near is not None:
-        return f"unknown key {key!r}; did you mean {near!r}?"
+def _format_unknown_key(key: str, known: Sequence[str], suggestion: str | None) -> str:
+    if suggestion is not None:
+        return f"unknown key {key!r}; did you mean {suggestion!r}?"
     more = ", ... (`viva schema` prints all)" if len(known) > MAX_LISTED_NAMES else ""
     return f"unknown key {key!r}; known keys: {', '.join(known[:MAX_LISTED_NAMES])}{more}"
 
 
-def format_unknown_name(what: str, name: Any, known: Sequence[Any]) -> str:
+def format_unknown_name(kind: str, name: Any, known: Sequence[Any]) -> str:
     """`unknown assertion type 'contians'; did you mean 'contains'?`, or the list of known names."""
     names = [str(each) for each in known]
-    near = get_close_matches(str(name), names, 3, 0.6) if isinstance(name, str) else []
-    shown = codec.compact_json(name)
-    if near:
-        return f"unknown {what} {shown[:80]}; did you mean {' or '.join(map(repr, near))}?"
-    return f"unknown {what} {shown[:80]}; should be one of {', '.join(names)}"
+    similar = get_close_matches(str(name), names, 3, 0.6) if isinstance(name, str) else []
+    start = f"unknown {kind} {codec.compact_json(name)[:80]}"
+    if similar:
+        return f"{start}; did you mean {' or '.join(map(repr, similar))}?"
+    return f"{start}; should be one of {', '.join(names)}"
 
 
 def describe_type(value: Any) -> str:
-    """A JSON value's type, with its article."""
+    """The JSON type of a value, with its article."""
     match value:
         case None:
             return "null"
@@ -144,17 +146,17 @@ def describe_type(value: Any) -> str:
             return "an object"
 
 
-def _parent(schema: dict[str, Any], path: Sequence[str | int]) -> dict[str, Any]:
-    """The schema object that holds the keyword which failed."""
-    found: Any = schema
+def _find_parent(schema: Mapping[str, Any], path: Sequence[str | int]) -> dict[str, Any]:
+    """The schema object with the keyword that failed."""
+    parent: Any = schema
     for step in list(path)[:-1]:
-        found = found[step]
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        parent = parent[step]
+    return cast("dict[str, Any]", parent) if isinstance(parent, dict) else {}
 
 
-def _without_twins(found: list[SchemaViolation]) -> Iterator[SchemaViolation]:
-    """A typo shows up as a key that is missing and a key that is unknown: the second says it all."""
-    mistyped = {(each.path, each.suggestion) for each in found if each.suggestion is not None}
-    for complaint in found:
-        if not any((complaint.path, name) in mistyped for name in complaint.missing):
-            yield complaint
+def _without_typos(violations: list[SchemaViolation]) -> Iterator[SchemaViolation]:
+    """A mistyped key is both missing and unknown: only the second is reported."""
+    mistyped = {(each.path, each.suggestion) for each in violations if each.suggestion is not None}
+    for violation in violations:
+        if not any((violation.path, name) in mistyped for name in violation.missing):
+            yield violation

@@ -31,7 +31,7 @@ class PersonPolicy(Struct, frozen=True):
         if is_interactive and (self.skips_interactive or self.prompt is None):
             reason = SKIPPED_BY_FLAG if self.skips_interactive else SKIPPED_WITHOUT_TERMINAL
             return structs.replace(case, skip_reason=case.skip_reason or reason)
-        if self.prompt is None or not (is_interactive or self.in_all_cases) or not case.one_session:
+        if self.prompt is None or not (is_interactive or self.in_all_cases) or case.sessions != "one":
             return case
         return structs.replace(case, user=Person(case.user, self.prompt, self.saver.save))
 

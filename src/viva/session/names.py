@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from viva.agents.models import MODEL_KINDS
+from viva.agents.agent_config import find_kind, find_reference_kind
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role
 from viva.model.connector import find_connector
-from viva.session.agents import REFERENCE_PREFIXES, AgentFactory
+from viva.session.agents import AgentFactory
 from viva.session.options import RunOptions
 
 FindProblems = Callable[[str], tuple[Problem, ...]]
@@ -62,7 +62,7 @@ def _uses_connector(agent: Any, settings: Settings) -> bool:
     kind = entry.get("type")
     if kind is None:
         return "use" not in entry and ("prompt" in entry or "connector" in entry)
-    return kind == "prompt" or kind in MODEL_KINDS
+    return getattr(find_kind(kind), "calls_model", False)
 
 
 def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value: str | None = None) -> FindProblems:
@@ -84,7 +84,8 @@ def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value:
     def find_problems(name: str) -> tuple[Problem, ...]:
         bare = name.removeprefix("agents:")
         is_agent = bare in settings.agents
-        is_named = is_agent or bare in settings.connectors or bare.startswith(("viva.", *REFERENCE_PREFIXES))
+        is_named = is_agent or bare in settings.connectors or bare.startswith("viva.")
+        is_named = is_named or find_reference_kind(bare) is not None
         if not is_named and find_connector(bare, settings.connectors) is None:
             return add_place(name, Problem("", 0, "", _explain_unknown_evaluator(bare)))
         connector = None if is_agent else settings.connectors.get(bare)

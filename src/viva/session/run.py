@@ -23,8 +23,7 @@ from viva.engine.trial import RunContext
 from viva.engine.until_decided import TrialsUntilDecided
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.load_options import TIMEOUT_S
-from viva.history.index import HOSTED_KEY, History
-from viva.history.sink import HistorySink
+from viva.history.index import HOSTED_KEY, History, HistorySink
 from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
@@ -122,16 +121,16 @@ class _Run(Struct, frozen=True):
         tally = RunTally(plan.case_count, options.pass_rule, self._create_suite_tallies())
         # This order: what is journaled can be replayed, and what is counted or shown is never lost.
         stores = [*plan.cassette_mode.event_stores, self.journal, tally]
-        bus = EventBus(stores, [*history_sinks, *sinks, reports])
+        executor = LocalExecutor(plan.parallel)
+        bus = EventBus(stores, [*history_sinks, *sinks, reports], executor.stop)
         run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
         trials, on_trial_ended = self._iterate_trials_left()
         scheduler = Scheduler(
             run_context,
-            LocalExecutor(plan.parallel),
-            tally,
+            executor,
             FailFast(options.pass_rule, self._earlier_records) if options.fail_fast else None,
             options.retry_faults,
-            on_trial_ended=on_trial_ended,
+            on_trial_ended,
         )
         interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
         stop: RunStopped | None = None
@@ -175,7 +174,7 @@ class _Run(Struct, frozen=True):
         """For the suites that have a threshold and, after filters, at least one case."""
         rule, counts = self.plan.options.pass_rule, self.plan.case_counts
         return [
-            SuiteTally.of(suite, counts[suite.id], rule)
+            SuiteTally(suite, counts[suite.id], rule)
             for suite in self.plan.suites
             if suite.threshold and counts.get(suite.id)
         ]
@@ -348,25 +347,17 @@ def create_run_context(plan: RunPlan, run_id: str, bus: EventBus) -> RunContext:
     flags = {"connector": plan.options.connector, "model": plan.options.agent_model}
     return RunContext(
         run=run_id,
-        agent=plan.agent.agent,
-        agent_name=plan.agent.name,
+        agent=plan.agent,
         http=plan.http,
         helpers=plan.helpers,
         bus=bus,
-        agent_options=plan.agent.options,
         options={name: value for name, value in flags.items() if value},
         connectors=plan.settings.connectors,
         meter=plan.budget.spend,
-        redact=plan.redactor.redact,
-        redact_turn=plan.redactor.redact,
-        redact_text=plan.redactor.redact_text,
         find_agent=plan.agents.find_agent,
-        recorded_ms=plan.cassette_mode.get_recorded_duration,
-        may_retry=plan.cassette_mode.may_retry,
-        live_warning=plan.cassette_mode.explain_live_call,
-        uses_cassette=plan.cassette_mode.is_active,
-        workspaces=plan.workspaces.open_workspace,
-        empty_workspaces=plan.workspaces.empty_workspaces,
+        redactor=plan.redactor,
+        cassette=plan.cassette_mode,
+        workspaces=plan.workspaces,
         confirmation_tools=frozenset(plan.settings.confirmation_tools),
     )
 

@@ -28,7 +28,7 @@ from viva.catalog import find_script
 from viva.errors import BadInput, Problem, RunStopped, Skipped, TrialFault, Undetermined
 from viva.formats.load_options import LoadOptions
 from viva.formats.sources import GeneratedCases
-from viva.model.case import Case, Limits, Origin, Suite, UserMessage
+from viva.model.case import Case, Hints, Limits, Origin, Suite, UserMessage
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.session.loop import LoopBridge, run_user_function
 from viva.session.messages import AgentReply, build_agent_reply
@@ -37,6 +37,7 @@ from viva.session.tester import FailTest, SkipTest, T, add_failure
 from viva.state.trial_state import TrialState
 from viva.users.code_user import CodeUser, SendMessage
 
+UNCHECKED_HINT = "Use t.assert_ in the test: plain asserts that hold cannot be counted"
 TEST_PARAMETERS = ("t", "ctx")
 _SKIPPED_NODES = (ast.Try, ast.With, ast.AsyncWith, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.If)
 """Calls inside these are not checked: they may be expected to fail, or may never happen."""
@@ -151,6 +152,7 @@ def load_script_suite(source: GeneratedCases, folder: Path, load_options: LoadOp
 
     return Suite(
         id=name,
+        kind="scripts",
         cases=iterate_cases,
         count=len(cases),
         origin=Origin(name),
@@ -176,7 +178,8 @@ def _create_case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -
         suite=suite,
         origin=Origin(str(shown), line),
         limits=Limits(timeout_s=timeout_s, max_turns=None),
-        one_session=False,
+        sessions="each_message",
+        hints=Hints(unchecked=UNCHECKED_HINT),
         definition={"id": test.name, "script": suite},
         digest=_compute_digest(source),
     )

@@ -17,7 +17,7 @@ from viva.engine.conversation import evaluate_assertion
 from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.turn import AssertionResult, Turn, Verdict
-from viva.session.soft_assertions import PrecomputedCheck, SoftAssertions, ValidatorResult
+from viva.session.soft_assertions import PrecomputedCheck, SoftAssertions
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 
 WaitForResult = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
@@ -54,7 +54,7 @@ class T:
     def __init__(self, state: TrialState, wait: WaitForResult) -> None:
         self._state = state
         self._wait = wait
-        self.assert_ = SoftAssertions(partial(add_result, state), self._ask_validator)
+        self.assert_ = SoftAssertions(partial(add_result, state), self._evaluate)
 
     @property
     def name(self) -> str:
@@ -84,25 +84,17 @@ class T:
         """End the test without a verdict. Earlier failures stay."""
         raise SkipTest(reason)
 
-    def _ask_validator(self, response: Any, use: str, options: Mapping[str, Any]) -> ValidatorResult:
-        """The verdict of a validator agent on a response, within the conversation that the response belongs to."""
-        definition = {
-            "type": "agent",
-            "use": use,
-            **{key: value for key, value in options.items() if key in _ASSERTION_OPTIONS},
-        }
-        if agent_options := {key: value for key, value in options.items() if key not in _ASSERTION_OPTIONS}:
-            definition["options"] = agent_options
+    def _evaluate(self, response: Any, definition: Mapping[str, Any]) -> Verdict:
+        """The verdict of an assertion on a response, within the conversation that the response belongs to."""
         assertion = build_assertion(definition, ".")
         turn = self._find_turn(response)
         self._state.waiting_for = "judge"
         result = self._wait(evaluate_assertion(assertion, CheckContext(self._create_state(turn), turn)))
         self._state.waiting_for = "script"
         add_result(self._state, result)
-        verdict = result.verdict
-        for suggestion in verdict.suggestions:
+        for suggestion in result.verdict.suggestions:
             self.log("suggestion:", suggestion)
-        return ValidatorResult(**{name: getattr(verdict, name) for name in Verdict.__struct_fields__})
+        return result.verdict
 
     def _create_state(self, turn: Turn) -> TrialState:
         """The conversation that a validator sees. Without any turn it begins with the response."""

@@ -11,7 +11,6 @@ from msgspec import structs
 from viva.config import Settings
 from viva.model.case import Case, Key, WorkspaceSpec
 from viva.protocols import Workspace, WorkspaceFactory
-from viva.session import terminal_agents
 from viva.session.agents import ConfiguredAgent
 from viva.session.options import RunOptions
 
@@ -58,7 +57,7 @@ class WorkspaceProvider:
     def __init__(self, options: RunOptions, settings: Settings, agent: ConfiguredAgent, files: Iterable[Path]) -> None:
         defaults = settings.defaults
         self._agent = agent
-        self._is_terminal_agent = agent.kind in terminal_agents.TERMINAL_KINDS
+        self._is_terminal_agent = agent.needs_workspace
         self._root = str(options.folder.resolve())
         self._kind = options.workspace or defaults.workspace
         default_link_mode = "symlink" if agent.follows_links else "copy"
@@ -76,7 +75,7 @@ class WorkspaceProvider:
     def assign_workspace(self, case: Case) -> Case:
         spec = case.workspace
         if spec is None:
-            if not (self._is_terminal_agent or "workspace" in case.needs) or not case.one_session:
+            if not (self._is_terminal_agent or "workspace" in case.needs) or case.sessions != "one":
                 return case
             spec = WorkspaceSpec("copy", self._root)
         kind = self._kind if self._kind is not None and spec.kind == "copy" else spec.kind

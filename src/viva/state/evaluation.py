@@ -1,8 +1,9 @@
-"""Judges one claim: runs its check, applies `negate`, and makes a verdict of whatever goes wrong on the way.
+"""Evaluates one assertion: runs its check, applies `negate`, and turns what the check raises into a verdict.
 
 An error stays an error: neither `negate` nor a combination turns a check that cannot be evaluated into a pass.
 """
 
+import inspect
 from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
@@ -15,80 +16,87 @@ from viva.model.turn import PASSED, AssertionResult, Verdict
 from viva.state.trial_state import CheckContext, TrialState
 
 
+async def evaluate_assertion(assertion: Assertion, context: CheckContext) -> AssertionResult:
+    """The result of an assertion, whether or not its check is asynchronous."""
+    result = evaluate(assertion, context)
+    return await result if inspect.isawaitable(result) else result
+
+
 def evaluate(assertion: Assertion, context: CheckContext) -> AssertionResult | Awaitable[AssertionResult]:
-    """The claim and its verdict; something to await only where the check itself has to wait."""
+    """The result of an assertion; an awaitable only if its check is asynchronous."""
     try:
         if assertion.resolve is not None:
             assertion = structs.replace(
                 assertion.resolve(context), definition=assertion.definition, on=assertion.on, over=assertion.over
             )
-        found = assertion.check.check(context)
-        if isinstance(found, Verdict):
-            found = _plain(found)
+        verdict = assertion.check.check(context)
+        if isinstance(verdict, Verdict):
+            verdict = _to_plain(verdict)
     except (RunStopped, TrialEnd):
         raise
-    except Exception as broken:  # a check may be anyone's code: it must not end the trial
-        return _judge_broken(assertion, broken, context.state)
-    if isinstance(found, Verdict):
-        verdict = negate_verdict(found, assertion.check.label) if assertion.negate else found
-        return AssertionResult(assertion, verdict, is_live(assertion, context.state))
-    return _judge_later(assertion, found, context)
+    except Exception as error:  # a check may be a plugin's code: it must not end the trial
+        return _result_of_error(assertion, error, context.state)
+    if isinstance(verdict, Verdict):
+        return _result(assertion, verdict, context.state)
+    return _evaluate_later(assertion, verdict, context)
 
 
-async def _judge_later(assertion: Assertion, waiting: Awaitable[Verdict], context: CheckContext) -> AssertionResult:
+async def _evaluate_later(assertion: Assertion, pending: Awaitable[Verdict], context: CheckContext) -> AssertionResult:
     state = context.state
     before, state.waiting_for = state.waiting_for, "judge"
     try:
-        verdict = _plain(await waiting)
+        verdict = _to_plain(await pending)
     except (RunStopped, TrialEnd):
         raise
-    except Exception as broken:  # as above
+    except Exception as error:  # as above
         state.waiting_for = before
-        return _judge_broken(assertion, broken, state)
+        return _result_of_error(assertion, error, state)
     state.waiting_for = before
-    return AssertionResult(
-        assertion,
-        negate_verdict(verdict, assertion.check.label) if assertion.negate else verdict,
-        is_live(assertion, state),
-    )
+    return _result(assertion, verdict, state)
 
 
-def _judge_broken(assertion: Assertion, broken: Exception, state: TrialState) -> AssertionResult:
-    """The verdict of a check that raised; where that was code of the user's own, its traceback is kept."""
-    raised = broken.__cause__ if isinstance(broken, CheckError) else broken
+def _result(assertion: Assertion, verdict: Verdict, state: TrialState) -> AssertionResult:
+    if assertion.negate:
+        verdict = negate_verdict(verdict, assertion.check.label)
+    return AssertionResult(assertion, verdict, is_live(assertion, state))
+
+
+def _result_of_error(assertion: Assertion, error: Exception, state: TrialState) -> AssertionResult:
+    """The result of a check that raised; the traceback is kept if the user's own code raised it."""
+    raised = error.__cause__ if isinstance(error, CheckError) else error
     if raised is not None and not isinstance(raised, VivaError) and is_users_error(raised):
         state.tracebacks += describe_error(raised, f"check {assertion.check.label}")
-    return AssertionResult(assertion, error_verdict(broken), is_live(assertion, state))
+    return AssertionResult(assertion, error_verdict(error), is_live(assertion, state))
 
 
-def _plain(verdict: Verdict) -> Verdict:
-    """The verdict in values that a record can hold. A check may be anyone's code, with objects of any class."""
+def _to_plain(verdict: Verdict) -> Verdict:
+    """The verdict with values that a record can hold. The check of a plugin may return objects of any class."""
     if verdict is PASSED:
         return verdict
     try:
         return codec.decode_kept(codec.encode(verdict), type=Verdict)
     except Exception as wrong:
-        raise CheckError(f"its verdict cannot be kept: {error_text(wrong)}", fault="judge") from None
+        raise CheckError(f"its verdict cannot be stored: {error_text(wrong)}", fault="judge") from None
 
 
 def is_live(assertion: Assertion, state: TrialState) -> bool:
-    """Does this check ask the world, where all others ask a cassette? Then a replay may find something else."""
+    """Does this check look outside while the run uses a cassette? Then a replay may give another verdict."""
     return state.uses_cassette and may_look_outside(assertion.check)
 
 
 def may_look_outside(check: object) -> bool:
-    """May a check look at more than the conversation and the workspace? It says so itself; of a plugin's nobody knows."""
-    said: bool | None = getattr(check, "looks_outside", None)
-    return not type(check).__module__.startswith("viva.") if said is None else said
+    """May a check look at more than the conversation and the workspace? It says so itself; of a plugin it is assumed."""
+    looks_outside: bool | None = getattr(check, "looks_outside", None)
+    return not type(check).__module__.startswith("viva.") if looks_outside is None else looks_outside
 
 
 def assertion_label(assertion: Assertion) -> str:
-    """How a report names a claim: its check, with `not` before a negated one."""
+    """The name of an assertion in reports: the label of its check, after `not` if it is negated."""
     return f"not {assertion.check.label}" if assertion.negate else assertion.check.label
 
 
 def negate_verdict(verdict: Verdict, label: str) -> Verdict:
-    """The opposite verdict; an error has none."""
+    """The opposite verdict; an error stays an error."""
     if verdict.status == "error":
         return verdict
     if verdict.status == "failed":
@@ -99,11 +107,11 @@ def negate_verdict(verdict: Verdict, label: str) -> Verdict:
     )
 
 
-def error_verdict(broken: Exception) -> Verdict:
-    """What a check that could not be evaluated comes to. Errors of our own speak for themselves; others are named."""
-    if isinstance(broken, TrialFault | CheckError) and str(broken):
-        said = to_valid_text(str(broken))
-        return Verdict("error", said, fault=broken.fault, deterministic=broken.deterministic)
-    if isinstance(broken, BadInput):  # an agent or a file that the check names is not there
-        return Verdict("error", to_valid_text(str(broken)), deterministic=True)
-    return Verdict("error", error_text(broken), fault="judge")  # a check of the user's own broke
+def error_verdict(error: Exception) -> Verdict:
+    """The verdict of a check that raised. Errors of Viva have a complete message; others get their type's name."""
+    if isinstance(error, TrialFault | CheckError) and str(error):
+        reason = to_valid_text(str(error))
+        return Verdict("error", reason, fault=error.fault, deterministic=error.deterministic)
+    if isinstance(error, BadInput):  # the check names an agent or file that does not exist
+        return Verdict("error", to_valid_text(str(error)), deterministic=True)
+    return Verdict("error", error_text(error), fault="judge")  # the user's own check failed

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +13,7 @@ from viva.model import codec
 from viva.model.case import Case, Key, TextScope, TurnScope
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.tracebacks import Traceback
-from viva.model.turn import AssertionResult, CheckpointState, Turn
+from viva.model.turn import AssertionResult, CheckpointState, Traceback, Turn
 from viva.text.embedded_json import find_json
 from viva.text.json_path import values_at
 
@@ -21,21 +21,23 @@ if TYPE_CHECKING:
     from viva.protocols import Clock, Helpers, Workspace
 
 WaitingFor = Role | Literal["person", "script"]
-"""Whom a time-out is charged to; a `script` is code of the test's own: a hook, or a script test."""
+"""What a timeout is charged to; `script` is the test's own code: a hook or a script test."""
 
 
-class TrialState(Struct, dict=True):
-    """All that a user, a check or a reporter may know of a running conversation. The trial owns it: a cut-off keeps its turns.
+def _utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
-    `waiting_for` is whom we wait for now, so that a time-out is charged to the one who hung; `helping` counts the
-    helpers who are being asked, since several judges may be at once.
-    `not_found` says of each variable that a `set` looked for in vain where that was.
-    `calls` counts every model call of the trial, those of replies that were cut off too.
-    `set_up` is what the case's `before` returned, once it has; `notes` are what the test itself logged.
-    `kept_at` is where the workspace stays to be looked at; a talk that is `taped` is kept on a cassette, or comes from one.
-    `progress` is the state of the agent's current call; `helper_trouble` is the provider failure that a helper's call was
-    being retried for when it was cut off; `tracebacks` are errors of the user's own code, wherever they happened.
-    `input_missing` says why the user fell silent before all was said: a person stopped, or did not answer in time.
+
+class TrialState(Struct):
+    """The state of a running trial, for users, checks and the record. The trial owns it, so a cut-off keeps its turns.
+
+    `waiting_for` is what the trial waits for now, so that a timeout is charged to it; `active_helpers` counts the helpers
+    that are being asked, since several judges may run concurrently. `progress` is the state of the agent's current call.
+    `unset_variables` says for each variable that a `set` did not find where it looked. `calls` holds every model call of
+    the trial, also of replies that were cut off. `before_result` is what the case's `before` returned, once it has.
+    `notes` are what the test logged. `tracebacks` are errors of the user's own code. `helper_trouble` is the provider
+    failure that a helper's call was retrying when it was cut off. `missing_input` says why the user stopped early: a person
+    stopped, or did not answer in time.
     """
 
     case: Case
@@ -64,19 +66,20 @@ class TrialState(Struct, dict=True):
     session_id: str = ""
     confirmation_tools: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
+    started_at: str = field(default_factory=_utc_now)
 
     @property
     def last_turn(self) -> Turn | None:
         return self.turns[-1] if self.turns else None
 
     def messages(self) -> list[Message]:
-        """The conversation so far, prior history included, as messages."""
-        said = list(self.case.history)
+        """The conversation so far as messages, with the history of the case."""
+        messages = list(self.case.history)
         for turn in self.turns:
-            said.append(turn.user_message.message)
+            messages.append(turn.user_message.message)
             if (reply := turn.reply) is not None:
-                said.append(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
-        return said
+                messages.append(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
+        return messages
 
 
 def to_text(value: Any) -> str:
@@ -85,19 +88,19 @@ def to_text(value: Any) -> str:
 
 
 def reply_text(reply: Reply) -> str:
-    """What text is asserted on: the content or, where it is empty, the data as compact JSON."""
+    """The text of a reply: its content or, if that is empty, its data as compact JSON."""
     if reply.content or reply.data is None:
         return reply.content
     return to_text(reply.data)
 
 
 def reply_output(reply: Reply) -> Any:
-    """What the agent gives back: the reply's data if it has some, else its text."""
+    """The output of a reply: its data if it has any, else its text."""
     return reply.content if reply.data is None else reply.data
 
 
 class CheckContext(Struct, dict=True):
-    """What a check sees. `text` and `tool_calls` follow the claim's `on` and `over`."""
+    """What a check sees. `text` and `tool_calls` depend on the assertion's `on` and `over`."""
 
     state: TrialState
     turn: Turn
@@ -106,17 +109,17 @@ class CheckContext(Struct, dict=True):
 
     @property
     def reply(self) -> Reply:
-        """The reply of the turn; an empty one, where none came."""
+        """The reply of the turn; an empty one if there is none."""
         return self.turn.reply or Reply()
 
     @property
     def turns(self) -> Sequence[Turn]:
-        """The turns that count: this one, or all of the case."""
+        """The turns in scope: this one, or all of the case."""
         return self.state.turns if self.turn_scope == "case" else (self.turn,)
 
     @cached_property
     def text(self) -> str:
-        """The text that the check looks at."""
+        """The text in scope."""
         if self.text_scope == "reply":
             return reply_text(self.reply)
         if self.text_scope == "output":
@@ -134,12 +137,12 @@ class CheckContext(Struct, dict=True):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tool calls of the turns that count."""
+        """The tool calls of the turns in scope."""
         return [call for turn in self.turns if turn.reply for call in turn.reply.tool_calls]
 
 
 EXAMPLE_INPUT = "your next message"
-"""What stands for the user's words where a simulator is shown the form of its answers. Weak models copy it."""
+"""The placeholder in the example that a simulator's prompt shows. Weak models copy it."""
 
 
 def structured_answer(reply: Reply) -> Any:
@@ -148,7 +151,7 @@ def structured_answer(reply: Reply) -> Any:
 
 
 def documents_to_search(context: CheckContext) -> Iterator[Any]:
-    """Where values are looked for: the reply's data or JSON; over a whole case then the tools' results, newest first."""
+    """The documents that paths search: the reply's data or JSON; for a whole case then the tool results, newest first."""
     if context.json is not UNSET:
         yield context.json
     if context.turn_scope != "case":
@@ -162,10 +165,10 @@ def documents_to_search(context: CheckContext) -> Iterator[Any]:
 
 
 def look_up(path: str, context: CheckContext) -> list[Any] | None:
-    """The values in the first document where the path finds any; None if there is no JSON to look in."""
-    looked = False
+    """The values in the first document that has any at `path`; None if there is no JSON document."""
+    has_documents = False
     for document in documents_to_search(context):
-        looked = True
+        has_documents = True
         if values := values_at(path, document):
             return values
-    return [] if looked else None
+    return [] if has_documents else None

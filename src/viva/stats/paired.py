@@ -1,4 +1,4 @@
-"""Did it change? Two runs of the same cases, compared case by case, so that hard and easy cases cancel out."""
+"""Paired tests: two runs of the same cases, compared case by case, so that hard and easy cases cancel out."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -11,14 +11,14 @@ from random import Random
 from viva.stats.proportions import Interval, normal_quantile
 
 _DRAWS = 9_999
-_MANY = 2_000
-"""With more pairs than this, flipped signs add up to a normal distribution, and need not be drawn or counted one by one."""
+_MAX_EXACT_PAIRS = 2_000
+"""With more pairs the normal distribution replaces exact counts and random draws."""
 _BITS = bytes.maketrans(b"01", b"\0\1")
 
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """`broke` cases passed before and fail now, `fixed` ones the other way round."""
+    """`broken` cases passed before and fail now, `fixed` ones the other way round."""
 
     pairs: int
     broken: int
@@ -28,7 +28,7 @@ class Flips:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean of (after - before). No interval: too few pairs for the confidence (95 % needs six), or none differs."""
+    """The mean of (after - before). There is no interval with too few pairs (95 % needs six) or if no pair differs."""
 
     pairs: int
     mean: float
@@ -38,34 +38,35 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class CaseTest:
-    """A test of one case: its p, and the smallest one that so many passes in so many trials could have given."""
+    """The test of one case: its p, and the smallest p possible with this number of passes and trials."""
 
     p_value: float
     min_p_value: float
 
 
 def mcnemar_test(pairs: Iterable[tuple[bool, bool]]) -> Flips:
-    """McNemar's exact test on (passed before, passed after) of each case.
+    """Run McNemar's exact test on (passed before, passed after) of each case.
 
-    If nothing changed, a case that flips is as likely to break as to be fixed, so broke ~ Binomial(broke + fixed, ½);
-    p = min(1, 2 · P(X ≤ min(broke, fixed))). Fewer than six flips never reach p ≤ 0.05 (`fewest_differing`). Several trials of one case
-    are no pairs of their own: compare the cases' rates with `paired_difference`.
+    If nothing changed, a case that flips breaks or is fixed with equal probability, so broken ~ Binomial(broken + fixed,
+    ½) and p = min(1, 2 · P(X ≤ min(broken, fixed))). Fewer than six flips never reach p ≤ 0.05
+    (`min_differing_pairs`). Several trials of one case are not separate pairs: compare the cases' rates with
+    `paired_difference`.
     """
-    seen = list(pairs)
-    broke = sum(1 for before, after in seen if before and not after)
-    fixed = sum(1 for before, after in seen if after and not before)
-    return Flips(len(seen), broke, fixed, min(1.0, 2 * _fair_tail(min(broke, fixed), broke + fixed)))
+    cases = list(pairs)
+    broken = sum(1 for before, after in cases if before and not after)
+    fixed = sum(1 for before, after in cases if after and not before)
+    return Flips(len(cases), broken, fixed, min(1.0, 2 * _binomial_tail(min(broken, fixed), broken + fixed)))
 
 
-def _fair_tail(most: int, flips: int) -> float:
+def _binomial_tail(most: int, flips: int) -> float:
     """P(X ≤ most) for X ~ Binomial(flips, ½)."""
-    if flips <= _MANY:
+    if flips <= _MAX_EXACT_PAIRS:
         ways, total = 1, 0
         for rarer in range(most + 1):
             total += ways
             ways = ways * (flips - rarer) // (rarer + 1)
         return total / 2**flips
-    # The same from the largest term down, in floating point: whole numbers of so many digits are slow.
+    # Floating point from the largest term down, because integers of this size are slow.
     term = math.exp(
         math.lgamma(flips + 1) - math.lgamma(most + 1) - math.lgamma(flips - most + 1) - flips * math.log(2)
     )
@@ -80,10 +81,10 @@ def _fair_tail(most: int, flips: int) -> float:
 
 @lru_cache(maxsize=65536)
 def fisher_test(before: tuple[int, int], after: tuple[int, int]) -> CaseTest:
-    """Fisher's exact test, two-sided, on (passed, trials) of one case before and after: is the difference more than chance?
+    """Run Fisher's exact two-sided test on (passed, trials) of one case before and after.
 
-    If nothing changed, which of all trials failed has nothing to do with when they ran; p adds up the ways to deal them
-    out that are no more likely than what was seen. It takes the trials of a case in one run to be independent.
+    If nothing changed, every distribution of the failures over both runs is equally likely; p sums those that are no
+    more likely than the observed one. The trials of a case in one run are assumed to be independent.
     """
     (passed, trials), (passed_now, trials_now) = before, after
     passes, fewest = passed + passed_now, max(0, passed + passed_now - trials_now)
@@ -96,11 +97,11 @@ def fisher_test(before: tuple[int, int], after: tuple[int, int]) -> CaseTest:
 
 
 def tarone_correction(min_p_values: Iterable[float], alpha: float) -> int:
-    """Tarone's correction for testing many cases at once: by how many to divide alpha, at least 1.
+    """Return Tarone's correction for testing many cases: the divisor of alpha, at least 1.
 
-    A case whose p can never be small, such as one that passes always, cannot raise an alarm, and need not be counted. It
-    is the smallest k for which at most k cases could reach alpha / k. Who calls those with p ≤ alpha / k a finding is wrong
-    about any of them with a chance of at most alpha.
+    A case whose p can never be small, for example one that always passes, cannot raise an alarm and is not counted. The
+    result is the smallest k for which at most k cases could reach alpha / k. If cases with p ≤ alpha / k are reported, the
+    probability of any false report is at most alpha.
     """
     ordered = sorted(min_p_values)
     k = 1
@@ -110,12 +111,12 @@ def tarone_correction(min_p_values: Iterable[float], alpha: float) -> int:
 
 
 def min_differing_pairs(alpha: float) -> int:
-    """With fewer cases than this that differ, no paired test can reach alpha: all of them on one side have p = 2 / 2^n."""
+    """Return the minimum number of differing cases for a paired test to reach alpha: n on one side have p = 2 / 2^n."""
     return max(1, math.ceil(1 - math.log2(alpha) - 1e-9))
 
 
 def min_trials_to_detect(alpha: float) -> int:
-    """How many trials on each side it takes at the least to show that one case went from always passing to never."""
+    """Return the minimum trials per run to show that one case went from always passing to never passing."""
     trials = 1
     while fisher_test((trials, trials), (0, trials)).p_value > alpha:
         trials += 1
@@ -123,18 +124,18 @@ def min_trials_to_detect(alpha: float) -> int:
 
 
 def flips_difference(flips: Flips, confidence: float = 0.95) -> Difference | None:
-    """How the share that passes changed, from single trials of each case before and after. None without pairs.
+    """Return how the pass rate changed, from single trials of each case before and after. None without pairs.
 
-    p is that of McNemar's exact test. The interval is Tango's: the differences that the score test does not reject, given
-    how often pass and failure differ under each of them. It has a width where nothing flipped. The exact test is stricter
-    than the score test: an interval that says more than p is made to end at 0, so that the two never disagree.
+    p is that of McNemar's exact test. The interval is Tango's: the differences that the score test does not reject. It has
+    a width if nothing flipped. The exact test is stricter than the score test: an interval that contradicts p is made to
+    end at 0.
     """
     if not flips.pairs:
         return None
     mean = (flips.fixed - flips.broken) / flips.pairs
     reach = normal_quantile(confidence)
-    low = -1.0 if _tango(flips, -1.0) <= reach else _border(flips, -1.0, mean, reach)
-    high = 1.0 if -_tango(flips, 1.0) <= reach else _border(flips, 1.0, mean, reach)
+    low = -1.0 if _tango(flips, -1.0) <= reach else _find_border(flips, -1.0, mean, reach)
+    high = 1.0 if -_tango(flips, 1.0) <= reach else _find_border(flips, 1.0, mean, reach)
     if flips.p_value > 1 - confidence + 1e-12:
         low, high = min(low, 0.0), max(high, 0.0)
     elif mean > 0:
@@ -145,18 +146,20 @@ def flips_difference(flips: Flips, confidence: float = 0.95) -> Difference | Non
 
 
 def _tango(flips: Flips, difference: float) -> float:
-    """How many standard errors the share of fixed less that of broken lies above an assumed difference (Tango 1998)."""
+    """Return how many standard errors (fixed - broken) / pairs lies above an assumed difference (Tango 1998)."""
     n, fixed, broke = flips.pairs, flips.fixed, flips.broken
     above = fixed - broke - n * difference
     if not above:
         return 0.0
     a, b = 2 * n, (2 * n - fixed + broke) * difference - fixed - broke
     root = math.sqrt(max(0.0, b * b + 4 * a * broke * difference * (1 - difference)))
-    variance = n * ((root - b) / a + difference * (1 - difference))  # (root - b) / 2a is the likeliest share of broken
+    variance = n * (
+        (root - b) / a + difference * (1 - difference)
+    )  # (root - b) / 2a is the most likely share of broken
     return above / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, above)
 
 
-def _border(flips: Flips, outside: float, inside: float, reach: float) -> float:
+def _find_border(flips: Flips, outside: float, inside: float, reach: float) -> float:
     for _ in range(60):
         middle = (outside + inside) / 2
         outside, inside = (outside, middle) if abs(_tango(flips, middle)) <= reach else (middle, inside)
@@ -166,48 +169,46 @@ def _border(flips: Flips, outside: float, inside: float, reach: float) -> float:
 def paired_difference(
     pairs: Iterable[tuple[float, float]], confidence: float = 0.95, seed: int = 0
 ) -> Difference | None:
-    """How the mean of a value (a rate, cost or latency for each case) changed from before to after. None without pairs.
+    """Return how the mean of a value (a rate, cost or latency per case) changed. None without pairs.
 
-    If nothing changed, before and after could be swapped in any case: each difference is as likely as its opposite.
-    Then the mean of a random subset of the differences lies above 0 as often as below, and likewise around any other
-    true difference (Hartigan's typical values). The interval runs between quantiles of the means of subsets: of all of
-    them up to 13 pairs, else of 9,999 random ones, the same for the same seed. p is that of the exact test which belongs
-    to it, by flipping signs; on passes and failures it is McNemar's. Beyond 2,000 pairs both come from the normal
-    distribution, which the sum of so many flipped signs has.
+    If nothing changed, before and after could be swapped in any case: each difference is as likely as its opposite. Then
+    the mean of a random subset of the differences lies above 0 as often as below, and likewise around any other true
+    difference (Hartigan's typical values). The interval runs between quantiles of the means of subsets: all subsets up to
+    13 pairs, else 9,999 random ones, the same for the same seed. p is that of the matching exact test by flipping signs;
+    on passes and failures it is McNemar's. Beyond 2,000 pairs both use the normal distribution.
 
-    Where nothing changed it raises a false alarm at most as often as promised, whatever the number of pairs and their
-    distribution. Bootstrap intervals do not: with 10 pairs and 5 alarms in 100 promised, the percentile one was seen to
-    raise up to 13, BCa up to 24. Where something did change and the differences are very skewed, this interval is as
-    short as those are: what was never seen cannot be in it.
+    If nothing changed, false alarms are at most as frequent as promised, for any number and distribution of pairs.
+    Bootstrap intervals do not hold that: with 10 pairs and 5 alarms in 100 promised, the percentile interval raised up to
+    13, BCa up to 24. If something changed and the differences are very skewed, this interval is as short as those.
     """
-    seen = list(pairs)
-    if not seen:
+    values = list(pairs)
+    if not values:
         return None
     if not 0 < confidence < 1:
-        raise ValueError(f"a confidence of {confidence} is not between 0 and 1")
-    differences = [after - before for before, after in seen]
-    rounding = 1e-12 * math.fsum(abs(before) + abs(after) for before, after in seen)
+        raise ValueError(f"confidence {confidence}: must be between 0 and 1")
+    differences = [after - before for before, after in values]
+    rounding = 1e-12 * math.fsum(abs(before) + abs(after) for before, after in values)
     if not any(differences):
-        return Difference(len(seen), 0.0, None, 1.0)
-    if len(seen) > _MANY:
+        return Difference(len(values), 0.0, None, 1.0)
+    if len(values) > _MAX_EXACT_PAIRS:
         return _by_normal(differences, rounding, confidence)
     means = sorted(_subset_means(differences, rounding, seed))
-    # The empty subset, which has no mean, counts on either side: it is the data as they are.
+    # The empty subset has no mean and counts on both sides.
     not_above = (bisect_right(means, 0.0) + 1) / (len(means) + 1)
     not_below = (len(means) - bisect_left(means, 0.0) + 1) / (len(means) + 1)
     beyond = math.floor((1 - confidence) / 2 * (len(means) + 1) + 1e-9)
     return Difference(
-        pairs=len(seen),
-        mean=math.fsum(differences) / len(seen),
+        pairs=len(values),
+        mean=math.fsum(differences) / len(values),
         interval=Interval(means[beyond - 1], means[-beyond]) if beyond else None,
         p_value=min(1.0, 2 * min(not_above, not_below)),
     )
 
 
 def _by_normal(differences: Sequence[float], rounding: float, confidence: float) -> Difference:
-    """The sign-flip test of many differences: their sum over the root of the sum of their squares is a standard normal.
+    """Run the sign-flip test of many differences: sum / sqrt(sum of squares) is a standard normal.
 
-    The interval holds what the same test does not reject as the true difference.
+    The interval contains the differences that the test does not reject.
     """
     count, total = len(differences), math.fsum(differences)
     mean = total / count
@@ -224,15 +225,15 @@ def _subset_means(differences: Sequence[float], rounding: float, seed: int) -> I
     for subset in _subsets(count, seed):
         chosen = format(subset, f"0{count}b").encode().translate(_BITS)
         total = sum(compress(differences, chosen))
-        # 0.1 + 0.2 - 0.3 is a tie; taken for a gain it would raise false alarms.
+        # 0.1 + 0.2 - 0.3 must count as 0, else rounding raises false alarms.
         yield total / chosen.count(1) if abs(total) > rounding else 0.0
 
 
 def _subsets(count: int, seed: int) -> Iterator[int]:
-    """Non-empty subsets of `count` things, as the bits of a number: all of them if they are few, else random ones."""
+    """Yield non-empty subsets of `count` items as the bits of a number: all if they are few, else random ones."""
     if 2**count <= _DRAWS:
         yield from range(1, 2**count)
         return
-    random = Random(seed)  # noqa: S311 -- no secret: the same seed has to give the same subsets
+    random = Random(seed)  # noqa: S311 -- reproducible, not secret
     for _ in range(_DRAWS):
         yield random.randrange(1, 2**count)

@@ -1,7 +1,7 @@
-"""What repeats of a case tell: would one of k trials pass (pass@k), would all k of them (pass^k)?
+"""pass@k (at least one of k trials passes) and pass^k (all k trials pass), from repeated trials of a case.
 
-Both are averages over all ways to pick k of the n trials that were run, c of which passed. They are unbiased where
-trials of a case are independent. Plugging in c/n is not: (c/n)^k is too high, 1 - (1 - c/n)^k too low.
+Both are averages over all ways to pick k of n trials, of which c passed. They are unbiased if the trials of a case are
+independent. The estimates (c/n)^k and 1 - (1 - c/n)^k are too high and too low.
 """
 
 import math
@@ -13,7 +13,7 @@ from viva.stats.proportions import Tally
 
 @dataclass(frozen=True, slots=True)
 class PassK:
-    """Means over cases. `left_out` cases had fewer than k judged trials; they are in no mean."""
+    """Means over cases. `excluded_cases` had fewer than k judged trials."""
 
     k: int
     pass_at_k: float
@@ -23,23 +23,20 @@ class PassK:
 
 
 def pass_at_k(tally: Tally, k: int) -> float | None:
-    """The chance that at least one of k trials passes: 1 - C(n - c, k)/C(n, k). None if fewer than k were judged."""
-    if not _enough(tally, k):
+    """Return the probability that at least one of k trials passes, 1 - C(n - c, k)/C(n, k). None with fewer judged trials."""
+    if not _has_enough_trials(tally, k):
         return None
-    every = math.comb(tally.judged, k)
-    return (every - math.comb(tally.judged - tally.passed, k)) / every
+    total = math.comb(tally.judged, k)
+    return (total - math.comb(tally.judged - tally.passed, k)) / total
 
 
 def pass_hat_k(tally: Tally, k: int) -> float | None:
-    """The chance that k trials all pass, as tau-bench defines it: C(c, k)/C(n, k). None if fewer than k were judged."""
-    return math.comb(tally.passed, k) / math.comb(tally.judged, k) if _enough(tally, k) else None
+    """Return the probability that all k trials pass, C(c, k)/C(n, k), as in tau-bench. None with fewer judged trials."""
+    return math.comb(tally.passed, k) / math.comb(tally.judged, k) if _has_enough_trials(tally, k) else None
 
 
 def estimate_pass_k(tallies: Iterable[Tally], k: int) -> PassK | None:
-    """pass@k and pass^k of a suite: the mean over its cases. None if no case has k judged trials.
-
-    Where cases are left out because errors used up their trials, the mean speaks for the rest only.
-    """
+    """Return pass@k and pass^k of a suite as means over its cases. None if no case has k judged trials."""
     given = list(tallies)
     at_least_one = [chance for tally in given if (chance := pass_at_k(tally, k)) is not None]
     all_of_them = [chance for tally in given if (chance := pass_hat_k(tally, k)) is not None]
@@ -49,7 +46,7 @@ def estimate_pass_k(tallies: Iterable[Tally], k: int) -> PassK | None:
     return PassK(k, math.fsum(at_least_one) / cases, math.fsum(all_of_them) / cases, cases, len(given) - cases)
 
 
-def _enough(tally: Tally, k: int) -> bool:
+def _has_enough_trials(tally: Tally, k: int) -> bool:
     if k < 1:
-        raise ValueError(f"k is {k}: it counts trials, from 1")
+        raise ValueError(f"k is {k}: must be at least 1")
     return tally.judged >= k

@@ -1,4 +1,4 @@
-"""What the trials of one case add up to (N33): its status, its pass rate, and how stable it is."""
+"""Status, pass rate and stability of a case from its trials (N33)."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +11,7 @@ Stability = Literal["stable", "mostly_stable", "unstable", "highly_unstable"]
 
 
 class PassRate(Struct, frozen=True):
-    """How many of the judged trials passed. Errors and skips are not judged; with none judged there is no rate."""
+    """Passed and judged trials. Errors and skips are not judged; without judged trials there is no rate."""
 
     passed: int
     judged: int
@@ -25,25 +25,25 @@ def pass_rate(trials: Sequence[Status]) -> PassRate:
 
 
 def case_status(trials: Sequence[Status], min_pass: float | None = None, trials_left: int = 0) -> Status:
-    """Passed if every trial did, or with `min_pass` at least that share of them.
+    """Return `passed` if every trial passed, or with `min_pass` at least that share.
 
-    A trial in error may have been either, and so may one of the `missing` trials that never ran. The case passes only if
-    it would with all of them failed, fails only if it would with all of them passed, and is an error otherwise. Skipped
-    trials do not count. Without a judged trial it is an error, or skipped if there are only skips.
+    Trials in error and the `trials_left` that never ran could have passed or failed. The case passes only if it would
+    with all of them failed, fails only if it would with all of them passed, and is an error otherwise. Skipped trials do
+    not count. Without a judged trial the status is error, or skipped if there are only skips.
     """
     passed, failed, errors = trials.count("passed"), trials.count("failed"), trials.count("error")
     if not passed + failed:
         return "skipped" if trials and not errors else "error"
-    open_ = errors + trials_left
-    total = passed + failed + open_
+    unknown = errors + trials_left
+    total = passed + failed + unknown
     needed = 1.0 if min_pass is None else min_pass
     if passed / total >= needed:
         return "passed"
-    return "failed" if (passed + open_) / total < needed else "error"
+    return "failed" if (passed + unknown) / total < needed else "error"
 
 
 def stability(trials: Sequence[Status]) -> Stability | None:
-    """The class of a case by its pass rate; None where no trial was judged."""
+    """Return the stability class of a pass rate; None without judged trials."""
     rate = pass_rate(trials).rate
     if rate is None:
         return None

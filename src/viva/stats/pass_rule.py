@@ -1,7 +1,6 @@
-"""What the trials of a case come to: by the share that passed or, for a sequential test, as soon as that is decided.
+"""When a case passes: by the share of passed trials, or by a sequential test.
 
-Trials are in the order of their start. A case that stays undecided has the status error and is counted apart: neither
-that it is good enough nor that it is not has been shown.
+Trials are in the order of their start. An undecided case has the status error and is counted separately.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,31 +18,31 @@ _OUTCOMES: dict[Status, bool | None] = {"passed": True, "failed": False, "error"
 
 
 class PassRule(Struct, frozen=True):
-    """When does a case pass? If all trials did; with `min_pass`, that share of them; with a `test`, if it says so."""
+    """A case passes if all trials pass; with `min_pass`, if that share does; with a `test`, if the test decides so."""
 
     min_pass: float | None = None
     test: SequentialTest | None = None
 
     def decide(self, trials: Sequence[Status]) -> Decision | None:
-        """What a sequential test says; None: run again, or there is none."""
+        """Return the decision of the sequential test; None if there is no test or more trials are needed."""
         if self.test is None:
             return None
-        found = self.test.evaluate(_OUTCOMES[status] for status in trials)
-        return found.decision if found else None
+        result = self.test.evaluate(_OUTCOMES[status] for status in trials)
+        return result.decision if result else None
 
     def is_over(self, trials: Sequence[Status]) -> bool:
-        """Need no more trials be run? A case that is left out once is left out each time."""
+        """Return whether no more trials are needed. A skipped case is skipped in every trial."""
         return self.decide(trials) is not None or "skipped" in trials
 
     def min_trials_left(self, trials: Sequence[Status]) -> int:
-        """How many more trials a sequential test takes at the least, whatever the order of these."""
+        """Return the minimum number of further trials that a sequential test needs."""
         if self.test is None:
             return 0
         passed, failed = trials.count("passed"), trials.count("failed")
         return self.test.min_trials_left(passed, failed, len(trials) - passed - failed)
 
     def status(self, trials: Sequence[Status], missing: int = 0) -> Status:
-        """The case's status; `missing` trials were planned and never ran. One that was cut off before a decision is undecided."""
+        """Return the status of the case. `missing` trials were planned and never ran."""
         if self.test is None:
             return case_status(trials, self.min_pass, missing)
         if trials and all(status == "skipped" for status in trials):
@@ -51,21 +50,21 @@ class PassRule(Struct, frozen=True):
         return _STATUSES[self.decide(trials) or "undecided"]
 
     def is_undecided(self, trials: Sequence[Status]) -> bool:
-        """Has a sequential test seen verdicts and come to no decision? Without any verdict the case is just an error."""
+        """Return whether a sequential test saw verdicts and reached no decision."""
         if self.test is None or self.decide(trials) in ("passes", "fails"):
             return False
         return "passed" in trials or "failed" in trials
 
     def can_pass(self, trials: Sequence[Status], planned: int) -> bool:
-        """Would a case with a fixed number of trials not fail, if all of those that are still to come passed?"""
-        still_to_come: list[Status] = ["passed"] * (planned - len(trials))
-        return self.status([*trials, *still_to_come]) in ("passed", "skipped")
+        """Return whether a case with a fixed number of trials passes if all remaining trials pass."""
+        remaining: list[Status] = ["passed"] * (planned - len(trials))
+        return self.status([*trials, *remaining]) in ("passed", "skipped")
 
     def to_settings(self) -> dict[str, Any]:
-        """For the run's first event, so that reports judge as the run did."""
+        """Return the settings for the first event of the run, so that reports use the same rule."""
         return {"min_pass": self.min_pass, "sequential": asdict(self.test) if self.test else None}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "PassRule":
-        asked, test = settings.get("min_pass"), settings.get("sequential")
-        return cls(None if asked is None else float(asked), SequentialTest(**test) if test else None)
+        min_pass, test = settings.get("min_pass"), settings.get("sequential")
+        return cls(None if min_pass is None else float(min_pass), SequentialTest(**test) if test else None)

@@ -1,4 +1,4 @@
-"""Pass rates and how far to trust them: Wilson's interval for one case, and one for a suite whose cases are clusters."""
+"""Confidence intervals of pass rates: Wilson's for one case, and one for a suite whose cases are clusters of trials."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Both ends belong to it."""
+    """A closed interval."""
 
     low: float
     high: float
@@ -16,20 +16,21 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Trials of one case that passed, of those that were judged. An `error` trial is not judged."""
+    """Passed and judged trials of one case. Trials in error are not judged."""
 
     passed: int
     judged: int
 
     def __post_init__(self) -> None:
         if not 0 <= self.passed <= self.judged:
-            raise ValueError(f"{self.passed} of {self.judged} trials cannot have passed")
+            raise ValueError(f"{self.passed} of {self.judged} trials passed: impossible")
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteRate:
-    """A suite's pass rate. `effective_trials` independent trials would tell as much as these `trials` do;
-    `unjudged` cases had only errors and are in no other number.
+    """The pass rate of a suite. `effective_trials` independent trials carry as much information as these `trials`.
+
+    `unjudged` cases had only errors and count nowhere else.
     """
 
     rate: float
@@ -41,27 +42,27 @@ class SuiteRate:
 
 
 def wilson_interval(passed: int, judged: int, confidence: float = 0.95) -> Interval | None:
-    """Wilson's score interval for a rate, from independent trials; None without any.
+    """Return Wilson's score interval for the rate of independent trials; None without trials.
 
         (p + z²/2n ± z √(p(1 - p)/n + z²/4n²)) / (1 + z²/n)
 
-    Unlike p ± z·se it has a width at 0 and 1 and stays inside [0, 1]. Its coverage is right on average over rates,
-    not for each: near 0 and 1 it can fall a few points below `confidence`.
+    Unlike p ± z·se it has a width at 0 and 1 and stays inside [0, 1]. Its coverage is right on average over all rates;
+    near 0 and 1 it can be a few points below `confidence`.
     """
     tally = Tally(passed, judged)
     return _score_interval(tally.passed / tally.judged, tally.judged, confidence) if judged else None
 
 
 def anytime_interval(passed: int, judged: int, confidence: float = 0.95) -> Interval | None:
-    """An interval for a rate that holds however the number of trials was chosen, also by looking at them; None without any.
+    """Return an interval for a rate that stays valid if the trials were stopped by looking at them; None without trials.
 
-    The rates p for which the likelihood of the trials is more than (1 - confidence) of its mean over all rates,
+    It holds the rates p whose likelihood is more than (1 - confidence) of the mean likelihood over all rates,
 
         p^passed · (1 - p)^failed > (1 - confidence) · B(passed + 1, failed + 1)
 
-    For the true p the mean divided by the likelihood is a martingale that starts at 1, so the chance that it ever reaches
-    1/(1 - confidence) is at most 1 - confidence (Ville's inequality). Wilson's interval promises that for a fixed number
-    of trials only; it is shorter.
+    For the true p the mean divided by the likelihood is a martingale that starts at 1, so the probability that it ever
+    reaches 1/(1 - confidence) is at most 1 - confidence (Ville's inequality). Wilson's interval is shorter but holds for
+    a fixed number of trials only.
     """
     tally = Tally(passed, judged)
     if not tally.judged:
@@ -74,8 +75,8 @@ def anytime_interval(passed: int, judged: int, confidence: float = 0.95) -> Inte
         return _log_power(rate, passed) + _log_power(1 - rate, failed) > least
 
     best = passed / judged
-    low = 0.0 if is_inside(0.0) else _border(0.0, best, is_inside)
-    high = 1.0 if is_inside(1.0) else _border(1.0, best, is_inside)
+    low = 0.0 if is_inside(0.0) else _find_border(0.0, best, is_inside)
+    high = 1.0 if is_inside(1.0) else _find_border(1.0, best, is_inside)
     return Interval(low, high)
 
 
@@ -85,8 +86,8 @@ def _log_power(base: float, exponent: int) -> float:
     return exponent * math.log(base) if base > 0 else -math.inf
 
 
-def _border(outside: float, inside: float, is_inside: Callable[[float], bool]) -> float:
-    """The end of an interval between a rate outside of it and one inside."""
+def _find_border(outside: float, inside: float, is_inside: Callable[[float], bool]) -> float:
+    """Return the end of an interval by bisection between a rate outside and one inside."""
     for _ in range(60):
         middle = (outside + inside) / 2
         outside, inside = (outside, middle) if is_inside(middle) else (middle, inside)
@@ -94,27 +95,26 @@ def _border(outside: float, inside: float, is_inside: Callable[[float], bool]) -
 
 
 def estimate_suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> SuiteRate | None:
-    """The mean of the cases' own rates, with an interval for cases like these; None if nothing was judged.
+    """Return the mean of the cases' rates, with an interval for the population of such cases; None without judged trials.
 
-    Trials of one case resemble each other: a hard case fails again and again. Counting every trial as independent
-    makes the interval far too short: with 10 cases, 5 trials each and a correlation of 0.5 a 95 % interval would hold
-    the true rate 7 times in 10. So the trials are first counted for what they are worth,
+    Trials of one case are correlated: a hard case fails repeatedly. Counting all trials as independent makes the interval
+    too short: with 10 cases, 5 trials each and a correlation of 0.5 a 95 % interval contains the true rate 7 times in
+    10. So the number of trials is corrected,
 
         effective trials = k / (r + (1 - r) · mean(1/nᵢ)),      k cases, nᵢ trials, r the correlation within a case
 
-    which runs from all trials (r = 0) to one a case (r = 1), and Wilson's interval is taken at that number. A bootstrap
-    over cases was not chosen: where every case passed it would give an interval of no width.
+    from all trials (r = 0) to one per case (r = 1), and Wilson's interval is computed for that number. A bootstrap over
+    cases would give an interval without width if every case passed.
 
-    What the data say of r, r0, is pulled towards 1 as if one more case had shown full correlation,
-    r = (f·r0 + 1)/(f + 1), since it shows only in the f cases that hold the rarer outcome. If all passed, f = 0:
-    nothing tells whether failures would cluster, and a case counts once. That is why `all passed` can have a wider
-    interval than `all but one`. In simulations its coverage was that of Wilson's interval on independent trials, or
-    better: weak with two or three cases only.
+    The estimate r0 of r is shrunk towards 1 as if one more case had shown full correlation, r = (f·r0 + 1)/(f + 1),
+    because it shows only in the f cases with the rarer outcome. If all passed, f = 0, and a case counts once. So `all
+    passed` can have a wider interval than `all but one`. In simulations the coverage was that of Wilson's interval on
+    independent trials, or better; it is weak with two or three cases.
 
-    One case: there is nothing to generalise over, and the interval is that case's own.
+    With one case the interval is that of the case.
     """
-    given = list(tallies)
-    judged = [tally for tally in given if tally.judged]
+    cases = list(tallies)
+    judged = [tally for tally in cases if tally.judged]
     if not judged:
         return None
     rate = math.fsum(tally.passed / tally.judged for tally in judged) / len(judged)
@@ -126,19 +126,19 @@ def estimate_suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> S
         interval=_score_interval(rate, effective, confidence),
         cases=len(judged),
         trials=sum(tally.judged for tally in judged),
-        unjudged=len(given) - len(judged),
+        unjudged=len(cases) - len(judged),
         effective_trials=effective,
     )
 
 
 def case_correlation(tallies: Sequence[Tally]) -> float | None:
-    """How much more alike two trials of one case are than trials of two cases: ICC(1), by analysis of variance.
+    """Return the correlation of trials within a case: ICC(1), by analysis of variance.
 
         (MSB - MSW) / (MSB + (n₀ - 1)·MSW),      n₀ = (N - Σnᵢ²/N)/(k - 1)
 
     from the mean squares between and within k cases, N trials in all.
-    None where it cannot be told: fewer than two cases, one trial a case, or all trials ended alike.
-    Chance can make it negative. It is very noisy if few cases hold both outcomes.
+    None if it is undefined: fewer than two cases, one trial per case, or all trials ended alike. It can be negative by
+    chance, and is noisy if few cases have both outcomes.
     """
     cases, trials = len(tallies), sum(tally.judged for tally in tallies)
     passed = sum(tally.passed for tally in tallies)
@@ -154,11 +154,11 @@ def case_correlation(tallies: Sequence[Tally]) -> float | None:
 def _cautious_correlation(tallies: Sequence[Tally]) -> float:
     with_pass = sum(1 for tally in tallies if tally.passed)
     with_failure = sum(1 for tally in tallies if tally.passed < tally.judged)
-    seen_in = min(with_pass, with_failure)
+    mixed = min(with_pass, with_failure)
     estimate = case_correlation(tallies)
     if estimate is None:
         return 1.0
-    return (seen_in * min(1.0, max(0.0, estimate)) + 1) / (seen_in + 1)
+    return (mixed * min(1.0, max(0.0, estimate)) + 1) / (mixed + 1)
 
 
 def _score_interval(rate: float, n: float, confidence: float) -> Interval:
@@ -166,14 +166,14 @@ def _score_interval(rate: float, n: float, confidence: float) -> Interval:
     scale = 1 + z * z / n
     middle = (rate + z * z / (2 * n)) / scale
     reach = z / scale * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    # Rounding must push neither the rate out of its interval nor an end beyond 0 and 1.
+    # Rounding must not push the rate out of its interval, or an end beyond 0 and 1.
     return Interval(max(0.0, min(rate, middle - reach)), min(1.0, max(rate, middle + reach)))
 
 
 @lru_cache(maxsize=16)
 def normal_quantile(confidence: float) -> float:
-    from statistics import NormalDist  # 12 ms that only those pay who want an interval
+    from statistics import NormalDist  # takes 12 ms to import
 
     if not 0 < confidence < 1:
-        raise ValueError(f"a confidence of {confidence} is not between 0 and 1")
+        raise ValueError(f"confidence {confidence}: must be between 0 and 1")
     return NormalDist().inv_cdf((1 + confidence) / 2)

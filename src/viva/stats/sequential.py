@@ -1,4 +1,4 @@
-"""Runs a case again only until it is clear whether its pass rate is high enough: Wald's sequential test (SPRT)."""
+"""Wald's sequential test (SPRT): repeats a case only until its pass rate is clearly high enough or too low."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -7,14 +7,14 @@ from itertools import count
 from typing import Literal
 
 Decision = Literal["passes", "fails", "undecided"]
-_MOST_RUNS = 20_000
+_MAX_RUNS = 20_000
 _NEGLIGIBLE = 1e-12
-"""A course of the runs that is less likely than this is not followed further."""
+"""Sequences of runs less likely than this are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequentialResult:
-    """A decision and what it took. `errors` are runs that judged nothing."""
+    """A decision and the runs it took. `errors` are runs without a verdict."""
 
     decision: Decision
     passed: int
@@ -24,7 +24,7 @@ class SequentialResult:
 
 @dataclass(frozen=True, slots=True)
 class DecisionChances:
-    """How likely each decision is for a case of some true pass rate. They add up to 1."""
+    """The probability of each decision for a given true pass rate. The sum is 1."""
 
     passes: float
     fails: float
@@ -33,26 +33,26 @@ class DecisionChances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequentialTest:
-    """Is the pass rate of one case `min_pass` or more, or is it `too_low`?
+    """Decides whether the pass rate of one case is at least `min_pass` or at most `too_low`.
 
-    No test can tell apart rates that touch, so there is a `margin` between the two: too_low = min_pass - margin (by
-    default 0.2, or half of a `min_pass` below 0.4). After each run the likelihoods of the two rates are compared,
+    No test can tell adjacent rates apart, so a `margin` separates the two: too_low = min_pass - margin (by default 0.2,
+    or half of a `min_pass` below 0.4). After each run the likelihoods of the two rates are compared,
 
         L = passed · ln(min_pass / too_low) + failed · ln((1 - min_pass) / (1 - too_low))
 
-    and the case passes once L ≥ ln(1/alpha), fails once L ≤ ln(beta). Whatever `max_runs` is,
+    and the case passes once L ≥ ln(1/alpha), fails once L ≤ ln(beta). For any `max_runs`,
 
-    - a case whose rate is `too_low` or lower passes with a chance of at most `alpha`,
-    - a case whose rate is `min_pass` or higher fails with a chance of at most `beta`
+    - a case with a rate of `too_low` or lower passes with a probability of at most `alpha`,
+    - a case with a rate of `min_pass` or higher fails with a probability of at most `beta`
 
-    (Ville's inequality; Wald's own bounds, (1 - beta)/alpha and beta/(1 - alpha), are a hair shorter and only nearly
-    hold). A rate in between may get either decision; a smaller margin makes such rates rarer, and costs runs as
-    1/margin². It is undecided when `max_runs` are used up, or as soon as those left could not lead to a decision. Without
-    a number (0), `max_runs` is the smallest one with which a case of the rate `min_pass` stays undecided with a chance of
-    at most `beta`.
+    (Ville's inequality; Wald's own bounds, (1 - beta)/alpha and beta/(1 - alpha), are slightly shorter and hold only
+    approximately). A rate in between may get either decision; a smaller margin makes these rates rarer and costs runs as
+    1/margin². The case is undecided after `max_runs`, or as soon as the remaining runs cannot lead to a decision. With
+    `max_runs` 0 the smallest number is taken with which a case of the rate `min_pass` stays undecided with a probability
+    of at most `beta`.
 
-    The promise is for independent trials of one case: not for the pooled trials of several cases, and not for runs
-    looked at in the order in which they end, since failures may be quicker. `follow` goes by the order of their start.
+    The guarantee is for independent trials of one case: not for pooled trials of several cases, and not for runs in the
+    order of their end, because failures may be faster. `evaluate` takes them in the order of their start.
     """
 
     min_pass: float
@@ -63,31 +63,31 @@ class SequentialTest:
 
     def __post_init__(self) -> None:
         if not 0 < self.min_pass <= 1:
-            raise ValueError(f"min_pass is {self.min_pass}: it is a rate above 0, at most 1")
+            raise ValueError(f"min_pass is {self.min_pass}: must be above 0 and at most 1")
         if not 0 < self.too_low < self.min_pass:
-            raise ValueError(f"margin is {self.margin}: it is above 0 and below min_pass ({self.min_pass})")
+            raise ValueError(f"margin is {self.margin}: must be above 0 and below min_pass ({self.min_pass})")
         if not (0 < self.alpha < 1 and 0 < self.beta < 1 and self.alpha + self.beta < 1):
-            raise ValueError(f"alpha {self.alpha} and beta {self.beta}: each is above 0, and together they are below 1")
+            raise ValueError(f"alpha {self.alpha} and beta {self.beta}: each must be above 0 and their sum below 1")
         if self.max_runs < 0:
-            raise ValueError(f"max_runs is {self.max_runs}: it is at least 1")
+            raise ValueError(f"max_runs is {self.max_runs}: must be at least 1")
         if not self.max_runs:
             object.__setattr__(self, "max_runs", self._enough_runs())  # frozen from here on
 
     @property
     def too_low(self) -> float:
-        """The rate that is too bad: min_pass less the margin."""
+        """The rate that fails: min_pass - margin."""
         return self.min_pass - (min(0.2, self.min_pass / 2) if self.margin is None else self.margin)
 
     @property
     def min_passes(self) -> int:
-        """With `max_runs` below this number the case cannot pass, however good it is."""
+        """The number of passes in a row that decides. With a lower `max_runs` no case can pass."""
         runs = max(1, math.floor(-math.log(self.alpha) / math.log(self.min_pass / self.too_low)))
-        while not self._can_say_passes(runs, 0):
+        while not self._is_passed(runs, 0):
             runs += 1
         return runs
 
     def chances(self, rate: float) -> DecisionChances:
-        """Exact: follows every course that independent runs of a case with this pass rate can take."""
+        """Return the exact probability of each decision for a case with this pass rate."""
         passes = fails = 0.0
         still_open = 1.0
         for run, (passing, failing, still_open) in enumerate(self._walk(rate), 1):
@@ -98,18 +98,18 @@ class SequentialTest:
         return DecisionChances(passes, fails, still_open)
 
     def decide(self, passed: int, failed: int, errors: int = 0) -> Decision | None:
-        """The decision after these runs, if it was not made before; None: run again. An error uses up a run, no more."""
-        if self._can_say_passes(passed, failed):
+        """Return the decision after these runs; None if more are needed. An error uses up a run and has no other effect."""
+        if self._is_passed(passed, failed):
             return "passes"
-        if self._can_say_fails(passed, failed):
+        if self._is_failed(passed, failed):
             return "fails"
         left = max(0, self.max_runs - passed - failed - errors)
-        if self._can_say_passes(passed + left, failed) or self._can_say_fails(passed, failed + left):
+        if self._is_passed(passed + left, failed) or self._is_failed(passed, failed + left):
             return None
         return "undecided"
 
     def min_trials_left(self, passed: int, failed: int, errors: int = 0) -> int:
-        """How many more runs it takes at the least, after these: if all of them pass, or if all of them fail."""
+        """Return the minimum number of further runs, if all of them pass or all of them fail."""
         left = max(0, self.max_runs - passed - failed - errors)
         for more in range(1, left):
             if self.decide(passed + more, failed, errors) or self.decide(passed, failed + more, errors):
@@ -117,9 +117,9 @@ class SequentialTest:
         return left
 
     def evaluate(self, outcomes: Iterable[bool | None]) -> SequentialResult | None:
-        """The first decision on the way through the runs in the order in which they were started; None: run again.
+        """Return the first decision over the runs in the order of their start; None if more are needed.
 
-        `None` among the outcomes is an error. Runs behind the decision (they were under way) do not change it.
+        The outcome None is an error. Runs after the decision do not change it.
         """
         passed = failed = errors = 0
         for outcome in outcomes:
@@ -134,27 +134,27 @@ class SequentialTest:
         return None
 
     def _enough_runs(self) -> int:
-        """The smallest number of runs that leaves a case of the rate `min_pass` undecided in at most `beta`."""
+        """Return the smallest number of runs with which a rate of `min_pass` stays undecided with probability `beta` at most."""
         fewest = self.min_passes
-        runs = range(1, _MOST_RUNS + 1) if fewest <= _MOST_RUNS else ()
+        runs = range(1, _MAX_RUNS + 1) if fewest <= _MAX_RUNS else ()
         for run, (_, _, still_open) in zip(runs, self._walk(self.min_pass), strict=False):
             if still_open <= self.beta:
                 return max(run, fewest)
         raise ValueError(
-            f"to tell {self.min_pass:g} from {self.too_low:g} takes more than {_MOST_RUNS:,} runs of a case; "
+            f"telling {self.min_pass:g} from {self.too_low:g} takes more than {_MAX_RUNS:,} runs of a case; "
             "raise the margin, or set max_runs"
         )
 
     def _walk(self, rate: float) -> Iterator[tuple[float, float, float]]:
-        """For each run, the chances that it brings a pass, that it brings a failure, and that the test is still open then."""
-        least, most = 0, 0  # the numbers of passes with which the test is still open; neither of them ever falls
-        still_open = [1.0]  # the chance of each of them
+        """Yield, per run, the probabilities that it decides for a pass, for a failure, and that the test is still open."""
+        least, most = 0, 0  # the range of passes with which the test is still open; both ends only grow
+        still_open = [1.0]  # the probability of each
         for run in count(1):
             first = least
-            while least <= run and self._can_say_fails(least, run - least):
+            while least <= run and self._is_failed(least, run - least):
                 least += 1
             most += 1
-            while most >= least and self._can_say_passes(most, run - most):
+            while most >= least and self._is_passed(most, run - most):
                 most -= 1
             failing = [chance * (1 - rate) for chance in still_open]
             passing = [chance * rate for chance in still_open]
@@ -163,16 +163,16 @@ class SequentialTest:
             passes, fails = sum(reached[most - first + 1 :]), sum(reached[: least - first])
             yield passes, fails, math.fsum(still_open)
 
-    def _can_say_passes(self, passed: int, failed: int) -> bool:
-        return self._evidence(passed, failed) >= -math.log(self.alpha)
+    def _is_passed(self, passed: int, failed: int) -> bool:
+        return self._log_ratio(passed, failed) >= -math.log(self.alpha)
 
-    def _can_say_fails(self, passed: int, failed: int) -> bool:
-        return self._evidence(passed, failed) <= math.log(self.beta)
+    def _is_failed(self, passed: int, failed: int) -> bool:
+        return self._log_ratio(passed, failed) <= math.log(self.beta)
 
-    def _evidence(self, passed: int, failed: int) -> float:
-        for_it = passed * math.log(self.min_pass / self.too_low)
+    def _log_ratio(self, passed: int, failed: int) -> float:
+        gain = passed * math.log(self.min_pass / self.too_low)
         if not failed:
-            return for_it
+            return gain
         if self.min_pass == 1:
             return -math.inf  # a case that must always pass has failed
-        return for_it + failed * math.log((1 - self.min_pass) / (1 - self.too_low))
+        return gain + failed * math.log((1 - self.min_pass) / (1 - self.too_low))

@@ -1,4 +1,4 @@
-"""Many measured values (latencies, costs, scores) in a few numbers."""
+"""Mean and percentiles of measured values: latencies, costs, scores."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ValueSummary:
-    """`p50` and `p95` are values that occurred."""
+    """`p50` and `p95` are values of the sample."""
 
     count: int
     mean: float
@@ -16,7 +16,7 @@ class ValueSummary:
 
 
 def summarize_values(values: Iterable[float]) -> ValueSummary | None:
-    """None without values. With fewer than 20 of them p95 is their maximum."""
+    """Return None without values. With fewer than 20 values p95 is the maximum."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -26,7 +26,7 @@ def summarize_values(values: Iterable[float]) -> ValueSummary | None:
 
 
 def nearest_rank(ordered: Sequence[float], percent: int) -> float:
-    """The smallest of the sorted values that at least `percent` % of them do not exceed: the ⌈percent·n/100⌉th."""
+    """Return the ⌈percent·n/100⌉th of the sorted values: the smallest one that `percent` % do not exceed."""
     if not 0 < percent <= 100:
-        raise ValueError(f"there is no percentile {percent}: it is a whole number from 1 to 100")
+        raise ValueError(f"percentile {percent}: must be a whole number from 1 to 100")
     return ordered[-(-percent * len(ordered) // 100) - 1]

@@ -1,4 +1,4 @@
-"""Stand-ins for tests of agents and of Viva itself: servers on real sockets that answer, and break, as told."""
+"""Test servers and helpers: stand-ins for model providers on real sockets, with scripted replies and failures."""
 
 from viva.testing.anthropic_server import AnthropicServer
 from viva.testing.gemini_server import GeminiServer

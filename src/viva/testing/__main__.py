@@ -1,4 +1,4 @@
-"""`python -m viva.testing gemini --script replies.yaml`: a stand-in model server without a line of Python."""
+"""`python -m viva.testing gemini --script replies.yaml`: a stand-in model server for the command line."""
 
 import os
 import signal
@@ -22,15 +22,15 @@ SERVERS: dict[str, type[ModelServer]] = {
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("provider", type=click.Choice(list(SERVERS)))
-@click.option("--script", metavar="FILE", help="Replies, as YAML, JSON or JSON lines; without it every reply is `ok`.")
-@click.option("--port", default=0, help="0 takes a free one.")
-@click.option("--seen", metavar="FILE", help="Append each request to this file, as a line of JSON.")
+@click.option("--script", metavar="FILE", help="Replies as YAML, JSON or JSON lines. Default: every reply is `ok`.")
+@click.option("--port", default=0, help="Port to listen on. Default: a free one.")
+@click.option("--seen", metavar="FILE", help="Append each request to this file as a line of JSON.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def main(provider: str, script: str | None, port: int, seen: str | None, command: tuple[str, ...]) -> None:
-    """A stand-in for a model PROVIDER on this machine, until Ctrl-C, or, after `--`, as long as a COMMAND runs.
+    """Run a stand-in for a model PROVIDER until Ctrl-C or, after `--`, while COMMAND runs.
 
-    The command finds the server through its environment (GOOGLE_GEMINI_BASE_URL, OPENAI_BASE_URL, ANTHROPIC_BASE_URL,
-    and a key); its exit code is passed on.
+    The command gets the server's address and a key as environment variables (GOOGLE_GEMINI_BASE_URL, OPENAI_BASE_URL,
+    ANTHROPIC_BASE_URL, ...). Its exit code is passed on.
     """
     try:
         replies: Script = load_script(script) if script else "ok"
@@ -38,15 +38,12 @@ def main(provider: str, script: str | None, port: int, seen: str | None, command
             if command:
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and `run` ends its child
                 sys.exit(subprocess.run(command, env=os.environ | server.env, check=False).returncode)
-            stopped = _stopped_by_signal()
+            stop = _wait_for_signals()
             for name, value in server.env.items():
                 click.echo(f"export {name}={value}")
-            stopped.wait()
-    except BadInput as wrong:
-        click.echo(str(wrong), err=True)
-        sys.exit(4)
-    except OSError as wrong:  # a port in use, a command that is not there
-        click.echo(str(wrong), err=True)
+            stop.wait()
+    except (BadInput, OSError) as error:  # an OSError for a port in use or an unknown command
+        click.echo(str(error), err=True)
         sys.exit(4)
 
 
@@ -55,31 +52,31 @@ def _server(provider: str, script: Script, port: int, seen: str | None) -> Model
     if seen is not None:
         log, handler = Path(seen), server.handler
 
-        def noting(received: ReceivedRequest) -> StubResponse:
-            answer = handler(received)
+        def log_request(request: ReceivedRequest) -> StubResponse:
+            response = handler(request)
             with log.open("ab") as file:
-                file.write(codec.encode(_noted(received, answer.status)) + b"\n")
-            return answer
+                file.write(codec.encode(_log_entry(request, response.status)) + b"\n")
+            return response
 
-        server.handler = noting
+        server.handler = log_request
     return server
 
 
-def _noted(received: ReceivedRequest, status: int) -> dict[str, object]:
-    """A request without its headers, for they hold keys."""
+def _log_entry(request: ReceivedRequest, status: int) -> dict[str, object]:
+    """Return the log entry of a request, without headers, which hold keys."""
     try:
-        body = received.json if received.body else None
+        body = request.json if request.body else None
     except codec.DecodeError:
-        body = received.body.decode("utf-8", "replace")
-    return {"method": received.method, "path": received.path, "status": status, "body": body}
+        body = request.body.decode("utf-8", "replace")
+    return {"method": request.method, "path": request.path, "status": status, "body": body}
 
 
-def _stopped_by_signal() -> threading.Event:
-    """An event that Ctrl-C or SIGTERM sets. Made before the first line is printed: whoever reads it may stop us at once."""
-    stopped = threading.Event()
+def _wait_for_signals() -> threading.Event:
+    """Return an event that Ctrl-C or SIGTERM sets. Call it before printing: a reader may send a signal at once."""
+    stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    return stopped
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A stand-in for Anthropic's Messages API: scripted replies over a real socket, with every fault a provider has.
+"""A stand-in for Anthropic's Messages API: scripted replies and failures over a real socket.
 
 with AnthropicServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), "3"]) as server:
     agent = AnthropicAgent(connector=server.connector())
@@ -49,7 +49,7 @@ _BETA_FIELDS = frozenset(["container", "context_management", "inference_geo", "m
 
 
 class AnthropicServer(ModelServer):
-    """Answers `/v1/messages` and `/v1/messages/count_tokens`."""
+    """Serves `/v1/messages` and `/v1/messages/count_tokens`."""
 
     provider: ClassVar[str] = "anthropic"
     call_id_prefix: ClassVar[str] = "toolu_"
@@ -66,36 +66,36 @@ class AnthropicServer(ModelServer):
     def is_reply_path(self, path: str) -> bool:
         return path == "/v1/messages"
 
-    def check_headers(self, received: ReceivedRequest) -> None:
-        if "x-api-key" not in received.headers and "authorization" not in received.headers:
+    def check_headers(self, request: ReceivedRequest) -> None:
+        if "x-api-key" not in request.headers and "authorization" not in request.headers:
             raise RequestRejected(401, "x-api-key header is required")
-        if "anthropic-version" not in received.headers:
+        if "anthropic-version" not in request.headers:
             raise RequestRejected(400, "anthropic-version: header is required")
 
-    def answer_side_request(self, path: str, asked: Mapping[str, Any]) -> Any | None:
-        return {"input_tokens": estimate_tokens(asked)} if path == "/v1/messages/count_tokens" else None
+    def answer_side_request(self, path: str, body: Mapping[str, Any]) -> Any | None:
+        return {"input_tokens": estimate_tokens(body)} if path == "/v1/messages/count_tokens" else None
 
-    def find_problem(self, received: ReceivedRequest, asked: Mapping[str, Any]) -> str | None:
-        return _problem(asked, beta="anthropic-beta" in received.headers)
+    def find_problem(self, request: ReceivedRequest, body: Mapping[str, Any]) -> str | None:
+        return _problem(body, beta="anthropic-beta" in request.headers)
 
-    def read_messages(self, asked: Any) -> Sequence[Message]:
-        return list(_messages(asked))
+    def read_messages(self, body: Any) -> Sequence[Message]:
+        return list(_messages(body))
 
-    def build_completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        ended = {"content": _blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}
-        counts = {"usage": _input(say) | {"output_tokens": say.output_tokens}}
-        return _envelope(asked) | ended | counts | dict(say.extra)
+    def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
+        end = {"content": _blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}
+        counts = {"usage": _input_usage(say) | {"output_tokens": say.output_tokens}}
+        return _envelope(body) | end | counts | dict(say.extra)
 
-    def build_stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
-        begun = _envelope(asked) | {"usage": _input(say) | {"output_tokens": 1}} | dict(say.extra)
-        events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}, {"type": "ping"}]
+    def build_stream(self, say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
+        start = _envelope(body) | {"usage": _input_usage(say) | {"output_tokens": 1}} | dict(say.extra)
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": start}, {"type": "ping"}]
         for index, block in enumerate(_blocks(say)):
-            empty, deltas = _taken_apart(block)
+            empty, deltas = _split_block(block)
             events.append({"type": "content_block_start", "index": index, "content_block": empty})
             events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
             events.append({"type": "content_block_stop", "index": index})
-        ended = {"stop_reason": _STOP.get(say.finish, say.finish), "stop_sequence": None}
-        events.append({"type": "message_delta", "delta": ended, "usage": {"output_tokens": say.output_tokens}})
+        end = {"stop_reason": _STOP.get(say.finish, say.finish), "stop_sequence": None}
+        events.append({"type": "message_delta", "delta": end, "usage": {"output_tokens": say.output_tokens}})
         events.append({"type": "message_stop"})
         return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)
 
@@ -118,8 +118,8 @@ def _blocks(say: Say) -> list[dict[str, Any]]:
     return blocks
 
 
-def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """A block as it begins, and what is added to it then."""
+def _split_block(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """Return a block as it starts, and its deltas."""
     match block["type"]:
         case "text":
             return block | {"text": ""}, ({"type": "text_delta", "text": piece} for piece in split_text(block["text"]))
@@ -132,7 +132,7 @@ def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[s
             return block | {"input": {}}, ({"type": "input_json_delta", "partial_json": text} for text in texts)
 
 
-def _input(say: Say) -> dict[str, Any]:
+def _input_usage(say: Say) -> dict[str, Any]:
     return {
         "input_tokens": say.input_tokens - say.cached_tokens - say.cache_write_tokens,
         "cache_read_input_tokens": say.cached_tokens,
@@ -140,51 +140,51 @@ def _input(say: Say) -> dict[str, Any]:
     }
 
 
-def _messages(asked: Any) -> Iterator[Message]:
-    called: dict[str, str] = {}
-    system: dict[str, Any] = {"role": "system", "content": asked.get("system") or []}
-    for message in (system, *asked["messages"]):
-        said = message["content"]
-        blocks: list[dict[str, Any]] = [{"type": "text", "text": said}] if isinstance(said, str) else said
+def _messages(body: Any) -> Iterator[Message]:
+    tool_names: dict[str, str] = {}
+    system: dict[str, Any] = {"role": "system", "content": body.get("system") or []}
+    for message in (system, *body["messages"]):
+        content = message["content"]
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for block in blocks:
             if block["type"] == "tool_result":
-                result, answered = block.get("content") or "", block["tool_use_id"]
-                text = result if isinstance(result, str) else _joined(result)
-                yield Message("tool", text, name=called.get(answered), tool_call_id=answered)
+                result, call_id = block.get("content") or "", block["tool_use_id"]
+                text = result if isinstance(result, str) else _join_text(result)
+                yield Message("tool", text, name=tool_names.get(call_id), tool_call_id=call_id)
         uses = [ToolCall(block["name"], block["input"], block["id"]) for block in blocks if block["type"] == "tool_use"]
-        called |= {use.id: use.name for use in uses}
-        if (text := _joined(blocks)) or uses:
+        tool_names |= {use.id: use.name for use in uses}
+        if (text := _join_text(blocks)) or uses:
             yield Message(message["role"], text, tool_calls=tuple(uses))
 
 
-def _joined(blocks: Sequence[Mapping[str, Any]]) -> str:
+def _join_text(blocks: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _envelope(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _envelope(body: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "id": f"msg_{asked.get('turn', 1)}",
+        "id": f"msg_{body.get('turn', 1)}",
         "type": "message",
         "role": "assistant",
-        "model": asked["model"],
+        "model": body["model"],
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
     }
 
 
-def _problem(asked: Mapping[str, Any], *, beta: bool) -> str | None:
-    """What the API would not take in a request, or None. Claude Code asks for the beta, which takes more."""
+def _problem(body: Mapping[str, Any], *, beta: bool) -> str | None:
+    """Return why the API would reject a request, or None. Claude Code uses the beta API, which accepts more."""
     for name in ("model", "max_tokens", "messages"):
-        if name not in asked:
+        if name not in body:
             return f"{name}: Field required"
-    for name in asked:
+    for name in body:
         if name not in _FIELDS and not (beta and name in _BETA_FIELDS):
             return f"{name}: Extra inputs are not permitted"
-    if not asked["messages"]:
+    if not body["messages"]:
         return "messages: at least one message is required"
     turns: list[tuple[str, list[dict[str, Any]]]] = []
-    for at, message in enumerate(asked["messages"]):
+    for at, message in enumerate(body["messages"]):
         if beta and message["role"] == "system":
             continue
         if message["role"] not in ("user", "assistant"):
@@ -200,27 +200,29 @@ def _problem(asked: Mapping[str, Any], *, beta: bool) -> str | None:
             turns[-1][1].extend(blocks)
         else:
             turns.append((message["role"], list(blocks)))
-    return _untied(turns) or _open_object(asked.get("output_config", {}).get("format", {}).get("schema"))
+    return _find_unmatched_tools(turns) or _find_open_object(
+        body.get("output_config", {}).get("format", {}).get("schema")
+    )
 
 
-def _untied(turns: list[tuple[str, list[dict[str, Any]]]]) -> str | None:
-    """Each use of a tool has its result in the next message, and no result is there for anything else."""
-    wanted: list[str] = []
+def _find_unmatched_tools(turns: list[tuple[str, list[dict[str, Any]]]]) -> str | None:
+    """Return a problem unless each tool use has its result in the next message, and each result its tool use."""
+    expected: list[str] = []
     for _, blocks in turns:
-        given = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        if sorted(given) != sorted(wanted):
-            return f"messages: `tool_use` ids {wanted} and `tool_result` ids {given} do not belong together"
-        wanted = [block["id"] for block in blocks if block["type"] == "tool_use"]
-    return f"messages: `tool_use` ids {wanted} were found without `tool_result` blocks" if wanted else None
+        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if sorted(results) != sorted(expected):
+            return f"messages: `tool_use` ids {expected} and `tool_result` ids {results} do not belong together"
+        expected = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    return f"messages: `tool_use` ids {expected} were found without `tool_result` blocks" if expected else None
 
 
-def _open_object(schema: Any) -> str | None:
-    """A schema whose objects are not closed is refused."""
+def _find_open_object(schema: Any) -> str | None:
+    """Return a problem if an object of the schema allows additional properties."""
     if isinstance(schema, list):
-        return next((problem for below in cast("list[Any]", schema) if (problem := _open_object(below))), None)
+        return next((problem for below in cast("list[Any]", schema) if (problem := _find_open_object(below))), None)
     if not isinstance(schema, dict):
         return None
     node = cast("dict[str, Any]", schema)
     if node.get("type") == "object" and node.get("additionalProperties") is not False:
         return "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
-    return _open_object(list(node.values()))
+    return _find_open_object(list(node.values()))

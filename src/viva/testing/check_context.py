@@ -1,4 +1,4 @@
-"""Evidence without a run: what a check sees of a conversation that never took place."""
+"""Check contexts without a run, for tests of checks."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,7 +13,7 @@ from viva.state.trial_state import CheckContext, TrialState
 
 
 class SilentUser:
-    """A user with nothing to say."""
+    """A user without messages."""
 
     planned_messages: Sequence[UserMessage] = ()
     simulator: str | None = None
@@ -24,7 +24,7 @@ class SilentUser:
 
 
 class NoHelpers:
-    """Helpers of which none can be reached."""
+    """Helpers that always fail."""
 
     def open(
         self,
@@ -33,11 +33,11 @@ class NoHelpers:
         state: TrialState | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[HelperSession]:
-        raise HelperFailed(role, f"there is no {agent} here")
+        raise HelperFailed(role, f"no helper {agent} in this context")
 
 
 class FrozenClock:
-    """A clock that no time limit hangs on."""
+    """A clock without a time limit."""
 
     @asynccontextmanager
     async def pause(self) -> AsyncGenerator[None]:
@@ -47,7 +47,7 @@ class FrozenClock:
 def make_trial_state(
     *replies: Reply | str, inputs: Sequence[str] = (), metadata: Mapping[str, Any] | None = None
 ) -> TrialState:
-    """A conversation with these replies, in which the user said `inputs` (or `hello`), with 100 ms for each turn."""
+    """Return the state of a conversation with these replies to `inputs` (default: `hello`), 100 ms per turn."""
     case = Case(id="case", user=SilentUser(), metadata=metadata or {})
     state = TrialState(case, Key("suite", "case"), NoHelpers(), FrozenClock())
     for number, reply in enumerate(replies, 1):
@@ -64,6 +64,6 @@ def make_check_context(
     inputs: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> CheckContext:
-    """What a check sees after the last of these replies."""
+    """Return the context of a check after the last of these replies."""
     state = make_trial_state(*(replies or ("",)), inputs=inputs, metadata=metadata)
     return CheckContext(state, state.turns[-1], on, over)

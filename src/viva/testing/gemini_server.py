@@ -1,8 +1,8 @@
-"""A stand-in for the Gemini API: scripted replies over a real socket, with every fault a provider has.
+"""A stand-in for the Gemini API: scripted replies and failures over a real socket.
 
 with GeminiServer(["Hello!", Say(tool_calls=[ToolCall("write_file", {"file_path": "a.txt", "content": "x"})]), "Done"]) as server:
     subprocess.run(["gemini", "-p", "Hi"], env=os.environ | server.env)     # or GeminiAgent(connector=server.connector())
-assert server.asked[0].text == "Hi"
+assert server.model_requests[0].text == "Hi"
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,19 +58,19 @@ _CONFIG = frozenset(
 )
 
 _SPEAKERS: dict[str, Speaker] = {"system": "system", "user": "user", "model": "assistant"}
-_CHORES: dict[str, dict[str, Any]] = {
-    "complexity_score": {"complexity_reasoning": "It is a stand-in's.", "complexity_score": 1},
-    "model_choice": {"reasoning": "It is a stand-in's.", "model_choice": "flash"},
-    "next_speaker": {"reasoning": "All is said.", "next_speaker": "user"},
+_SIDE_REQUESTS: dict[str, dict[str, Any]] = {
+    "complexity_score": {"complexity_reasoning": "Stand-in.", "complexity_score": 1},
+    "model_choice": {"reasoning": "Stand-in.", "model_choice": "flash"},
+    "next_speaker": {"reasoning": "Stand-in.", "next_speaker": "user"},
     "unproductive_state_confidence": {"unproductive_state_analysis": "None.", "unproductive_state_confidence": 0.0},
 }
-"""Questions that the Gemini CLI asks for itself: which model to take, who is next, whether it goes in circles."""
+"""Requests of the Gemini CLI for itself: model choice, next speaker, loop detection."""
 
 
 class GeminiServer(ModelServer):
-    """Answers `/v1beta/models/NAME:generateContent`, `:streamGenerateContent?alt=sse` and `:countTokens`.
+    """Serves `/v1beta/models/NAME:generateContent`, `:streamGenerateContent?alt=sse` and `:countTokens`.
 
-    What the Gemini CLI asks for its own ends, such as which model suits the task, is answered without the script.
+    Requests of the Gemini CLI for itself, for example for a model choice, do not use the script.
     """
 
     provider: ClassVar[str] = "gemini"
@@ -89,61 +89,63 @@ class GeminiServer(ModelServer):
     def is_reply_path(self, path: str) -> bool:
         return path.startswith("/v1beta/models/") and path.endswith((":generateContent", ":streamGenerateContent"))
 
-    def answer_side_request(self, path: str, asked: Mapping[str, Any]) -> Any | None:
+    def answer_side_request(self, path: str, body: Mapping[str, Any]) -> Any | None:
         if path.endswith(":countTokens"):
-            return {"totalTokens": estimate_tokens(asked)}
-        schema = asked.get("generationConfig", {}).get("responseJsonSchema") or {}
-        chore = next((answer for name, answer in _CHORES.items() if name in schema.get("properties", {})), None)
-        if chore is None or not self.is_reply_path(path):
+            return {"totalTokens": estimate_tokens(body)}
+        schema = body.get("generationConfig", {}).get("responseJsonSchema") or {}
+        side_answer = next(
+            (answer for name, answer in _SIDE_REQUESTS.items() if name in schema.get("properties", {})), None
+        )
+        if side_answer is None or not self.is_reply_path(path):
             return None
-        return _answer(Say(), [{"text": codec.compact_json(chore)}], "STOP", self.find_model(path, asked))
+        return _build_response(Say(), [{"text": codec.compact_json(side_answer)}], "STOP", self.find_model(path, body))
 
-    def read_messages(self, asked: Any) -> Sequence[Message]:
-        return list(_messages(asked))
+    def read_messages(self, body: Any) -> Sequence[Message]:
+        return list(_messages(body))
 
-    def find_model(self, path: str, asked: Mapping[str, Any]) -> str:
-        """The model stands in the path."""
+    def find_model(self, path: str, body: Mapping[str, Any]) -> str:
+        """Return the model, which is part of the path."""
         return path.rpartition("/")[2].partition(":")[0]
 
-    def check_headers(self, received: ReceivedRequest) -> None:
-        if not {"x-goog-api-key", "authorization"} & received.headers.keys() and "key=" not in received.path:
+    def check_headers(self, request: ReceivedRequest) -> None:
+        if not {"x-goog-api-key", "authorization"} & request.headers.keys() and "key=" not in request.path:
             raise RequestRejected(403, "Method doesn't allow unregistered callers")
 
-    def find_problem(self, received: ReceivedRequest, asked: Mapping[str, Any]) -> str | None:
-        return _problem(asked)
+    def find_problem(self, request: ReceivedRequest, body: Mapping[str, Any]) -> str | None:
+        return _problem(body)
 
-    def wants_stream(self, path: str, asked: Mapping[str, Any]) -> bool:
-        """That stands in the path, too."""
+    def wants_stream(self, path: str, body: Mapping[str, Any]) -> bool:
+        """Return whether the path requests a stream."""
         return ":streamGenerateContent" in path
 
-    def build_completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return _answer(say, _parts(say), _FINISH.get(say.finish, say.finish.upper()), asked["model"])
+    def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
+        return _build_response(say, _parts(say), _FINISH.get(say.finish, say.finish.upper()), body["model"])
 
-    def build_stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
-        told: list[dict[str, Any]] = []
+    def build_stream(self, say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
+        parts: list[dict[str, Any]] = []
         for part in _parts(say):
             if "text" in part:
-                cut = [part | {"text": piece} for piece in split_text(part["text"])]
-                told += [{k: v for k, v in each.items() if k != "thoughtSignature"} for each in cut[:-1]] + cut[-1:]
+                cut = [part | {"text": text} for text in split_text(part["text"])]
+                parts += [{k: v for k, v in piece.items() if k != "thoughtSignature"} for piece in cut[:-1]] + cut[-1:]
             else:
-                told.append(part)
-        events = [_answer(say, [part], None, asked["model"]) for part in told]
-        events.append(_answer(say, [], _FINISH.get(say.finish, say.finish.upper()), asked["model"]))
+                parts.append(part)
+        events = [_build_response(say, [part], None, body["model"]) for part in parts]
+        events.append(_build_response(say, [], _FINISH.get(say.finish, say.finish.upper()), body["model"]))
         return tuple(b"data: %b\r\n\r\n" % codec.encode(event) for event in events)
 
     def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
-        told = {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}
-        return json_response({"error": told}, status, headers)
+        error = {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}
+        return json_response({"error": error}, status, headers)
 
 
-def _messages(asked: Any) -> Iterator[Message]:
-    system: dict[str, Any] = {"parts": [], **asked.get("systemInstruction", {}), "role": "system"}
-    for content in (system, *asked["contents"]):
+def _messages(body: Any) -> Iterator[Message]:
+    system: dict[str, Any] = {"parts": [], **body.get("systemInstruction", {}), "role": "system"}
+    for content in (system, *body["contents"]):
         role = _SPEAKERS[content.get("role", "user")]
         for part in content["parts"]:
             if answer := part.get("functionResponse"):
-                said = codec.compact_json(answer.get("response"))
-                yield Message("tool", said, name=answer["name"], tool_call_id=answer.get("id"))
+                result = codec.compact_json(answer.get("response"))
+                yield Message("tool", result, name=answer["name"], tool_call_id=answer.get("id"))
         text = "\n".join(part["text"] for part in content["parts"] if "text" in part and not part.get("thought"))
         calls = [part["functionCall"] for part in content["parts"] if "functionCall" in part]
         if text or calls:
@@ -152,7 +154,7 @@ def _messages(asked: Any) -> Iterator[Message]:
 
 
 def _parts(say: Say) -> list[dict[str, Any]]:
-    """The signature of a thought stands at the first call of a tool or, without any, at the text."""
+    """Return the parts of a reply. The signature of a thought is at the first tool call, or at the text."""
     signed = {"thoughtSignature": SIGNATURE} if say.thought else {}
     parts: list[dict[str, Any]] = []
     if say.thought:
@@ -161,48 +163,48 @@ def _parts(say: Say) -> list[dict[str, Any]]:
         parts.append({"text": say.content} | ({} if say.tool_calls else signed))
     for index, call in enumerate(say.tool_calls):
         arguments = codec.decode(call.arguments) if isinstance(call.arguments, str) else call.arguments or {}
-        asked = {"name": call.name, "args": arguments} | ({"id": call.id} if call.id else {})
-        parts.append({"functionCall": asked} | (signed if index == 0 else {}))
+        function_call = {"name": call.name, "args": arguments} | ({"id": call.id} if call.id else {})
+        parts.append({"functionCall": function_call} | (signed if index == 0 else {}))
     return parts
 
 
-def _answer(say: Say, parts: list[dict[str, Any]], finish: str | None, model: str) -> dict[str, Any]:
+def _build_response(say: Say, parts: list[dict[str, Any]], finish: str | None, model: str) -> dict[str, Any]:
     candidate: dict[str, Any] = {
         "content": {"parts": parts, "role": "model"} if parts else {"role": "model"},
         "index": 0,
     }
     if finish is not None:
         candidate["finishReason"] = finish
-    counted = {
+    usage = {
         "promptTokenCount": say.input_tokens,
         "candidatesTokenCount": say.output_tokens - say.reasoning_tokens,
         "totalTokenCount": say.input_tokens + say.output_tokens,
         "cachedContentTokenCount": say.cached_tokens,
     }
     if say.reasoning_tokens:
-        counted["thoughtsTokenCount"] = say.reasoning_tokens
+        usage["thoughtsTokenCount"] = say.reasoning_tokens
     return {
         "candidates": [candidate | dict(say.extra)],
-        "usageMetadata": counted,
+        "usageMetadata": usage,
         "modelVersion": model,
         "responseId": "answer-1",
     }
 
 
-def _problem(asked: Mapping[str, Any]) -> str | None:
-    """What the API would not take in a request, or None."""
-    unknown = [*(asked.keys() - _FIELDS), *(asked.get("generationConfig", {}).keys() - _CONFIG)]
+def _problem(body: Mapping[str, Any]) -> str | None:
+    """Return why the API would reject a request, or None."""
+    unknown = [*(body.keys() - _FIELDS), *(body.get("generationConfig", {}).keys() - _CONFIG)]
     if unknown:
         return f'Invalid JSON payload received. Unknown name "{unknown[0]}": Cannot find field.'
-    if not asked.get("contents"):
+    if not body.get("contents"):
         return "* GenerateContentRequest.contents: contents is not specified"
     calls = 0
-    for content in asked["contents"]:
+    for content in body["contents"]:
         if content.get("role", "user") not in ("user", "model"):
             return "Please use a valid role: user, model."
         if not content["parts"]:
             return "* GenerateContentRequest.contents.parts: contents.parts must not be empty."
-        if _answered(content["parts"]) != calls:
+        if _count_results(content["parts"]) != calls:
             return (
                 "Please ensure that the number of function response parts is equal to the number of function call parts "
                 "of the function call turn."
@@ -214,8 +216,8 @@ def _problem(asked: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _answered(parts: Sequence[Mapping[str, Any]]) -> int:
-    """How many calls are answered; the Gemini CLI, when it resumes a session, gives each answer twice."""
+def _count_results(parts: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of tool results. The Gemini CLI sends each one twice when it resumes a session."""
     answers = [part["functionResponse"] for part in parts if "functionResponse" in part]
     named = {answer["id"] for answer in answers if answer.get("id")}
     return len(named) + sum(not answer.get("id") for answer in answers)

@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 server on a real loopback socket, for tests: it answers as told, breaks as told, and remembers all.
+"""A small HTTP/1.1 test server on a loopback socket, with scripted responses and failures.
 
-It runs in a thread of its own, so a test may be plain (`with`) or asynchronous (`async with`). The stand-ins for model
+It runs in its own thread, so a test may be synchronous (`with`) or asynchronous (`async with`). The stand-ins for model
 providers are built on it.
 """
 
@@ -19,7 +19,7 @@ from viva.model import codec
 
 
 class ReceivedRequest(Struct, frozen=True):
-    """A request as it arrived. Header names are in lower case; `connection` counts from 1 which connection brought it."""
+    """A request with header names in lower case. `connection` is the number of its connection, from 1."""
 
     method: str
     path: str
@@ -36,11 +36,11 @@ class ReceivedRequest(Struct, frozen=True):
 class StubResponse(Struct, frozen=True, kw_only=True):
     """What the server does with a request.
 
-    `chunks` are sent in the chunked encoding, one write each, instead of `body`; `raw` pieces are written as they are,
-    instead of everything else. `delay_s` comes first. `hold` keeps the client waiting until `release()`, before a byte is
-    sent or amid the chunks. `cut` drops the connection: before a byte is sent, after the headers, or amid the body.
-    `close` ends a kept-alive connection: `said` with a header, `unsaid` without one, as a server does that has waited
-    long enough.
+    `chunks` are sent with chunked encoding, one write each, instead of `body`. `raw` pieces are written as they are,
+    instead of everything else. `delay_s` comes first. `hold` blocks the response until `release()`, before the first byte
+    or in the middle of the chunks. `cut` drops the connection: before the first byte, after the headers, or in the middle
+    of the body. `close` ends the connection afterwards: `announced` by a header, or `silent`, like a server after an idle
+    time-out.
     """
 
     body: bytes = b""
@@ -51,23 +51,23 @@ class StubResponse(Struct, frozen=True, kw_only=True):
     delay_s: float = 0.0
     hold: Literal["amid_body"] | bool = False
     cut: Literal["before", "after_headers", "amid_body"] | None = None
-    close: Literal["said", "unsaid"] | None = None
+    close: Literal["announced", "silent"] | None = None
 
 
 Handler = Callable[[ReceivedRequest], StubResponse]
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> StubResponse:
-    """An answer that holds a value as JSON."""
+    """Return a response with a value as JSON."""
     return StubResponse(
         body=codec.encode(value), status=status, headers={"Content-Type": "application/json"} | dict(headers or {})
     )
 
 
 class HttpServer:
-    """Calls `handler` for each request. Use it as a context manager; `url` is its address.
+    """A context manager that serves requests with `handler`; `url` is its address.
 
-    A handler that raises answers 500, and its error is raised again when the server closes, so that no test misses it.
+    If the handler raises, the client gets a 500 and the error is raised again when the server closes.
     """
 
     def __init__(
@@ -86,7 +86,6 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         return self._port
 
     @property
@@ -97,15 +96,14 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return self.origin
 
     def __enter__(self) -> Self:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listening = socket.create_server((self._host, self._port), family=family, backlog=1024)
-        self._port = listening.getsockname()[1]
+        listener = socket.create_server((self._host, self._port), family=family, backlog=1024)
+        self._port = listener.getsockname()[1]
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(listening)), name="viva-http-server", daemon=True
+            target=lambda: asyncio.run(self._serve(listener)), name="viva-http-server", daemon=True
         )
         self._thread.start()
         self._ready.wait()
@@ -128,79 +126,79 @@ class HttpServer:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def release(self) -> None:
-        """Lets the answers go that `hold`, those to come too."""
+        """Send the responses that `hold`, now and in future."""
         self._loop.call_soon_threadsafe(self._released.set)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-        """Blocks until something holds of this server, such as `lambda: server.open_connections == 0`."""
+        """Block until a condition holds, for example `lambda: server.open_connections == 0`."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout_s):
-                raise TimeoutError("what the test waited for did not happen")
+                raise TimeoutError(f"the condition did not hold within {timeout_s:g} s")
 
-    async def _serve(self, listening: socket.socket) -> None:
+    async def _serve(self, listener: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop, self._released, self._empty = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._alive: set[_Connection] = set()
-        server = await self._loop.create_server(lambda: _Connection(self), sock=listening, ssl=self._tls)
+        self._connections: set[_Connection] = set()
+        server = await self._loop.create_server(lambda: _Connection(self), sock=listener, ssl=self._tls)
         self._ready.set()
         await self._stop.wait()
         server.close()
-        await self._rounds()
-        for connection in list(self._alive):
+        await self._run_loop_steps()
+        for connection in list(self._connections):
             connection.abort()
-        if self._alive:
+        if self._connections:
             self._empty.clear()
             await self._empty.wait()
         for handshake in asyncio.all_tasks() - {asyncio.current_task()}:
             handshake.cancel()
-        await self._rounds()
+        await self._run_loop_steps()
 
-    async def _rounds(self) -> None:
-        """A socket that was just accepted, or is just being closed, needs a few rounds of the loop for that."""
+    async def _run_loop_steps(self) -> None:
+        """Let the loop finish sockets that were just accepted or closed."""
         for _ in range(5):
             await asyncio.sleep(0)
 
     def add_connection(self, connection: "_Connection") -> int:
-        """For the server's own use: a connection was made."""
+        """Internal: count a new connection and return its number."""
         with self._changed:
-            self._alive.add(connection)
+            self._connections.add(connection)
             self.connections += 1
             self.open_connections += 1
             self._changed.notify_all()
             return self.connections
 
     def remove_connection(self, connection: "_Connection") -> None:
-        """For the server's own use: a connection was lost."""
+        """Internal: count a lost connection."""
         with self._changed:
-            self._alive.discard(connection)
+            self._connections.discard(connection)
             self.open_connections -= 1
-            if not self._alive:
+            if not self._connections:
                 self._empty.set()
             self._changed.notify_all()
 
-    def handle_request(self, received: ReceivedRequest) -> StubResponse:
-        """Remembers a request and asks the handler what to do with it."""
+    def handle_request(self, request: ReceivedRequest) -> StubResponse:
+        """Internal: record a request and call the handler."""
         with self._changed:
-            self.requests.append(received)
+            self.requests.append(request)
             self._changed.notify_all()
         try:
-            return self.handler(received)
-        except Exception as broken:  # the handler is the test's own code: the client must not hang on its bug
-            self.handler_errors.append(broken)
-            return StubResponse(status=500, body=repr(broken).encode())
+            return self.handler(request)
+        except Exception as error:  # the client must not hang on a bug in the test's handler
+            self.handler_errors.append(error)
+            return StubResponse(status=500, body=repr(error).encode())
 
     async def wait_released(self) -> None:
-        """Waits until `release` was called."""
+        """Wait for `release`."""
         await self._released.wait()
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: requests come one after another, each answered before the next is read."""
+    """One connection. Each request is answered before the next is read."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._buffer = bytearray()
-        self._due = 0
+        self._needed_bytes = 0
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -211,7 +209,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:
             self._task.cancel()
-        # Only the next round of the loop: by then the socket is closed too.
+        # In the next loop step the socket is closed too.
         asyncio.get_running_loop().call_soon(self._server.remove_connection, self)
 
     def abort(self) -> None:
@@ -219,74 +217,74 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._buffer and not self._buffer[:1].isalpha():  # TLS, or something else that is not HTTP
+        if self._buffer and not self._buffer[:1].isalpha():  # TLS, or other data that is not HTTP
             self._transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             self._transport.close()
-        elif self._task is None and (received := self._take()) is not None:
-            self._task = asyncio.get_running_loop().create_task(self._respond(received))
+        elif self._task is None and (request := self._take_request()) is not None:
+            self._task = asyncio.get_running_loop().create_task(self._respond(request))
 
-    def _take(self) -> ReceivedRequest | None:
-        """The next whole request in the buffer. Until as much is there as is due, it is not looked at again."""
-        if len(self._buffer) < self._due or (end := self._buffer.find(b"\r\n\r\n")) < 0:
+    def _take_request(self) -> ReceivedRequest | None:
+        """Return the next complete request in the buffer, or None."""
+        if len(self._buffer) < self._needed_bytes or (end := self._buffer.find(b"\r\n\r\n")) < 0:
             return None
         head = bytes(self._buffer[:end])
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if headers.get("transfer-encoding", "").lower() == "chunked":
-            if (whole := _joined(self._buffer, end + 4)) is None:
+            if (decoded := _decode_chunks(self._buffer, end + 4)) is None:
                 return None
-            body, self._due = whole
+            body, self._needed_bytes = decoded
         else:
-            self._due = end + 4 + int(headers.get("content-length", "0"))
-            if len(self._buffer) < self._due:
+            self._needed_bytes = end + 4 + int(headers.get("content-length", "0"))
+            if len(self._buffer) < self._needed_bytes:
                 return None
-            body = bytes(self._buffer[end + 4 : self._due])
-        self._buffer, self._due = self._buffer[self._due :], 0
+            body = bytes(self._buffer[end + 4 : self._needed_bytes])
+        self._buffer, self._needed_bytes = self._buffer[self._needed_bytes :], 0
         method, path, _ = first.split(" ")
         return ReceivedRequest(method, path, headers, body, self._number)
 
-    async def _respond(self, received: ReceivedRequest) -> None:
-        answer = self._server.handle_request(received)
-        if answer.delay_s:
-            await asyncio.sleep(answer.delay_s)
-        if answer.hold is True:
+    async def _respond(self, request: ReceivedRequest) -> None:
+        response = self._server.handle_request(request)
+        if response.delay_s:
+            await asyncio.sleep(response.delay_s)
+        if response.hold is True:
             await self._server.wait_released()
-        await self._write(answer, received.method)
+        await self._write(response, request.method)
         self._task = None
-        if answer.cut is not None or answer.close is not None:
+        if response.cut is not None or response.close is not None:
             self._transport.close()
         else:
             self.data_received(b"")
 
-    async def _write(self, answer: StubResponse, method: str) -> None:
-        if answer.cut == "before":
+    async def _write(self, response: StubResponse, method: str) -> None:
+        if response.cut == "before":
             return
-        if answer.raw is not None:
-            for piece in answer.raw:
+        if response.raw is not None:
+            for piece in response.raw:
                 await self._send(piece)
             return
-        await self._send(_head(answer))
-        if answer.cut == "after_headers" or method == "HEAD":
+        await self._send(_build_head(response))
+        if response.cut == "after_headers" or method == "HEAD":
             return
-        if answer.chunks is None:
-            await self._send(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
+        if response.chunks is None:
+            await self._send(response.body[: len(response.body) // 2] if response.cut else response.body)
             return
-        half = len(answer.chunks) // 2
-        for at, chunk in enumerate(answer.chunks[:half] if answer.cut else answer.chunks):
-            if at == half and answer.hold == "amid_body":
+        half = len(response.chunks) // 2
+        for at, chunk in enumerate(response.chunks[:half] if response.cut else response.chunks):
+            if at == half and response.hold == "amid_body":
                 await self._server.wait_released()
             await self._send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-        if not answer.cut:
+        if not response.cut:
             await self._send(b"0\r\n\r\n")
 
     async def _send(self, piece: bytes) -> None:
-        """Each piece is a write of its own, with a round of the loop between: the client gets them apart."""
+        """Write a piece and let the loop run, so that the client gets the pieces separately."""
         self._transport.write(piece)
         await asyncio.sleep(0)
 
 
-def _joined(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
-    """A body that comes in chunks, and where it ends; None until all of it is there."""
+def _decode_chunks(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
+    """Return a chunked body and its end in the buffer; None until it is complete."""
     body = bytearray()
     while (end := buffer.find(b"\r\n", at)) >= 0:
         size = int(bytes(buffer[at:end]).partition(b";")[0], 16)
@@ -299,10 +297,12 @@ def _joined(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
     return None
 
 
-def _head(answer: StubResponse) -> bytes:
-    phrase = HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "Unknown"
-    lines = [f"HTTP/1.1 {answer.status} {phrase}", *(f"{name}: {value}" for name, value in answer.headers.items())]
-    lines.append("Transfer-Encoding: chunked" if answer.chunks is not None else f"Content-Length: {len(answer.body)}")
-    if answer.close == "said":
+def _build_head(response: StubResponse) -> bytes:
+    phrase = HTTPStatus(response.status).phrase if response.status in set(HTTPStatus) else "Unknown"
+    lines = [f"HTTP/1.1 {response.status} {phrase}", *(f"{name}: {value}" for name, value in response.headers.items())]
+    lines.append(
+        "Transfer-Encoding: chunked" if response.chunks is not None else f"Content-Length: {len(response.body)}"
+    )
+    if response.close == "announced":
         lines.append("Connection: close")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

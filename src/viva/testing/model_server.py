@@ -1,8 +1,8 @@
-"""What stand-ins for model providers share: a script of replies over a real socket, with every fault a provider has.
+"""The base of the stand-ins for model providers: scripted replies and failures over a real socket.
 
-with GeminiServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1})]), Fail(503), When("again", said="bye")]) as server:
-    ...                                  # point the agent at server.url, or give a command server.env
-assert server.asked[0].text == "Hi"
+with GeminiServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1})]), Fail(503), When("again", text="bye")]) as server:
+    ...                                  # connect the agent to server.url, or run a command with server.env
+assert server.model_requests[0].text == "Hi"
 """
 
 import re
@@ -25,11 +25,11 @@ STREAM_HEADERS = {"Content-Type": "text/event-stream"}
 
 
 class Say(Struct, frozen=True, kw_only=True):
-    """A reply of the model; asked to stream, it comes in small pieces.
+    """A reply of the model; a streamed one is sent in small pieces.
 
-    `finish_reason` is OpenAI's word for it; each server says it in its own. `thought` is what a model wants back as it
-    came; its tokens are among the output tokens. Cached and written tokens are among the input tokens. `extra` are more
-    fields of the message. `delay_s`, `hold` and `cut` are those of `Answer`: a slow, a stuck and a dropped reply.
+    `finish_reason` uses OpenAI's names; each server translates it. `thought` is reasoning that the model wants back; its
+    tokens are part of the output tokens. Cached and cache-write tokens are part of the input tokens. `extra` are further
+    fields of the message. `delay_s`, `hold` and `cut` are those of `StubResponse`.
     """
 
     content: str | None = None
@@ -48,15 +48,15 @@ class Say(Struct, frozen=True, kw_only=True):
 
     @property
     def finish(self) -> str:
-        """The finish reason, as given or as it follows."""
+        """The finish reason, by default derived from the reply."""
         return self.finish_reason or ("tool_calls" if self.tool_calls else "stop")
 
 
 class Fail(Struct, frozen=True):
-    """An error of the provider, in its own words."""
+    """An error of the provider, in its format."""
 
     status: int
-    message: str = "the stand-in was told to fail"
+    message: str = "scripted failure of the stand-in"
     headers: Mapping[str, str] = {}
     delay_s: float = 0.0
 
@@ -65,11 +65,11 @@ ScriptLine = str | Say | Fail | StubResponse
 
 
 class When(Struct, frozen=True):
-    """A line for the requests that it fits, as often as they come or `times` times.
+    """A reply for matching requests, every time or `times` times.
 
-    `said` and `system` are regular expressions, searched in what is new (the user's words, or results of tools) and in
-    the system prompt, with `^` and `$` at the ends of lines; `tool` is a tool whose result is new; `model` is the model
-    asked for, with `*` for any letters.
+    `text` and `system` are regular expressions, searched in the new messages (of the user or of tools) and in the system
+    prompt; `^` and `$` match at lines. `tool` is a tool with a new result. `model` is the requested model, with `*` as
+    wildcard.
     """
 
     reply: ScriptLine
@@ -80,7 +80,6 @@ class When(Struct, frozen=True):
     times: int | None = None
 
     def matches(self, request: "ModelRequest") -> bool:
-        """Is this a request that the line is for?"""
         return (
             (self.model is None or fnmatchcase(request.model, self.model))
             and (self.tool is None or self.tool in request.tool_results)
@@ -90,7 +89,7 @@ class When(Struct, frozen=True):
 
 
 class ModelRequest(ReceivedRequest, frozen=True):
-    """A request for a reply: as it arrived, and what it says in words that are the same for all providers."""
+    """A request for a reply, with its content in the same form for all providers."""
 
     model: str
     stream: bool
@@ -99,42 +98,40 @@ class ModelRequest(ReceivedRequest, frozen=True):
 
     @property
     def json(self) -> Any:
-        """The body of the request."""
         return self.body_json
 
     @property
     def messages(self) -> Sequence[Message]:
-        """The conversation, the system prompt first; a tool's result is a message of the role `tool` with its name."""
+        """The conversation with the system prompt first. Tool results are messages of the role `tool` with the tool's name."""
         return self.read_messages(self.json)
 
     @property
     def new_messages(self) -> Sequence[Message]:
-        """What came after the model's last reply."""
+        """The messages after the model's last reply."""
         messages = self.messages
         last = max((at for at, message in enumerate(messages) if message.role == "assistant"), default=-1)
         return [message for message in messages[last + 1 :] if message.role != "system"]
 
     @property
     def text(self) -> str:
-        """The text of what is new."""
+        """The text of the new messages."""
         return "\n".join(message.text for message in self.new_messages)
 
     @property
     def tool_results(self) -> list[str]:
-        """The names of the tools whose results are new."""
+        """The names of tools with new results."""
         return [message.name or "" for message in self.new_messages if message.role == "tool"]
 
     @property
     def system(self) -> str:
-        """The system prompt."""
         return "\n".join(message.text for message in self.messages if message.role == "system")
 
 
 Script = str | Sequence[ScriptLine | When] | Callable[[ModelRequest], ScriptLine]
 
 
-class RequestRejected(Exception):  # noqa: N818 -- what the provider does
-    """A request that the provider would not take: the status, and what it would say."""
+class RequestRejected(Exception):  # noqa: N818 -- not an error of Viva
+    """A request that the provider rejects, with its status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -143,19 +140,19 @@ class RequestRejected(Exception):  # noqa: N818 -- what the provider does
 
 
 class ModelServer(HttpServer):
-    """Answers from a script: one text for ever, a list, or a function of the request.
+    """Replies from a script: one text for all requests, a list, or a function of the request.
 
-    A line is a text, a `Say`, a `Fail`, or an `Answer` for what only HTTP can say. Of a list the first line answers that
-    is not used up and that fits: a plain line fits always, and once; a `When` as it says. When none is left, that is a
-    400, and so is, in the provider's words, a request that the provider would not take. `requests` holds all that came,
-    `asked` what asked for a reply from the script, `unknown` what nothing here answers (404).
+    A line is a text, a `Say`, a `Fail`, or a `StubResponse` for HTTP details. Of a list the first unused line that matches
+    is taken: a plain line matches once, a `When` by its conditions. An exhausted script and an invalid request give a 400 in
+    the provider's format. `requests` holds all requests, `model_requests` those for a reply, `unknown_requests` those for
+    unknown paths (404).
     """
 
     provider: ClassVar[str]
     call_id_prefix: ClassVar[str] = ""
-    """How the provider's ids of tool calls begin, if it gives any."""
+    """The prefix of the provider's tool call ids; empty if it has none."""
     endpoints: ClassVar[str]
-    """What can be asked, for whoever asked for something else."""
+    """The supported endpoints, for the 404 message."""
 
     def __init__(
         self, script: Script = "ok", *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
@@ -164,57 +161,57 @@ class ModelServer(HttpServer):
         self.model_requests: list[ModelRequest] = []
         self.unknown_requests: list[ReceivedRequest] = []
         self._script = script
-        self._used: dict[int, int] = {}
+        self._use_counts: dict[int, int] = {}
 
     @property
     @abstractmethod
     def env(self) -> dict[str, str]:
-        """The environment in which a program that speaks to this provider speaks to this server."""
+        """Environment variables that connect a program of this provider to this server."""
 
     @property
     @abstractmethod
     def model_list(self) -> tuple[str, Any]:
-        """Where the list of models is, and the list."""
+        """The path of the list of models, and the list."""
 
     @abstractmethod
     def is_reply_path(self, path: str) -> bool:
-        """Is this where a reply is asked for?"""
+        """Return whether this path requests a reply."""
 
-    def check_headers(self, received: ReceivedRequest) -> None:
-        """Raises Refused for a request that comes without what every request has to bring."""
+    def check_headers(self, request: ReceivedRequest) -> None:
+        """Raise RequestRejected if a required header is missing."""
 
-    def answer_side_request(self, path: str, asked: Mapping[str, Any]) -> Any | None:
-        """The answer to what needs no script: tokens are counted, a tool's own small questions are answered."""
+    def answer_side_request(self, path: str, body: Mapping[str, Any]) -> Any | None:
+        """Return the response to a request that needs no script, for example a token count."""
         return None
 
-    def find_problem(self, received: ReceivedRequest, asked: Mapping[str, Any]) -> str | None:
-        """What the provider would not take in a request for a reply."""
+    def find_problem(self, request: ReceivedRequest, body: Mapping[str, Any]) -> str | None:
+        """Return why the provider would reject a request for a reply, or None."""
         return None
 
     @abstractmethod
-    def read_messages(self, asked: Any) -> Sequence[Message]:
-        """What a request says."""
+    def read_messages(self, body: Any) -> Sequence[Message]:
+        """Return the messages of a request."""
 
     @abstractmethod
-    def build_completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole answer; `asked` is the request, with the `model` and which `turn` of the model's this is."""
+    def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the response body. `body` is the request body plus `model` and the `turn` of the model."""
 
     @abstractmethod
-    def build_stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
-        """The events of an answer that is streamed."""
+    def build_stream(self, say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
+        """Return the events of a streamed response."""
 
     @abstractmethod
     def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
-        """An error as the provider words it."""
+        """Return an error in the provider's format."""
 
-    def wants_stream(self, path: str, asked: Mapping[str, Any]) -> bool:
-        return bool(asked.get("stream"))
+    def wants_stream(self, path: str, body: Mapping[str, Any]) -> bool:
+        return bool(body.get("stream"))
 
-    def find_model(self, path: str, asked: Mapping[str, Any]) -> str:
-        return asked.get("model", MODEL)
+    def find_model(self, path: str, body: Mapping[str, Any]) -> str:
+        return body.get("model", MODEL)
 
     def connector(self, **fields: Any) -> Connector:
-        """A connector to this server; fields given here come on top."""
+        """Return a connector to this server, with these fields changed."""
         plain = Connector(
             name=MODEL,
             provider=self.provider,
@@ -226,59 +223,59 @@ class ModelServer(HttpServer):
         )
         return structs.replace(plain, **fields)
 
-    def _respond(self, received: ReceivedRequest) -> StubResponse:
+    def _respond(self, request: ReceivedRequest) -> StubResponse:
         try:
-            return self._reply(received)
+            return self._reply(request)
         except RequestRejected as refused:
             return self.build_error(refused.status, refused.message)
 
-    def _reply(self, received: ReceivedRequest) -> StubResponse:
-        path, (listed, models) = received.path.partition("?")[0], self.model_list
-        if received.method == "GET" and path.endswith(listed):
-            self.check_headers(received)
+    def _reply(self, request: ReceivedRequest) -> StubResponse:
+        path, (list_path, models) = request.path.partition("?")[0], self.model_list
+        if request.method == "GET" and path.endswith(list_path):
+            self.check_headers(request)
             return json_response(models)
-        body = _body(received) if received.method == "POST" else {}
+        body = _decode_body(request) if request.method == "POST" else {}
         if body and (known := self.answer_side_request(path, body)) is not None:
-            self.check_headers(received)
+            self.check_headers(request)
             return json_response(known)
-        if received.method != "POST" or not self.is_reply_path(path):
-            self.unknown_requests.append(received)
-            raise RequestRejected(404, f"there is nothing at {path}; this stand-in answers {self.endpoints}")
-        self.check_headers(received)
+        if request.method != "POST" or not self.is_reply_path(path):
+            self.unknown_requests.append(request)
+            raise RequestRejected(404, f"no endpoint {path}; this stand-in has {self.endpoints}")
+        self.check_headers(request)
         try:
-            problem = self.find_problem(received, body)
-        except (AttributeError, IndexError, KeyError, TypeError) as wrong:
-            problem = f"the request has not the shape that this API wants: {wrong!r}"
+            problem = self.find_problem(request, body)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            problem = f"the request does not have the structure of this API: {error!r}"
         if problem:
             raise RequestRejected(400, problem)
-        asked = ModelRequest(
-            **structs.asdict(received),
+        model_request = ModelRequest(
+            **structs.asdict(request),
             model=self.find_model(path, body),
             stream=self.wants_stream(path, body),
             body_json=body,
             read_messages=self.read_messages,
         )
-        self.model_requests.append(asked)
-        return self._answer(self._line(asked), asked)
+        self.model_requests.append(model_request)
+        return self._build_response(self._next_line(model_request), model_request)
 
-    def _answer(self, line: ScriptLine, asked: ModelRequest) -> StubResponse:
+    def _build_response(self, line: ScriptLine, request: ModelRequest) -> StubResponse:
         if isinstance(line, StubResponse):
             return line
         if isinstance(line, Fail):
             return structs.replace(self.build_error(line.status, line.message, line.headers), delay_s=line.delay_s)
-        before = [message for message in asked.messages if message.role == "assistant"]
-        say = self._named(line, before) if isinstance(line, Say) else Say(content=line)
-        body = {"model": asked.model, **asked.json, "turn": len(before) + 1}
-        if asked.stream:
-            answer = StubResponse(chunks=self.build_stream(say, body), headers=STREAM_HEADERS)
+        before = [message for message in request.messages if message.role == "assistant"]
+        say = self._add_call_ids(line, before) if isinstance(line, Say) else Say(content=line)
+        body = {"model": request.model, **request.json, "turn": len(before) + 1}
+        if request.stream:
+            response = StubResponse(chunks=self.build_stream(say, body), headers=STREAM_HEADERS)
         else:
-            answer = json_response(self.build_completion(say, body))
-        # Half of an answer that does not stream is of no use to anyone: such a one is held from its beginning.
-        hold = say.hold if asked.stream else bool(say.hold)
-        return structs.replace(answer, delay_s=say.delay_s, hold=hold, cut=say.cut)
+            response = json_response(self.build_completion(say, body))
+        # A response that does not stream is held from its start.
+        hold = say.hold if request.stream else bool(say.hold)
+        return structs.replace(response, delay_s=say.delay_s, hold=hold, cut=say.cut)
 
-    def _named(self, say: Say, before: Sequence[Message]) -> Say:
-        """The reply with an id for each tool call, as no other in its conversation has it."""
+    def _add_call_ids(self, say: Say, before: Sequence[Message]) -> Say:
+        """Return the reply with an id for each tool call that is unique in the conversation."""
         if not self.call_id_prefix or not say.tool_calls:
             return say
         first = sum(len(message.tool_calls) for message in before) + 1
@@ -288,34 +285,34 @@ class ModelServer(HttpServer):
         ]
         return structs.replace(say, tool_calls=named)
 
-    def _line(self, asked: ModelRequest) -> ScriptLine:
+    def _next_line(self, request: ModelRequest) -> ScriptLine:
         if isinstance(self._script, str):
             return self._script
         if callable(self._script):
-            return self._script(asked)
+            return self._script(request)
         for at, entry in enumerate(self._script):
             rule = entry if isinstance(entry, When) else When(entry, times=1)
-            used = self._used.get(at, 0)
-            if (rule.times is None or used < rule.times) and rule.matches(asked):
-                self._used[at] = used + 1
+            used = self._use_counts.get(at, 0)
+            if (rule.times is None or used < rule.times) and rule.matches(request):
+                self._use_counts[at] = used + 1
                 return rule.reply
         raise RequestRejected(
-            400, f"the script has {len(self._script)} lines, and this is request {len(self.model_requests)}"
+            400, f"the script has {len(self._script)} lines; none is left for request {len(self.model_requests)}"
         )
 
 
-def _body(received: ReceivedRequest) -> dict[str, Any]:
+def _decode_body(request: ReceivedRequest) -> dict[str, Any]:
     try:
-        return codec.decode(received.body, type=dict[str, Any])
-    except codec.DecodeError as wrong:
-        raise RequestRejected(400, f"the request holds no JSON object: {wrong}") from wrong
+        return codec.decode(request.body, type=dict[str, Any])
+    except codec.DecodeError as error:
+        raise RequestRejected(400, f"the request is not a JSON object: {error}") from error
 
 
 def split_text(text: str) -> list[str]:
-    """A text as it is streamed."""
+    """Split a text into the pieces of a stream."""
     return [text[at : at + 7] for at in range(0, len(text), 7)]
 
 
-def estimate_tokens(asked: Any) -> int:
-    """About as many tokens as a request has."""
-    return max(1, len(codec.encode(asked)) // 4)
+def estimate_tokens(body: Any) -> int:
+    """Return an approximate token count."""
+    return max(1, len(codec.encode(body)) // 4)

@@ -10,22 +10,22 @@ from viva.testing.model_server import MODEL, Say, split_text
 _SPEAKERS: dict[str, Speaker] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 
 
-def read_response_messages(asked: Any) -> Iterator[Message]:
-    """What a request says."""
-    called: dict[str, str] = {}
-    if asked.get("instructions"):
-        yield Message("system", asked["instructions"])
-    items = [{"role": "user", "content": asked["input"]}] if isinstance(asked["input"], str) else asked["input"]
+def read_response_messages(body: Any) -> Iterator[Message]:
+    """Return the messages of a request."""
+    tool_names: dict[str, str] = {}
+    if body.get("instructions"):
+        yield Message("system", body["instructions"])
+    items = [{"role": "user", "content": body["input"]}] if isinstance(body["input"], str) else body["input"]
     for item in items:
         match item.get("type", "message"):
             case "message":
                 yield Message(_SPEAKERS[item["role"]], _text(item["content"]))
             case "function_call" | "custom_tool_call":
-                called[item["call_id"]] = item["name"]
+                tool_names[item["call_id"]] = item["name"]
                 arguments = item.get("arguments", item.get("input"))
                 yield Message("assistant", tool_calls=(ToolCall(item["name"], arguments, item["call_id"]),))
             case "function_call_output" | "custom_tool_call_output":
-                name = called.get(item["call_id"])
+                name = tool_names.get(item["call_id"])
                 yield Message("tool", _text(item["output"]), name=name, tool_call_id=item["call_id"])
             case _:  # reasoning, and what else a provider wants back as it came
                 pass
@@ -41,50 +41,50 @@ def _text(content: Any) -> str:
     )
 
 
-def build_response(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole answer to a request that does not stream."""
-    return _envelope(asked, "completed") | {"output": _items(say, asked), "usage": _usage(say)} | dict(say.extra)
+def build_response(say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response to a request that does not stream."""
+    return _envelope(body, "completed") | {"output": _items(say, body), "usage": _usage(say)} | dict(say.extra)
 
 
-def build_response_stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+def build_response_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
     """The events of a streamed answer: each item begins, grows and ends, and the whole comes last."""
-    begun = _envelope(asked, "in_progress")
+    start = _envelope(body, "in_progress")
     events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.in_progress", "response": begun},
+        {"type": "response.created", "response": start},
+        {"type": "response.in_progress", "response": start},
     ]
-    for index, item in enumerate(_items(say, asked)):
+    for index, item in enumerate(_items(say, body)):
         place = {"output_index": index, "item_id": item["id"]}
-        events.append({"type": "response.output_item.added", "output_index": index, "item": _begun(item)})
+        events.append({"type": "response.output_item.added", "output_index": index, "item": _start_item(item)})
         match item["type"]:
             case "message":
                 part, at = item["content"][0], place | {"content_index": 0}
                 events.append({"type": "response.content_part.added", **at, "part": part | {"text": ""}})
                 events += [
-                    {"type": "response.output_text.delta", **at, "delta": cut} for cut in split_text(part["text"])
+                    {"type": "response.output_text.delta", **at, "delta": piece} for piece in split_text(part["text"])
                 ]
                 events.append({"type": "response.output_text.done", **at, "text": part["text"]})
                 events.append({"type": "response.content_part.done", **at, "part": part})
             case "function_call":
-                given = item["arguments"]
+                arguments = item["arguments"]
                 kind = "response.function_call_arguments"
-                events += [{"type": f"{kind}.delta", **place, "delta": cut} for cut in split_text(given)]
-                events.append({"type": f"{kind}.done", **place, "arguments": given})
+                events += [{"type": f"{kind}.delta", **place, "delta": piece} for piece in split_text(arguments)]
+                events.append({"type": f"{kind}.done", **place, "arguments": arguments})
             case _:
                 pass
         events.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    events.append({"type": "response.completed", "response": build_response(say, asked)})
+    events.append({"type": "response.completed", "response": build_response(say, body)})
     for number, event in enumerate(events):
         event["sequence_number"] = number
     return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)
 
 
-def _items(say: Say, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _items(say: Say, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
-    turn = asked.get("turn", 1)
+    turn = body.get("turn", 1)
     if say.thought:
-        told = [{"type": "summary_text", "text": say.thought}]
-        items.append({"type": "reasoning", "id": f"rs_{turn}", "summary": told, "encrypted_content": None})
+        summary = [{"type": "summary_text", "text": say.thought}]
+        items.append({"type": "reasoning", "id": f"rs_{turn}", "summary": summary, "encrypted_content": None})
     if say.content:
         text = {"type": "output_text", "text": say.content, "annotations": []}
         items.append(
@@ -97,7 +97,7 @@ def _items(say: Say, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     return items
 
 
-def _begun(item: dict[str, Any]) -> dict[str, Any]:
+def _start_item(item: dict[str, Any]) -> dict[str, Any]:
     empty = {"message": {"content": []}, "function_call": {"arguments": ""}}.get(item["type"])
     return item if empty is None else item | empty | {"status": "in_progress"}
 
@@ -112,12 +112,12 @@ def _usage(say: Say) -> dict[str, Any]:
     }
 
 
-def _envelope(asked: Mapping[str, Any], status: str) -> dict[str, Any]:
+def _envelope(body: Mapping[str, Any], status: str) -> dict[str, Any]:
     return {
-        "id": f"resp_{asked.get('turn', 1)}",
+        "id": f"resp_{body.get('turn', 1)}",
         "object": "response",
         "created_at": 1_700_000_000,
-        "model": asked.get("model", MODEL),
+        "model": body.get("model", MODEL),
         "status": status,
         "error": None,
         "incomplete_details": None,

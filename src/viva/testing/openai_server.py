@@ -1,4 +1,4 @@
-"""A stand-in for an OpenAI-compatible model server: scripted replies over a real socket, with every fault a provider has.
+"""A stand-in for an OpenAI-compatible model server: scripted replies and failures over a real socket.
 
 with OpenAIServer(["Hello!", Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), "3"]) as server:
     agent = ChatAgent(connector=server.connector())
@@ -19,7 +19,7 @@ from viva.testing.openai_responses import read_response_messages as response_mes
 
 
 class OpenAIServer(ModelServer):
-    """Answers `/v1/chat/completions` and `/v1/responses`."""
+    """Serves `/v1/chat/completions` and `/v1/responses`."""
 
     provider: ClassVar[str] = "openai"
     call_id_prefix: ClassVar[str] = "call_"
@@ -41,78 +41,80 @@ class OpenAIServer(ModelServer):
     def is_reply_path(self, path: str) -> bool:
         return path.endswith(("/chat/completions", "/responses"))
 
-    def find_problem(self, received: ReceivedRequest, asked: Mapping[str, Any]) -> str | None:
-        wanted = "input" if "/responses" in received.path else "messages"
-        if not asked.get(wanted):
-            return f"Missing required parameter: '{wanted}'."
-        self.read_messages(asked)  # what cannot be read is no request
+    def find_problem(self, request: ReceivedRequest, body: Mapping[str, Any]) -> str | None:
+        field = "input" if "/responses" in request.path else "messages"
+        if not body.get(field):
+            return f"Missing required parameter: '{field}'."
+        self.read_messages(body)  # raises for a body without this structure
         return None
 
-    def read_messages(self, asked: Any) -> Sequence[Message]:
-        return list(response_messages(asked) if "input" in asked else read_chat_messages(asked))
+    def read_messages(self, body: Any) -> Sequence[Message]:
+        return list(response_messages(body) if "input" in body else read_chat_messages(body))
 
-    def build_completion(self, say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return build_response(say, asked) if "input" in asked else build_chat_completion(say, asked)
+    def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
+        return build_response(say, body) if "input" in body else build_chat_completion(say, body)
 
-    def build_stream(self, say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
-        return response_stream(say, asked) if "input" in asked else build_chat_stream(say, asked)
+    def build_stream(self, say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
+        return response_stream(say, body) if "input" in body else build_chat_stream(say, body)
 
     def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
         return error_response(status, message, headers)
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
-    """An error as OpenAI words it."""
+    """Return an error in OpenAI's format."""
     return json_response({"error": {"message": message, "type": "stand_in_error"}}, status, headers)
 
 
-def read_chat_messages(asked: Any) -> Iterator[Message]:
-    """What a request says."""
-    called: dict[str, str] = {}
-    for message in asked["messages"]:
+def read_chat_messages(body: Any) -> Iterator[Message]:
+    """Return the messages of a request."""
+    tool_names: dict[str, str] = {}
+    for message in body["messages"]:
         content = message.get("content") or ""
         text = content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
         calls = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
-        called |= {key: function["name"] for key, function in calls}
-        used = tuple(ToolCall(function["name"], function["arguments"], key) for key, function in calls)
-        role, answered = message["role"], message.get("tool_call_id")
+        tool_names |= {key: function["name"] for key, function in calls}
+        tool_calls = tuple(ToolCall(function["name"], function["arguments"], key) for key, function in calls)
+        role, call_id = message["role"], message.get("tool_call_id")
         yield Message(
             "system" if role == "developer" else role,
             text,
-            name=called.get(answered or "") if role == "tool" else None,
-            tool_calls=used,
-            tool_call_id=answered,
+            name=tool_names.get(call_id or "") if role == "tool" else None,
+            tool_calls=tool_calls,
+            tool_call_id=call_id,
         )
 
 
-def build_chat_completion(say: Say, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole answer to a request that does not stream."""
+def build_chat_completion(say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response to a request that does not stream."""
     message: dict[str, Any] = {"role": "assistant", "content": say.content, **_thought(say), **say.extra}
     if say.tool_calls:
         message["tool_calls"] = [_tool_call(index, call) for index, call in enumerate(say.tool_calls)]
     choice = {"index": 0, "message": message, "finish_reason": say.finish, "logprobs": None}
-    return _envelope("chat.completion", asked) | {"choices": [choice], "usage": _usage(say)}
+    return _envelope("chat.completion", body) | {"choices": [choice], "usage": _usage(say)}
 
 
-def build_chat_stream(say: Say, asked: Mapping[str, Any]) -> tuple[bytes, ...]:
+def build_chat_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
     """The events of a streamed answer: a role, the content in pieces, tool calls in pieces, the end, perhaps usage."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if say.content is not None else None}]
     deltas += [{name: value} for name, value in _thought(say).items()]
     deltas += [{"content": piece} for piece in split_text(say.content or "")]
     deltas += [{name: value} for name, value in say.extra.items()]
     for index, call in enumerate(say.tool_calls):
-        whole = _tool_call(index, call)
-        arguments = whole["function"]["arguments"]
-        deltas.append({"tool_calls": [whole | {"index": index, "function": whole["function"] | {"arguments": ""}}]})
+        tool_call = _tool_call(index, call)
+        arguments = tool_call["function"]["arguments"]
+        deltas.append(
+            {"tool_calls": [tool_call | {"index": index, "function": tool_call["function"] | {"arguments": ""}}]}
+        )
         deltas += [
             {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in split_text(arguments)
         ]
-    envelope = _envelope("chat.completion.chunk", asked)
+    envelope = _envelope("chat.completion.chunk", body)
     events: list[Any] = [
         envelope | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
     ]
     events.append(envelope | {"choices": [{"index": 0, "delta": {}, "finish_reason": say.finish}]})
-    if (asked.get("stream_options") or {}).get("include_usage"):
+    if (body.get("stream_options") or {}).get("include_usage"):
         events.append(envelope | {"choices": [], "usage": _usage(say)})
     return (*(b"data: %b\n\n" % codec.encode(event) for event in events), b"data: [DONE]\n\n")
 
@@ -139,10 +141,10 @@ def _usage(say: Say) -> dict[str, Any]:
     }
 
 
-def _envelope(kind: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _envelope(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{asked.get('turn', 1)}",
+        "id": f"chatcmpl-{body.get('turn', 1)}",
         "object": kind,
         "created": 1_700_000_000,
-        "model": asked.get("model", MODEL),
+        "model": body.get("model", MODEL),
     }

@@ -1,7 +1,7 @@
 """The script of a stand-in model server as a file: YAML, JSON or JSON lines, a list of replies.
 
-- Hello!                                   # a text; answers once
-- when: create the file                    # answers whenever this is found in what is new
+- Hello!                                   # a text; answers one request
+- when: create the file                    # answers every request whose new messages contain this
   tool_calls: [{name: write_file, arguments: {file_path: a.txt, content: hi}}]
 - { tool: write_file, text: Done. }        # answers the result of that tool
 - { when: overloaded, error: 503, message: try later, times: 2 }
@@ -21,17 +21,17 @@ from viva.schemas.validation import find_violations
 from viva.testing.model_server import Fail, Say, ScriptLine, When
 from viva.text.duration import parse_duration
 
-_CONDITIONS = {"when": "said", "system": "system", "tool": "tool", "model": "model", "times": "times"}
+_CONDITIONS = {"when": "text", "system": "system", "tool": "tool", "model": "model", "times": "times"}
 
 
 def load_script(path: str | Path) -> list[ScriptLine | When]:
-    """The replies in a file. Raises BadInput with all that is wrong with it."""
+    """Return the replies in a file; BadInput with all its problems."""
     file = Path(path)
     problems: list[Problem] = []
     documents = list(open_documents(file, str(path)).read_valid(problems))
     problems += [problem for document in documents for problem in _problems(document)]
     if not documents and not problems:
-        problems = [Problem(str(path), 0, "", "holds no replies")]
+        problems = [Problem(str(path), 0, "", "has no replies")]
     if problems:
         raise BadInput(*problems)
     return [_entry(document.value) for document in documents]
@@ -46,31 +46,31 @@ def _problems(document: Document) -> Iterator[Problem]:
     for key in ("when", "system"):
         try:
             re.compile(document.value.get(key, ""))
-        except re.error as wrong:
-            yield document.make_problem((key,), f"is no regular expression: {wrong}")
+        except re.error as error:
+            yield document.make_problem((key,), f"is not a regular expression: {error}")
     try:
         parse_duration(document.value.get("delay", 0))
-    except ValueError as wrong:
-        yield document.make_problem(("delay",), str(wrong))
+    except ValueError as error:
+        yield document.make_problem(("delay",), str(error))
 
 
-def _entry(written: str | Mapping[str, Any]) -> ScriptLine | When:
-    if isinstance(written, str):
-        return written
-    conditions = {ours: written[name] for name, ours in _CONDITIONS.items() if name in written}
-    return When(_line(written), **conditions) if conditions else _line(written)
+def _entry(entry: str | Mapping[str, Any]) -> ScriptLine | When:
+    if isinstance(entry, str):
+        return entry
+    conditions = {field: entry[name] for name, field in _CONDITIONS.items() if name in entry}
+    return When(_line(entry), **conditions) if conditions else _line(entry)
 
 
-def _line(written: Mapping[str, Any]) -> ScriptLine:
-    delay_s = parse_duration(written.get("delay", 0))
-    if "error" in written:
-        told = {key: written[key] for key in ("message", "headers") if key in written}
-        return Fail(written["error"], **told, delay_s=delay_s)
+def _line(entry: Mapping[str, Any]) -> ScriptLine:
+    delay_s = parse_duration(entry.get("delay", 0))
+    if "error" in entry:
+        details = {key: entry[key] for key in ("message", "headers") if key in entry}
+        return Fail(entry["error"], **details, delay_s=delay_s)
     plain = ("thought", "finish_reason", "input_tokens", "output_tokens", "cut")
     return Say(
-        content=codec.compact_json(written["json"]) if "json" in written else written.get("text"),
-        tool_calls=tuple(codec.convert(call, ToolCall) for call in written.get("tool_calls", ())),
+        content=codec.compact_json(entry["json"]) if "json" in entry else entry.get("text"),
+        tool_calls=tuple(codec.convert(call, ToolCall) for call in entry.get("tool_calls", ())),
         delay_s=delay_s,
-        hold=written.get("hang", False),
-        **{key: written[key] for key in plain if key in written},
+        hold=entry.get("hang", False),
+        **{key: entry[key] for key in plain if key in entry},
     )

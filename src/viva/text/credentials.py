@@ -1,6 +1,6 @@
-"""Finds the credentials that addresses, headers, environment tables and command lines hold, and masks them.
+"""Finds and masks credentials in URLs, headers, environment tables and command lines.
 
-Only what is literal counts: `$NAME` and `{{variable}}` are names of values, not values.
+Only literal values count: `$NAME` and `{{variable}}` are references.
 """
 
 import base64
@@ -13,15 +13,15 @@ from urllib.parse import unquote, unquote_plus
 MASK = "***"
 
 _SENSITIVE = ("auth", "key", "token", "secret", "cookie", "passw", "credential", "signature")
-"""Parts of the names of headers and environment variables that hold credentials."""
+"""Parts of the names of headers and environment variables with credentials."""
 _SECRET_WORDS = frozenset(
     ("key", "apikey", "token", "secret", "password", "passwd", "passphrase", "pwd", "auth", "authorization", "credential",
      "credentials", "signature", "sig", "jwt", "bearer", "cookie", "sas")
 )  # fmt: skip
-_ABOUT = frozenset(
+_DESCRIBING_WORDS = frozenset(
     ("type", "method", "mode", "scheme", "url", "uri", "id", "name", "header", "env", "file", "path", "ref", "limit")
 )
-"""A name that ends in one of these words describes a credential, and does not hold it: `auth_type`, `api_key_env`."""
+"""A name that ends in one of these words only describes a credential: `auth_type`, `api_key_env`."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 TOKEN = re.compile(
@@ -34,7 +34,7 @@ TOKEN = re.compile(
     )(?![A-Za-z0-9])""",
     re.VERBOSE,
 )
-"""Keys of well-known services, by their shape."""
+"""Keys of well-known services."""
 _SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|api-key|key|negotiate)\s+(\S.*)", re.IGNORECASE | re.DOTALL)
 _USERINFO = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
 _QUERY = re.compile(r"(?<=[?&;#])([^=&;#\s?\"'<>]+)=([^&;#\s\"'<>]+)")
@@ -44,35 +44,35 @@ _OPTION = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """`--token VALUE`, `--token=VALUE`, `NAME=VALUE` and `Header: VALUE` in a command line."""
-_NAMED = re.compile(r"\$\{?\w+\}?|\{\{.*\}\}")
-"""A name that stands for a value."""
+_REFERENCE = re.compile(r"\$\{?\w+\}?|\{\{.*\}\}")
+"""A reference to a value."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Does a name of a query parameter, an option or a field say that its value is a credential?"""
+    """Does the name of a query parameter, option or field say that its value is a credential?"""
     words = [word.lower() for word in _WORDS.findall(name)]
-    return bool(words) and words[-1] not in _ABOUT and any(word in _SECRET_WORDS for word in words)
+    return bool(words) and words[-1] not in _DESCRIBING_WORDS and any(word in _SECRET_WORDS for word in words)
 
 
 def is_sensitive_name(name: str) -> bool:
-    """Does a name of a header or an environment variable? Their values are rarely ordinary words, so more names count."""
+    """Does the name of a header or environment variable? More names count here: the values are rarely ordinary words."""
     return any(word in name.lower() for word in _SENSITIVE)
 
 
 def find_in_text(text: str) -> Iterator[str]:
-    """The credentials in the addresses that a text holds: user info, and query parameters whose names say so."""
+    """The credentials in the URLs of a text: user info, and query parameters with secret names."""
     if "://" not in text and "?" not in text:
         return
     for found in _USERINFO.finditer(text):
         yield from _userinfo(found[0])
     for found in _QUERY.finditer(text):
-        if is_secret_name(unquote(found[1])) and not _NAMED.search(found[2]):
+        if is_secret_name(unquote(found[1])) and not _REFERENCE.search(found[2]):
             yield found[2]
             yield unquote_plus(found[2])
 
 
 def find_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    """The credentials in header values, without a word such as Bearer before them: by the header's name, or the value's shape."""
+    """The credentials in header values, without `Bearer` and the like: by the header's name or the value's form."""
     for name, value in headers.items():
         yield from find_in_text(value)
         yield from TOKEN.findall(value)
@@ -80,24 +80,24 @@ def find_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
         if scheme is None and not is_sensitive_name(name):
             continue
         credential = scheme[1].strip() if scheme else value.strip()
-        if _NAMED.fullmatch(credential):
+        if _REFERENCE.fullmatch(credential):
             continue
         yield credential
         yield from _basic(credential)
         if "cookie" in name.lower():
-            yield from (each.partition("=")[2].strip() for each in value.split(";"))
+            yield from (cookie.partition("=")[2].strip() for cookie in value.split(";"))
 
 
 def find_in_environment(environ: Mapping[str, str]) -> Iterator[str]:
-    """The values of variables whose names say that they are secret, and the credentials in addresses."""
+    """The values of variables with sensitive names, and the credentials in URLs."""
     for name, value in environ.items():
         yield from find_in_text(value)
-        if is_sensitive_name(name) and not _NAMED.fullmatch(value):
+        if is_sensitive_name(name) and not _REFERENCE.fullmatch(value):
             yield value
 
 
 def find_in_command(words: str | Sequence[str]) -> Iterator[str]:
-    """The credentials in a command line: options, variables and headers whose names say so, and addresses."""
+    """The credentials in a command line: in options, variables and headers with secret names, and in URLs."""
     text = words if isinstance(words, str) else " ".join(words)
     yield from find_in_text(text)
     yield from TOKEN.findall(text)
@@ -105,7 +105,7 @@ def find_in_command(words: str | Sequence[str]) -> Iterator[str]:
 
 
 def find_in_table(table: Mapping[str, Any]) -> Iterator[str]:
-    """The credentials in a table of the config, however deep: by the names of its fields, and in its addresses."""
+    """The credentials in a table of the config, at any depth: in fields with secret names, and in URLs."""
     for name, value in table.items():
         match value:
             case str() if name in ("command", "resume", "args", "model_args", "use"):
@@ -113,7 +113,7 @@ def find_in_table(table: Mapping[str, Any]) -> Iterator[str]:
             case str():
                 yield from find_in_text(value)
                 yield from TOKEN.findall(value)
-                if is_secret_name(name) and not _NAMED.search(value):
+                if is_secret_name(name) and not _REFERENCE.search(value):
                     yield value
             case Mapping() if name == "headers":
                 yield from find_in_headers(_texts(value))
@@ -125,22 +125,24 @@ def find_in_table(table: Mapping[str, Any]) -> Iterator[str]:
                 yield from find_in_command([str(word) for word in cast("list[Any]", value)])
             case list():
                 yield from (
-                    found for each in cast("list[Any]", value) for found in find_in_table({name: each} if each else {})
+                    secret
+                    for item in cast("list[Any]", value)
+                    for secret in find_in_table({name: item} if item else {})
                 )
             case _:
                 pass
 
 
 def mask_text(text: str) -> str:
-    """The text with a mask for the credentials in its addresses."""
+    """Masks the credentials in the URLs of a text."""
     if "://" not in text and "?" not in text:
         return text
-    text = _USERINFO.sub(lambda found: found[0] if _is_named(found[0]) else MASK, text)
-    return _QUERY.sub(_masked_parameter, text)
+    text = _USERINFO.sub(lambda found: found[0] if _is_reference(found[0]) else MASK, text)
+    return _QUERY.sub(_mask_parameter, text)
 
 
 def mask_command(text: str) -> str:
-    """The same for a command line: also in its options, variables and headers."""
+    """Masks the credentials in a command line, also in its options, variables and headers."""
     text, done, pieces = mask_text(text), 0, list[str]()
     for start, end in _secret_options(text):
         pieces += [text[done:start], MASK]
@@ -149,20 +151,20 @@ def mask_command(text: str) -> str:
 
 
 def mask_reference(text: str) -> str:
-    """An agent as `-n` names it: an address, a command line after `acp:`, or a name."""
+    """Masks an agent of `-n`: a URL, a command line after `acp:`, or a name."""
     return mask_command(text) if text.startswith("acp:") else mask_text(text)
 
 
 def mask_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of the config with a mask for each credential; of headers and environments only the names are left."""
-    return {name: _masked_field(name, value) for name, value in table.items()}
+    """Masks a table of the config; of headers and environments only the names stay."""
+    return {name: _mask_field(name, value) for name, value in table.items()}
 
 
-def _masked_field(name: str, value: Any) -> Any:
+def _mask_field(name: str, value: Any) -> Any:
     match value:
         case str() if name in ("command", "resume", "args", "model_args"):
             return mask_command(value)
-        case str() if is_secret_name(name) and not _NAMED.search(value):
+        case str() if is_secret_name(name) and not _REFERENCE.search(value):
             return MASK
         case str():
             return TOKEN.sub(MASK, mask_reference(value))
@@ -171,15 +173,15 @@ def _masked_field(name: str, value: Any) -> Any:
         case Mapping():
             return mask_table(cast("Mapping[str, Any]", value))
         case list() if name in ("command", "resume", "args", "model_args"):
-            return _masked_words([str(word) for word in cast("list[Any]", value)])
+            return _mask_words([str(word) for word in cast("list[Any]", value)])
         case list():
-            return [_masked_field(name, each) for each in cast("list[Any]", value)]
+            return [_mask_field(name, item) for item in cast("list[Any]", value)]
         case _:
             return value
 
 
-def _masked_words(words: list[str]) -> list[str]:
-    """A command line as a list: an option's value may be the word after it."""
+def _mask_words(words: list[str]) -> list[str]:
+    """Masks a command line as a list: the value of an option may be the next word."""
     after = [""] + [word if word.startswith("-") and "=" not in word else "" for word in words]
     return [
         MASK if is_secret_name(option) and not word.startswith(("-", "$")) else mask_command(word)
@@ -187,36 +189,36 @@ def _masked_words(words: list[str]) -> list[str]:
     ]
 
 
-def _masked_parameter(found: re.Match[str]) -> str:
-    secret = is_secret_name(unquote(found[1])) and not _NAMED.search(found[2])
+def _mask_parameter(found: re.Match[str]) -> str:
+    secret = is_secret_name(unquote(found[1])) and not _REFERENCE.search(found[2])
     return f"{found[1]}={MASK}" if secret else found[0]
 
 
 def _secret_options(text: str) -> Iterator[tuple[int, int]]:
-    """Where the values of options stand whose names say that they are secret. The value of another may be such an option."""
+    """The positions of the values of options with secret names. The value of another option may be such an option."""
     at = 0
     while (found := _OPTION.search(text, at)) is not None:
-        if is_secret_name(found[1] or found[2]) and not _NAMED.search(found[3]):
+        if is_secret_name(found[1] or found[2]) and not _REFERENCE.search(found[3]):
             yield found.span(3)
             at = found.end()
         else:
             at = found.start(3)
 
 
-def _userinfo(written: str) -> Iterator[str]:
-    """Of `user:password` the password and both together, as a Basic header holds them; a user alone is a token."""
-    if _is_named(written):
+def _userinfo(text: str) -> Iterator[str]:
+    """Of `user:password` the password and both together, as in a Basic header; a user alone is a token."""
+    if _is_reference(text):
         return
-    user, colon, password = written.partition(":")
+    user, colon, password = text.partition(":")
     yield from (password, unquote(password)) if colon else (user, unquote(user))
     if colon and password:
         yield f"{unquote(user)}:{unquote(password)}"
-        yield written
+        yield text
 
 
-def _is_named(userinfo: str) -> bool:
-    """Does it hold nothing but names of values?"""
-    return all(not part or _NAMED.fullmatch(part) for part in userinfo.partition(":")[::2]) or userinfo == MASK
+def _is_reference(userinfo: str) -> bool:
+    """Does it consist of references only?"""
+    return all(not part or _REFERENCE.fullmatch(part) for part in userinfo.partition(":")[::2]) or userinfo == MASK
 
 
 def _basic(credential: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Durations as people write them: `30s`, `2m30s`, `500ms`, `1h`; a bare number is seconds."""
+"""Durations: `30s`, `2m30s`, `500ms`, `1h`; a number without a unit is seconds."""
 
 import math
 import re
@@ -13,7 +13,7 @@ _HELP = "write for example 30s, 2m30s, 500ms or 1h; a bare number is seconds"
 
 
 def parse_duration(value: str | float) -> float:
-    """Seconds. Raises ValueError, with what would be right, for anything that is no duration."""
+    """The duration in seconds; raises ValueError, with examples, for anything else."""
     try:
         seconds = _seconds_in(value) if isinstance(value, str) else None if isinstance(value, bool) else float(value)
     except (TypeError, OverflowError):
@@ -33,22 +33,22 @@ def _seconds_in(text: str) -> float | None:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest way to write it, to the microsecond: `5m`, `2m30s`, `1.5s`, `500ms`."""
+    """The shortest form, to the microsecond: `5m`, `2m30s`, `1.5s`, `500ms`."""
     if (micros := round(seconds * 1e6)) < 1_000_000:
         whole, unit = (1, "us") if 0 < micros < 1000 else (1000, "ms")
-        return f"{_trimmed(micros, whole)}{unit}" if micros else "0s"
+        return f"{_decimal(micros, whole)}{unit}" if micros else "0s"
     hours, micros = divmod(micros, 3_600_000_000)
     minutes, micros = divmod(micros, 60_000_000)
     return "".join(
         (
             f"{hours}h" if hours else "",
             f"{minutes}m" if minutes else "",
-            f"{_trimmed(micros, 1_000_000)}s" if micros else "",
+            f"{_decimal(micros, 1_000_000)}s" if micros else "",
         )
     )
 
 
-def _trimmed(value: int, unit: int) -> str:
-    """`value / unit` as a decimal without needless zeros; exact, since both are whole."""
+def _decimal(value: int, unit: int) -> str:
+    """`value / unit` as an exact decimal without trailing zeros."""
     whole, rest = divmod(value, unit)
     return f"{whole}.{str(rest).rjust(len(str(unit)) - 1, '0').rstrip('0')}" if rest else str(whole)

@@ -1,4 +1,4 @@
-"""JSON in what people and models write: a text that is JSON, fenced JSON, or JSON with words around it."""
+"""Finds JSON in text: the whole text, a fenced block, or JSON among words."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _OPENING = re.compile(r'\{\s*["}]|\[\s*(?:["{\[\]\d-]|true|false|null)')
 
 
 def whole_json(text: str) -> Any:
-    """The value of a text that is, as a whole, a JSON object or array, fenced or not; else UNSET."""
+    """The value of a text that is one JSON object or array, fenced or not; else UNSET."""
     text = text.strip()
     if text.startswith("```") and (fenced := _FENCED.fullmatch(text)):
         text = fenced[1].strip()
@@ -27,7 +27,7 @@ def whole_json(text: str) -> Any:
 
 
 def find_json(text: str) -> Any:
-    """The first JSON object or array to be found in a text: the whole, else a fenced block, else among the words; else UNSET."""
+    """The first JSON object or array of a text: the whole, else a fenced block, else among words; else UNSET."""
     if _OPENING.search(text) is None:
         return UNSET
     if (whole := whole_json(text)) is not UNSET:
@@ -39,28 +39,28 @@ def find_json(text: str) -> Any:
 
 
 def _among_words(text: str) -> Any:
-    """The first balanced value. `[1]` and `[ ]` are most often a footnote or a check box: they give way to what follows."""
-    spare = UNSET
+    """The first balanced value. `[1]` and `[ ]` are often a footnote or a check box, so a later value wins over them."""
+    fallback = UNSET
     for value in _values(text, _decoder):
         if isinstance(value, dict) or any(type(item) is not int for item in value):
             return value
-        spare = value if spare is UNSET else spare
-    return spare
+        fallback = value if fallback is UNSET else fallback
+    return fallback
 
 
-def find_objects(text: str, made_of: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
-    """Every JSON object that stands in a text by itself or in a list, not inside of another; `made_of` its keys and values."""
-    found: list[Any] = []
-    for value in _values(text, json.JSONDecoder(parse_constant=_refused, object_pairs_hook=made_of)):
-        found += value if isinstance(value, list) else [value]
-    return [value for value in found if isinstance(value, Mapping)]
+def find_objects(text: str, make_object: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
+    """Every JSON object of a text that is not inside another one; `make_object` builds it from its pairs."""
+    values: list[Any] = []
+    for value in _values(text, json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=make_object)):
+        values += value if isinstance(value, list) else [value]
+    return [value for value in values if isinstance(value, Mapping)]
 
 
 def _values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
-    """All balanced values, one after the other.
+    """All balanced values, in order.
 
-    A parser that tells where a value ends is needed here, which msgspec does not offer. The work is bounded: text
-    made of nothing but openings would otherwise be read over and over (its errors count lines from the top, too).
+    msgspec cannot tell where a value ends, so this uses the parser of the standard library. The work is bounded: a text of
+    opening brackets only would otherwise be parsed again and again.
     """
     work_left = 10_000 + 8 * len(text)
     at = 0
@@ -68,7 +68,7 @@ def _values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
         start = opening.start()
         try:
             value, at = decoder.raw_decode(text, start)
-            codec.decode(text[start:at])  # what this parser takes and ours does not is no value
+            codec.decode(text[start:at])  # a value must be valid for our decoder too
         except (codec.TooDeepError, RecursionError):
             break
         except ValueError as wrong:
@@ -78,8 +78,8 @@ def _values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
         yield value
 
 
-def _refused(constant: str) -> Any:
+def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-_decoder = json.JSONDecoder(parse_constant=_refused)
+_decoder = json.JSONDecoder(parse_constant=_refuse)

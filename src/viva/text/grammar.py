@@ -1,4 +1,4 @@
-"""Small words for messages."""
+"""Articles for error messages."""
 
 
 def with_article(noun: str) -> str:

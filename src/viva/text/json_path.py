@@ -1,4 +1,4 @@
-"""JSONPath (RFC 9535): paths are compiled once, patterns in them have a time limit."""
+"""JSONPath (RFC 9535). Paths are compiled once; patterns in them have a time limit."""
 
 import re
 from functools import cache
@@ -6,8 +6,7 @@ from typing import Any
 
 from viva.errors import CheckError
 from viva.model import codec
-from viva.text.pattern import TIMEOUT_S
-from viva.text.text_cache import cache_short_texts
+from viva.text.pattern import TIMEOUT_S, cache_short_texts
 
 _DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 
@@ -21,20 +20,20 @@ def full_path(path: str) -> str:
 
 @cache_short_texts(4096, 2000)
 def compile_path(path: str) -> Any:
-    """The compiled path, or ValueError with what is wrong with it."""
-    from jsonpath_rfc9535 import JSONPathError  # loaded with the first path, not with every run
+    """Compiles a path; raises ValueError with what is wrong."""
+    from jsonpath_rfc9535 import JSONPathError  # imported with the first path, to keep start-up fast
 
     if not path.strip():
-        raise ValueError("an empty path: write for example $.order.status")
+        raise ValueError("the path is empty; write for example $.order.status")
     try:
         return _environment().compile(full_path(path))
     except JSONPathError as wrong:
-        hint = "; a key like that is written $['some-key']" if "-" in path or " " in path else ""
+        hint = "; write such a key as $['some-key']" if "-" in path or " " in path else ""
         raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(wrong).splitlines()[0]}{hint}") from wrong
 
 
 def values_at(path: str, document: Any) -> list[Any]:
-    """The values of all nodes that the path finds in a document."""
+    """The values of all nodes at `path` in a document."""
     from jsonpath_rfc9535 import JSONPathError
 
     try:
@@ -47,13 +46,13 @@ def values_at(path: str, document: Any) -> list[Any]:
 
 @cache
 def _environment() -> Any:
-    """RFC 9535 with a time limit on `match()` and `search()`, whose patterns users write too."""
+    """RFC 9535 with a time limit on the patterns of `match()` and `search()`."""
     import regex
     from iregexp_check import check
     from jsonpath_rfc9535 import JSONPathEnvironment
     from jsonpath_rfc9535.function_extensions import Match
 
-    class Limited(Match):
+    class LimitedMatch(Match):
         def __init__(self, *, whole: bool) -> None:
             self.whole = whole
 
@@ -66,6 +65,6 @@ def _environment() -> Any:
 
     environment = JSONPathEnvironment()
     environment.max_recursion_depth = codec.OWN_MAX_DEPTH
-    environment.function_extensions["match"] = Limited(whole=True)
-    environment.function_extensions["search"] = Limited(whole=False)
+    environment.function_extensions["match"] = LimitedMatch(whole=True)
+    environment.function_extensions["search"] = LimitedMatch(whole=False)
     return environment

@@ -1,34 +1,52 @@
-"""Regular expressions that users write: their size and the time of each search have limits, so no pattern can hang a run."""
+"""Regular expressions of users, with limits on size and search time, so that no pattern can hang a run."""
 
 import re
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 from viva.errors import CheckError
-from viva.text.text_cache import cache_short_texts
+
+T = TypeVar("T")
 
 TIMEOUT_S = 0.5
 MAX_PARTS = 200_000
-"""A pattern with counted repeats written out may have so many parts; compiling them takes a fraction of a second."""
+"""The maximum number of parts with counted repeats written out; compiling that many takes a fraction of a second."""
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
+
+
+def cache_short_texts(entries: int, max_chars: int) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+    """Caches the results for the last `entries` texts of at most `max_chars` characters: its size in bytes is limited."""
+
+    def decorate(function: Callable[[str], T]) -> Callable[[str], T]:
+        cached = lru_cache(maxsize=entries)(function)
+
+        @wraps(function)
+        def call(text: str) -> T:
+            return cached(text) if len(text) <= max_chars else function(text)
+
+        return call
+
+    return decorate
 
 
 @cache_short_texts(4096, 2000)
 def compile_pattern(pattern: str) -> Any:
-    """The compiled pattern, or ValueError with what is wrong with it."""
-    import regex  # loaded with the first pattern, not with every run
+    """Compiles a pattern; raises ValueError with what is wrong."""
+    import regex  # imported with the first pattern, to keep start-up fast
 
     if "{" in pattern and _parts(pattern) > MAX_PARTS:
         raise ValueError(f"{pattern!r} repeats too much: written out it has more than {MAX_PARTS:,} parts")
     try:
-        return regex.compile(pattern, cache_pattern=False)  # the cache above has a limit in bytes, theirs has none
+        return regex.compile(pattern, cache_pattern=False)  # our own cache has a limit in bytes
     except regex.error as wrong:
         raise ValueError(f"{pattern!r} is no regular expression: {wrong}") from wrong
     except (MemoryError, OverflowError, RecursionError) as wrong:
-        raise ValueError(f"{pattern[:60]!r} is too large a regular expression") from wrong
+        raise ValueError(f"{pattern[:60]!r} is too large for a regular expression") from wrong
 
 
 def _parts(pattern: str) -> int:
-    """About how many parts a pattern has when each is written as often as it must at least occur: what it costs to compile."""
+    """The approximate number of parts with minimum repeats written out: the cost of compiling."""
     open_groups, latest = [0], 0
     for piece in _PIECES.finditer(pattern):
         if piece[1] is not None:
@@ -43,7 +61,7 @@ def _parts(pattern: str) -> int:
 
 
 def search(pattern: str, text: str) -> bool:
-    """Does the pattern match somewhere in the text? CheckBroken when that cannot be told in time."""
+    """Does the pattern match anywhere in the text? Raises CheckError if the search takes too long."""
     try:
         return compile_pattern(pattern).search(text, timeout=TIMEOUT_S) is not None
     except TimeoutError:

@@ -1,6 +1,6 @@
-r"""`{{variables}}` in texts that people write: which are used, and what stands there when they are known.
+r"""`{{variables}}` in texts: finds them and fills them in.
 
-`\{{` is a literal `{{`: no variable begins there, and the backslash goes away when the text is filled.
+`\{{` is a literal `{{`: it starts no variable, and filling removes the backslash.
 """
 
 import re
@@ -20,17 +20,17 @@ _PIECE = re.compile(r"\\\{\{|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
 
 
 def has_variables(value: Any) -> bool:
-    """Does any text in this value hold a variable?"""
+    """Does any string in this value have a variable?"""
     return next(_names(value), None) is not None
 
 
 def variables_in(value: Any) -> list[str]:
-    """The names of variables in all texts of a value, keys of dicts not included."""
+    """The names of the variables in all strings of a value, without the keys of dicts."""
     return list(_names(value))
 
 
 def is_template(value: Any) -> bool:
-    r"""Does filling change any text in this value? It holds a variable or an escaped `\{{`."""
+    r"""Does filling change any string in this value? It has a variable or an escaped `\{{`."""
     return any(_PIECE.search(text) for text in _texts(value))
 
 
@@ -39,7 +39,7 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts of a value that may hold a variable."""
+    """The strings of a value that may have a variable."""
     match value:
         case str():
             if _OPEN in value:
@@ -61,45 +61,45 @@ def fill_variables(
     keep_unknown: bool = False,
     unset_reasons: Mapping[str, str] | None = None,
 ) -> Any:
-    r"""The value with its variables filled in. A text that is one variable and nothing else becomes that variable's value.
+    r"""The value with its variables filled in. A string that is just one variable becomes that variable's value.
 
-    With `keep_unset` it stays a template: unknown variables and `\{{` are left for a later filling. `why_unset` says of a
-    variable why it has no value, for the error.
+    With `keep_unknown`, unknown variables and `\{{` are left for a later call. `unset_reasons` explains in the error why a
+    variable has no value.
     """
 
-    def filled(value: Any) -> Any:
+    def fill(value: Any) -> Any:
         match value:
             case str() if _OPEN in value:
                 return _fill_text(value, variables, keep_unknown, unset_reasons or {})
             case Mapping():
-                return {key: filled(item) for key, item in cast("Mapping[str, Any]", value).items()}
+                return {key: fill(item) for key, item in cast("Mapping[str, Any]", value).items()}
             case list() | tuple():
-                return [filled(item) for item in cast("list[Any]", value)]
+                return [fill(item) for item in cast("list[Any]", value)]
             case _:
                 return value
 
-    return filled(value)
+    return fill(value)
 
 
 def fill_message(
     message: Message, variables: Mapping[str, Any], unset_reasons: Mapping[str, str] | None = None
 ) -> Message:
-    def filled(text: str) -> str:
+    def fill(text: str) -> str:
         return _text(fill_variables(text, variables, unset_reasons=unset_reasons))
 
     if isinstance(message.content, str):
-        return structs.replace(message, content=filled(message.content))
-    parts = tuple(Text(filled(part.text)) if isinstance(part, Text) else part for part in message.content)
+        return structs.replace(message, content=fill(message.content))
+    parts = tuple(Text(fill(part.text)) if isinstance(part, Text) else part for part in message.content)
     return structs.replace(message, content=parts)
 
 
 def escape_template(text: str) -> str:
-    r"""The template that is filled to this very text: each `{{` is written as `\{{`."""
+    r"""The template that fills to this text: each `{{` becomes `\{{`."""
     return text.replace(_OPEN, _ESCAPED)
 
 
 def unescape_template(value: Any) -> Any:
-    r"""The value with a literal `{{` for each `\{{`, in texts that are filled no more. Variables stay as they are."""
+    r"""The value with `{{` for each `\{{`, for strings that are not filled again. Variables stay as they are."""
     match value:
         case str():
             return value.replace(_ESCAPED, _OPEN)
@@ -112,14 +112,14 @@ def unescape_template(value: Any) -> Any:
 
 
 def escape_message(message: Message) -> Message:
-    """The message as a template."""
+    """The message as a template that fills to itself."""
     if isinstance(message.content, str):
         return structs.replace(message, content=escape_template(message.content))
     parts = tuple(Text(escape_template(part.text)) if isinstance(part, Text) else part for part in message.content)
     return structs.replace(message, content=parts)
 
 
-def _fill_text(text: str, variables: Mapping[str, Any], keep_unset: bool, why_unset: Mapping[str, str]) -> Any:
+def _fill_text(text: str, variables: Mapping[str, Any], keep_unknown: bool, unset_reasons: Mapping[str, str]) -> Any:
     whole = _PIECE.fullmatch(text)
     if whole and whole[1] in variables:
         return variables[whole[1]]
@@ -127,13 +127,13 @@ def _fill_text(text: str, variables: Mapping[str, Any], keep_unset: bool, why_un
     def value_of(match: re.Match[str]) -> str:
         name = match[1]
         if name is None:
-            return match[0] if keep_unset else _OPEN
+            return match[0] if keep_unknown else _OPEN
         if name in variables:
             return _text(variables[name])
-        if keep_unset:
+        if keep_unknown:
             return match[0]
-        why = why_unset.get(name)
-        raise Undetermined(f"variable {match[0]} is not set" + (f": {why}" if why else ""))
+        reason = unset_reasons.get(name)
+        raise Undetermined(f"variable {match[0]} is not set" + (f": {reason}" if reason else ""))
 
     return _PIECE.sub(value_of, text)
 

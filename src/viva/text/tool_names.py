@@ -1,8 +1,13 @@
-"""When two names mean the same tool: one may stand after a namespace, as `openwop:orders.lookup` does for `lookup`; and
-coding CLIs call the same tool by different names.
+"""Decides whether two names mean the same tool: one may have a namespace (`openwop:orders.lookup` for `lookup`), and coding
+CLIs have different names for the same tool.
 """
 
 import re
+from collections.abc import Iterator, Sequence
+
+from viva.model.case import Fixtures
+from viva.model.finding import Finding
+from viva.model.message import ToolCall
 
 _SEPARATORS = ("__", ".", ":", "/")
 _PARTS = re.compile("|".join(map(re.escape, _SEPARATORS)))
@@ -20,26 +25,35 @@ CLI_TOOLS: tuple[tuple[str, ...], ...] = (
     ("google_web_search", "WebSearch", "web_search", "websearch"),
     ("write_todos", "TodoWrite", "todo_write", "todowrite"),
 )
-"""Each line is one tool by all its names. Codex has one tool for writing and for editing."""
+"""Each line has all names of one tool. Codex has one tool for writing and editing."""
 
 
 def matches_tool(called: str, name: str) -> bool:
-    """Is a tool that was called meant by this name? It may stand after a namespace: `files` + `__`, `.`, `:` or `/`."""
+    """Does `name` mean the `called` tool, which may have a namespace before `__`, `.`, `:` or `/`?"""
     if called == name:
         return True
-    space = called.removesuffix(name)
-    return space != called and any(space.endswith(sign) and len(space) > len(sign) for sign in _SEPARATORS)
+    prefix = called.removesuffix(name)
+    return prefix != called and any(prefix.endswith(sign) and len(prefix) > len(sign) for sign in _SEPARATORS)
 
 
 def matches_cli_tool(called: str, name: str) -> bool:
-    """Is it named so, or is it what another CLI calls the same tool? Other names count only without a namespace."""
+    """The same, also for the names that other CLIs give to the tool; those count only without a namespace."""
     return matches_tool(called, name) or any(called in names and name in names for names in CLI_TOOLS)
 
 
 def is_same_tool(one: str, other: str) -> bool:
-    """Whichever of them has the namespace, and however it is set off: APIs of models allow no `:` or `.` in a name."""
-    ours, theirs = _PARTS.split(one), _PARTS.split(other)
-    if "" in ours or "" in theirs:
+    """Are two names the same tool, whichever has the namespace and separator? Model APIs allow no `:` or `.` in names."""
+    first, second = _PARTS.split(one), _PARTS.split(other)
+    if "" in first or "" in second:
         return one == other
-    length = min(len(ours), len(theirs))
-    return ours[-length:] == theirs[-length:]
+    length = min(len(first), len(second))
+    return first[-length:] == second[-length:]
+
+
+def find_unstubbed_tools(calls: Sequence[ToolCall], fixtures: Fixtures | None) -> Iterator[Finding]:
+    """A finding for each call of a tool without a stub, if all tools are stubbed."""
+    if fixtures is not None and fixtures.stub_all_tools:
+        names = [stub.tool for stub in fixtures.tools]
+        for call in calls:
+            if not any(is_same_tool(call.name, name) for name in names):
+                yield Finding("unstubbed-tool", "low")

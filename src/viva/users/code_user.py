@@ -1,4 +1,4 @@
-"""A user that is code: it speaks where its program does, and hears the answer there."""
+"""A user that is Python code: it sends a message and gets the turn back."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -11,11 +11,11 @@ from viva.model.turn import Turn
 from viva.state.trial_state import TrialState
 
 SendMessage = Callable[[UserMessage], Awaitable[Turn]]
-"""Says a line, and waits for the turn that comes of it; the agent's fault is raised here."""
+"""Sends a message and returns the turn; raises the agent's fault."""
 
 
 class CodeUser(Struct, frozen=True):
-    """Speaks as long as `play` runs. What `play` raises ends the talk."""
+    """Speaks as long as `run` runs. What `run` raises ends the conversation."""
 
     run: Callable[[TrialState, SendMessage], Awaitable[None]]
 
@@ -28,30 +28,30 @@ class CodeUser(Struct, frozen=True):
         return None
 
     async def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]:
-        spoken: asyncio.Queue[tuple[UserMessage, asyncio.Future[Turn]] | None] = asyncio.Queue()
+        sent: asyncio.Queue[tuple[UserMessage, asyncio.Future[Turn]] | None] = asyncio.Queue()
 
-        async def say(line: UserMessage) -> Turn:
-            heard: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-            spoken.put_nowait((line, heard))
-            return await heard
+        async def send(message: UserMessage) -> Turn:
+            turn: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+            sent.put_nowait((message, turn))
+            return await turn
 
-        playing = asyncio.ensure_future(self.run(state, say))
-        playing.add_done_callback(lambda _: spoken.put_nowait(None))
+        task = asyncio.ensure_future(self.run(state, send))
+        task.add_done_callback(lambda _: sent.put_nowait(None))
         try:
-            while (said := await spoken.get()) is not None:
-                line, heard = said
+            while (item := await sent.get()) is not None:
+                message, turn = item
                 try:
-                    yield line
+                    yield message
                 except TrialFault as fault:
-                    if not heard.cancelled():
-                        heard.set_exception(fault)
+                    if not turn.cancelled():
+                        turn.set_exception(fault)
                 else:
-                    if not heard.cancelled():
-                        heard.set_result(state.turns[-1])
-            await playing
+                    if not turn.cancelled():
+                        turn.set_result(state.turns[-1])
+            await task
         finally:
-            if not playing.done():
-                playing.cancel()
-                await asyncio.wait((playing,))
-            if not playing.cancelled():
-                playing.exception()  # it was raised above, or nobody waits for it any more
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+            if not task.cancelled():
+                task.exception()  # it was raised above, or nothing awaits it any more

@@ -1,4 +1,4 @@
-"""A person who speaks for the user: alone, or over somebody who proposes each line."""
+"""A person as the user: alone, or with another user that proposes each message."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -16,14 +16,14 @@ from viva.users.script import Script
 STOPPED_MESSAGE = "the person stopped the conversation"
 
 Save = Callable[[str, TrialState, Sequence[UserMessage]], str]
-"""Keeps a talk in a file, with its lines as their authors wrote them, and says what came of it."""
+"""Saves a conversation to a file, with its messages as written, and returns a notice."""
 
 
 class Person(Struct, frozen=True):
-    """Sees each line that `inner` would say, and says it or something else; when `inner` has ended, answers if the agent waits.
+    """Sees each message of `inner`, and accepts or replaces it; when `inner` has ended, replies while the agent awaits input.
 
-    A line that costs nothing is proposed at once. For one that a simulator has to be asked for the person is asked
-    first, so no line is paid for that nobody wants. Without `inner` the person talks until they stop.
+    A planned message is proposed at once. Before a simulator is called, the person is asked, so that no unwanted message
+    is paid for. Without `inner` the person speaks until they stop.
     """
 
     inner: User | None
@@ -39,25 +39,25 @@ class Person(Struct, frozen=True):
         return self.inner.simulator if self.inner is not None else None
 
     async def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]:
-        said: list[UserMessage] = []  # as it would be written in a case: with its {{variables}}
+        sent: list[UserMessage] = []  # as a case would write them, with {{variables}}
         inner = Script(()) if self.inner is None else self.inner
-        async with aclosing(inner.speak(state)) as lines:
-            while (line := await self._next(state, lines, said)) is not None:
-                planned = len(said) < len(self.planned_messages) and line.source != "interactive"
-                said.append(self.planned_messages[len(said)] if planned else line)
-                yield line
+        async with aclosing(inner.speak(state)) as messages:
+            while (message := await self._next(state, messages, sent)) is not None:
+                is_planned = len(sent) < len(self.planned_messages) and message.source != "interactive"
+                sent.append(self.planned_messages[len(sent)] if is_planned else message)
+                yield message
 
     async def _next(
-        self, state: TrialState, lines: AsyncGenerator[UserMessage, None], said: Sequence[UserMessage]
+        self, state: TrialState, messages: AsyncGenerator[UserMessage, None], sent: Sequence[UserMessage]
     ) -> UserMessage | None:
-        """What is said now; None: nothing more."""
-        simulator = self.simulator if len(said) >= len(self.planned_messages) else None
-        proposed = await anext(lines, None) if simulator is None else None
-        awaited = state.last_turn is not None and state.last_turn.is_unanswered
-        if proposed is None and simulator is None and self.inner is not None and not awaited:
+        """The next message; None ends the conversation."""
+        simulator = self.simulator if len(sent) >= len(self.planned_messages) else None
+        proposed = await anext(messages, None) if simulator is None else None
+        is_awaiting = state.last_turn is not None and state.last_turn.is_unanswered
+        if proposed is None and simulator is None and self.inner is not None and not is_awaiting:
             return None
         while True:
-            choice = await self._asked(PersonQuestion(state, proposed, simulator if proposed is None else None))
+            choice = await self._ask(PersonQuestion(state, proposed, simulator if proposed is None else None))
             if choice is None:
                 return None
             match choice.action:
@@ -66,20 +66,20 @@ class Person(Struct, frozen=True):
                 case "say":
                     return replace_text(proposed, choice.text)
                 case "simulate" if proposed is None and simulator is not None:
-                    proposed = await anext(lines, None)
+                    proposed = await anext(messages, None)
                     if proposed is None:
                         return None
                 case "save":
-                    self.prompt.show_notice(self.save(choice.text, state, said))
+                    self.prompt.show_notice(self.save(choice.text, state, sent))
                 case "stop":
                     if proposed is not None or simulator is not None:
                         state.missing_input = STOPPED_MESSAGE
                     return None
-                case _:  # nothing is there to be accepted, or nobody to be asked
+                case _:  # there is nothing to accept, or no simulator to call
                     continue
 
-    async def _asked(self, question: PersonQuestion) -> PersonChoice | None:
-        """The person's choice; None if they took too long. The case's own time stands still."""
+    async def _ask(self, question: PersonQuestion) -> PersonChoice | None:
+        """The person's choice; None if they took too long. The case's time limit is paused."""
         state = question.state
         limit_s = state.case.interactive.timeout_s
         limit = asyncio.timeout(limit_s)
@@ -97,10 +97,10 @@ class Person(Struct, frozen=True):
 
 
 def replace_text(proposed: UserMessage | None, text: str) -> UserMessage:
-    """The person's words. All else that belongs to the line they replace stays: claims, options, attachments."""
+    """The person's text in place of the proposed one, whose assertions, options and attachments stay."""
     if proposed is None:
         return UserMessage(Message("user", text), source="interactive")
     content = proposed.message.content
-    attached = () if isinstance(content, str) else tuple(part for part in content if not isinstance(part, Text))
-    message = Message("user", (Text(text), *attached) if attached else text)
+    attachments = () if isinstance(content, str) else tuple(part for part in content if not isinstance(part, Text))
+    message = Message("user", (Text(text), *attachments) if attachments else text)
     return structs.replace(proposed, message=message, source="interactive", comment=None)

@@ -1,16 +1,18 @@
-"""A user whose lines are written down."""
+"""Users with written messages, and two users in sequence."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from msgspec import Struct, structs
 
 from viva.model.case import UserMessage
+from viva.protocols import User
 from viva.state.trial_state import TrialState
 from viva.text.template import fill_message
 
 
 class Script(Struct, frozen=True):
-    """Says its lines in order, whatever the agent answers. `filled` says that some hold `{{variables}}`."""
+    """Sends its messages in order, whatever the agent replies. `has_variables`: some have `{{variables}}`."""
 
     planned_messages: tuple[UserMessage, ...]
     has_variables: bool = False
@@ -20,10 +22,31 @@ class Script(Struct, frozen=True):
         return None
 
     async def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]:
-        for line in self.planned_messages:
-            yield fill_user_message(line, state) if self.has_variables else line
+        for message in self.planned_messages:
+            yield fill_user_message(message, state) if self.has_variables else message
 
 
-def fill_user_message(line: UserMessage, state: TrialState) -> UserMessage:
-    """The line with its `{{variables}}` filled in."""
-    return structs.replace(line, message=fill_message(line.message, state.variables, state.unset_variables))
+def fill_user_message(message: UserMessage, state: TrialState) -> UserMessage:
+    """The message with its `{{variables}}` filled in."""
+    return structs.replace(message, message=fill_message(message.message, state.variables, state.unset_variables))
+
+
+class UserSequence(Struct, frozen=True):
+    """When the `first` user has no more messages, the `second` continues."""
+
+    first: User
+    second: User
+
+    @property
+    def planned_messages(self) -> Sequence[UserMessage]:
+        return (*self.first.planned_messages, *self.second.planned_messages)
+
+    @property
+    def simulator(self) -> str | None:
+        return self.second.simulator or self.first.simulator
+
+    async def speak(self, state: TrialState) -> AsyncGenerator[UserMessage, None]:
+        for user in (self.first, self.second):
+            async with aclosing(user.speak(state)) as messages:
+                async for message in messages:
+                    yield message

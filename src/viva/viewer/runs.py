@@ -1,7 +1,7 @@
-"""What the viewer shows of a project's runs, read from their index and their journals.
+"""The runs of a project, read from the index and the journals.
 
-A journal is read once: after that only what was appended to it. Of each trial the place in the file is kept, not the
-record. A run's name is looked up in the index before any path is made of it.
+A journal is read once, then only what was appended. Memory holds the positions of records, not the records. A run's name
+is looked up in the index before it becomes part of a path.
 """
 
 import os
@@ -19,22 +19,24 @@ from viva.history.index import History, RunRow
 from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.event import RunEnded, RunStarted
+from viva.model.event import JOURNAL_VERSION, RunEnded, RunStarted
 from viva.record.journal import locate_record
 from viva.record.locks import is_in_use
 from viva.reporters.page import CaseRow, Overview, build_overview
 from viva.reporters.report import CaseTrials, RecordHead
 from viva.stats.pass_rule import PassRule
 
-_MOST_OPEN = 16
+_MAX_OPEN = 16
 
 
 class _Line(Struct):
-    """As much of a journal's line as tells what it is."""
+    """The fields of a journal line that identify it."""
 
     event: str
     index: int = -1
     key: Key | None = None
+    journal_version: int = 1
+    """Of `run_started`; the first version did not write it."""
 
 
 _lines = codec.Decoder[_Line](_Line, codec.OWN_MAX_DEPTH)
@@ -42,68 +44,73 @@ _heads = codec.Decoder[RecordHead](RecordHead, codec.OWN_MAX_DEPTH)
 
 
 class RunJournal:
-    """The journal of one run, which may still grow. A case is known by the place of its first trial in the input."""
+    """The journal of one run, which may still grow. A case is identified by the index of its first trial."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.started: RunStarted | None = None
         self.ended: RunEnded | None = None
-        self._read = 0
-        self._places: dict[int, dict[int, tuple[int, int]]] = {}  # case -> trial -> where its record stands
-        self._shown: Overview | None = None
+        self._read_bytes = 0
+        self._places: dict[int, dict[int, tuple[int, int]]] = {}  # case -> trial -> offset and length of its record
+        self._overview: Overview | None = None
         self._lock = threading.Lock()
 
     @property
     def is_live(self) -> bool:
-        """Does it go on? A run that was killed has no end, but nobody writes to its journal."""
+        """Is it in progress? A killed run has no end either, but its journal is not locked."""
         return self.ended is None and is_in_use(self.path)
 
     def refresh(self) -> None:
-        """Reads what was appended since the last time; a line that is not complete yet waits."""
+        """Reads the lines that were appended since the last call; an incomplete line waits."""
         with self._lock, self.path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size <= self._read:
+            if os.fstat(file.fileno()).st_size <= self._read_bytes:
                 return
-            file.seek(self._read)
+            file.seek(self._read_bytes)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                self._add(line)
-                self._read += len(line)
-            self._shown = None
+                self._add_line(line)
+                self._read_bytes += len(line)
+            self._overview = None
 
-    def _add(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         try:
-            found = _lines.decode(line)
-            match found.event:
+            head = _lines.decode(line)
+            match head.event:
                 case "run_started":
+                    if head.journal_version != JOURNAL_VERSION:
+                        message = (
+                            f"has journal version {head.journal_version}, expected {JOURNAL_VERSION}. Run it again"
+                        )
+                        raise BadInput.of(message, str(self.path))
                     self.started = codec.decode_kept(line, type=RunStarted)
                 case "run_ended":
                     self.ended = codec.decode_kept(line, type=RunEnded)
                 case "run_resumed":
                     self.ended = None
-                case "trial_ended" if found.key is not None:
+                case "trial_ended" if head.key is not None:
                     start, length = locate_record(line)
-                    first = found.index - found.key.trial + 1
-                    self._places.setdefault(first, {})[found.key.trial] = (self._read + start, length)
+                    first = head.index - head.key.trial + 1
+                    self._places.setdefault(first, {})[head.key.trial] = (self._read_bytes + start, length)
                 case _:
                     pass
-        except codec.DecodeError as wrong:
-            raise BadInput.of(f"byte {self._read}: is no event: {wrong}", str(self.path)) from wrong
+        except codec.DecodeError as error:
+            raise BadInput.of(f"byte {self._read_bytes}: not an event: {error}", str(self.path)) from error
 
     def load_case(self, index: int) -> CaseTrials | None:
-        """A case with its records as they stand in the file; None where none of its trials has ended."""
+        """A case with its encoded records; None if none of its trials has ended."""
         return next(self._cases([index]), None) if index in self._places else None
 
     def load_overview(self) -> Overview:
-        """The whole run as its first screen needs it; made anew only where something was appended."""
+        """The overview of the run; built again only if something was appended."""
         self.refresh()
-        if (shown := self._shown) is not None:
-            return shown
+        if (overview := self._overview) is not None:
+            return overview
         with self._lock:
             indexes = sorted(self._places)
-        shown = build_overview(self.started, self.ended, self._cases(indexes), self.path.parent.name)
-        self._shown = shown = structs.replace(shown, cases=_numbered(shown.cases, indexes))
-        return shown
+        overview = build_overview(self.started, self.ended, self._cases(indexes), self.path.parent.name)
+        self._overview = overview = structs.replace(overview, cases=_set_indexes(overview.cases, indexes))
+        return overview
 
     def _cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
         rule = PassRule.from_settings(self.started.settings if self.started else {})
@@ -112,38 +119,38 @@ class RunJournal:
                 with self._lock:
                     places = sorted(self._places[index].items())
                 raw = [os.pread(file.fileno(), length, at) for _, (at, length) in places]
-                heads = [_heads.decode(each) for each in raw]
-                # While the run goes on, a case stands as its trials so far say; what is missing may still come.
+                heads = [_heads.decode(record) for record in raw]
+                # While the run is in progress, missing trials may still end: the status is that of the trials so far.
                 missing = max(head.trials for head in heads) - len(heads) if self.ended else 0
                 yield CaseTrials(heads, raw, rule, max(0, missing))
 
 
-def _numbered(rows: Sequence[CaseRow], indexes: Sequence[int]) -> list[CaseRow]:
-    """The rows with numbers that stay the same while the run goes on."""
+def _set_indexes(rows: Sequence[CaseRow], indexes: Sequence[int]) -> list[CaseRow]:
+    """The rows with indexes that do not change while the run is in progress."""
     return [structs.replace(row, index=index) for row, index in zip(rows, indexes, strict=True)]
 
 
 class ProjectRuns:
-    """All runs of a project, for many requests at once."""
+    """All runs of a project. Safe for concurrent requests."""
 
     def __init__(self, history: History) -> None:
         self.history = history
         self._open: OrderedDict[str, RunJournal] = OrderedDict()
-        self._compared: dict[tuple[str | None, ...], Comparison] = {}
+        self._comparisons: dict[tuple[str | None, ...], Comparison] = {}
         self._lock = threading.Lock()
 
     def find(self, name: str) -> RunJournal:
-        """A run by its id, the beginning of it, or `latest`; BadInput for one that is not in the index or has no journal."""
+        """A run by its id, a prefix of it, or `latest`. BadInput if it is not in the index or has no journal."""
         run = self.history.find_run(name).id
         with self._lock:
             file = self._open.pop(run, None) or RunJournal(self.history.journal_path(run))
             self._open[run] = file
-            while len(self._open) > _MOST_OPEN:
+            while len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)
         try:
             file.refresh()
-        except FileNotFoundError as gone:
-            raise BadInput.of(f"the journal of run {run} is gone") from gone
+        except FileNotFoundError as error:
+            raise BadInput.of(f"The journal of run {run} is missing") from error
         return file
 
     def list_live_runs(self) -> list[str]:
@@ -154,16 +161,16 @@ class ProjectRuns:
         return [{**codec.to_builtins(row), "live": self._is_live(row)} for row in self.history.list_runs()]
 
     def compare_runs(self, base: str, head: str) -> Comparison:
-        """Two runs; what takes seconds for many cases is kept as long as neither of them goes on."""
+        """Compares two runs. The last comparison of finished runs is cached: it takes seconds for many cases."""
         before, after = self.history.find_run(base), self.history.find_run(head)
-        known = (before.id, before.ended, after.id, after.ended)
-        if (found := self._compared.get(known)) is None:
+        key = (before.id, before.ended, after.id, after.ended)
+        if (comparison := self._comparisons.get(key)) is None:
             flaky = find_known_flaky(self.history, [before.id, after.id])
             results = [(run.id, self.history.list_results(run.id)) for run in (before, after)]
-            found = compare_runs(results[0], results[1], flaky=flaky)
+            comparison = compare_runs(results[0], results[1], flaky=flaky)
             if before.ended and after.ended:
-                self._compared = {known: found}
-        return found
+                self._comparisons = {key: comparison}
+        return comparison
 
     def _is_live(self, row: RunRow) -> bool:
         return row.ended is None and is_in_use(self.history.journal_path(row.id))

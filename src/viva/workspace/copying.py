@@ -1,4 +1,4 @@
-"""What is put into a workspace before the agent sees it: a copy of a repository, or links to parts of it."""
+"""Fills a workspace before the agent sees it: with a copy of a repository, or with links to parts of it."""
 
 import errno
 import os
@@ -15,94 +15,94 @@ MAX_FILES = 100_000
 MAX_BYTES = 2 * 1024 * 1024 * 1024
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", ".viva"})
 _GIT = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
-"""A repository of somebody else's may be listed; its own programs are not run for that."""
+"""Lists repositories of other owners, and runs none of their programs."""
 
 
 class FolderCopier:
-    """Fills one folder within limits. `skipped` are files that could not be read, `outside` links that lead out of what may
-    be used: the agent would reach the host's own files through them.
+    """Fills one folder within limits.
+
+    `unreadable` are files that could not be read. `outside_links` lead out of the allowed folder and are not created: the
+    agent would reach the host's files through them.
     """
 
     def __init__(
-        self, into: str, leave_out: Sequence[str], max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES
+        self, target: str, exclude: Sequence[str], max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES
     ) -> None:
-        self._into = into
-        self._leave_out = frozenset(os.path.realpath(path) for path in leave_out)
-        self._own = os.path.dirname(os.path.realpath(into))
+        self._target = target
+        self._excluded = frozenset(os.path.realpath(path) for path in exclude)
+        self._own_folder = os.path.dirname(os.path.realpath(target))
         self._root = ""
         self._max_files, self._max_bytes = max_files, max_bytes
         self._files = self._bytes = 0
-        self._not_copied = SKIPPED_FOLDERS
-        self._source = self._copy = into
+        self._skipped_names = SKIPPED_FOLDERS
+        self._source_root = self._copy_root = target
         self.unreadable: list[str] = []
         self.outside_links: list[str] = []
 
     def copy_repository(self, root: str, environ: Mapping[str, str]) -> None:
-        """The tracked and the untracked but not ignored files of the repository around `root`; without one, or without git,
-        the files of `root` itself.
-        """
+        """Copy the files of the repository around `root` that git does not ignore; without git, the files of `root`."""
         top = _git(root, environ, "rev-parse", "--show-toplevel").rstrip("\n")
-        self._source = self._root = os.path.realpath(top or root)
+        self._source_root = self._root = os.path.realpath(top or root)
         if top:
-            self._listed(top, "", environ)
+            self._copy_git_files(top, "", environ)
         else:
-            self._tree(root, "", ())
+            self._copy_tree(root, "", ())
 
     def add_links(self, spec: WorkspaceSpec, *, as_copy: bool, complete: bool = False) -> dict[str, str]:
-        """The `link_paths` of a case at their places, and where each leads to. `all_of_it` is copied as a link would show it.
+        """Add the `link_paths` of a case, and return the target of each. With `complete` a copy holds all that a link shows.
 
-        A copy leaves out the suite's own files, and folders such as `node_modules`, but never what the case itself names.
+        Other copies skip the files of the suite and folders like `node_modules`, except where the case names them.
         """
-        found: dict[str, str] = {}
+        targets: dict[str, str] = {}
         self._root = os.path.realpath(spec.root)
         if complete:
-            self._leave_out, self._not_copied = frozenset(), frozenset({".viva"})
+            self._excluded, self._skipped_names = frozenset(), frozenset({".viva"})
         for path in sorted(self._link_paths(spec), key=lambda path: path.count("/")):
-            target, place = f"{os.path.abspath(spec.root)}/{path}", f"{self._into}/{path}"
-            if any(_is_in(path, known) for known in found) and (not as_copy or os.path.lexists(place)):
-                continue  # it is there already, with the folder around it
-            real = os.path.realpath(target)
-            if not _is_in(real, self._root):
+            source, place = f"{os.path.abspath(spec.root)}/{path}", f"{self._target}/{path}"
+            if any(_is_inside(path, parent) for parent in targets) and (not as_copy or os.path.lexists(place)):
+                continue  # it is part of a folder that was added
+            real = os.path.realpath(source)
+            if not _is_inside(real, self._root):
                 self.outside_links.append(path)
                 continue
             os.makedirs(os.path.dirname(place), exist_ok=True)
-            found[path] = self._source = real
-            self._copy = place
+            targets[path] = self._source_root = real
+            self._copy_root = place
             if not as_copy:
-                os.symlink(target, place)
-            elif stat.S_ISDIR(file_mode(found[path])):
+                os.symlink(source, place)
+            elif stat.S_ISDIR(file_mode(targets[path])):
                 os.makedirs(place, exist_ok=True)
-                self._named_tree(found[path], path)
+                self._copy_named_tree(targets[path], path)
             else:
-                self._file(found[path], path, is_named=True)
-        return found
+                self._copy_file(targets[path], path, is_named=True)
+        return targets
 
-    def _named_tree(self, source: str, path: str) -> None:
-        """A folder that the case names. Of one that is usually left out, nothing is left out by its name."""
-        usual = self._not_copied
-        if not usual.isdisjoint(path.split("/")):
-            self._not_copied = frozenset({".viva"})
+    def _copy_named_tree(self, source: str, path: str) -> None:
+        """Copy a folder that the case names, completely if its name is usually skipped."""
+        skipped_names = self._skipped_names
+        if not skipped_names.isdisjoint(path.split("/")):
+            self._skipped_names = frozenset({".viva"})
         try:
-            self._tree(source, path, (source,))
+            self._copy_tree(source, path, (source,))
         finally:
-            self._not_copied = usual
+            self._skipped_names = skipped_names
 
     def _link_paths(self, spec: WorkspaceSpec) -> Iterator[str]:
-        for written in spec.link_paths:
-            path = os.path.normpath(written)
+        for link_path in spec.link_paths:
+            path = os.path.normpath(link_path)
             if os.path.isabs(path) or path.split("/")[0] == "..":
-                raise Undetermined(f"link_paths: {written!r} leads out of the working folder")
+                raise Undetermined(f"link_paths: {link_path!r} leads out of the working folder")
             if not os.path.exists(f"{spec.root}/{path}"):
-                raise Undetermined(f"link_paths: there is no {written!r} in {os.path.abspath(spec.root)}")
-            if not _is_in(os.path.realpath(f"{spec.root}/{path}"), self._root):
-                raise Undetermined(f"link_paths: {written!r} leads outside the working folder")
-            if path == ".":  # the folder itself stands already: all that is in it, then
+                raise Undetermined(f"link_paths: there is no {link_path!r} in {os.path.abspath(spec.root)}")
+            if not _is_inside(os.path.realpath(f"{spec.root}/{path}"), self._root):
+                raise Undetermined(f"link_paths: {link_path!r} leads outside the working folder")
+            if path == ".":  # the folder itself exists: add its entries
                 yield from (name for name in sorted(os.listdir(spec.root)) if name != ".viva")
             else:
                 yield path
 
-    def _listed(self, top: str, below: str, environ: Mapping[str, str]) -> None:
-        """What git lists. A repository inside of it is listed as one folder, so it is asked in turn."""
+    def _copy_git_files(self, top: str, below: str, environ: Mapping[str, str]) -> None:
+        """Copy what git lists. A nested repository is listed as one folder and listed in turn."""
         names = _git(top, environ, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
         for name in dict.fromkeys(filter(None, names)):
             path = f"{below}{name}".rstrip("/")
@@ -110,14 +110,12 @@ class FolderCopier:
             if ".viva" in path.split("/"):
                 continue
             if not stat.S_ISDIR(file_mode(source)):
-                self._file(source, path)
+                self._copy_file(source, path)
             elif os.path.lexists(f"{source}/.git"):
-                self._listed(source, f"{path}/", environ)
+                self._copy_git_files(source, f"{path}/", environ)
 
-    def _tree(self, source: str, below: str, above: tuple[str, ...]) -> None:
-        """A folder and all below it. A link that leads out of it is followed within the working folder, unless it leads back to
-        where we came from.
-        """
+    def _copy_tree(self, source: str, below: str, above: tuple[str, ...]) -> None:
+        """Copy a folder. A link out of it is followed within the working folder, unless it leads back to a parent."""
         try:
             entries = sorted(os.scandir(source), key=lambda entry: entry.name)
         except OSError:
@@ -126,98 +124,97 @@ class FolderCopier:
         for entry in entries:
             path = f"{below}/{entry.name}" if below else entry.name
             real = os.path.realpath(entry.path)
-            if entry.name in self._not_copied or real == self._own or self._is_left_out(real):
+            if entry.name in self._skipped_names or real == self._own_folder or self._is_excluded(real):
                 continue
-            leads_out = entry.is_symlink() and above and not _is_in(real, above[0])
-            if leads_out and not _is_in(real, self._root):
+            leads_out = entry.is_symlink() and above and not _is_inside(real, above[0])
+            if leads_out and not _is_inside(real, self._root):
                 self.outside_links.append(path)
                 continue
             if entry.is_dir(follow_symlinks=bool(leads_out)):
                 if real not in above or not entry.is_symlink():
-                    os.makedirs(f"{self._into}/{path}", exist_ok=True)
-                    self._tree(entry.path, path, (*above, real) if above else ())
+                    os.makedirs(f"{self._target}/{path}", exist_ok=True)
+                    self._copy_tree(entry.path, path, (*above, real) if above else ())
             else:
-                self._file(real if leads_out else entry.path, path)
+                self._copy_file(real if leads_out else entry.path, path)
 
-    def _file(self, source: str, path: str, *, is_named: bool = False) -> None:
-        """One file, or a link as it is. Sockets, pipes and devices stay where they are. One that the case names is never left out."""
-        place, mode = f"{self._into}/{path}", file_mode(source)
-        if not is_named and self._is_left_out(os.path.realpath(source)):
+    def _copy_file(self, source: str, path: str, *, is_named: bool = False) -> None:
+        """Copy one file or link, but no socket, pipe or device. A file that the case names is never excluded."""
+        place, mode = f"{self._target}/{path}", file_mode(source)
+        if not is_named and self._is_excluded(os.path.realpath(source)):
             return
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             return
-        self._count(os.lstat(source).st_size)
+        self._count_file(os.lstat(source).st_size)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         try:
             if stat.S_ISLNK(mode):
-                self._link(source, path)
+                self._copy_link(source, path)
             else:
                 shutil.copyfile(source, place, follow_symlinks=False)
                 shutil.copystat(source, place, follow_symlinks=False)
-        except OSError as wrong:
-            if wrong.errno not in _NOT_OURS:  # a full disk: half a repository is no workspace
+        except OSError as error:
+            if error.errno not in _SKIPPABLE_ERRORS:  # for example a full disk
                 raise
             self.unreadable.append(display_path(path))
 
-    def _link(self, source: str, path: str) -> None:
-        """A link that leads to the same place in the copy as it does in the original; none that leads out of it."""
+    def _copy_link(self, source: str, path: str) -> None:
+        """Copy a link so that it leads to the same place in the copy. A link out of the original is not copied."""
         real = os.path.realpath(source)
-        if not _is_in(real, self._source):
+        if not _is_inside(real, self._source_root):
             self.outside_links.append(path)
             return
-        place, text = f"{self._into}/{path}", os.readlink(source)
+        place, text = f"{self._target}/{path}", os.readlink(source)
         folder = os.path.dirname(place)
         leads_to = os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(source)), text))
-        if self._copied(leads_to) != os.path.normpath(os.path.join(folder, text)):
-            text = os.path.relpath(self._copied(real), folder)
+        if self._path_in_copy(leads_to) != os.path.normpath(os.path.join(folder, text)):
+            text = os.path.relpath(self._path_in_copy(real), folder)
         os.symlink(text, place)
 
-    def _copied(self, path: str) -> str:
-        """Where the copy of a path of the original is."""
-        return os.path.normpath(f"{self._copy}/{os.path.relpath(path, self._source)}")
+    def _path_in_copy(self, path: str) -> str:
+        """Return the path in the copy of a path in the original."""
+        return os.path.normpath(f"{self._copy_root}/{os.path.relpath(path, self._source_root)}")
 
-    def _is_left_out(self, real: str) -> bool:
-        return bool(self._leave_out) and any(_is_in(real, path) for path in self._leave_out)
+    def _is_excluded(self, real: str) -> bool:
+        return bool(self._excluded) and any(_is_inside(real, path) for path in self._excluded)
 
-    def _count(self, size: int) -> None:
+    def _count_file(self, size: int) -> None:
         self._files += 1
         self._bytes += size
         if self._files > self._max_files:
-            raise Undetermined(f"the workspace would be a copy of more than {self._max_files:,} files; {_INSTEAD}")
+            raise Undetermined(f"the workspace would hold more than {self._max_files:,} files; {_LIMIT_HINT}")
         if self._bytes > self._max_bytes:
-            raise Undetermined(f"the workspace would be a copy of more than {self._max_bytes:,} bytes; {_INSTEAD}")
+            raise Undetermined(f"the workspace would hold more than {self._max_bytes:,} bytes; {_LIMIT_HINT}")
 
 
-_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP, errno.ESTALE})
-"""Why one file cannot be read, or is gone meanwhile."""
-_INSTEAD = "link what is needed (tmpdir with link_paths), ignore the rest in git, or use --workspace cwd"
+_SKIPPABLE_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP, errno.ESTALE})
+"""Errors of one file that cannot be read or disappeared."""
+_LIMIT_HINT = "link what is needed (tmpdir with link_paths), ignore the rest in git, or use --workspace cwd"
 
 
-def _is_in(path: str, folder: str) -> bool:
+def _is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _git(folder: str, environ: Mapping[str, str], *arguments: str) -> str:
-    """What git says; nothing where there is no git, or no repository."""
-    env = {
-        name: value for name, value in environ.items() if not name.startswith("GIT_")
-    }  # a hook of git may have set them
+    """Return the output of git; empty without git or without a repository."""
+    # A git hook sets GIT_ variables.
+    env = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
     try:
-        ended = subprocess.run(
+        process = subprocess.run(
             [*_GIT, *arguments], cwd=folder, env=env, capture_output=True, check=False, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError:
         return ""
-    except OSError as wrong:
-        raise Undetermined(f"workspace: {folder}: {wrong.strerror}") from wrong
-    if ended.returncode and arguments[0] != "rev-parse":
+    except OSError as error:
+        raise Undetermined(f"workspace: {folder}: {error.strerror}") from error
+    if process.returncode and arguments[0] != "rev-parse":
         raise Undetermined(
-            f"workspace: git {arguments[0]} in {folder}: {ended.stderr.decode(errors='replace').strip()}"
+            f"workspace: git {arguments[0]} in {folder}: {process.stderr.decode(errors='replace').strip()}"
         )
-    return os.fsdecode(ended.stdout) if not ended.returncode else ""
+    return os.fsdecode(process.stdout) if not process.returncode else ""
 
 
-def find_exposed_files(links: Mapping[str, str], leave_out: Sequence[str]) -> list[str]:
-    """Files that the agent should not see, but can, through a link."""
-    there = [path for path in leave_out if os.path.exists(path)]
-    return [path for path in there if any(_is_in(os.path.realpath(path), target) for target in links.values())]
+def find_exposed_files(links: Mapping[str, str], exclude: Sequence[str]) -> list[str]:
+    """Return excluded files that the agent can read through a link."""
+    existing = [path for path in exclude if os.path.exists(path)]
+    return [path for path in existing if any(_is_inside(os.path.realpath(path), target) for target in links.values())]

@@ -1,4 +1,4 @@
-"""The small environment that a command gets: enough to run, and nobody's sessions, settings or keys."""
+"""The environment of a command: enough to run, without the user's sessions, settings or keys."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +8,7 @@ _PATHS = ("PATH",)
 _LOCALE = ("LANG", "LANGUAGE", "TZ")
 _PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")
-"""Where there is a proxy, there often is an authority of its own."""
+"""Networks with a proxy often have their own certificate authority."""
 _PRIVATE = {
     "XDG_CONFIG_HOME": ".config",
     "XDG_CACHE_HOME": ".cache",
@@ -23,10 +23,11 @@ def build_environment(
     pass_names: Iterable[str] = (),
     extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Of the `host`'s variables a few by name, and those that are `passed` (keys of the command's own); what the case adds;
-    a private HOME and TMPDIR, whatever a case takes from the host; then what the config has `added`.
+    """Build the environment: a few variables of the `host` and the `pass_names`, those of the case, a private HOME and TMPDIR,
+
+    and last the `extra` variables of the config.
     """
     names = {*_PATHS, *_LOCALE, *_PROXY, *(name.lower() for name in _PROXY), *_TRUST, *pass_names}
-    kept = {name: value for name, value in host.items() if name in names or name.startswith("LC_")}
+    inherited = {name: value for name, value in host.items() if name in names or name.startswith("LC_")}
     private = {name: f"{workspace.home}/{folder}" for name, folder in _PRIVATE.items()}
-    return {**kept, **workspace.env, "HOME": workspace.home, "TMPDIR": workspace.tmp, **private, **(extra or {})}
+    return {**inherited, **workspace.env, "HOME": workspace.home, "TMPDIR": workspace.tmp, **private, **(extra or {})}

@@ -1,7 +1,7 @@
-"""A folder for each trial: made, filled, watched, and cleaned up; those that a killed process has left are swept.
+"""Workspaces: a folder per trial, filled, watched and removed. Folders of killed processes are removed later.
 
-viva-<case>-<random>/     under the base folder, ours alone
-    .viva-workspace       who made it; locked while that process lives. In one that is kept it is called .viva-kept
+viva-<case>-<random>/     under the base folder
+    .viva-workspace       the process that made it; locked while that process runs. Renamed to .viva-kept if kept
     work/                 the agent's working directory
     home/                 its HOME
     tmp/                  its TMPDIR
@@ -27,17 +27,17 @@ from viva.workspace.sandbox import Bubblewrap
 from viva.workspace.snapshot import ContentStore, FolderSnapshot
 
 MAX_IMAGE_BYTES = 32 * 1024 * 1024
-"""So much of one turn's files is kept on a cassette."""
-_PREFIX, _MARKER, _KEPT = "viva-", ".viva-workspace", ".viva-kept"
-_UNREADABLE = re.compile(r"[^\w.]+")
-_LISTED = 10
+"""The limit for the files of one turn on a cassette."""
+_PREFIX, _MARKER, _KEPT_MARKER = "viva-", ".viva-workspace", ".viva-kept"
+_SPECIAL_CHARACTERS = re.compile(r"[^\w.]+")
+_MAX_LISTED = 10
 
 
 class LocalWorkspaces:
-    """Makes the workspaces of a run (a `Workspaces`).
+    """Creates the workspaces of a run (a `WorkspaceFactory`).
 
-    `replaying` a cassette, a trial never touches the host's own files: links are copied, and a case that works in place
-    works on a copy. `environ` is what git is asked with.
+    In a replay a trial never touches the host's files: links become copies, and a case with `--workspace cwd` gets a
+    copy. `environ` is the environment of git. `limits` are the files and bytes of one workspace.
     """
 
     def __init__(
@@ -48,60 +48,59 @@ class LocalWorkspaces:
         keep_always: bool = False,
         sandbox: Bubblewrap | None = None,
         is_replay: bool = False,
-        max_files: int = MAX_FILES,
-        max_bytes: int = MAX_BYTES,
+        limits: tuple[int, int] = (MAX_FILES, MAX_BYTES),
     ) -> None:
         self.base = os.path.realpath(base or tempfile.gettempdir())
         self.environ = environ or {}
         self.keep_always = keep_always
         self.sandbox = sandbox
         self.is_replay = is_replay
-        self.limits = max_files, max_bytes
+        self.limits = limits
         self.contents = ContentStore()
-        self._swept = False
-        self._places: dict[str, asyncio.Lock] = {}
+        self._is_clean = False
+        self._folder_locks: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
     async def __call__(self, spec: WorkspaceSpec, key: Key) -> AsyncGenerator["TrialWorkspace"]:
-        if not self._swept:
-            self._swept = True
+        if not self._is_clean:
+            self._is_clean = True
             await asyncio.to_thread(remove_stale_workspaces, self.base)
-        async with self._alone(spec):
+        async with self._folder_lock(spec):
             try:
-                folder = TrialWorkspace(self, spec, key)
-            except OSError as wrong:
-                raise Undetermined(f"workspace: {wrong.filename or self.base}: {wrong.strerror}") from wrong
+                workspace = TrialWorkspace(self, spec, key)
+            except OSError as error:
+                raise Undetermined(f"workspace: {error.filename or self.base}: {error.strerror}") from error
             try:
-                await run_to_completion(asyncio.to_thread(folder.fill))
-                yield folder
+                await run_to_completion(asyncio.to_thread(workspace.fill))
+                yield workspace
             finally:
-                await run_to_completion(asyncio.to_thread(folder.close))
+                await run_to_completion(asyncio.to_thread(workspace.close))
 
-    def _alone(self, spec: WorkspaceSpec) -> AbstractAsyncContextManager[object]:
-        """Those who work in place take turns: nobody could tell whose the changes are."""
+    def _folder_lock(self, spec: WorkspaceSpec) -> AbstractAsyncContextManager[object]:
+        """Trials that work in the same folder take turns, so that each change belongs to one trial."""
         if spec.kind != "cwd" or self.is_replay:
             return nullcontext()
-        return self._places.setdefault(os.path.realpath(spec.root), asyncio.Lock())
+        return self._folder_locks.setdefault(os.path.realpath(spec.root), asyncio.Lock())
 
 
 class TrialWorkspace:
     """The workspace of one trial."""
 
-    def __init__(self, folders: LocalWorkspaces, spec: WorkspaceSpec, key: Key) -> None:
-        self._folders, self._spec = folders, spec
-        name = _UNREADABLE.sub("-", key.case).strip("-.")[:40]
-        self._top = tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=folders.base)
-        self._lock = _marked(self._top)
-        self._in_place = spec.kind == "cwd" and not folders.is_replay
-        self.path = os.path.realpath(spec.root) if self._in_place else f"{self._top}/work"
-        self.home = f"{self._top}/home"
-        self.tmp = f"{self._top}/tmp"  # noqa: S108 -- below a folder of our own
+    def __init__(self, factory: LocalWorkspaces, spec: WorkspaceSpec, key: Key) -> None:
+        self._factory, self._spec = factory, spec
+        name = _SPECIAL_CHARACTERS.sub("-", key.case).strip("-.")[:40]
+        self._trial_folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=factory.base)
+        self._lock = _write_marker(self._trial_folder)
+        self._in_place = spec.kind == "cwd" and not factory.is_replay
+        self.path = os.path.realpath(spec.root) if self._in_place else f"{self._trial_folder}/work"
+        self.home = f"{self._trial_folder}/home"
+        self.tmp = f"{self._trial_folder}/tmp"  # noqa: S108 -- inside our own folder
         self._links: dict[str, str] = {}
-        self._hosts: dict[str, FolderSnapshot] = {}
-        self._last = snapshot.EMPTY_SNAPSHOT
-        self._kept = folders.keep_always
-        self._told: tuple[FileChange, ...] | None = None
-        self._replayed: list[FileChange] = []
+        self._host_snapshots: dict[str, FolderSnapshot] = {}
+        self._last_snapshot = snapshot.EMPTY_SNAPSHOT
+        self._keep = factory.keep_always
+        self._recorded_changes: tuple[FileChange, ...] | None = None
+        self._replayed_changes: list[FileChange] = []
         self._warnings: list[str] = []
 
     @property
@@ -113,11 +112,11 @@ class TrialWorkspace:
         return self._spec.env
 
     def sandbox_command(self, argv: Sequence[str]) -> list[str]:
-        sandbox = self._folders.sandbox
+        sandbox = self._factory.sandbox
         if sandbox is None:
             return list(argv)
-        # A case that runs beside this one may have put a link there meanwhile.
-        linked = (each for each in self.link_targets if os.path.realpath(each) == each)
+        # A parallel trial may have put a link there.
+        linked = (target for target in self.link_targets if os.path.realpath(target) == target)
         return sandbox.wrap_command(argv, path=self.path, writable=(self.path, self.home, self.tmp, *linked))
 
     def resolve_inside(self, path: str) -> str | None:
@@ -128,119 +127,124 @@ class TrialWorkspace:
         return real if any(real == root or real.startswith(f"{root.rstrip('/')}/") for root in allowed) else None
 
     async def take_snapshot(self) -> FolderSnapshot:
-        return await asyncio.to_thread(self._look)
+        return await asyncio.to_thread(self._take_snapshot)
 
     async def changes_since(self, since: FolderSnapshot) -> tuple[FileChange, ...]:
-        if self._told is not None:
-            told, self._told = self._told, None
-            return told
-        return await asyncio.to_thread(lambda: snapshot.list_file_changes(since, self._look(), self._folders.contents))
+        if self._recorded_changes is not None:
+            changes, self._recorded_changes = self._recorded_changes, None
+            return changes
+        return await asyncio.to_thread(
+            lambda: snapshot.list_file_changes(since, self._take_snapshot(), self._factory.contents)
+        )
 
     async def files_since(self, since: FolderSnapshot) -> tuple[FileImage, ...]:
-        """Undecidable where there is more than a cassette should hold."""
+        """Return the changed files; Undetermined if they are too large for a cassette."""
 
-        def taken() -> tuple[FileImage, ...]:
-            return snapshot.collect_images(since, self._look(), MAX_IMAGE_BYTES, self._place)
+        def collect() -> tuple[FileImage, ...]:
+            return snapshot.collect_images(since, self._take_snapshot(), MAX_IMAGE_BYTES, self._locate)
 
         try:
-            return await asyncio.to_thread(taken)
-        except snapshot.ImagesTooLarge as large:
-            raise Undetermined(
-                f"its files came to {large.size:,} bytes, which is more than {MAX_IMAGE_BYTES:,}"
-            ) from None
+            return await asyncio.to_thread(collect)
+        except snapshot.ImagesTooLarge as error:
+            reason = f"the changed files have {error.size:,} bytes, more than the limit of {MAX_IMAGE_BYTES:,}"
+            raise Undetermined(reason) from None
 
     async def restore_files(self, images: Sequence[FileImage], changes: Sequence[FileChange] | None = None) -> None:
-        self._told = None if changes is None else tuple(changes)
-        self._replayed += changes or ()
+        self._recorded_changes = None if changes is None else tuple(changes)
+        self._replayed_changes += changes or ()
         try:
             await run_to_completion(asyncio.to_thread(snapshot.restore_files, self.path, images))
-        except (OSError, ValueError) as wrong:
-            raise Undetermined(f"the files of this turn cannot be put into the workspace: {wrong}") from wrong
+        except (OSError, ValueError) as error:
+            raise Undetermined(
+                f"the recorded files of this turn cannot be written to the workspace: {error}"
+            ) from error
 
     async def warnings(self) -> list[str]:
-        await asyncio.to_thread(self._look_at_hosts)
+        await asyncio.to_thread(self._check_host_files)
         return self._warnings
 
     def keep(self) -> None:
-        self._kept = True
+        self._keep = True
 
     @property
     def is_kept(self) -> bool:
-        """Is there something to look at? The agent may have deleted it."""
-        return self._in_place or (self._kept and os.path.isdir(self.path))
+        """Whether the folder stays after the trial. The agent may have deleted it."""
+        return self._in_place or (self._keep and os.path.isdir(self.path))
 
     def fill(self) -> None:
-        """Puts there what the case wants to find."""
+        """Create and fill the folders of the trial."""
         spec = self._spec
-        loader = FolderCopier(self.path, spec.exclude, *self._folders.limits)
-        replaying = self._folders.is_replay
+        copier = FolderCopier(self.path, spec.exclude, *self._factory.limits)
         try:
             os.mkdir(self.home, 0o700)
             os.mkdir(self.tmp, 0o700)
             if not self._in_place:
                 os.mkdir(self.path)
             if spec.kind == "empty":
-                copied = spec.link_mode == "copy" or replaying
-                links = loader.add_links(spec, as_copy=copied, complete=spec.link_mode != "copy")
-                self._watch(links, really=not copied)
+                as_copy = spec.link_mode == "copy" or self._factory.is_replay
+                links = copier.add_links(spec, as_copy=as_copy, complete=spec.link_mode != "copy")
+                self._watch_links(links, are_links=not as_copy)
             elif not self._in_place:
-                loader.copy_repository(spec.root, self._folders.environ)
-        except OSError as wrong:
-            raise Undetermined(f"workspace: {wrong.filename}: {wrong.strerror}") from wrong
-        if loader.unreadable:
-            self._warnings.append(f"not readable, so not in the workspace: {_some(loader.unreadable)}")
-        if loader.outside_links:
-            self._warnings.append(
-                f"not in the workspace, since it leads outside the working folder: {_some(loader.outside_links)}"
-            )
+                copier.copy_repository(spec.root, self._factory.environ)
+        except OSError as error:
+            raise Undetermined(f"workspace: {error.filename}: {error.strerror}") from error
+        if copier.unreadable:
+            self._warnings.append(f"not in the workspace because they cannot be read: {_join_names(copier.unreadable)}")
+        if copier.outside_links:
+            names = _join_names(copier.outside_links)
+            self._warnings.append(f"not in the workspace because they lead outside the working folder: {names}")
 
     def close(self) -> None:
-        """Cleans up, unless somebody wants to look at it: at what was done, not at the HOME with its logins and sessions."""
+        """Remove the folders. A kept workspace loses its HOME, which holds logins and sessions."""
         try:
             if self.is_kept and not self._in_place:
                 remove_tree(self.home)
                 remove_tree(self.tmp)
                 with suppress(OSError):
-                    os.rename(f"{self._top}/{_MARKER}", f"{self._top}/{_KEPT}")  # without its marker it is never swept
+                    os.rename(
+                        f"{self._trial_folder}/{_MARKER}", f"{self._trial_folder}/{_KEPT_MARKER}"
+                    )  # without the marker it is never removed as stale
             else:
-                remove_tree(self._top)
+                remove_tree(self._trial_folder)
         finally:
             os.close(self._lock)
 
-    def _watch(self, links: Mapping[str, str], *, really: bool) -> None:
-        """Through links the agent reaches the host's own files: how they stand now, and what it should not see.
+    def _watch_links(self, links: Mapping[str, str], *, are_links: bool) -> None:
+        """Take snapshots of the host's files behind links, and warn about exposed files.
 
-        In a replay they are copies, but what is said of them is the same.
+        In a replay they are copies, with the same warnings.
         """
         if self._spec.link_mode == "copy":
             return
-        if really:
+        if are_links:
             self._links = dict(links)
-        self._hosts = {path: self._look_at(path, snapshot.EMPTY_SNAPSHOT) for path in links}
-        seen = [os.path.relpath(path, self._spec.root) for path in find_exposed_files(links, self._spec.exclude)]
-        if seen:
-            self._warnings.append(f"the agent could read what it is examined by, through a link: {_some(sorted(seen))}")
+        self._host_snapshots = {path: self._snapshot_link(path, snapshot.EMPTY_SNAPSHOT) for path in links}
+        exposed = [os.path.relpath(path, self._spec.root) for path in find_exposed_files(links, self._spec.exclude)]
+        if exposed:
+            self._warnings.append(
+                f"the agent could read its own test files through a link: {_join_names(sorted(exposed))}"
+            )
 
-    def _look_at(self, path: str, before: FolderSnapshot) -> FolderSnapshot:
-        return snapshot.take_snapshot(self._place(path), self._folders.contents, before, self._is_ours)
+    def _snapshot_link(self, path: str, before: FolderSnapshot) -> FolderSnapshot:
+        return snapshot.take_snapshot(self._locate(path), self._factory.contents, before, self._is_ignored)
 
-    def _look_at_hosts(self) -> None:
+    def _check_host_files(self) -> None:
         changed = [
-            f"{word} {snapshot.display_path(f'{path}/{below}' if below else path)}"
-            for path, before in self._hosts.items()
-            for below, word in self._done_to(path, before)
+            f"{change} {snapshot.display_path(f'{path}/{below}' if below else path)}"
+            for path, before in self._host_snapshots.items()
+            for below, change in self._iter_host_changes(path, before)
         ]
         if changed:
-            self._warnings.append(f"files of the host were changed through a link: {_some(changed)}")
-        self._hosts = {}
+            self._warnings.append(f"files of the host were changed through a link: {_join_names(changed)}")
+        self._host_snapshots = {}
 
-    def _done_to(self, path: str, before: FolderSnapshot) -> Iterator[tuple[str, str]]:
-        """What became of the files below a link. In a replay, by what was told of them: the host may have changed since."""
-        found = snapshot.iter_differences(before, self._look_at(path, before))
-        kinds = {below: (was is None, now is None) for below, was, now in found if not below.endswith("/")}
-        if self._replayed:
+    def _iter_host_changes(self, path: str, before: FolderSnapshot) -> Iterator[tuple[str, str]]:
+        """Yield changes of files below a link; in a replay the recorded ones, because the host may have changed since."""
+        differences = snapshot.iter_differences(before, self._snapshot_link(path, before))
+        kinds = {below: (was is None, now is None) for below, was, now in differences if not below.endswith("/")}
+        if self._replayed_changes:
             kinds = {}
-            for change in self._replayed:
+            for change in self._replayed_changes:
                 real = snapshot.parse_display_path(change.path)
                 if real == path or real.startswith(f"{path}/"):
                     first, _ = kinds.get(real[len(path) + 1 :], (change.change == "added", False))
@@ -249,68 +253,66 @@ class TrialWorkspace:
             if not (is_new and is_gone):
                 yield below, "added" if is_new else "removed" if is_gone else "changed"
 
-    def _look(self) -> FolderSnapshot:
-        """All files of the folder, and those below its own links as long as these stand."""
-        texts = self._folders.contents
-        found = snapshot.take_snapshot(self.path, texts, self._last, self._is_ours)
-        entries, whole = found.entries, found.is_complete
+    def _take_snapshot(self) -> FolderSnapshot:
+        """Take a snapshot of the folder, and of what is below its links while these exist."""
+        new = snapshot.take_snapshot(self.path, self._factory.contents, self._last_snapshot, self._is_ignored)
+        entries, is_complete = new.entries, new.is_complete
         for path, target in self._links.items():
             if path in entries and os.path.realpath(f"{self.path}/{path}") == target:
-                below = self._look_at(path, _below(self._last, path))
+                below = self._snapshot_link(path, _below_link(self._last_snapshot, path))
                 entries |= {f"{path}/{name}" if name else path: stamp for name, stamp in below.entries.items()}
-                whole = whole and below.is_complete
-        self._last = FolderSnapshot(entries, whole)
-        return self._last
+                is_complete = is_complete and below.is_complete
+        self._last_snapshot = FolderSnapshot(entries, is_complete)
+        return self._last_snapshot
 
-    def _is_ours(self, path: str) -> bool:
-        """What Viva itself writes, and the repository's own books when the agent works in it."""
-        if path == self._top or path.endswith("/.viva"):
+    def _is_ignored(self, path: str) -> bool:
+        """Viva's own folders, and `.git` if the agent works in the repository itself."""
+        if path == self._trial_folder or path.endswith("/.viva"):
             return True
         return self._in_place and path.endswith("/.git")
 
-    def _place(self, path: str) -> str:
-        """Where a path of a mark really is: below a link of the case's own, at its target."""
+    def _locate(self, path: str) -> str:
+        """Return the real location of a path: below a link, at the target of the link."""
         for link, target in self._links.items():
             if path == link or path.startswith(f"{link}/"):
                 return f"{target}{path[len(link) :]}"
         return f"{self.path}/{path}"
 
 
-def _below(mark: FolderSnapshot, path: str) -> FolderSnapshot:
-    """The part of a mark that is below a link."""
-    names = ((name, name[len(path) + 1 :]) for name in mark.entries if name == path or name.startswith(f"{path}/"))
-    return FolderSnapshot({short: mark.entries[name] for name, short in names})
+def _below_link(whole: FolderSnapshot, path: str) -> FolderSnapshot:
+    names = (name for name in whole.entries if name == path or name.startswith(f"{path}/"))
+    return FolderSnapshot({name[len(path) + 1 :]: whole.entries[name] for name in names})
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+def _join_names(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
-def _marked(top: str) -> int:
-    """Says whose folder this is, in a file that stays locked as long as this process lives, however it ends."""
+def _write_marker(top: str) -> int:
+    """Write the owner of a folder into a file that stays locked while this process runs."""
     pid = os.getpid()
     marker = os.open(f"{top}/{_MARKER}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.write(marker, f"{pid} {processes.process_start_time(pid)}\n".encode())
-    with suppress(OSError):  # a file system without locks: then the process id has to do
+    with suppress(OSError):  # a file system without locks: the process id is used
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return marker
 
 
 def remove_stale_workspaces(base: str) -> list[str]:
-    """Removes the folders, and ends the processes, that a Viva which was killed has left; never those of one that runs."""
+    """Remove folders and kill processes that a killed Viva left behind, never those of a running one."""
     processes.kill_orphans()
-    swept: list[str] = []
+    removed: list[str] = []
     with suppress(OSError), os.scandir(base) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False) and _is_stale(entry.path):
                 remove_tree(entry.path)
-                swept.append(entry.path)
-    return swept
+                removed.append(entry.path)
+    return removed
 
 
 def _is_stale(top: str) -> bool:
-    """Is it ours, and is nobody there any more who made it?"""
+    """Return whether the folder is ours and its process is gone."""
     try:
         marker = os.open(f"{top}/{_MARKER}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -319,16 +321,16 @@ def _is_stale(top: str) -> bool:
         if os.fstat(marker).st_uid != os.getuid():
             return False
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        pid, began = map(int, os.read(marker, 100).split())
-        return processes.process_start_time(pid) != began if began else not _is_there(pid)
-    except (OSError, ValueError):  # locked by its owner, or half-written by it just now
+        pid, start = map(int, os.read(marker, 100).split())
+        return processes.process_start_time(pid) != start if start else not _is_running(pid)
+    except (OSError, ValueError):  # locked by its owner, or just being written
         return False
     finally:
         os.close(marker)
 
 
 def remove_kept_workspace(path: str) -> bool:
-    """Removes a workspace that was kept, by the path that its record names. False: there is none of ours at that path."""
+    """Remove a kept workspace by the path in its record. Return False if there is none at that path."""
     top = os.path.dirname(path)
     if os.path.basename(path) != "work" or not _is_kept(top):
         return False
@@ -337,7 +339,7 @@ def remove_kept_workspace(path: str) -> bool:
 
 
 def find_kept_workspaces(base: str | None = None) -> list[str]:
-    """All workspaces that were kept below a folder, of whatever run."""
+    """Return all kept workspaces in a folder, of any run."""
     folder = os.path.realpath(base or tempfile.gettempdir())
     with suppress(OSError), os.scandir(folder) as entries:
         return sorted(f"{entry.path}/work" for entry in entries if _is_kept(entry.path))
@@ -345,34 +347,33 @@ def find_kept_workspaces(base: str | None = None) -> list[str]:
 
 
 def _is_kept(top: str) -> bool:
-    """A folder of ours, with the marker of one that is kept. A case that worked in place has no such folder."""
+    """Return whether this is a folder of ours with the marker of a kept workspace."""
     if not os.path.basename(top).startswith(_PREFIX) or os.path.islink(top):
         return False
     try:
-        marker = os.lstat(f"{top}/{_KEPT}")
+        marker = os.lstat(f"{top}/{_KEPT_MARKER}")
     except OSError:
         return False
     return stat.S_ISREG(marker.st_mode) and marker.st_uid == os.getuid()
 
 
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+def _is_running(pid: int) -> bool:
+    with suppress(PermissionError):  # it runs, and belongs to another user
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
     return True
 
 
 def remove_tree(top: str) -> None:
-    """Removes a folder and all in it, also what was made unremovable. What even so stays there is swept another time."""
+    """Remove a folder with its content, also read-only folders. What remains is removed by a later run."""
 
     def retry(_function: object, path: str, _info: object) -> None:
         with suppress(OSError):
-            for each in (os.path.dirname(path), path):
-                if stat.S_ISDIR(snapshot.file_mode(each)):
-                    os.chmod(each, 0o700)
+            for folder in (os.path.dirname(path), path):
+                if stat.S_ISDIR(snapshot.file_mode(folder)):
+                    os.chmod(folder, 0o700)
             if stat.S_ISDIR(snapshot.file_mode(path)):
                 shutil.rmtree(path, ignore_errors=True)
             else:

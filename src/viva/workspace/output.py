@@ -1,7 +1,7 @@
-"""What a command prints, as it comes: from a pipe, or from a file that grows.
+"""The output of a command as it arrives, from a pipe or from a growing file.
 
-It ends when all who could write have closed it, or are known to be gone and all that they wrote was read: never after a
-time of silence, which may be that of a busy event loop.
+It ends when all writers have closed it, or are gone and everything is read. It never ends after a time of silence, which
+may be due to a busy event loop.
 """
 
 import asyncio
@@ -13,47 +13,47 @@ import termios
 from contextlib import suppress
 
 _CHUNK = 65536
-_LOOK_S = 0.02
-"""So often a file is looked at for what was added to it."""
+_POLL_S = 0.02
+"""How often a file is checked for new content."""
 
 
 class CommandOutput:
-    """What a command prints on one of its streams. A subclass says how to take what is there, and how to wait for more."""
+    """One output stream of a command. A subclass reads what is available and waits for more."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._left: int | None = None
-        self._more = asyncio.Event()
+        self._bytes_left: int | None = None
+        self._new_data = asyncio.Event()
 
     async def read(self) -> bytes:
-        """The next piece; empty at the end."""
-        await asyncio.sleep(0)  # one who prints without end must not have the loop for itself
-        while (piece := self.read_available()) is None:
-            self._more.clear()
+        """Return the next chunk; empty at the end."""
+        await asyncio.sleep(0)  # endless output must not block the loop
+        while (chunk := self.read_available()) is None:
+            self._new_data.clear()
             await self._wait()
-        return piece
+        return chunk
 
     def read_available(self) -> bytes | None:
-        """What is there now: None if nothing is, but more may come; empty at the end."""
+        """Return what is available: None if nothing is yet; empty at the end."""
         if self._fd < 0:
             return b""
-        if self._left is None:
-            return self._take(_CHUNK)
-        piece = self._take(min(_CHUNK, self._left)) or b"" if self._left > 0 else b""
-        self._left -= len(piece)
-        return piece
+        if self._bytes_left is None:
+            return self._read_chunk(_CHUNK)
+        chunk = self._read_chunk(min(_CHUNK, self._bytes_left)) or b"" if self._bytes_left > 0 else b""
+        self._bytes_left -= len(chunk)
+        return chunk
 
     def finish(self) -> None:
-        """All who could write are gone: it ends with what is there now, even if one of them got away and writes on."""
-        self._left = self._available()
-        self._more.set()
+        """End the stream with what is available now, even if a process escaped and writes on."""
+        self._bytes_left = self._available()
+        self._new_data.set()
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _take(self, size: int) -> bytes | None:
+    def _read_chunk(self, size: int) -> bytes | None:
         raise NotImplementedError
 
     def _available(self) -> int:
@@ -68,7 +68,7 @@ class _Pipe(CommandOutput):
         super().__init__(fd)
         os.set_blocking(fd, False)
 
-    def _take(self, size: int) -> bytes | None:
+    def _read_chunk(self, size: int) -> bytes | None:
         try:
             return os.read(self._fd, size)
         except BlockingIOError:
@@ -79,49 +79,47 @@ class _Pipe(CommandOutput):
 
     async def _wait(self) -> None:
         loop, fd = asyncio.get_running_loop(), self._fd
-        loop.add_reader(fd, self._more.set)
+        loop.add_reader(fd, self._new_data.set)
         try:
-            await self._more.wait()
+            await self._new_data.wait()
         finally:
             loop.remove_reader(fd)
 
 
 class _File(CommandOutput):
-    """A file that grows. Nothing tells that it did, so it is looked at now and then. In the end no more than the limit is read:
-    its owner can make it as large as no disk is.
-    """
+    """A growing file, which is polled. At the end no more than the limit is read: a sparse file can be larger than any disk."""
 
     def __init__(self, fd: int, limit: int) -> None:
         super().__init__(fd)
         self._limit = limit
         self._at = 0
 
-    def _take(self, size: int) -> bytes | None:
-        piece = os.pread(self._fd, size, self._at)
-        self._at += len(piece)
-        return piece or None
+    def _read_chunk(self, size: int) -> bytes | None:
+        chunk = os.pread(self._fd, size, self._at)
+        self._at += len(chunk)
+        return chunk or None
 
     def _available(self) -> int:
         return min(os.fstat(self._fd).st_size, self._limit + 1) - self._at
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                await self._more.wait()
+            async with asyncio.timeout(_POLL_S):
+                await self._new_data.wait()
 
 
 def create_pipe() -> tuple[CommandOutput, int]:
-    """The end that is read here, and the one that the command writes to."""
-    ours, theirs = os.pipe()
-    return _Pipe(ours), theirs
+    """Return the output, and the descriptor that the command writes to."""
+    read_end, write_end = os.pipe()
+    return _Pipe(read_end), write_end
 
 
 def create_output_file(folder: str | None, limit: int) -> tuple[CommandOutput, int]:
-    """A file without a name, in the folder where it has to be in one. All that the command starts write at its end."""
+    """Return an unnamed file as output, and a descriptor for the command. All its processes append to it."""
     if sys.platform == "linux":
-        ours = os.memfd_create("stdout")
+        read_end = os.memfd_create("stdout")
     else:
         with tempfile.TemporaryFile(dir=folder) as file:
-            ours = os.dup(file.fileno())
-    fcntl.fcntl(ours, fcntl.F_SETFL, os.O_APPEND)
-    return _File(ours, limit), os.dup(ours)
+            read_end = os.dup(file.fileno())
+    fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_APPEND)
+    return _File(read_end, limit), os.dup(read_end)

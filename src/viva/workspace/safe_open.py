@@ -1,4 +1,4 @@
-"""Opens files that an agent has made, or has put something else in the place of."""
+"""Opens files that an agent wrote or may have replaced by something else."""
 
 import errno
 import os
@@ -8,34 +8,33 @@ _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 
 
 
 def open_regular_file(path: str, flags: int = os.O_RDONLY, *, make_folders: bool = False) -> int:
-    """The ordinary file at an absolute path of which no part is a link; OSError for anything else.
+    """Open the regular file at an absolute path without links in it; OSError for anything else.
 
-    A path that was looked at before may lead elsewhere by now, or to a pipe that would be waited for without end: so no link
-    is followed, and nothing is waited for.
+    A path that was checked before may lead elsewhere now, or to a pipe that blocks. So no link is followed and nothing blocks.
     """
-    *above, name = path.strip("/").split("/")
+    *parents, name = path.strip("/").split("/")
     folder = os.open("/", _FOLDER)
     try:
-        for part in above:
-            below = _open_folder(part, folder, make=make_folders)
+        for part in parents:
+            child = _open_folder(part, folder, make=make_folders)
             os.close(folder)
-            folder = below
+            folder = child
         file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    except ValueError as wrong:  # a name with a character that no file has
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path) from wrong
+    except ValueError as error:  # for example a NUL in the name
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path) from error
     finally:
         os.close(folder)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(errno.EINVAL, "is no ordinary file", path)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     return file
 
 
-def _open_folder(name: str, above: int, *, make: bool) -> int:
+def _open_folder(name: str, parent: int, *, make: bool) -> int:
     try:
-        return os.open(name, _FOLDER, dir_fd=above)
+        return os.open(name, _FOLDER, dir_fd=parent)
     except FileNotFoundError:
         if not make:
             raise
-    os.mkdir(name, dir_fd=above)
-    return os.open(name, _FOLDER, dir_fd=above)
+    os.mkdir(name, dir_fd=parent)
+    return os.open(name, _FOLDER, dir_fd=parent)

@@ -1,5 +1,6 @@
-"""bubblewrap around a command: it writes to its workspace and nowhere else, sees nothing of the user's home, and its
-processes end with it. The network stays: without it no model can be asked.
+"""Runs a command in bubblewrap: it can write only to its workspace, cannot see the user's home, and its processes end with it.
+
+It keeps the network, which agents need to call models.
 """
 
 import os
@@ -12,80 +13,90 @@ from msgspec import Struct
 
 from viva.errors import BadInput
 
-_TRY_S = 20.0
-_ALONE = ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
+_TEST_TIMEOUT_S = 20.0
+_ISOLATION = (
+    "--unshare-pid",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--die-with-parent",
+    "--new-session",
+    "--cap-drop",
+    "ALL",
+)
 
 
 class Bubblewrap(Struct, frozen=True):
-    """A sandbox that works here. What is `hidden` is empty inside, but for what is `shown` of it, which can be read."""
+    """A working sandbox. `hidden` folders are empty inside, except for their `readable` parts."""
 
     binary: str
     hidden: tuple[str, ...]
     readable: tuple[str, ...] = ()
     search_path: str = ""
-    """The PATH on which programs are found."""
+    """The PATH of programs."""
 
     def wrap_command(self, argv: Sequence[str], *, path: str, writable: Sequence[str]) -> list[str]:
-        """The command inside of the sandbox, at home in `path`."""
-        command = [self.binary, *_ALONE, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+        """Return the command inside the sandbox, with the working directory `path`."""
+        command = [self.binary, *_ISOLATION, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
         for folder in self.hidden:
             command += ["--tmpfs", folder]
-        for each in (*self.readable, *self._program(argv[0])):
-            command += ["--ro-bind-try", each, each]
-        for each in dict.fromkeys(writable):
-            command += ["--bind", each, each]
+        for entry in (*self.readable, *self._program_paths(argv[0])):
+            command += ["--ro-bind-try", entry, entry]
+        for entry in dict.fromkeys(writable):
+            command += ["--bind", entry, entry]
         return [*command, "--chdir", path, "--", *argv]
 
-    def _program(self, name: str) -> list[str]:
-        """Where the program is, and where its link leads, if that is hidden."""
-        found = shutil.which(name, path=self.search_path)
-        places = dict.fromkeys((found, os.path.realpath(found))) if found else ()
-        return [each for place in places for each in _homes_of(os.path.dirname(place), self.hidden)]
+    def _program_paths(self, name: str) -> list[str]:
+        """Return the folders of the program and of its link target, if they are hidden."""
+        program = shutil.which(name, path=self.search_path)
+        places = dict.fromkeys((program, os.path.realpath(program))) if program else ()
+        return [entry for place in places for entry in _program_folders(os.path.dirname(place), self.hidden)]
 
 
 def find_bubblewrap(environ: Mapping[str, str]) -> Bubblewrap:
-    """The sandbox; BadInput with what is missing where there is none, or where it does not work."""
+    """Return the sandbox; BadInput if bubblewrap is missing or does not work."""
     binary = shutil.which("bwrap", path=environ.get("PATH"))
     if binary is None:
         raise BadInput.of(
             "--sandbox bwrap: bubblewrap is not installed (apt install bubblewrap, dnf install bubblewrap; Linux only)"
         )
-    hidden = tuple(dict.fromkeys(os.path.realpath(each) for each in _private(environ) if os.path.isdir(each)))
-    found = Bubblewrap(binary, hidden, tuple(_shown(environ, hidden)), environ.get("PATH", ""))
-    _try(found)
-    return found
+    hidden = tuple(
+        dict.fromkeys(os.path.realpath(entry) for entry in _private_folders(environ) if os.path.isdir(entry))
+    )
+    sandbox = Bubblewrap(binary, hidden, tuple(_readable_folders(environ, hidden)), environ.get("PATH", ""))
+    _test_sandbox(sandbox)
+    return sandbox
 
 
-def _private(environ: Mapping[str, str]) -> list[str]:
-    """The user's home, and where other programs leave their files and sockets."""
+def _private_folders(environ: Mapping[str, str]) -> list[str]:
+    """Return the user's home and the folders where programs leave files and sockets."""
     home = environ.get("HOME", "")
     folders = ["/tmp", "/var/tmp", "/run", environ.get("TMPDIR", ""), tempfile.gettempdir(), home]  # noqa: S108 -- hidden
     return [folder for folder in folders if folder and os.path.realpath(folder) != "/"]
 
 
-def _shown(environ: Mapping[str, str], hidden: Sequence[str]) -> list[str]:
-    """Programs that are installed in a hidden place, and how names of hosts are looked up."""
-    found: list[str] = []
+def _readable_folders(environ: Mapping[str, str], hidden: Sequence[str]) -> list[str]:
+    """Return folders of programs inside hidden folders, and the resolver configuration."""
+    folders: list[str] = []
     for folder in environ.get("PATH", "").split(os.pathsep):
         if os.path.isabs(folder) and os.path.isdir(folder):
-            found += _homes_of(folder, hidden)
+            folders += _program_folders(folder, hidden)
     resolver = os.path.realpath("/etc/resolv.conf")
     if _is_hidden(resolver, hidden):
-        found.append(resolver)
-    return list(dict.fromkeys(found))
+        folders.append(resolver)
+    return list(dict.fromkeys(folders))
 
 
-def _homes_of(folder: str, hidden: Sequence[str]) -> list[str]:
-    """A hidden folder of programs, and what they need beside it: all of it, but for places where people keep their own files."""
+def _program_folders(folder: str, hidden: Sequence[str]) -> list[str]:
+    """Return a hidden folder of programs with what they need beside it, but no folder with the user's own files."""
     if not _is_hidden(folder, hidden) or os.path.realpath(folder) in hidden:
         return []
-    above = os.path.dirname(folder)
-    if os.path.basename(folder) not in _PROGRAMS or os.path.realpath(above) in hidden:
+    parent = os.path.dirname(folder)
+    if os.path.basename(folder) not in _BIN_NAMES or os.path.realpath(parent) in hidden:
         return [folder]
-    return [folder, f"{above}/lib"] if os.path.basename(above) == ".local" else [above]
+    return [folder, f"{parent}/lib"] if os.path.basename(parent) == ".local" else [parent]
 
 
-_PROGRAMS = frozenset({"bin", ".bin", "sbin", "shims"})
+_BIN_NAMES = frozenset({"bin", ".bin", "sbin", "shims"})
 
 
 def _is_hidden(path: str, hidden: Sequence[str]) -> bool:
@@ -93,16 +104,18 @@ def _is_hidden(path: str, hidden: Sequence[str]) -> bool:
     return any(real == folder or real.startswith(f"{folder}/") for folder in hidden)
 
 
-def _try(sandbox: Bubblewrap) -> None:
-    """User namespaces may be off, or forbidden in a container: only trying tells."""
+def _test_sandbox(sandbox: Bubblewrap) -> None:
+    """Run a command: user namespaces may be disabled, or forbidden in a container."""
     command = sandbox.wrap_command(["true"], path="/", writable=())
     try:
-        ended = subprocess.run(command, capture_output=True, check=False, timeout=_TRY_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as wrong:
-        raise BadInput.of(f"--sandbox bwrap: {sandbox.binary} does not run: {wrong}") from wrong
-    if ended.returncode:
-        said = ended.stderr.decode(errors="replace").strip() or f"exit code {ended.returncode}"
+        process = subprocess.run(
+            command, capture_output=True, check=False, timeout=_TEST_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadInput.of(f"--sandbox bwrap: {sandbox.binary} cannot be run: {error}") from error
+    if process.returncode:
+        reason = process.stderr.decode(errors="replace").strip() or f"exit code {process.returncode}"
         raise BadInput.of(
-            f"--sandbox bwrap: bubblewrap is installed but cannot make a sandbox here ({said}); "
+            f"--sandbox bwrap: bubblewrap is installed but cannot create a sandbox here ({reason}); "
             "it needs unprivileged user namespaces, which the kernel or a container may forbid"
         )

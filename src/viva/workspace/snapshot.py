@@ -1,5 +1,6 @@
-"""How the files of a folder stand at one moment, and what differs between two: by what the file system says of them, and by
-their content where that is small enough to be read. Links are not followed; sockets, pipes and devices are never opened.
+"""Snapshots of a folder, and the differences between two, by file metadata and by the content of small files.
+
+Links are not followed; sockets, pipes and devices are never opened.
 """
 
 import difflib
@@ -17,22 +18,22 @@ from msgspec import Struct
 from viva.model.turn import FileChange, FileImage
 
 MAX_READ_BYTES = 256 * 1024
-"""Up to this size a file is compared by its content; above, by size and time."""
+"""Files up to this size are compared by content, larger ones by size and time."""
 MAX_STORED_BYTES = 64 * 1024 * 1024
-"""So much text is kept in memory, for all trials of a run together, to show differences with."""
+"""The text in memory for diffs, for all trials of a run together."""
 MAX_DIFF_CHARACTERS = 8000
 MAX_TOTAL_DIFF_CHARACTERS = 100_000
 MAX_DIFF_LINES = 4000
 MAX_LISTED = 500
 MAX_ENTRIES = 200_000
 _RACY_NS = 100_000_000
-"""File systems count time in ticks: a file touched just now may change again and look the same."""
+"""File systems count time in ticks: a file changed just now may change again and have the same time."""
 
 EntryKind = Literal["file", "link", "folder", "other"]
 
 
 class FileStamp(Struct, frozen=True):
-    """What is known of one entry. Equal stamps mean an unchanged file, unless `racy`; `digest` is empty for what was not read."""
+    """The state of one entry. Equal stamps mean an unchanged file, unless `is_racy`. `digest` is empty if it was not read."""
 
     kind: EntryKind
     size: int
@@ -57,10 +58,7 @@ class FileStamp(Struct, frozen=True):
 
 
 class FolderSnapshot(Struct, frozen=True):
-    """How all entries of a folder stood, by their paths as the file system spells them; those of folders end in `/`.
-
-    Not `whole`: there are more than anybody can watch.
-    """
+    """The state of all entries of a folder by path; paths of folders end in `/`. Not `is_complete`: too many to watch."""
 
     entries: dict[str, FileStamp]
     is_complete: bool = True
@@ -70,19 +68,19 @@ EMPTY_SNAPSHOT = FolderSnapshot({})
 
 
 class ContentStore:
-    """Contents by their digest. Trials of one repository share them, so that each is held once."""
+    """File contents by digest. Trials with the same repository share them."""
 
-    def __init__(self, room: int = MAX_STORED_BYTES) -> None:
-        self._room = room
-        self._kept: dict[str, bytes] = {}
+    def __init__(self, max_bytes: int = MAX_STORED_BYTES) -> None:
+        self._bytes_left = max_bytes
+        self._contents: dict[str, bytes] = {}
 
     def add(self, digest: str, content: bytes) -> None:
-        if digest not in self._kept and len(content) <= self._room:
-            self._kept[digest] = content
-            self._room -= len(content)
+        if digest not in self._contents and len(content) <= self._bytes_left:
+            self._contents[digest] = content
+            self._bytes_left -= len(content)
 
     def get(self, digest: str) -> bytes | None:
-        return self._kept.get(digest)
+        return self._contents.get(digest)
 
 
 def take_snapshot(
@@ -91,14 +89,14 @@ def take_snapshot(
     before: FolderSnapshot = EMPTY_SNAPSHOT,
     skip: Callable[[str], bool] = lambda _path: False,
 ) -> FolderSnapshot:
-    """How all that is below `root` stands, or the file `root` itself. What has not changed since `before` is not read again.
+    """Take a snapshot of everything below `root`, or of the file `root`. Files unchanged since `before` are not read again.
 
-    A folder that is gone, or that became a link, holds nothing; `skip` leaves folders out, by their whole path.
+    A folder that is gone or became a link is empty. `skip` excludes folders by their full path.
     """
     found: dict[str, FileStamp] = {}
     now_ns = time.time_ns()
     if not stat.S_ISDIR(mode := file_mode(root)):
-        stamp = _stamp(root, before.entries.get(""), texts, now_ns) if stat.S_ISREG(mode) else None
+        stamp = _make_stamp(root, before.entries.get(""), texts, now_ns) if stat.S_ISREG(mode) else None
         return FolderSnapshot({} if stamp is None else {"": stamp})
     waiting = [""]
     while waiting:
@@ -110,28 +108,28 @@ def take_snapshot(
                     if entry.is_dir(follow_symlinks=False):
                         if not skip(f"{root}/{path}"):
                             waiting.append(f"{path}/")
-                            found[f"{path}/"] = _FOLDER
-                    elif (stamp := _stamp(entry.path, before.entries.get(path), texts, now_ns)) is not None:
+                            found[f"{path}/"] = _FOLDER_STAMP
+                    elif (stamp := _make_stamp(entry.path, before.entries.get(path), texts, now_ns)) is not None:
                         found[path] = stamp
-        except OSError:  # removed meanwhile, or not ours to read
+        except OSError:  # removed, or not readable
             continue
         if len(found) > MAX_ENTRIES:
             return FolderSnapshot(found, is_complete=False)
     return FolderSnapshot(found)
 
 
-_FOLDER = FileStamp("folder", 0, (0, 0, 0), is_executable=False)
+_FOLDER_STAMP = FileStamp("folder", 0, (0, 0, 0), is_executable=False)
 
 
 def file_mode(path: str) -> int:
-    """What kind of thing is there, itself and not what it leads to; 0 for nothing."""
+    """Return the mode of a path without following links; 0 if nothing is there."""
     try:
         return os.lstat(path).st_mode
     except OSError:
         return 0
 
 
-def _stamp(path: str, before: FileStamp | None, texts: ContentStore, now_ns: int) -> FileStamp | None:
+def _make_stamp(path: str, before: FileStamp | None, texts: ContentStore, now_ns: int) -> FileStamp | None:
     try:
         about = os.lstat(path)
         if stat.S_ISLNK(about.st_mode):
@@ -155,7 +153,7 @@ def _stamp(path: str, before: FileStamp | None, texts: ContentStore, now_ns: int
 
 
 def read_file(path: str, limit: int = MAX_READ_BYTES) -> bytes | None:
-    """The content of an ordinary file that is no link; None if it is something else, cannot be read, or is larger."""
+    """Return the content of a regular file; None for anything else, or if it cannot be read or is larger."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -176,7 +174,7 @@ def read_file(path: str, limit: int = MAX_READ_BYTES) -> bytes | None:
 def iter_differences(
     before: FolderSnapshot, after: FolderSnapshot
 ) -> Iterator[tuple[str, FileStamp | None, FileStamp | None]]:
-    """Each path at which two marks differ, in order, with what stood there before and what stands there now."""
+    """Yield each differing path in order, with its state before and after."""
     for path in sorted(before.entries.keys() | after.entries.keys()):
         was, now = before.entries.get(path), after.entries.get(path)
         if was is None or now is None or not was.matches(now):
@@ -184,36 +182,36 @@ def iter_differences(
 
 
 def list_file_changes(before: FolderSnapshot, after: FolderSnapshot, texts: ContentStore) -> tuple[FileChange, ...]:
-    """What was added, changed and removed, with differences of texts as long as there is room for them."""
+    """Return added, changed and removed files, with text diffs up to a limit."""
     if not (before.is_complete and after.is_complete):
         return (FileChange(f"(more than {MAX_ENTRIES:,} files: too many to watch)", "changed"),)
-    found: list[FileChange] = []
-    room = MAX_TOTAL_DIFF_CHARACTERS
+    changes: list[FileChange] = []
+    diff_left = MAX_TOTAL_DIFF_CHARACTERS
     more = 0
     for path, was, now in iter_differences(before, after):
         if path.endswith("/"):
             continue
-        if len(found) >= MAX_LISTED:
+        if len(changes) >= MAX_LISTED:
             more += 1
             continue
-        diff = _difference(was, now, texts) if room > 0 else "not shown: there is more than enough already"
-        room -= len(diff)
+        diff = _describe_change(was, now, texts) if diff_left > 0 else "not shown: the limit for diffs is reached"
+        diff_left -= len(diff)
         kind = "added" if was is None else "removed" if now is None else "changed"
-        found.append(FileChange(display_path(path), kind, diff))
+        changes.append(FileChange(display_path(path), kind, diff))
     if more:
-        found.append(FileChange(f"({more:,} more files)", "changed"))
-    return tuple(found)
+        changes.append(FileChange(f"({more:,} more files)", "changed"))
+    return tuple(changes)
 
 
-def _difference(was: FileStamp | None, now: FileStamp | None, texts: ContentStore) -> str:
-    """A unified difference; of what has no lines to show, a few words about it."""
+def _describe_change(was: FileStamp | None, now: FileStamp | None, texts: ContentStore) -> str:
+    """Return a unified diff, or a short description if there are no lines to show."""
     if any(each is not None and each.kind != "file" for each in (was, now)):
-        return f"{_said(was)} → {_said(now)}" if was and now else _said(was or now)
+        return f"{_describe(was)} → {_describe(now)}" if was and now else _describe(was or now)
     if was is not None and now is not None and was.digest and was.digest == now.digest:
         return "now executable" if now.is_executable else "no longer executable"
     old, new = (b"" if each is None else texts.get(each.digest) for each in (was, now))
     if old is None or new is None:
-        return f"{_said(was)} → {_said(now)}" if was and now else _said(was or now)
+        return f"{_describe(was)} → {_describe(now)}" if was and now else _describe(was or now)
     before, after = (text.decode(errors="replace").splitlines() for text in (old, new))
     if len(before) + len(after) > MAX_DIFF_LINES and before and after:
         return f"{len(before):,} lines → {len(after):,} lines"
@@ -226,7 +224,7 @@ def _difference(was: FileStamp | None, now: FileStamp | None, texts: ContentStor
     )
 
 
-def _said(stamp: FileStamp | None) -> str:
+def _describe(stamp: FileStamp | None) -> str:
     if stamp is None:
         return "nothing"
     match stamp.kind:
@@ -241,8 +239,8 @@ def _said(stamp: FileStamp | None) -> str:
             return f"{word}file of {stamp.size:,} bytes"
 
 
-class ImagesTooLarge(Exception):  # noqa: N818 -- it never leaves this room
-    """More than a cassette should hold."""
+class ImagesTooLarge(Exception):  # noqa: N818 -- never leaves this package
+    """The changed files are too large for a cassette."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -252,41 +250,40 @@ class ImagesTooLarge(Exception):  # noqa: N818 -- it never leaves this room
 def collect_images(
     before: FolderSnapshot, after: FolderSnapshot, max_bytes: int, locate: Callable[[str], str]
 ) -> tuple[FileImage, ...]:
-    """The same as whole files; `place` knows where they are. Sockets, pipes and devices cannot be kept, and are left out."""
-    differs = list(iter_differences(before, after))
-    total = sum(now.size for _, _, now in differs if now is not None)
+    """Return the changed files with their content; `locate` maps paths. Sockets, pipes and devices are left out."""
+    differences = list(iter_differences(before, after))
+    total = sum(now.size for _, _, now in differences if now is not None)
     if total > max_bytes or not (before.is_complete and after.is_complete):
         raise ImagesTooLarge(total)
-    found: list[FileImage] = []
-    for path, _, now in differs:
+    images: list[FileImage] = []
+    for path, _, now in differences:
         name = display_path(path)
         if now is None:
-            found.append(FileImage(name))
+            images.append(FileImage(name))
         elif now.kind == "link":
-            found.append(FileImage(name, link=display_path(now.link)))
+            images.append(FileImage(name, link=display_path(now.link)))
         elif now.kind == "folder":
-            found.append(FileImage(name, folder=True))
+            images.append(FileImage(name, folder=True))
         elif now.kind == "file" and (content := read_file(locate(path), max_bytes)) is not None:
-            found.append(FileImage(name, content, executable=now.is_executable))
-    return tuple(found)
+            images.append(FileImage(name, content, executable=now.is_executable))
+    return tuple(images)
 
 
 def display_path(path: str) -> str:
-    r"""A path as text that can be told: bytes that are no UTF-8 as `\xff`, and then a backslash as two of them."""
+    r"""Return a path as valid text: bytes that are not UTF-8 become `\xff`, and backslashes are doubled."""
+    path = path.replace("\\", "\\\\")
     try:
         path.encode()
     except UnicodeEncodeError:
-        return "".join(
-            f"\\x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else c for c in path.replace("\\", "\\\\")
-        )
-    return path.replace("\\", "\\\\")
+        return "".join(f"\\x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else c for c in path)
+    return path
 
 
-def parse_display_path(shown: str) -> str:
-    """The path behind what `shown_path` told."""
-    raw = shown.encode()
+def parse_display_path(text: str) -> str:
+    """Undo `display_path`."""
+    raw = text.encode()
     if b"\\" not in raw:
-        return shown
+        return text
     pieces = raw.split(b"\\\\")
     for i, piece in enumerate(pieces):
         first, *rest = piece.split(b"\\x")
@@ -295,23 +292,23 @@ def parse_display_path(shown: str) -> str:
 
 
 def restore_files(root: str, images: Sequence[FileImage]) -> None:
-    """Makes the files so. What is gone goes first, from the depths up; what is in the way goes too. No link is followed."""
+    """Write recorded files. Removed files go first, deepest first; entries in the way are removed. No link is followed."""
     for image in sorted(images, key=lambda image: image.path, reverse=True):
         if image.content is None and image.link is None and not image.folder:
-            place = _place(root, image.path)
+            place = _locate_image(root, image.path)
             if _is_below_folders(root, place):
-                _remove(place, emptied=image.path.endswith("/"))
+                _remove_entry(place, only_if_empty=image.path.endswith("/"))
     for image in images:
-        place = _place(root, image.path)
+        place = _locate_image(root, image.path)
         if image.folder:
             _make_folders(root, place)
         elif image.link is not None or image.content is not None:
             _make_folders(root, os.path.dirname(place))
-            _remove(place)
-            _write(place, image)
+            _remove_entry(place)
+            _write_image(place, image)
 
 
-def _write(place: str, image: FileImage) -> None:
+def _write_image(place: str, image: FileImage) -> None:
     if image.link is not None:
         os.symlink(parse_display_path(image.link), place)
         return
@@ -320,15 +317,15 @@ def _write(place: str, image: FileImage) -> None:
         file.write(image.content or b"")
 
 
-def _place(root: str, shown: str) -> str:
-    path = parse_display_path(shown).rstrip("/")
+def _locate_image(root: str, text: str) -> str:
+    path = parse_display_path(text).rstrip("/")
     if not path or path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f"{shown!r} is outside of the workspace")
+        raise ValueError(f"{text!r} is outside the workspace")
     return f"{root}/{path}"
 
 
 def _is_below_folders(root: str, place: str) -> bool:
-    """Is all that stands above it, up to the root, a folder and no link to one?"""
+    """Return whether all parents up to the root are folders and not links."""
     above = os.path.dirname(place)
     return above == root or (stat.S_ISDIR(file_mode(above)) and _is_below_folders(root, above))
 
@@ -337,18 +334,18 @@ def _make_folders(root: str, place: str) -> None:
     if place != root:
         _make_folders(root, os.path.dirname(place))
     if not stat.S_ISDIR(file_mode(place)):
-        _remove(place)
+        _remove_entry(place)
         os.mkdir(place)
 
 
-def _remove(place: str, *, emptied: bool = False) -> None:
+def _remove_entry(place: str, *, only_if_empty: bool = False) -> None:
     mode = file_mode(place)
     if not mode:
         return
     if not stat.S_ISDIR(mode):
         os.unlink(place)
-    elif not emptied:
+    elif not only_if_empty:
         shutil.rmtree(place)
     else:
-        with suppress(OSError):  # something is in it that the cassette knows nothing of
+        with suppress(OSError):  # it holds entries that the cassette does not have
             os.rmdir(place)

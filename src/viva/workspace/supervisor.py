@@ -1,12 +1,12 @@
-"""Stands between Viva and a command, so that nothing which the command starts outlives it.
+"""Runs a command for Viva so that none of its processes outlives it.
 
-A script of its own, with the standard library only: `python -I -S supervisor.py CONTROL GRACE_S FORGET LIMIT COMMAND...`.
-It tells `exit CODE` or `failed ERRNO` on the socket CONTROL, and ends all that is left of the command's family when the
-command has ended, when it hears anything there, or when nobody is there any more: then Viva itself was killed. With a
-LIMIT other than 0 standard output is a file, and a command that makes it larger than that is ended too.
+A script that uses only the standard library: `python -I -S supervisor.py CONTROL GRACE_S FORGET LIMIT COMMAND...`. It
+reports `exit CODE` or `failed ERRNO` on the socket CONTROL. It ends all processes of the command when the command has
+ended, when it receives anything on the socket, or when the socket closes because Viva was killed. With a LIMIT other
+than 0 standard output is a file, and a command that makes it larger is ended too.
 
-On Linux those that fork away and leave their session come back to it, as to an init, and are found by their parents.
-Elsewhere only the command's own process group can be ended; a daemon that has left it lives on.
+On Linux detached processes are adopted by the supervisor and found by their parents. On other systems only the process
+group of the command can be ended; a daemon that left it stays.
 """
 
 import os
@@ -20,9 +20,9 @@ from contextlib import suppress
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _LINUX = sys.platform == "linux"
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _KILL_S = 5.0
-"""What does not die of KILL in this time hangs in the kernel: nobody can end it."""
+"""A process that KILL does not end in this time hangs in the kernel."""
 
 
 def main() -> None:
@@ -37,14 +37,14 @@ def main() -> None:
         signal.signal(number, lambda _number, _frame: None)
     if _LINUX:
         _prctl(_SET_CHILD_SUBREAPER, 1)
-    pid, limit = _started(control, sys.argv[5:]), int(sys.argv[4])
-    family = _Family(pid, control, wake, _File(os.dup(1), limit) if limit else None)
-    _leave_streams()
-    family.wait()
-    family.end(float(sys.argv[2]))
+    pid, limit = _start_command(control, sys.argv[5:]), int(sys.argv[4])
+    tree = _ProcessTree(pid, control, wake, _OutputFile(os.dup(1), limit) if limit else None)
+    _close_streams()
+    tree.wait()
+    tree.end(float(sys.argv[2]))
 
 
-def _started(control: socket.socket, command: list[str]) -> int:
+def _start_command(control: socket.socket, command: list[str]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -52,24 +52,24 @@ def _started(control: socket.socket, command: list[str]) -> int:
         os.setsid()
         if _LINUX:
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
             signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)  # noqa: S606 -- no shell is the point
-    except OSError as wrong:
-        control.send(f"failed {wrong.errno}\n".encode())
+    except OSError as error:
+        control.send(f"failed {error.errno}\n".encode())
     finally:
         os._exit(127)
 
 
-def _leave_streams() -> None:
-    """Their end shall come when the command and its family have closed them."""
+def _close_streams() -> None:
+    """Close the standard streams here, so that they end with the processes of the command."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
 
 
-class _File:
-    """The file that the command prints to, and how large it may become."""
+class _OutputFile:
+    """The file with the output of the command, and its maximum size."""
 
     def __init__(self, fd: int, limit: int) -> None:
         self._fd, self._limit = fd, limit
@@ -78,20 +78,20 @@ class _File:
         return os.fstat(self._fd).st_size > self._limit
 
 
-class _Family:
-    """The command and all that came of it."""
+class _ProcessTree:
+    """The command and all its processes."""
 
-    def __init__(self, pid: int, control: socket.socket, wake: socket.socket, printed: _File | None) -> None:
-        self._pid, self._control, self._wake, self._printed = pid, control, wake, printed
+    def __init__(self, pid: int, control: socket.socket, wake: socket.socket, output: _OutputFile | None) -> None:
+        self._pid, self._control, self._wake, self._output = pid, control, wake, output
         self._ended = False
 
     def wait(self) -> None:
-        """Until the command has ended, or shall."""
-        while not self._ended and not self._has_printed_too_much():
-            ready, _, _ = select.select([self._control, self._wake], [], [], _LOOK_S if self._printed else None)
+        """Wait until the command has ended, or must be ended."""
+        while not self._ended and not self._is_output_full():
+            ready, _, _ = select.select([self._control, self._wake], [], [], _POLL_S if self._output else None)
             if self._wake in ready:
-                told = self._wake.recv(4096)
-                if set(told) - {signal.SIGCHLD}:
+                signals = self._wake.recv(4096)
+                if set(signals) - {signal.SIGCHLD}:
                     return
                 self._reap()
             if self._control in ready:
@@ -99,22 +99,22 @@ class _Family:
 
     def end(self, grace_s: float) -> None:
         for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
-            due, told = time.monotonic() + limit_s, set[int]()
-            while (left := set(self._living())) and time.monotonic() < due:
-                if number == signal.SIGTERM and self._has_printed_too_much():
-                    break  # it would go on for all of its grace
-                for pid in left - told if number == signal.SIGTERM else left:
+            deadline, signalled = time.monotonic() + limit_s, set[int]()
+            while (left := set(self._running_processes())) and time.monotonic() < deadline:
+                if number == signal.SIGTERM and self._is_output_full():
+                    break  # it would print on during the grace period
+                for pid in left - signalled if number == signal.SIGTERM else left:
                     with suppress(OSError):
                         os.kill(pid, number)
-                told |= left
+                signalled |= left
                 select.select([self._wake], [], [], 0.02)
                 self._reap()
         self._reap()
 
-    def _has_printed_too_much(self) -> bool:
-        return self._printed is not None and self._printed.is_full()
+    def _is_output_full(self) -> bool:
+        return self._output is not None and self._output.is_full()
 
-    def _living(self) -> Iterator[int]:
+    def _running_processes(self) -> Iterator[int]:
         if _LINUX:
             yield from find_descendants(os.getpid())
             return
@@ -138,20 +138,21 @@ class _Family:
 
 
 def find_descendants(root: int) -> list[int]:
-    """All living processes that came of this one, by what Linux says of their parents."""
+    """Return all running descendants of a process, from /proc."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and (parent := find_parent(int(name))) is not None:
             children.setdefault(parent, []).append(int(name))
     found, waiting = list[int](), [root]
     while waiting:
-        waiting += (came := children.get(waiting.pop(), []))
-        found += came
+        new = children.get(waiting.pop(), [])
+        waiting += new
+        found += new
     return found
 
 
 def find_parent(pid: int) -> int | None:
-    """None for a dead one. One whose first thread alone has ended looks like a zombie, and keeps its children."""
+    """Return the parent; None for a dead process. One whose first thread ended looks like a zombie but has children."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -138,7 +138,7 @@ def test_a_denied_permission_is_an_agent_that_waits_and_a_call_that_does_not_cou
     waits = detect(denied)
     assert (waits.is_awaiting, waits.reason, denied.input_hint) == (True, "protocol_state", "Writing to rej.txt")  # N22
     assert [(call.name, call.error) for call in denied.tool_calls] == [
-        ("write_file", "the permission that it asked for was denied")  # P9
+        ("write_file", "permission denied")  # P9
     ]
 
 
@@ -242,7 +242,7 @@ def test_noise_on_the_wire_is_no_message(tmp_path):
 
 def test_an_answer_without_a_reason_to_stop_is_no_end_of_a_turn(tmp_path):
     body = FILES.replace('{"stopReason": "end_turn"}', "{}")
-    with pytest.raises(AgentFailed, match="says no reason to stop"):
+    with pytest.raises(AgentFailed, match="has no stopReason"):
         hold_conversation(broken(tmp_path, body), "read CWD/a")
 
 

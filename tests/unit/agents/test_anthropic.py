@@ -171,7 +171,7 @@ def test_tokens_that_were_put_into_the_cache_have_their_own_price():
 
 @pytest.mark.parametrize("answer", [{"type": "completion"}, {"type": "message", "content": [{"text": 5}]}, {}])
 def test_an_answer_of_another_kind_is_the_providers_fault(answer: Any):  # N17
-    with pytest.raises(Unreachable, match="stand-in: the answer is no message of Anthropic's"):
+    with pytest.raises(Unreachable, match="stand-in: the answer is not an Anthropic message"):
         ask([json_response(answer)], "?")
 
 

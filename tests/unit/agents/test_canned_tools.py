@@ -37,7 +37,7 @@ def test_a_model_may_call_a_tool_without_its_namespace(called: str):
 
 def test_a_name_that_means_two_tools_means_none():
     stubs = ToolStubs((ToolStub("a:find", 1), ToolStub("b:find", 2)))
-    assert "which tool is 'find'" in str(stubs.answer_call(ToolCall("find")).error)
+    assert "the tool 'find' is ambiguous" in str(stubs.answer_call(ToolCall("find")).error)
     assert stubs.answer_call(ToolCall("b:find")).result == 2
 
 

@@ -225,12 +225,12 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(status):
     [
         (json_response({"error": {"message": "upstream failed"}}), "it answered with an error: upstream failed"),
         (json_response({"error": "flat"}), "it answered with an error: flat"),
-        (json_response({"choices": []}), "the answer holds no choices"),
-        (json_response({}), "the answer holds no choices"),
-        (json_response({"choices": [{"message": {"content": 5}}]}), "the answer is no chat completion"),
-        (json_response({"choices": "many"}), "the answer is no chat completion"),
-        (StubResponse(body=b"<html>"), "the answer is no JSON"),
-        (StubResponse(body=b'{"choices": [{"mess'), "the answer is no JSON"),
+        (json_response({"choices": []}), "the answer has no choices"),
+        (json_response({}), "the answer has no choices"),
+        (json_response({"choices": [{"message": {"content": 5}}]}), "the answer is not a chat completion"),
+        (json_response({"choices": "many"}), "the answer is not a chat completion"),
+        (StubResponse(body=b"<html>"), "the answer is not JSON"),
+        (StubResponse(body=b'{"choices": [{"mess'), "the answer is not JSON"),
         (StubResponse(cut="before"), "closed the connection without an answer"),
         (StubResponse(body=b"{}", cut="after_headers"), "its answer was cut off"),
     ],
@@ -255,7 +255,7 @@ def test_a_provider_that_recovers_is_tried_again():
 
 def test_a_key_that_is_not_set_is_named():
     with pytest.raises(Unreachable, match=r"\(ACME_KEY is not set\)$"):
-        hold_conversation([error_response(401, "who?")], "?", connector={"api_key": None, "key_from": "ACME_KEY"})
+        hold_conversation([error_response(401, "who?")], "?", connector={"api_key": None, "key_source": "ACME_KEY"})
 
 
 def test_a_key_does_not_come_back_in_an_error():

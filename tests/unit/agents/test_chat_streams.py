@@ -65,7 +65,7 @@ WHOLE = build_chat_stream(Say(content="Hello there, this is long"), {})
         (sse(*WHOLE[:3]), "the stream ended before the answer did"),
         (sse(), "the stream ended before the answer did"),
         (sse(WHOLE[0], b'data: {"error":{"message":"overloaded"}}\n\n'), "it answered with an error: overloaded"),
-        (sse(WHOLE[0], b"data: {oops\n\n"), "the answer is no JSON"),
+        (sse(WHOLE[0], b"data: {oops\n\n"), "the answer is not JSON"),
         (error_response(429, "slow down"), "429 Too Many Requests: slow down"),
         (error_response(401, "who?"), "401 Unauthorized: who?"),
     ],

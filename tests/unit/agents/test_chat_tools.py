@@ -85,8 +85,8 @@ def _fails(**given):
     [
         (ToolCall("boom", {}), "LookupError: no such order"),
         (ToolCall("add", {"a": 1}), "missing 1 required positional argument: 'b'"),
-        (ToolCall("add", '{"a": 1,'), "the arguments are no valid JSON"),
-        (ToolCall("add", "[1, 2]"), "the arguments have to be a JSON object"),
+        (ToolCall("add", '{"a": 1,'), "the arguments are not valid JSON"),
+        (ToolCall("add", "[1, 2]"), "the arguments must be a JSON object"),
         (ToolCall("subtract", {}), "there is no tool 'subtract'"),
     ],
 )

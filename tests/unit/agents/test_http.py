@@ -155,7 +155,7 @@ def test_address_and_headers_are_templates_too():
 
 
 def test_a_get_request_has_no_body():
-    (request,) = hold_conversation(answering("x"), "a", method="get", path="/ask?q={{input}}").server.requests
+    (request,) = hold_conversation(answering("x"), "a", method="GET", path="/ask?q={{input}}").server.requests
     assert (request.method, request.body, request.path) == ("GET", b"", "/ask?q=a")
     assert "content-type" not in request.headers
 
@@ -173,7 +173,11 @@ def test_attachments_and_workspace_can_be_sent():  # N5, P5
 
 def test_fixtures_are_forwarded_when_asked_for():  # W3
     context = {"fixtures": Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("tea",), stub_all_tools=True)}
-    expected = {"tools": [{"tool": "look", "response": {"n": 1}, "error": None}], "memory": ["tea"], "stubbed": True}
+    expected = {
+        "tools": [{"tool": "look", "response": {"n": 1}, "error": None}],
+        "memory": ["tea"],
+        "stub_all_tools": True,
+    }
     assert hold_conversation(answering("x"), "a", context=context, fixtures="forward").bodies[0]["fixtures"] == expected
     own = hold_conversation(answering("x"), "a", context=context, fixtures="forward", body={"f": "{{fixtures}}"})
     assert own.bodies[0] == {"f": expected}
@@ -329,8 +333,8 @@ def test_ten_megabytes_of_reply_are_fine():
         (json_response({"detail": "no"}, 401), "HTTP 401: no"),
         (StubResponse(status=404), "HTTP 404 Not Found"),
         (StubResponse(status=302, headers={"Location": "/x"}), "HTTP 302 Found"),
-        (StubResponse(body=b"<html>oops</html>"), "the answer is no JSON: oops"),
-        (StubResponse(), "the answer is empty"),
+        (StubResponse(body=b"<html>oops</html>"), "answer is not JSON: oops"),
+        (StubResponse(), "answer is empty"),
         (json_response({"answer": 1, "b": 2}), "no reply at any of the usual places ($.content, "),
         (json_response({"answer": 1, "b": 2}), "its keys are 'answer', 'b'"),
         (json_response([1]), "it is [1]"),
@@ -395,7 +399,7 @@ def test_an_agent_that_is_not_there_is_out_of_reach():  # N17
 
 def test_an_agent_that_does_not_answer_in_time_is_cut_off():
     with pytest.raises(Unreachable, match="within 50ms"):
-        hold_conversation(lambda r: StubResponse(hold=True), "a", timeout_s=0.05)
+        hold_conversation(lambda r: StubResponse(hold=True), "a", timeout=0.05)
 
 
 def test_a_secret_header_does_not_come_back_in_an_error():

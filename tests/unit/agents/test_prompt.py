@@ -109,7 +109,7 @@ def test_variables_of_the_config_have_their_own_defaults():
 def test_a_variable_that_nobody_sets_is_named_with_its_line():  # N28
     connector = OpenAIServer().connector()
     with pytest.raises(
-        ValueError, match=r"^line 2 uses \{\{personna\}\}, \{\{x\}\}, which nobody sets; known: .*persona"
+        ValueError, match=r"^line 2 uses \{\{personna\}\}, \{\{x\}\}, which is not set; known: .*persona"
     ):
         PromptAgent(prompt="Hello {{persona}}\nYou are {{personna}}, {{x}} and {{goal}}", connector=connector)
     assert PromptAgent(prompt="{{x}}", connector=connector, variables={"x": 1}).used_variables == {"x"}
@@ -188,7 +188,7 @@ def test_the_conversation_is_one_object_a_line_with_tools_and_their_results():
 
 def test_what_was_said_before_the_first_turn_is_turn_0():
     said = (Message("user", "a"), Message("assistant", "b"), *STATE)
-    (text,) = ask("{{conversation}}", ("x", {}), conversation=said, context=lambda server: {"prior": 2}).texts
+    (text,) = ask("{{conversation}}", ("x", {}), conversation=said, context=lambda server: {"prior_count": 2}).texts
     assert [codec.decode(line)["turn"] for line in text.splitlines()] == [0, 0, 1, 1]
 
 

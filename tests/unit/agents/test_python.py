@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from viva.agents.python import PythonAgent
+from viva.agents.python import PythonAgent, import_target
 from viva.errors import AgentFailed, BadInput, Role, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Fixtures, Key, ToolStub
@@ -337,7 +337,7 @@ def code(tmp_path: Path) -> Path:
 def test_a_reference_is_found_from_its_folder(code: Path, reference: str, said: str):
     before = list(sys.path)
     try:
-        assert texts(PythonAgent.load(reference, str(code)).target, "x") == [said]
+        assert texts(import_target(reference, str(code)), "x") == [said]
     finally:
         sys.path[:] = before
         for name in [name for name in sys.modules if name.startswith(("pkg_of_agents", "neighbour_of_agent"))]:
@@ -345,11 +345,11 @@ def test_a_reference_is_found_from_its_folder(code: Path, reference: str, said: 
 
 
 def test_a_relative_reference_may_go_upward(code: Path):
-    assert PythonAgent.load("../agent.py:agent", str(code / "pkg_of_agents")).reference == "../agent.py:agent"
+    assert callable(import_target("../agent.py:agent", str(code / "pkg_of_agents")))
 
 
 def test_the_same_file_is_imported_once(code: Path):
-    one, other = (PythonAgent.load("./agent.py:agent", str(code)).target for _ in range(2))
+    one, other = (import_target("./agent.py:agent", str(code)) for _ in range(2))
     assert one is other
 
 
@@ -366,4 +366,4 @@ def test_the_same_file_is_imported_once(code: Path):
 )
 def test_a_reference_that_leads_nowhere_says_why(code: Path, reference: str, what: str):
     with pytest.raises(BadInput, match=what):
-        PythonAgent.load(reference, str(code))
+        import_target(reference, str(code))

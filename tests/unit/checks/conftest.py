@@ -1,4 +1,4 @@
-"""How the tests of checks build them: as a loader does, by type, from what was written."""
+"""Builds checks for tests as a loader does: by type, from a definition."""
 
 import inspect
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _OURS = ("type", "message", "negate", "weight")
 
 
 class Bench:
-    """Builds claims in a folder and judges them."""
+    """Builds assertions in a folder and evaluates them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,29 +30,29 @@ class Bench:
     def building(self) -> BuildContext:
         return BuildContext(str(self.folder), self.roots, self.assertion, self.update_snapshots)
 
-    def assertion(self, written: Mapping[str, Any]) -> Assertion:
-        found = self.own.get(written["type"]) or catalog.find_component("check", written["type"])
+    def assertion(self, definition: Mapping[str, Any]) -> Assertion:
+        found = self.own.get(definition["type"]) or catalog.find_component("check", definition["type"])
         if found is None:
-            raise ValueError(f"unknown type {written['type']}")
-        fields = {key: value for key, value in written.items() if key not in _OURS}
+            raise ValueError(f"unknown type {definition['type']}")
+        fields = {key: value for key, value in definition.items() if key not in _OURS}
         return Assertion(
             check=found.build(fields, self.building),
-            definition=written,
-            negate=written.get("negate", False),
-            weight=written.get("weight", 1.0),
+            definition=definition,
+            negate=definition.get("negate", False),
+            weight=definition.get("weight", 1.0),
         )
 
     def label(self, type_: str, **fields: Any) -> str:
         return self.assertion({"type": type_, **fields}).check.label
 
-    def judge(self, written: Mapping[str, Any], context: CheckContext) -> Verdict:
-        """The verdict of a claim whose check need not wait."""
-        found = evaluate(self.assertion(written), context)
+    def evaluate(self, definition: Mapping[str, Any], context: CheckContext) -> Verdict:
+        """The verdict of a check that does not wait."""
+        found = evaluate(self.assertion(definition), context)
         assert isinstance(found, AssertionResult)
         return found.verdict
 
-    async def judge_later(self, written: Mapping[str, Any], context: CheckContext) -> Verdict:
-        found = evaluate(self.assertion(written), context)
+    async def evaluate_async(self, definition: Mapping[str, Any], context: CheckContext) -> Verdict:
+        found = evaluate(self.assertion(definition), context)
         return (await found if inspect.isawaitable(found) else found).verdict
 
 

@@ -20,7 +20,7 @@ E = {"type": "max_tokens", "value": 1}  # the agent reports no usage
 
 
 class Slow(Component, frozen=True, kw_only=True):
-    """A judge that takes a while, costs something and counts how often it was asked."""
+    """A costly check that waits, reports a model call, and counts its calls."""
 
     passes: bool | None
     asked: list[int] = field(default_factory=list[int])
@@ -55,7 +55,7 @@ SE = {"type": "slow", "passes": None}
 
 
 @pytest.mark.parametrize(
-    ("claims", "all_", "any_"),
+    ("assertions", "all_", "any_"),
     [
         ([P], "passed", "passed"),
         ([P, P], "passed", "passed"),
@@ -75,14 +75,14 @@ SE = {"type": "slow", "passes": None}
     ],
 )
 def test_failures_decide_all_and_passes_decide_any(bench, assertions, all_, any_):  # N24, N25
-    evidence = make_check_context("a")
+    context = make_check_context("a")
     for kind, status in (("all", all_), ("any", any_)):
-        verdict = asyncio.run(bench.judge_later({"type": kind, "assertions": assertions}, evidence))
+        verdict = asyncio.run(bench.evaluate_async({"type": kind, "assertions": assertions}, context))
         assert verdict.status == status, kind
 
 
 @pytest.mark.parametrize(
-    ("claim", "status"),
+    ("assertion", "status"),
     [
         (P, "failed"),
         (F, "passed"),
@@ -94,73 +94,75 @@ def test_failures_decide_all_and_passes_decide_any(bench, assertions, all_, any_
     ],
 )
 def test_not(bench, assertion, status):  # N24: an error stays an error
-    verdict = asyncio.run(bench.judge_later({"type": "not", "assertion": assertion}, make_check_context("a")))
+    verdict = asyncio.run(bench.evaluate_async({"type": "not", "assertion": assertion}, make_check_context("a")))
     assert verdict.status == status
 
 
 def test_nested_assertions_have_their_own_negation(bench):
     assertions = [{**P, "negate": True}, {**F, "negate": True}]
-    assert bench.judge({"type": "all", "assertions": assertions}, make_check_context("a")).status == "failed"
-    assert bench.judge({"type": "any", "assertions": assertions}, make_check_context("a")).passed
+    assert bench.evaluate({"type": "all", "assertions": assertions}, make_check_context("a")).status == "failed"
+    assert bench.evaluate({"type": "any", "assertions": assertions}, make_check_context("a")).passed
 
 
 def test_a_negated_combination_in_error_stays_in_error(bench):  # N24
     for kind in ("all", "any"):
-        assert bench.judge({"type": kind, "assertions": [E], "negate": True}, make_check_context("a")).status == "error"
+        assert (
+            bench.evaluate({"type": kind, "assertions": [E], "negate": True}, make_check_context("a")).status == "error"
+        )
 
 
 def test_one_assertion_needs_no_list(bench):  # N3
-    assert bench.judge({"type": "any", "assertions": P}, make_check_context("a")).passed
+    assert bench.evaluate({"type": "any", "assertions": P}, make_check_context("a")).passed
 
 
 def test_combinations_nest(bench):
-    written = {"type": "all", "assertions": [{"type": "any", "assertions": [F, P]}, {"type": "not", "assertion": F}]}
-    assert bench.judge(written, make_check_context("a")).passed
+    definition = {"type": "all", "assertions": [{"type": "any", "assertions": [F, P]}, {"type": "not", "assertion": F}]}
+    assert bench.evaluate(definition, make_check_context("a")).passed
 
 
 @pytest.mark.parametrize("kind", ["all", "any"])
-def test_every_assertion_is_judged_never_only_the_first(bench, kind):  # N10
+def test_every_assertion_is_evaluated(bench, kind):  # N10
     check = bench.assertion({"type": kind, "assertions": [SF, SP, SF, SP]}).check
     asyncio.run(check.check(make_check_context("a")))
     assert [len(assertion.check.asked) for assertion in check.assertions] == [1, 1, 1, 1]
 
 
-def test_cheap_assertions_need_no_event_loop(bench):
+def test_local_checks_need_no_event_loop(bench):
     check = bench.assertion({"type": "all", "assertions": [P, P]}).check
     assert not inspect.isawaitable(check.check(make_check_context("a")))
     assert not check.costly
 
 
 @pytest.mark.parametrize(
-    "written",
+    "definition",
     [{"type": "all", "assertions": [P, SP]}, {"type": "any", "assertions": [SP]}, {"type": "not", "assertion": SP}],
 )
-def test_a_combination_is_as_costly_as_its_dearest_part(bench, written):
-    assert bench.assertion(written).check.costly
+def test_a_combination_is_costly_if_a_part_is(bench, definition):
+    assert bench.assertion(definition).check.costly
 
 
-def test_the_score_of_all_is_the_share_that_holds_by_weight(bench):
-    written = {"type": "all", "assertions": [{**P, "weight": 3}, F]}
-    assert bench.judge(written, make_check_context("a")).score == 0.75
-    assert bench.judge({"type": "all", "assertions": [P, E]}, make_check_context("a")).score is None
-    assert bench.judge({"type": "all", "assertions": [{**P, "weight": 0}]}, make_check_context("a")).score is None
-    assert bench.judge({"type": "any", "assertions": [P, F]}, make_check_context("a")).score is None
+def test_the_score_of_all_is_the_share_that_passes_by_weight(bench):
+    definition = {"type": "all", "assertions": [{**P, "weight": 3}, F]}
+    assert bench.evaluate(definition, make_check_context("a")).score == 0.75
+    assert bench.evaluate({"type": "all", "assertions": [P, E]}, make_check_context("a")).score is None
+    assert bench.evaluate({"type": "all", "assertions": [{**P, "weight": 0}]}, make_check_context("a")).score is None
+    assert bench.evaluate({"type": "any", "assertions": [P, F]}, make_check_context("a")).score is None
 
 
-def test_reasons_name_what_did_not_hold(bench):
-    verdict = bench.judge({"type": "all", "assertions": [P, F, {**P, "negate": True}]}, make_check_context("a"))
+def test_the_reason_names_what_did_not_pass(bench):
+    verdict = bench.evaluate({"type": "all", "assertions": [P, F, {**P, "negate": True}]}, make_check_context("a"))
     assert verdict.reason == (
         'contains "z": "z" is not in "a"; not contains "a": must not hold, but does: contains "a"'
     )
 
 
-def test_what_judges_said_and_used_is_kept(bench):
-    verdict = asyncio.run(bench.judge_later({"type": "any", "assertions": [SP, SF]}, make_check_context("a")))
+def test_evidence_suggestions_and_calls_are_kept(bench):
+    verdict = asyncio.run(bench.evaluate_async({"type": "any", "assertions": [SP, SF]}, make_check_context("a")))
     assert len(verdict.calls) == len(verdict.evidence) == len(verdict.suggestions) == 2
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("definition", "message"),
     [
         ({"type": "all"}, "assertions is missing"),
         ({"type": "all", "assertions": []}, "a list of at least one assertion"),
@@ -180,10 +182,10 @@ def test_what_judges_said_and_used_is_kept(bench):
         ),
     ],
 )
-def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
+def test_misuse_is_refused_at_load(bench, definition, message):  # N24
     with pytest.raises(ValueError) as wrong:
-        bench.assertion(written)
-    assert said in str(wrong.value)
+        bench.assertion(definition)
+    assert message in str(wrong.value)
 
 
 def test_labels(bench):

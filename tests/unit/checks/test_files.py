@@ -1,4 +1,4 @@
-"""file_exists and file_contains: what the agent left in its workspace."""
+"""file_exists, file_contains."""
 
 import asyncio
 import os
@@ -16,8 +16,8 @@ from viva.testing.check_context import make_check_context
 from viva.workspace.folders import TrialWorkspace
 
 
-class Desk:
-    """A workspace with a link of the case's own, in which checks are judged."""
+class FileBench:
+    """A workspace with a link of the case, in which checks are evaluated."""
 
     def __init__(self, bench: Any, top: Path) -> None:
         self.bench = bench
@@ -25,26 +25,26 @@ class Desk:
         put(self.host, "linked/a.txt", "linked text")
         self.top = top
 
-    def judge(self, prepare: Any, *written: dict[str, Any]) -> list[Verdict]:
-        """The verdicts after something was done to the workspace."""
+    def evaluate(self, prepare: Any, *definition: dict[str, Any]) -> list[Verdict]:
+        """The verdicts after `prepare` changed the workspace."""
 
         async def scenario() -> list[Verdict]:
             spec = WorkspaceSpec("empty", str(self.host), ("linked",))
             async with folders(self.top / "base")(spec, Key("s", "c")) as folder:
                 prepare(folder)
-                evidence = make_check_context("done")
-                evidence.state.workspace = folder
-                return [await self.bench.judge_later(each, evidence) for each in written]
+                context = make_check_context("done")
+                context.state.workspace = folder
+                return [await self.bench.evaluate_async(each, context) for each in definition]
 
         return asyncio.run(scenario())
 
-    def one(self, prepare: Any, **written: Any) -> Verdict:
-        return self.judge(prepare, written)[0]
+    def one(self, prepare: Any, **definition: Any) -> Verdict:
+        return self.evaluate(prepare, definition)[0]
 
 
 @pytest.fixture
-def desk(bench: Any, tmp_path: Path) -> Desk:
-    return Desk(bench, tmp_path)
+def files(bench: Any, tmp_path: Path) -> FileBench:
+    return FileBench(bench, tmp_path)
 
 
 def exists(path: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def holds(path: str, value: str, *more: str) -> dict[str, Any]:
     return {"type": "file_contains", "path": path, "value": [value, *more] if more else value}
 
 
-def test_files_and_folders_of_the_workspace_and_of_its_own_links_are_there(desk: Desk):
+def test_files_and_folders_of_the_workspace_and_its_links_exist(files: FileBench):
     """N25, P9."""
 
     def prepare(folder: TrialWorkspace) -> None:
@@ -63,30 +63,30 @@ def test_files_and_folders_of_the_workspace_and_of_its_own_links_are_there(desk:
 
     present = ["a/größe eins.txt", "./a/größe eins.txt", "a", "a/", "linked/a.txt", "linked"]
     absent = ["b", "a/b.txt", "linked/b.txt", "a/größe eins.txt/"]
-    verdicts = desk.judge(prepare, *map(exists, present + absent))
+    verdicts = files.evaluate(prepare, *map(exists, present + absent))
     assert [verdict.status for verdict in verdicts] == ["passed"] * 6 + ["failed"] * 4
 
 
-def test_a_file_that_is_not_there_may_be_one_that_was_meant(desk: Desk):
+def test_a_missing_file_suggests_similar_names(files: FileBench):
     def prepare(folder: TrialWorkspace) -> None:
         put(folder.path, "out/report.txt")
 
-    near, far = desk.judge(prepare, exists("out/reprot.txt"), holds("in/report.txt", "x"))
+    near, far = files.evaluate(prepare, exists("out/reprot.txt"), holds("in/report.txt", "x"))
     assert near.reason == '"out/reprot.txt" is not there; there is "report.txt"'
     assert far.reason == '"in/report.txt" is not there; nor is the folder that it should be in'
 
 
-def test_a_link_that_the_agent_made_to_somewhere_else_is_not_followed(desk: Desk):
+def test_a_link_out_of_the_workspace_is_not_followed(files: FileBench):
     """P9: also not from within what the case itself has linked."""
-    put(desk.top, "elsewhere/secret.txt", "secret")
+    put(files.top, "elsewhere/secret.txt", "secret")
 
     def prepare(folder: TrialWorkspace) -> None:
-        (Path(folder.path) / "away").symlink_to(desk.top / "elsewhere")
-        (desk.host / "linked/away").symlink_to(desk.top / "elsewhere")
+        (Path(folder.path) / "away").symlink_to(files.top / "elsewhere")
+        (files.host / "linked/away").symlink_to(files.top / "elsewhere")
         (Path(folder.path) / "near").symlink_to("linked/a.txt")
         (Path(folder.path) / "broken").symlink_to("nowhere")
 
-    verdicts = desk.judge(
+    verdicts = files.evaluate(
         prepare,
         exists("away/secret.txt"),
         holds("away/secret.txt", "secret"),
@@ -113,27 +113,27 @@ def test_a_link_that_the_agent_made_to_somewhere_else_is_not_followed(desk: Desk
         (b"", ["x"], "failed"),
     ],
 )
-def test_texts_are_found_in_whatever_a_file_holds(desk: Desk, content: bytes, values: list[str], status: str):
+def test_texts_are_found_in_a_file(files: FileBench, content: bytes, values: list[str], status: str):
     """N25, P9: all of several; case counts; how lines end does not."""
 
     def prepare(folder: TrialWorkspace) -> None:
         put(folder.path, "f", content)
 
-    assert desk.one(prepare, **holds("f", values[0], *values[1:])).status == status
+    assert files.one(prepare, **holds("f", values[0], *values[1:])).status == status
 
 
-def test_a_text_is_found_where_pieces_of_a_huge_file_meet(desk: Desk):
+def test_a_text_is_found_across_two_pieces_of_a_large_file(files: FileBench):
     def prepare(folder: TrialWorkspace) -> None:
         with (Path(folder.path) / "huge").open("wb") as file:
             file.write(b"x" * (1024 * 1024 - 3) + b"needle" + b"x" * 5_000_000 + b"last")
 
-    verdicts = desk.judge(prepare, holds("huge", "needle", "last"), holds("huge", "needles"))
+    verdicts = files.evaluate(prepare, holds("huge", "needle", "last"), holds("huge", "needles"))
     assert [verdict.status for verdict in verdicts] == ["passed", "failed"]
     assert len(verdicts[1].reason) < 300
 
 
-def test_what_is_no_ordinary_file_is_not_opened(desk: Desk):
-    """A pipe would wait for ever."""
+def test_only_regular_files_are_opened(files: FileBench):
+    """Opening a pipe would block."""
 
     def prepare(folder: TrialWorkspace) -> None:
         os.mkfifo(Path(folder.path) / "pipe")
@@ -146,48 +146,48 @@ def test_what_is_no_ordinary_file_is_not_opened(desk: Desk):
         finally:
             os.chdir(here)
 
-    verdicts = desk.judge(prepare, holds("pipe", "x"), holds("socket", "x"), holds("folder", "x"), exists("pipe"))
+    verdicts = files.evaluate(prepare, holds("pipe", "x"), holds("socket", "x"), holds("folder", "x"), exists("pipe"))
     assert [verdict.reason for verdict in verdicts] == [
-        '"pipe" is no ordinary file',
-        '"socket" is no ordinary file',
+        '"pipe" is not a regular file',
+        '"socket" is not a regular file',
         '"folder" is a folder',
         "",
     ]
 
 
-def test_a_failure_says_what_is_there_instead(desk: Desk):
+def test_a_failure_shows_the_content(files: FileBench):
     def prepare(folder: TrialWorkspace) -> None:
         put(folder.path, "f", "something else")
 
-    verdict = desk.one(prepare, **holds("f", "this", "that", "some"))
+    verdict = files.one(prepare, **holds("f", "this", "that", "some"))
     assert verdict.reason == '"this" and "that" are not in "f": "something else"'
     assert verdict.actual == "something else"
-    assert desk.one(prepare, **exists("f"), negate=True).status == "failed"
+    assert files.one(prepare, **exists("f"), negate=True).status == "failed"
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../b", "a/..", "~/x", "a\0b"])
-def test_a_path_out_of_the_workspace_cannot_be_written(bench: Any, path: str):
+def test_a_path_out_of_the_workspace_is_refused(bench: Any, path: str):
     """P5: a load error."""
-    for written in (exists(path), holds(path, "x")):
-        with pytest.raises(ValueError, match="must be relative to the workspace"):
-            bench.assertion(written)
+    for definition in (exists(path), holds(path, "x")):
+        with pytest.raises(ValueError, match=r"must be relative to the workspace|of length >= 1"):
+            bench.assertion(definition)
 
 
-def test_a_text_that_every_file_holds_cannot_be_written(bench: Any):
+def test_an_empty_text_is_refused(bench: Any):
     for value in ("", [], ["a", ""]):
         with pytest.raises(ValueError, match="value is empty"):
             bench.assertion({"type": "file_contains", "path": "a", "value": value})
 
 
-def test_without_a_workspace_nothing_can_be_said(bench: Any):
+def test_without_a_workspace_the_check_is_an_error(bench: Any):
     """N24: an error, not a failure of the agent."""
-    for written in (exists("a"), holds("a", "x"), {**exists("a"), "negate": True}):
-        verdict = bench.judge(written, make_check_context("done"))
+    for definition in (exists("a"), holds("a", "x"), {**exists("a"), "negate": True}):
+        verdict = bench.evaluate(definition, make_check_context("done"))
         assert verdict.status == "error"
         assert "the case has no workspace" in verdict.reason
 
 
-def test_they_are_named_by_what_they_look_for(bench: Any):
+def test_labels(bench: Any):
     assert bench.label("file_exists", path="a b.txt") == 'file_exists "a b.txt"'
     assert bench.label("file_contains", path="a", value=["x", "y"]) == 'file_contains "a" "x" and "y"'
     assert FileExists.needs == FileContains.needs == {"workspace"}

@@ -1,4 +1,4 @@
-"""Golden tasks: the three strategies, decision by decision."""
+"""golden, and the return schema."""
 
 import math
 from typing import Any
@@ -46,11 +46,11 @@ EXACT = [
 
 
 @pytest.mark.parametrize(("value", "output", "same"), EXACT)
-def test_exact_compares_texts_and_folds_nothing(value: Any, output: str, same: bool):
+def test_exact_compares_texts_without_changes(value: Any, output: str, same: bool):
     assert holds("exact", value, output) is same  # section 4: no trimming or case folding
 
 
-def test_both_sides_of_exact_are_stringified():
+def test_exact_compares_both_sides_as_text():
     assert holds("exact", {"b": 1, "a": 2}, Reply(data={"a": 2, "b": 1}))
     assert holds("exact", '{"a":2}', Reply(data={"a": 2}))
 
@@ -66,7 +66,7 @@ CONTAINS = [
 
 
 @pytest.mark.parametrize(("value", "reply", "there"), CONTAINS)
-def test_contains_looks_in_the_text_of_whatever_was_answered(value: Any, reply: Reply, there: bool):
+def test_contains_searches_the_output_as_text(value: Any, reply: Reply, there: bool):
     assert holds("contains", value, reply) is there  # section 4: contains
 
 
@@ -116,7 +116,7 @@ def test_a_rubric_judges_the_output_too():
     assert make_check_context("text", on="output").text == "text"
 
 
-def test_a_failure_says_what_was_expected_and_what_came():
+def test_a_failure_shows_expected_and_actual():
     verdict = Golden(strategy="contains", value="hello").check(make_check_context("bye"))
     assert (verdict.reason, verdict.expected, verdict.actual) == ('"hello" is not in "bye"', "hello", "bye")
 
@@ -133,7 +133,7 @@ SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "s
         (Reply("just text"), False),
     ],
 )
-def test_the_return_schema_is_held_against_the_output(reply: Reply, valid: bool):
+def test_the_return_schema_validates_the_output(reply: Reply, valid: bool):
     verdict = ReturnSchema(schema=SCHEMA).check(make_check_context(reply))
     assert verdict.passed is valid  # section 4: schemaValid
     assert ReturnSchema(schema={"type": "string"}).check(make_check_context("just text")).passed

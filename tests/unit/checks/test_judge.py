@@ -1,4 +1,4 @@
-"""Checks that an agent decides: what of a validator's answer is believed, and what several of them come to."""
+"""judge and rubric: which replies of a judge count, and what several votes give."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Answer = Mapping[str, Any] | str | Exception
 
 
 class Judges:
-    """Validators with canned answers, one for each question; like the real way to helpers, but without a second ask."""
+    """Judges with canned replies, one for each question. An unusable reply is not asked for again."""
 
     may_repeat = False
 
@@ -58,14 +58,14 @@ CALL = ToolCall("pay", {"id": "W1"}, result={"ok": True})
 SAID = Reply('It is «done», he said:\n"Thank you" …', data={"state": "paid"}, tool_calls=(CALL,))
 
 
-def verdict_of(bench: Bench, judges: Judges, context: CheckContext | None = None, **written: Any) -> Verdict:
+def verdict_of(bench: Bench, judges: Judges, context: CheckContext | None = None, **definition: Any) -> Verdict:
     context = context or make_check_context("First.", SAID, inputs=["Please pay W1 at once", "and now?"])
     context.state.helpers = judges
-    assertion = {"type": "agent", "criteria": "It is paid", **written}
-    return asyncio.run(bench.judge_later(assertion, context))
+    assertion = {"type": "agent", "criteria": "It is paid", **definition}
+    return asyncio.run(bench.evaluate_async(assertion, context))
 
 
-def test_the_answer_is_the_verdict(bench: Bench):  # N26
+def test_a_judges_reply_becomes_the_verdict(bench: Bench):  # N26
     judges = Judges({"passed": True, "score": 0.9, "reason": "paid", "suggestions": ["say so"]})
     verdict = verdict_of(bench, judges, metadata={"tone": "warm"})
     assert verdict == Verdict("passed", "paid", score=0.9, suggestions=("say so",))
@@ -75,14 +75,14 @@ def test_the_answer_is_the_verdict(bench: Bench):  # N26
     }  # fmt: skip
 
 
-def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Bench):
+def test_the_question_contains_tool_calls_and_files(bench: Bench):
     """P4: of the step; where the whole case is judged, of all of it, with the conversation."""
     judges = Judges({"passed": True}, {"passed": True})
-    evidence = make_check_context("First.", SAID, inputs=["Pay W1", "and now?"])
-    evidence.state.turns[0].files = (FileChange("old.txt", "removed"),)
-    evidence.state.turns[1].files = (FileChange("a.txt", "added", diff="+x"),)
-    verdict_of(bench, judges, evidence)
-    verdict_of(bench, judges, CheckContext(evidence.state, evidence.turn, turn_scope="case"))
+    context = make_check_context("First.", SAID, inputs=["Pay W1", "and now?"])
+    context.state.turns[0].files = (FileChange("old.txt", "removed"),)
+    context.state.turns[1].files = (FileChange("a.txt", "added", diff="+x"),)
+    verdict_of(bench, judges, context)
+    verdict_of(bench, judges, CheckContext(context.state, context.turn, turn_scope="case"))
     step, whole = judges.asked
     assert "Criteria: It is paid" in step
     assert '{"name":"pay","arguments":{"id":"W1"},"result":{"ok":true}}' in step
@@ -94,18 +94,18 @@ def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Ben
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
-        ("fine", "it is no JSON object with a boolean `passed`"),
+        ("fine", "it is not a JSON object with a boolean `passed`"),
         ({}, "it has no boolean `passed`"),
         ({"passed": 1}, "it has no boolean `passed`"),
-        ({"passed": True, "score": "high"}, "its `score` is no number"),
-        ({"passed": True, "score": True}, "its `score` is no number"),
-        ({"passed": True, "evidence": "Thank you"}, "its `evidence` is no list"),
+        ({"passed": True, "score": "high"}, "its `score` is not a number"),
+        ({"passed": True, "score": True}, "its `score` is not a number"),
+        ({"passed": True, "evidence": "Thank you"}, "its `evidence` is not a list"),
         ({"passed": True, "evidence": [{"turn": 1}]}, "a piece of `evidence` has no `quote`"),
-        ({"passed": True, "evidence": [{"quote": "never said"}]}, "the quote 'never said' stands nowhere"),
-        ({"passed": True, "evidence": [{"quote": "Thank you ... It is"}]}, "stands nowhere"),
-        ({"passed": True, "evidence": [{"quote": "..."}]}, "stands nowhere"),
+        ({"passed": True, "evidence": [{"quote": "never said"}]}, "the quote 'never said' is not in the conversation"),
+        ({"passed": True, "evidence": [{"quote": "Thank you ... It is"}]}, "is not in the conversation"),
+        ({"passed": True, "evidence": [{"quote": "..."}]}, "is not in the conversation"),
         ({"passed": True, "evidence": [{"quote": "Thank you"}]}, "is too short to show anything"),
         ({"passed": True, "evidence": [{"quote": "done"}]}, "is too short to show anything"),
         ({"passed": True, "evidence": [{"quote": "Please pay W1 at once"}]}, "is what the user said"),
@@ -116,11 +116,11 @@ def test_a_judge_that_reads_only_its_message_sees_calls_and_files_too(bench: Ben
         (HelperFailed("judge", "down"), "down"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_an_error_and_negate_does_not_help(bench: Bench, answer: Answer, said: str):
+def test_an_unusable_reply_is_an_error_also_with_negate(bench: Bench, answer: Answer, message: str):
     for negate in (False, True):  # N24
         verdict = verdict_of(bench, Judges(answer), negate=negate)
         assert verdict.status == "error"
-        assert said in verdict.reason
+        assert message in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,15 @@ def test_an_answer_that_cannot_be_used_is_an_error_and_negate_does_not_help(benc
         ("before all", 0),
     ],
 )
-def test_quotes_are_looked_up_in_all_that_the_agent_said_and_did(bench: Bench, quote: str, turn: int):  # N26
-    evidence = make_check_context("First.", SAID, inputs=["Pay W1", "and now?"])
+def test_quotes_are_found_in_texts_tool_calls_and_files(bench: Bench, quote: str, turn: int):  # N26
+    context = make_check_context("First.", SAID, inputs=["Pay W1", "and now?"])
     history = (
         Message("user", "Earlier"),
         Message("assistant", "", tool_calls=(ToolCall("look", result="before all"),)),
     )
-    evidence.state.case = structs.replace(evidence.state.case, history=history)
+    context.state.case = structs.replace(context.state.case, history=history)
     judges = Judges({"passed": True, "evidence": [{"turn": 7, "quote": quote}]})
-    assert verdict_of(bench, judges, evidence).evidence == (Quote(turn, quote),)
+    assert verdict_of(bench, judges, context).evidence == (Quote(turn, quote),)
 
 
 @pytest.mark.parametrize(
@@ -171,26 +171,24 @@ def test_quotes_are_looked_up_in_all_that_the_agent_said_and_did(bench: Bench, q
         ("It is paid", False),
     ],
 )
-def test_the_users_words_count_only_where_the_criterion_is_about_the_user(
-    bench: Bench, criteria: str, is_about: bool
-):  # N26
+def test_the_user_may_be_quoted_only_for_criteria_about_the_user(bench: Bench, criteria: str, is_about: bool):  # N26
     judges = Judges({"passed": True, "evidence": [{"turn": 1, "quote": "Please pay W1"}]})
-    written: dict[str, Any] = {"criteria": criteria} if criteria else {"criteria": None, "use": "agents:mine"}
-    assert (verdict_of(bench, judges, **written).status == "passed") == is_about
+    definition: dict[str, Any] = {"criteria": criteria} if criteria else {"criteria": "", "use": "agents:mine"}
+    assert (verdict_of(bench, judges, **definition).status == "passed") == is_about
 
 
-def test_one_verdict_may_have_other_json_around_it(bench: Bench):  # N26, N29
-    said = 'I compared {"state": "paid"} with the criterion.\n{"passed": false, "reason": "no", "steps": [{"passed": true}]}'
-    verdict = verdict_of(bench, Judges(said))
+def test_other_json_around_the_verdict_is_ignored(bench: Bench):  # N26, N29
+    message = 'I compared {"state": "paid"} with the criterion.\n{"passed": false, "reason": "no", "steps": [{"passed": true}]}'
+    verdict = verdict_of(bench, Judges(message))
     assert (verdict.status, verdict.reason) == ("failed", "no")
 
 
-def test_of_an_agent_that_said_nothing_nothing_can_be_quoted(bench: Bench):
-    evidence = make_check_context("", inputs=["Please pay W1"])
-    assert verdict_of(bench, Judges({"passed": False}, must_quote=True), evidence).status == "failed"
+def test_an_empty_reply_needs_no_quote(bench: Bench):
+    context = make_check_context("", inputs=["Please pay W1"])
+    assert verdict_of(bench, Judges({"passed": False}, must_quote=True), context).status == "failed"
 
 
-def test_a_judge_that_must_quote_has_to(bench: Bench):  # N26
+def test_a_judge_that_must_quote_is_an_error_without_a_quote(bench: Bench):  # N26
     assert verdict_of(bench, Judges({"passed": True}, must_quote=True)).status == "error"
     assert verdict_of(bench, Judges({"passed": True}, must_quote=False)).status == "passed"
 
@@ -201,10 +199,10 @@ def test_a_judge_that_must_quote_has_to(bench: Bench):  # N26
         ({"passed": True, "score": 0.8}, "passed", ""),
         ({"passed": True, "score": 0.5, "reason": "so so"}, "failed", "score 0.5 is below 0.7: so so"),
         ({"passed": False, "score": 0.9, "reason": "no"}, "failed", "no"),
-        ({"passed": True}, "error", "it has no `score`, which is needed against the least score 0.7"),
+        ({"passed": True}, "error", "it has no `score`, which `min_score` 0.7 needs"),
     ],
 )
-def test_a_least_score_is_needed_beside_the_word(bench: Bench, answer: Answer, status: str, reason: str):
+def test_min_score_needs_a_score(bench: Bench, answer: Answer, status: str, reason: str):
     verdict = verdict_of(bench, Judges(answer), min_score=0.7)
     assert (verdict.status, verdict.reason) == (status, reason)
 
@@ -227,10 +225,10 @@ def test_the_majority_decides_if_there_is_one(bench: Bench, ballots: Sequence[An
     assert (verdict.status, verdict.reason) == (status, reason)
 
 
-@pytest.mark.parametrize("written", [{"votes": 3}, {"type": "rubric", "criteria": ["a", "b", "c"]}])
-def test_a_run_that_has_to_stop_stops_whatever_the_others_say(bench: Bench, written: Mapping[str, Any]):
+@pytest.mark.parametrize("definition", [{"votes": 3}, {"type": "rubric", "criteria": ["a", "b", "c"]}])
+def test_a_stopped_run_stops_whatever_other_votes_are(bench: Bench, definition: Mapping[str, Any]):
     with pytest.raises(RunStopped):
-        verdict_of(bench, Judges(YES, DOWN, RunStopped("the budget is spent", is_budget=True)), **written)
+        verdict_of(bench, Judges(YES, DOWN, RunStopped("the budget is spent", is_budget=True)), **definition)
 
 
 CRITERIA = [{"criterion": "a", "weight": 3}, "b"]
@@ -245,29 +243,27 @@ CRITERIA = [{"criterion": "a", "weight": 3}, "b"]
         ((NO, NO), 0.0, "passed", 0.0),
     ],
 )
-def test_a_rubric_is_the_weight_of_what_is_met(
+def test_the_score_of_a_rubric_is_the_weight_that_holds(
     bench: Bench, answers: Sequence[Answer], min_score: float, status: str, score: float
 ):
     verdict = verdict_of(bench, Judges(*answers), type="rubric", criteria=CRITERIA, min_score=min_score)
     assert (verdict.status, verdict.score) == (status, score)
 
 
-def test_no_judge_is_at_work_when_a_rubric_has_ended(bench: Bench):
+def test_a_rubric_waits_for_all_its_judges(bench: Bench):
     judges = Judges(DOWN, YES, YES)
     verdict = verdict_of(bench, judges, type="rubric", criteria=["a", "b", "c"])
     assert (verdict.status, judges.working, len(judges.asked)) == ("error", 0, 3)
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("definition", "message"),
     [
         ({"type": "agent"}, "misses 'criteria'"),
         ({"type": "agent", "use": "scripts:a.b", "criteria": "x"}, "use the assertion type 'script'"),
         ({"type": "rubric", "criteria": [{"criterion": "a", "weight": 0}]}, "add up to nothing"),
     ],
 )
-def test_a_check_that_cannot_work_is_refused_when_it_is_loaded(
-    bench: Bench, written: Mapping[str, Any], said: str
-):  # N24
-    with pytest.raises(ValueError, match=said):
-        bench.assertion(written)
+def test_misuse_is_refused_at_load(bench: Bench, definition: Mapping[str, Any], message: str):  # N24
+    with pytest.raises(ValueError, match=message):
+        bench.assertion(definition)

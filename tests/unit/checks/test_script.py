@@ -1,4 +1,4 @@
-"""script: the user's own Python as a check."""
+"""script."""
 
 import asyncio
 import sys
@@ -17,11 +17,11 @@ def write(folder, name, source):
     return file
 
 
-def verdict_of(bench, body, evidence=None, **fields):
+def verdict_of(bench, body, context=None, **fields):
     """The verdict of a script `def validate(output): <body>`, each in a module of its own name."""
     write(bench.folder, "own.py", f"def validate(output):\n    {body}\n")
-    written = {"type": "script", "use": "scripts:own.validate", **fields}
-    return asyncio.run(bench.judge_later(written, evidence or make_check_context("hello")))
+    definition = {"type": "script", "use": "scripts:own.validate", **fields}
+    return asyncio.run(bench.evaluate_async(definition, context or make_check_context("hello")))
 
 
 @pytest.mark.parametrize(
@@ -54,32 +54,32 @@ def test_what_a_script_returns_or_raises(bench, body, status, reason, score):  #
     assert verdict.score == score
 
 
-def test_negation_does_not_make_a_pass_of_a_broken_script(bench):  # N24
+def test_a_broken_script_is_an_error_also_with_negate(bench):  # N24
     assert verdict_of(bench, "return 1 / 0", negate=True).status == "error"
 
 
-def test_a_negated_script_passes_when_it_says_no(bench):
+def test_a_negated_script_passes_when_it_fails(bench):
     assert verdict_of(bench, "return False", negate=True).passed
 
 
-def seen(bench, source, evidence, use="scripts:spy", **fields):
-    """What a script was called with, as it reports it in its reason."""
+def seen(bench, source, context, use="scripts:spy", **fields):
+    """The arguments of a script, as its reason reports them."""
     write(bench.folder, "spy.py", source)
-    return asyncio.run(bench.judge_later({"type": "script", "use": use, **fields}, evidence)).reason
+    return asyncio.run(bench.evaluate_async({"type": "script", "use": use, **fields}, context)).reason
 
 
-def test_values_are_given_by_parameter_name(bench):  # N26
+def test_arguments_are_passed_by_parameter_name(bench):  # N26
     source = "def validate(metadata, output, *, input): return {'passed': True, 'reason': f'{output}|{input}|{sorted(metadata.items())}'}"
-    evidence = make_check_context("first", "second", inputs=["one", "two"], metadata={"a": 1, "b": 2})
-    assert seen(bench, source, evidence, metadata={"b": 3}) == "second|two|[('a', 1), ('b', 3)]"
+    context = make_check_context("first", "second", inputs=["one", "two"], metadata={"a": 1, "b": 2})
+    assert seen(bench, source, context, metadata={"b": 3}) == "second|two|[('a', 1), ('b', 3)]"
 
 
-def test_keyword_arguments_get_all_values_and_defaults_are_left_alone(bench):  # N26
+def test_keyword_arguments_get_all_values(bench):  # N26
     source = "def check(output, *more, extra=5, **rest): return {'passed': True, 'reason': f'{sorted(rest)} {extra}'}"
     assert seen(bench, source, make_check_context("x")) == "['input', 'metadata', 'transcript'] 5"
 
 
-def test_parameters_after_a_star_are_given_too(bench):  # N26
+def test_keyword_only_parameters_are_passed(bench):  # N26
     source = "def check(*, output): return {'passed': True, 'reason': output}\ndef starred(*more, output): return check(output=output)"
     assert seen(bench, source, make_check_context("x"), use="spy:starred") == "x"
 
@@ -103,20 +103,20 @@ def test_the_transcript_is_plain_data(bench):  # N26
     )
 
 
-def test_a_script_cannot_change_what_happened(bench):
+def test_a_script_cannot_change_the_record(bench):
     reply = Reply("a", tool_calls=(ToolCall("t", {"n": 1}),))
-    evidence = make_check_context(reply, metadata={"a": [1]})
+    context = make_check_context(reply, metadata={"a": [1]})
     source = "def check(transcript, metadata):\n transcript[0]['tool_calls'][0]['arguments']['n'] = 2\n metadata['a'].append(2)\n return True"
-    seen(bench, source, evidence)
+    seen(bench, source, context)
     assert reply.tool_calls[0].arguments == {"n": 1}
-    assert evidence.state.case.metadata == {"a": [1]}
+    assert context.state.case.metadata == {"a": [1]}
 
 
 def test_a_sync_script_runs_in_a_thread_and_an_async_one_on_the_loop(bench):
     sync = "import threading\ndef check(): return {'passed': True, 'reason': threading.current_thread().name}"
     assert seen(bench, sync, make_check_context("x")) != threading.current_thread().name
     write(bench.folder, "later.py", sync.replace("def check", "async def check"))
-    verdict = asyncio.run(bench.judge_later({"type": "script", "use": "scripts:later"}, make_check_context("x")))
+    verdict = asyncio.run(bench.evaluate_async({"type": "script", "use": "scripts:later"}, make_check_context("x")))
     assert verdict.reason == threading.current_thread().name
 
 
@@ -135,23 +135,23 @@ def test_a_sync_script_runs_in_a_thread_and_an_async_one_on_the_loop(bench):
 )
 def test_references(bench, file, use):  # N8
     write(bench.folder, file, "def validate(output): return True")
-    assert asyncio.run(bench.judge_later({"type": "script", "use": use}, make_check_context("x"))).passed
+    assert asyncio.run(bench.evaluate_async({"type": "script", "use": use}, make_check_context("x"))).passed
 
 
-def test_the_entry_of_a_module_is_validate_or_check(bench):  # N8
+def test_the_function_of_a_module_is_validate_or_check(bench):  # N8
     write(bench.folder, "both.py", "def check(): return False\ndef validate(): return True")
-    assert asyncio.run(bench.judge_later({"type": "script", "use": "scripts:both"}, make_check_context("x"))).passed
+    assert asyncio.run(bench.evaluate_async({"type": "script", "use": "scripts:both"}, make_check_context("x"))).passed
 
 
 def test_the_first_root_that_has_a_module_wins(bench):  # N8
     write(bench.folder, "one/order.py", "def check(): return True")
     write(bench.folder, "two/order.py", "def check(): return False")
     bench.roots = (str(bench.folder / "one"), str(bench.folder / "two"))
-    assert asyncio.run(bench.judge_later({"type": "script", "use": "scripts:order"}, make_check_context("x"))).passed
+    assert asyncio.run(bench.evaluate_async({"type": "script", "use": "scripts:order"}, make_check_context("x"))).passed
 
 
 @pytest.mark.parametrize(
-    ("use", "said"),
+    ("use", "message"),
     [
         ("scripts:nowhere", "there is no nowhere.py in "),
         ("scripts:nowhere.at_all", "there is no nowhere.py with a function at_all in "),
@@ -173,7 +173,7 @@ def test_the_first_root_that_has_a_module_wins(bench):  # N8
         ("mod:places", "parameter 'output' cannot be filled by name"),
     ],
 )
-def test_what_cannot_be_found_is_said_when_the_file_is_loaded(bench, use, said):  # N8, N24
+def test_a_missing_script_is_refused_at_load(bench, use, message):  # N8, N24
     write(
         bench.folder, "mod.py", "number = 5\ndef validate(): pass\ndef wants(answer): pass\ndef places(output, /): pass"
     )
@@ -184,24 +184,24 @@ def test_what_cannot_be_found_is_said_when_the_file_is_loaded(bench, use, said):
     (bench.folder / "folder").mkdir()
     with pytest.raises(ValueError) as wrong:
         bench.assertion({"type": "script", "use": use})
-    assert said in str(wrong.value)
+    assert message in str(wrong.value)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({}, "missing required field `use`"),
         ({"use": 5}, "Expected `str`, got `int`"),
         ({"use": "scripts:ok", "metadata": 5}, "Expected `object`, got `int`"),
-        ({"use": "scripts:ok", "function": "x"}, "Expected `Function`, got `str`"),
+        ({"use": "scripts:ok", "function": "x"}, "Expected `UserFunction`, got `str`"),
         ({"use": "scripts:ok", "args": []}, "unknown field `args`"),
     ],
 )
-def test_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24
+def test_misuse_is_refused_at_load(bench, fields, message):  # N24
     write(bench.folder, "ok.py", "def check(): return True")
     with pytest.raises(ValueError) as wrong:
         bench.assertion({"type": "script", **fields})
-    assert said in str(wrong.value)
+    assert message in str(wrong.value)
 
 
 def test_label(bench):
@@ -210,13 +210,13 @@ def test_label(bench):
     assert not bench.assertion({"type": "script", "use": "scripts:ok"}).check.costly
 
 
-def test_a_cancelled_script_does_not_hold_the_loop(bench):
+def test_a_cancelled_script_does_not_block_the_loop(bench):
     source = "import time\ndef check():\n while True: time.sleep(0.01)"
     write(bench.folder, "hung.py", source)
 
     async def give_up():
         async with asyncio.timeout(0.05):
-            await bench.judge_later({"type": "script", "use": "scripts:hung"}, make_check_context("x"))
+            await bench.evaluate_async({"type": "script", "use": "scripts:hung"}, make_check_context("x"))
 
     with pytest.raises(TimeoutError):
         asyncio.run(give_up())

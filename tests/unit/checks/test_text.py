@@ -7,7 +7,7 @@ from viva.testing.check_context import make_check_context
 
 
 @pytest.mark.parametrize(
-    ("written", "text", "status"),
+    ("definition", "text", "status"),
     [
         ({"type": "contains", "value": "type of expense"}, "What type of expense?", "passed"),
         ({"type": "contains", "value": "Type"}, "What type of expense?", "failed"),
@@ -28,24 +28,24 @@ from viva.testing.check_context import make_check_context
         ({"type": "contains", "value": "sorry", "negate": True}, "sorry", "failed"),
     ],
 )
-def test_text_checks_look_at_the_text(bench, written, text, status):  # N25
-    assert bench.judge(written, make_check_context(text)).status == status
+def test_text_checks(bench, definition, text, status):  # N25
+    assert bench.evaluate(definition, make_check_context(text)).status == status
 
 
-def test_text_is_the_data_where_there_is_no_content(bench):  # N24
-    evidence = make_check_context(Reply(data={"status": "ok", "n": 1}))
-    assert bench.judge({"type": "contains", "value": '{"status":"ok","n":1}'}, evidence).passed
+def test_data_is_the_text_of_a_reply_without_content(bench):  # N24
+    context = make_check_context(Reply(data={"status": "ok", "n": 1}))
+    assert bench.evaluate({"type": "contains", "value": '{"status":"ok","n":1}'}, context).passed
 
 
-def test_text_of_a_checkpoint_holds_the_tool_results(bench):  # N14
+def test_the_text_of_a_checkpoint_contains_tool_results(bench):  # N14
     reply = Reply("Done", tool_calls=(ToolCall("create", result={"id": "EXP-1"}), ToolCall("log", result="written")))
-    written = {"type": "contains", "value": '"EXP-1"}\nwritten'}
-    assert bench.judge(written, make_check_context(reply, on="reply_and_tools")).passed
-    assert bench.judge(written, make_check_context(reply)).status == "failed"
+    definition = {"type": "contains", "value": '"EXP-1"}\nwritten'}
+    assert bench.evaluate(definition, make_check_context(reply, on="reply_and_tools")).passed
+    assert bench.evaluate(definition, make_check_context(reply)).status == "failed"
 
 
 @pytest.mark.parametrize(
-    ("written", "text", "reason"),
+    ("definition", "text", "reason"),
     [
         ({"type": "contains", "value": "x y"}, "abc", '"x y" is not in "abc"'),
         ({"type": "contains", "value": "x"}, "", '"x" is not there: the text is empty'),
@@ -54,21 +54,21 @@ def test_text_of_a_checkpoint_holds_the_tool_results(bench):  # N14
         ({"type": "regex", "pattern": r"\d"}, "a\nb", r'"\d" matches nothing in "a\nb"'),
     ],
 )
-def test_a_failure_says_what_was_expected_and_what_was_there(bench, written, text, reason):
-    verdict = bench.judge(written, make_check_context(text))
+def test_a_failure_shows_expected_and_actual(bench, definition, text, reason):
+    verdict = bench.evaluate(definition, make_check_context(text))
     assert verdict.reason == reason
-    assert verdict.expected == written.get("value", written.get("pattern"))
+    assert verdict.expected == definition.get("value", definition.get("pattern"))
     assert verdict.actual == text
 
 
 def test_a_long_text_is_shortened_in_the_reason(bench):
-    verdict = bench.judge({"type": "contains", "value": "x"}, make_check_context("a" * 100_000))
+    verdict = bench.evaluate({"type": "contains", "value": "x"}, make_check_context("a" * 100_000))
     assert len(verdict.reason) < 200
     assert len(verdict.actual) <= 4000
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("definition", "message"),
     [
         ({"type": "contains", "value": 5}, "Expected `str`, got `int` - at `$.value`"),
         ({"type": "contains"}, "missing required field `value`"),
@@ -79,16 +79,16 @@ def test_a_long_text_is_shortened_in_the_reason(bench):
         ({"type": "regex", "pattern": "a", "ignore_case": True}, "unknown field `ignore_case`"),
     ],
 )
-def test_misuse_is_found_when_the_file_is_loaded(bench, written, said):  # N24
+def test_misuse_is_refused_at_load(bench, definition, message):  # N24
     with pytest.raises(ValueError) as wrong:
-        bench.assertion(written)
-    assert said in str(wrong.value)
+        bench.assertion(definition)
+    assert message in str(wrong.value)
 
 
-def test_a_pattern_that_would_run_for_ever_is_an_error(bench):  # N27
+def test_a_pattern_that_never_ends_is_an_error(bench):  # N27
     for negate in (False, True):
-        written = {"type": "regex", "pattern": "(a|aa)+$", "negate": negate}
-        verdict = bench.judge(written, make_check_context("a" * 80 + "b"))
+        definition = {"type": "regex", "pattern": "(a|aa)+$", "negate": negate}
+        verdict = bench.evaluate(definition, make_check_context("a" * 80 + "b"))
         assert verdict.status == "error"
         assert "(a|aa)+$" in verdict.reason
 
@@ -110,11 +110,11 @@ def test_a_label_is_cut_off(bench):
     assert len(bench.label("contains", value="x" * 500)) == 80
 
 
-def test_the_flow_is_what_the_agent_said_in_all_turns(bench):  # P9
+def test_flow_contains_searches_all_turns(bench):  # P9
     tools = (ToolCall("t", result="only in a tool result"),)
-    evidence = make_check_context("first", Reply("second", tool_calls=tools), "third", inputs=["asked by the user"])
+    context = make_check_context("first", Reply("second", tool_calls=tools), "third", inputs=["asked by the user"])
     for value, status in (("first", "passed"), ("third", "passed"), ("user", "failed"), ("tool", "failed")):
-        assert bench.judge({"type": "flow_contains", "value": value}, evidence).status == status
-    assert bench.judge({"type": "flow_contains", "value": "FIRST", "ignore_case": True}, evidence).passed
-    assert bench.judge({"type": "flow_contains", "value": "first", "negate": True}, evidence).status == "failed"
+        assert bench.evaluate({"type": "flow_contains", "value": value}, context).status == status
+    assert bench.evaluate({"type": "flow_contains", "value": "FIRST", "ignore_case": True}, context).passed
+    assert bench.evaluate({"type": "flow_contains", "value": "first", "negate": True}, context).status == "failed"
     assert bench.label("flow_contains", value="a") == 'flow_contains "a"'

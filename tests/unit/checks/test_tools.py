@@ -28,7 +28,7 @@ from viva.testing.check_context import make_check_context
         ("create", "expense.create", False),
     ],
 )
-def test_a_name_is_exact_or_stands_after_a_namespace(called, name, meant):  # N25
+def test_a_tool_name_matches_exactly_or_after_a_namespace(called, name, meant):  # N25
     assert matches_tool(called, name) is meant
 
 
@@ -97,13 +97,13 @@ FAILED = ToolCall("create_expense", {"amount": 1}, error="denied")
     ],
 )
 def test_tool_called(bench, fields, reply, status):  # N25
-    assert bench.judge({"type": "tool_called", **fields}, make_check_context(reply)).status == status
+    assert bench.evaluate({"type": "tool_called", **fields}, make_check_context(reply)).status == status
 
 
-def test_a_turns_assertion_sees_its_turn_and_a_final_one_the_whole_case(bench):  # N12
-    written = {"type": "tool_called", "name": "t"}
-    assert bench.judge(written, make_check_context(calls("t"), calls())).status == "failed"
-    assert bench.judge(written, make_check_context(calls("t"), calls(), over="case")).passed
+def test_an_assertion_sees_its_turn_and_a_final_one_the_case(bench):  # N12
+    definition = {"type": "tool_called", "name": "t"}
+    assert bench.evaluate(definition, make_check_context(calls("t"), calls())).status == "failed"
+    assert bench.evaluate(definition, make_check_context(calls("t"), calls(), over="case")).passed
 
 
 @pytest.mark.parametrize(
@@ -130,34 +130,34 @@ def test_a_turns_assertion_sees_its_turn_and_a_final_one_the_whole_case(bench): 
         ({"name": "t", "times": {"min": 2}}, calls("t"), '"t" was called 1 time, not at least 2 times; called: t'),
     ],
 )
-def test_tool_called_says_what_was_there_instead(bench, fields, reply, reason):
-    assert bench.judge({"type": "tool_called", **fields}, make_check_context(reply)).reason == reason
+def test_tool_called_shows_the_actual_calls(bench, fields, reply, reason):
+    assert bench.evaluate({"type": "tool_called", **fields}, make_check_context(reply)).reason == reason
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({}, "missing required field `name`"),
         ({"name": ""}, "name is empty"),
-        ({"name": []}, "name is empty"),
+        ({"name": []}, "of length >= 1"),
         ({"name": ["a", ""]}, "name is empty"),
         ({"name": 5}, "got `int`"),
         ({"name": "t", "arguments": "x"}, "got `str`"),
         ({"name": "t", "arguments": {"a": [{"matches": "("}]}}, "is no regular expression"),
-        ({"name": "t", "times": -1}, "less than 0 times"),
+        ({"name": "t", "times": -1}, ">= 0"),
         ({"name": "t", "times": {"min": 3, "max": 1}}, "no number is 3 to 1 times"),
         ({"name": "t", "times": {}}, "times says nothing"),
         ({"name": "t", "times": {"min": 0}}, "times says nothing"),
-        ({"name": "t", "times": {"min": -1, "max": 1}}, "no number is -1 to 1 times"),
+        ({"name": "t", "times": {"min": -1, "max": 1}}, ">= 0"),
         ({"name": "t", "times": {"atleast": 3}}, "unknown field `atleast`"),
         ({"name": "t", "times": True}, "got `bool`"),
         ({"name": "t", "status": "failed"}, "Invalid enum value 'failed'"),
     ],
 )
-def test_tool_called_misuse_is_found_when_the_file_is_loaded(bench, fields, said):  # N24
+def test_tool_called_misuse_is_refused_at_load(bench, fields, message):  # N24
     with pytest.raises(ValueError) as wrong:
         bench.assertion({"type": "tool_called", **fields})
-    assert said in str(wrong.value)
+    assert message in str(wrong.value)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +172,11 @@ def test_tool_called_misuse_is_found_when_the_file_is_loaded(bench, fields, said
     ],
 )
 def test_tool_not_called(bench, fields, reply, status):  # N25
-    assert bench.judge({"type": "tool_not_called", **fields}, make_check_context(reply)).status == status
+    assert bench.evaluate({"type": "tool_not_called", **fields}, make_check_context(reply)).status == status
 
 
 def test_tool_not_called_shows_the_call(bench):
-    verdict = bench.judge(
+    verdict = bench.evaluate(
         {"type": "tool_not_called", "name": "delete"}, make_check_context(calls(ToolCall("db.delete", {"id": 1})))
     )
     assert verdict.reason == '"db.delete" must not be called, but was, with {"id":1}'
@@ -197,24 +197,24 @@ def test_tool_not_called_shows_the_call(bench):
     ],
 )
 def test_tool_sequence(bench, fields, made, status):  # N25
-    assert bench.judge({"type": "tool_sequence", **fields}, make_check_context(calls(*made))).status == status
+    assert bench.evaluate({"type": "tool_sequence", **fields}, make_check_context(calls(*made))).status == status
 
 
-def test_a_final_tool_sequence_goes_over_turns(bench):  # N12
-    written = {"type": "tool_sequence", "names": ["a", "b"]}
-    assert bench.judge(written, make_check_context(calls("a"), calls("b"), over="case")).passed
+def test_a_final_tool_sequence_spans_turns(bench):  # N12
+    definition = {"type": "tool_sequence", "names": ["a", "b"]}
+    assert bench.evaluate(definition, make_check_context(calls("a"), calls("b"), over="case")).passed
 
 
 def test_tool_sequence_names_the_first_tool_that_is_out_of_order(bench):
-    verdict = bench.judge({"type": "tool_sequence", "names": ["a", "b"]}, make_check_context(calls("b", "a")))
+    verdict = bench.evaluate({"type": "tool_sequence", "names": ["a", "b"]}, make_check_context(calls("b", "a")))
     assert verdict.reason == '"b" was not called after "a"; called: b → a'
     assert (verdict.expected, verdict.actual) == (["a", "b"], ["b", "a"])
 
 
-def test_an_exact_tool_sequence_shows_both(bench):
-    written = {"type": "tool_sequence", "names": ["a", "b"], "exact": True}
-    assert bench.judge(written, make_check_context(calls("b"))).reason == "expected exactly a → b, was b"
-    assert bench.judge(written, make_check_context(calls())).reason == "expected exactly a → b, was no call"
+def test_an_exact_tool_sequence_shows_expected_and_actual(bench):
+    definition = {"type": "tool_sequence", "names": ["a", "b"], "exact": True}
+    assert bench.evaluate(definition, make_check_context(calls("b"))).reason == "expected exactly a → b, was b"
+    assert bench.evaluate(definition, make_check_context(calls())).reason == "expected exactly a → b, was no call"
 
 
 @pytest.mark.parametrize("fields", [{"names": []}, {"names": "a"}, {}, {"names": [""]}])
@@ -255,7 +255,7 @@ def returned(*results, error=None):
     ],
 )
 def test_tool_result(bench, fields, reply, status):  # N25
-    assert bench.judge({"type": "tool_result", "name": "get", **fields}, make_check_context(reply)).status == status
+    assert bench.evaluate({"type": "tool_result", "name": "get", **fields}, make_check_context(reply)).status == status
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_tool_result(bench, fields, reply, status):  # N25
     [
         ({}, calls("other"), '"get" was not called; called: other'),
         ({}, returned(1, error="boom"), '"get" was called, but it failed: "boom"'),
-        ({"result": 1}, calls("get"), '"get" was called, but no result of it is known'),
+        ({"result": 1}, calls("get"), '"get" was called, but its result is not known'),
         ({"result": {"a": 2}}, returned({"a": 1}), '"get" was called, but $.a: expected 2, was 1'),
     ],
 )
-def test_tool_result_says_what_was_there_instead(bench, fields, reply, reason):
-    assert bench.judge({"type": "tool_result", "name": "get", **fields}, make_check_context(reply)).reason == reason
+def test_tool_result_shows_the_actual_result(bench, fields, reply, reason):
+    assert bench.evaluate({"type": "tool_result", "name": "get", **fields}, make_check_context(reply)).reason == reason
 
 
 def test_tool_result_misuse(bench):
@@ -350,22 +350,22 @@ WRITE_AS_TEXT = ToolCall("write_file", '{"path": "C:\\\\x", "text": "two\\nlines
         ("read_file", ["a"], [ToolCall("mail.read", {"id": "a"})], "failed"),
     ],
 )
-def test_texts_among_the_arguments_of_calls_that_ran(bench, name, values, made, status):  # P9
-    written = {"type": "tool_calls_contain", "name": name, "values": values}
-    assert bench.judge(written, make_check_context(calls(*made))).status == status
+def test_tool_calls_contain(bench, name, values, made, status):  # P9
+    definition = {"type": "tool_calls_contain", "name": name, "values": values}
+    assert bench.evaluate(definition, make_check_context(calls(*made))).status == status
 
 
-def test_what_the_calls_lack_is_told(bench):
-    written = {"type": "tool_calls_contain", "name": "write_file", "values": ["b.py"]}
-    assert bench.judge(written, make_check_context(calls("x"))).reason == '"write_file" was not called; called: x'
+def test_tool_calls_contain_names_the_missing_texts(bench):
+    definition = {"type": "tool_calls_contain", "name": "write_file", "values": ["b.py"]}
+    assert bench.evaluate(definition, make_check_context(calls("x"))).reason == '"write_file" was not called; called: x'
     refused = ToolCall("write_file", {"path": "b.py"}, error="denied", refused=True)
     assert (
-        bench.judge(written, make_check_context(calls(refused))).reason
+        bench.evaluate(definition, make_check_context(calls(refused))).reason
         == '"write_file" was called, but refused: "denied"'
     )
-    assert 'no argument contains "b.py"' in bench.judge(written, make_check_context(calls(WRITE))).reason
+    assert 'no argument contains "b.py"' in bench.evaluate(definition, make_check_context(calls(WRITE))).reason
     with pytest.raises(ValueError, match="empty text"):
-        bench.assertion({**written, "values": [""]})
+        bench.assertion({**definition, "values": [""]})
 
 
 @pytest.mark.parametrize(
@@ -378,9 +378,9 @@ def test_what_the_calls_lack_is_told(bench):
         (ToolCall("pay", {}, error="refused"), "Shall I try again?", "error"),
     ],
 )
-def test_a_call_that_waits_is_pending_and_not_ok(bench, call, content, status):  # N25
+def test_a_waiting_call_is_pending(bench, call, content, status):  # N25
     for wanted in ("ok", "error", "pending", "any"):
-        written = {"type": "tool_called", "name": "pay", "status": wanted}
-        evidence = make_check_context(Reply(content, tool_calls=(call,)))
-        evidence.turn.awaiting = detect(evidence.reply)
-        assert bench.judge(written, evidence).passed is (wanted in ("any", status)), wanted
+        definition = {"type": "tool_called", "name": "pay", "status": wanted}
+        context = make_check_context(Reply(content, tool_calls=(call,)))
+        context.turn.awaiting = detect(context.reply)
+        assert bench.evaluate(definition, context).passed is (wanted in ("any", status)), wanted

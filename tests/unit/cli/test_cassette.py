@@ -31,7 +31,10 @@ def test_show_lists_conversations_and_what_was_said(taped: Project):
     entries = [json.loads(line) for line in taped.viva("cassette", "show", "c.cassette", "--json").out.splitlines()]
     assert [entry["turn"] for entry in entries if entry["key"]["case"] == "two"] == [1, 2]
     unknown = taped.viva("cassette", "show", "c.cassette", "three")
-    assert (unknown.code, unknown.err) == (4, "c.cassette: has no case 'three'\n")
+    assert (unknown.code, unknown.err) == (
+        4,
+        "c.cassette: has no case 'three'; list the cases with `viva cassette show c.cassette`\n",
+    )
 
 
 def test_prune_forgets_cases_by_id(taped: Project):
@@ -55,17 +58,17 @@ def test_prune_forgets_what_had_not_ended(taped: Project):
 
 def test_diff_finds_the_first_reply_that_differs(taped: Project):
     taped.test("--record", "same.cassette")
-    assert taped.viva("cassette", "diff", "c.cassette", "same.cassette").out == "nothing differs\n"
+    assert taped.viva("cassette", "diff", "c.cassette", "same.cassette").out == "no differences\n"
     taped.write("agent2.py", "def agent(messages):\n    t = messages[-1]['content']\n    return t + '!' * (t == 'b')\n")
     taped.write("viva.toml", '[agents."python:./agent.py:agent"]\nuse = "python:./agent2.py:agent"\n')
     taped.suite({"id": "two", "turns": [{"input": "a", "assertions": [contains("a")]}, {"input": "b"}]}, case("new"))
     taped.test("--record", "new.cassette")
     found = taped.viva("cassette", "diff", "c.cassette", "new.cassette")
     assert found.code == 1
-    assert "≠ agent python:./agent.py:agent was defined otherwise" in found.out
+    assert "≠ agent python:./agent.py:agent has another definition" in found.out
     assert "- one (trial 1) of suite.jsonl" in found.out
     assert "+ new (trial 1) of suite.jsonl" in found.out
-    assert "≠ two (trial 1) of suite.jsonl, turn 2: said by the agent" in found.out
+    assert "≠ two (trial 1) of suite.jsonl, turn 2: reply of the agent" in found.out
     assert '    -  "content": "b",\n    +  "content": "b!",' in found.out
 
 
@@ -73,8 +76,8 @@ def test_diff_finds_the_first_reply_that_differs(taped: Project):
     ("arguments", "said"),
     [
         (("show", "absent"), "does not exist"),
-        (("show", "suite.jsonl"), "suite.jsonl:1: is no line of a cassette"),
-        (("prune", "c.cassette"), "what shall go?"),
+        (("show", "suite.jsonl"), "suite.jsonl:1: is not a line of a cassette"),
+        (("prune", "c.cassette"), "Nothing selected"),
         (("prune", "c.cassette", "-k", "("), "is no regular expression"),
     ],
 )

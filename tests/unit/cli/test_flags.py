@@ -54,10 +54,10 @@ def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project)
     assert "nothing was run" in ended.out
     assert not (project.folder / ".viva").exists()
     again = project.viva("check", "cases.jsonl")
-    assert again.out == "3 cases in 1 file: nothing is wrong\n"
+    assert again.out == "3 cases in 1 file: no problems\n"
     assert project.test("-i", "suite.yaml", "--dry-run", "-o", "cases.xml").code == 4
     message = project.test("-i", "Hello", "--dry-run")
-    assert (message.code, message.out) == (0, "1 message; nothing was sent\n")
+    assert (message.code, message.out) == (0, "1 message; nothing sent\n")
 
 
 def test_a_dry_run_writes_nothing_that_would_not_load_again(project: Project):  # N30
@@ -74,7 +74,7 @@ def test_a_dry_run_writes_the_simulator_that_a_flag_gave(project: Project):  # N
     ended = project.test("--simulator", "agents:sim", "--dry-run", "-o", "cases.jsonl")
     assert ended.code == 0, ended
     assert [written.get("simulator") for written in project.records("cases.jsonl")] == [{"use": "sim"}, None]
-    assert project.viva("check", "cases.jsonl").out == "2 cases in 1 file: nothing is wrong\n"
+    assert project.viva("check", "cases.jsonl").out == "2 cases in 1 file: no problems\n"
 
 
 def test_quiet_says_only_what_did_not_pass(project: Project):

@@ -17,7 +17,7 @@ def run_id(project: Project, name: str = "latest") -> str:
 def test_runs_are_listed_and_looked_at(project: Project):
     """Newest first, with filters and for machines; a run's cases; one conversation with its verdicts."""
     project.suite(case("a"), case("b"))
-    assert project.viva("runs").out == "no runs yet; `viva test -i FILE` makes one\n"
+    assert project.viva("runs").out == "No runs. Start one with `viva test -i FILE`\n"
     assert not (project.folder / ".viva").exists()
     project.test()
     project.suite(case("a"), case("b", "evil \x1b[31m", assertions=BAD))
@@ -91,11 +91,11 @@ def test_an_index_that_cannot_be_used_costs_no_run_and_is_made_anew(project: Pro
         index.write_bytes(b"rubbish" * 1000)
     listed = project.viva("runs")
     assert listed.code == 4
-    assert "`viva runs reindex` makes it anew" in listed.err
+    assert "rebuild it from the runs with `viva runs reindex`" in listed.err
     assert "Traceback" not in listed.err
     ended = project.test()
     assert ended.code == 0, ended
-    assert "`viva runs reindex` makes it anew" in ended.out, "the run says that it is not listed"
+    assert "rebuild it from the runs with `viva runs reindex`" in ended.out, "the run says that it is not listed"
     assert project.viva("runs", "reindex").out == "indexed 2 runs\n"
     assert len(project.viva("runs").out.splitlines()) == 2
 
@@ -187,9 +187,9 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
     ("arguments", "said"),
     [
         (("latest", "latest~5"), "there is no run 'latest~5'"),
-        (("absent.jsonl", "latest"), "there is no .jsonl or .json report 'absent.jsonl'"),
-        (("suite.jsonl", "latest"), "suite.jsonl:1: is no .jsonl report"),
-        (("latest", "latest", "-o", "c.txt"), "a comparison is written as .md or .json"),
+        (("absent.jsonl", "latest"), "'absent.jsonl' does not exist"),
+        (("suite.jsonl", "latest"), "suite.jsonl:1: is not a .jsonl report"),
+        (("latest", "latest", "-o", "c.txt"), "unknown extension; a comparison is written as .md or .json"),
         (("latest", "latest", "-o", "absent/c.md"), "-o absent/c.md: No such file or directory"),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_key_that_cannot_sign_is_named(project: Project):
     ended = project.viva("pack", "sign", "pack", "--key", "junk.pem")
     assert (ended.code, "is no private key in PEM" in ended.err) == (4, True), ended
     ended = project.viva("pack", "sign", "agent.py", "--key", "signer.pem")
-    assert (ended.code, "is no pack" in ended.err) == (4, True), ended
+    assert (ended.code, "is not a pack" in ended.err) == (4, True), ended
 
 
 def test_require_signature_without_keys_is_a_mistake_in_the_config(project: Project, signer: str):

@@ -113,8 +113,8 @@ def test_a_case_of_which_one_trial_in_ten_was_judged_is_an_error(project: Projec
     ended, whole = run(project, "--runs", "10", "--retry-faults", "0")
     assert (ended.code, whole["summary"]["passed"], whole["summary"]["errors"]) == (1, 0, 1), ended
     assert whole["cases"][0]["status"] == "error"
-    assert "a: 1/1 passed (21 to 100 %), 9 of 10 in error\n" in ended.out
-    said = "1 of 10 trials passed, 9 in error: too few verdicts to say whether it passes"
+    assert "a: 1/1 passed (21 to 100 %), 9 of 10 with errors\n" in ended.out
+    said = "1 of 10 trials passed, 9 with errors: not enough verdicts to pass or fail"
     (error,) = ET.parse(project.folder / "r.xml").getroot().iterfind(".//error")
     assert (error.get("type"), error.get("message")) == ("undetermined", said)
     assert said.replace(":", "&#58;") in (project.folder / "r.md").read_text()
@@ -142,7 +142,7 @@ def test_fail_fast_goes_on_as_long_as_the_case_can_pass(three: Project):
             "to tell 0.9 from 0.8 takes 26 passes in a row, more than --max-runs 20",
         ),
         ((*FLAGS, "--margin", "0.95"), "margin is 0.95"),
-        ((*FLAGS, "--alpha", "0.6", "--beta", "0.5"), "together they are below 1"),
+        ((*FLAGS, "--alpha", "0.6", "--beta", "0.5"), "their sum below 1"),
         ((*FLAGS, "--alpha", "0"), "--alpha"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The only way to helpers: what they are told, the second ask, whose fault it is, and whom a time-out is charged to."""
+"""Helpers: their metadata, the second request, the fault, and what a timeout is charged to."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -13,7 +13,7 @@ from viva.errors import AgentFailed, HelperFailed, Role, RunStopped, TrialFault,
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.tracebacks import Traceback
+from viva.model.turn import Traceback
 from viva.protocols import Agent, SessionContext
 from viva.session.agents import ConfiguredAgent
 from viva.testing.check_context import make_trial_state
@@ -22,7 +22,7 @@ Say = Callable[[Message, Mapping[str, Any]], Any]
 
 
 class Helper:
-    """An agent that answers as a function says, and remembers how it was opened."""
+    """An agent that replies with the result of a function, and stores how it was opened."""
 
     provides: frozenset[Feature] = frozenset()
 
@@ -40,8 +40,8 @@ class Helper:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self.sent.append((message.text, options))
-        said = self._say(message, options)
-        return Reply(await said if asyncio.iscoroutine(said) else said)
+        content = self._say(message, options)
+        return Reply(await content if asyncio.iscoroutine(content) else content)
 
 
 def helper_pool_of(helper: Agent, meter: Callable[[ModelCall], None] | None = None) -> HelperPool:
@@ -56,7 +56,7 @@ def not_empty(reply: Reply) -> str:
     return reply.content
 
 
-def test_a_helper_is_told_what_the_specification_says():  # N28
+def test_a_helper_gets_the_metadata_of_the_specification():  # N28
     helper = Helper(lambda message, options: "ok", must_quote=True)
     state = make_trial_state("Hi", metadata={"scenario": "x", "criteria": "the case's"})
     state.case = structs.replace(state.case, history=(Message("user", "before"),))
@@ -88,7 +88,7 @@ def test_a_helper_is_told_what_the_specification_says():  # N28
     assert (context.role, context.prior_count) == ("judge", 1)
 
 
-def test_an_answer_that_cannot_be_used_is_asked_for_once_more_with_the_reason():  # N29
+def test_an_unusable_reply_is_requested_once_more_with_the_reason():  # N29
     answers = iter(["", "now"])
     helper = Helper(lambda message, options: next(answers))
 
@@ -103,9 +103,9 @@ def test_an_answer_that_cannot_be_used_is_asked_for_once_more_with_the_reason():
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"), [(AgentFailed("boom"), "boom"), (Unreachable("gone"), "gone"), (None, "it is empty")]
+    ("raised", "message"), [(AgentFailed("boom"), "boom"), (Unreachable("gone"), "gone"), (None, "it is empty")]
 )
-def test_what_goes_wrong_is_the_helpers_fault(raised: TrialFault | None, said: str):  # N17
+def test_an_error_of_a_helper_is_its_fault(raised: TrialFault | None, message: str):  # N17
     def say(message: Message, options: Mapping[str, Any]) -> str:
         if raised is not None:
             raise raised
@@ -117,10 +117,10 @@ def test_what_goes_wrong_is_the_helpers_fault(raised: TrialFault | None, said: s
 
     with pytest.raises(HelperFailed) as failed:
         asyncio.run(scenario())
-    assert (failed.value.message, failed.value.fault) == (said, "simulator")
+    assert (failed.value.message, failed.value.fault) == (message, "simulator")
 
 
-def test_a_run_that_has_to_stop_is_nobodys_fault():
+def test_run_stopped_passes_through():
     def say(message: Message, options: Mapping[str, Any]) -> str:
         raise RunStopped("the budget is spent", is_budget=True)
 
@@ -132,8 +132,8 @@ def test_a_run_that_has_to_stop_is_nobodys_fault():
         asyncio.run(scenario())
 
 
-def test_while_one_of_several_is_asked_it_is_they_who_are_waited_for():  # N17
-    """A time-out is charged to the one who hung, though others have answered."""
+def test_the_trial_waits_for_the_helpers_until_the_last_has_replied():  # N17
+    """A timeout is charged to the helper that hung, although others have replied."""
     state = make_trial_state("Hi")
     seen: list[str] = []
 
@@ -162,7 +162,7 @@ def test_while_one_of_several_is_asked_it_is_they_who_are_waited_for():  # N17
     assert seen == ["judge", "judge", "judge", "agent"]
 
 
-def test_one_that_was_cut_off_stays_the_one_who_was_waited_for():  # N17
+def test_a_helper_that_was_cut_off_is_still_waited_for():  # N17
     state = make_trial_state("Hi")
 
     async def never() -> str:
@@ -215,6 +215,6 @@ def test_warnings_and_tracebacks_of_a_helper_are_kept_with_its_role(role: Role, 
                     await session.ask(text, not_empty)
 
     asyncio.run(scenario())
-    asked = ["a", "b"] if fails else ["a", "a", "b"]  # an empty answer is asked for once more
+    asked = ["a", "b"] if fails else ["a", "a", "b"]  # an empty reply is requested once more
     assert state.warnings == [f"{role}: unknown key of {text}" for text in asked]
     assert [each.where for each in state.tracebacks] == [role] * len(asked)

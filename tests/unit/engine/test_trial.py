@@ -1,4 +1,4 @@
-"""Trials as a whole: options, limits, blame, final assertions, fail-fast; in this process, with agents that are functions."""
+"""Whole trials: options, limits, faults, final assertions, fail-fast; in this process, with functions as agents."""
 
 import asyncio
 import threading
@@ -38,7 +38,7 @@ def one(*cases: dict[str, Any], agent: Any = lambda messages: messages[-1]["cont
     return record
 
 
-def test_final_assertions_look_at_the_last_reply_and_the_whole_conversation():
+def test_final_assertions_see_the_last_reply_and_the_whole_conversation():
     """Text on the last reply; tools and limits on the conversation; JSON on the last reply, else on tool results, newest first."""
 
     def agent(messages: list[Any]) -> dict[str, Any]:
@@ -64,14 +64,14 @@ def test_final_assertions_look_at_the_last_reply_and_the_whole_conversation():
     assert one(case(turns=turn_only), agent=agent).status == "failed"
 
 
-def test_final_assertions_alone_are_checks_enough():
+def test_a_case_may_have_only_final_assertions():
     record = one(
         {"id": "c", "turns": [{"input": "Which one?"}], "final_assertions": {"type": "contains", "value": "Which"}}
     )
     assert record.status == "passed"  # N11: something was checked, though the agent waits
 
 
-def test_a_failed_final_assertion_fails_the_case_and_a_broken_one_does_not_hide_it():
+def test_a_failed_final_assertion_beats_one_in_error():
     broken = {"type": "max_cost", "value": 1}
     agent = lambda messages: {"content": "hi", "usage": {"input_tokens": 1}}  # noqa: E731
     assert one(case(final_assertions=[broken]), agent=agent).status == "error"
@@ -80,7 +80,7 @@ def test_a_failed_final_assertion_fails_the_case_and_a_broken_one_does_not_hide_
     )  # N17
 
 
-def test_what_was_reached_before_a_timeout_is_kept_and_scored():
+def test_turns_before_a_timeout_are_kept_and_scored():
     def agent(messages: list[Any]) -> str:
         if messages[-1]["content"] == "hang":
             time.sleep(60)
@@ -96,7 +96,7 @@ def test_what_was_reached_before_a_timeout_is_kept_and_scored():
 
 
 class Hung:
-    """A session that never answers."""
+    """A session that never replies."""
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         del message, options
@@ -105,24 +105,24 @@ class Hung:
 
 
 @pytest.mark.parametrize(
-    ("own", "limits", "said"),
+    ("timeout_s", "limits", "message"),
     [
         (None, Limits(turn_timeout_s=0.06, turn_timeout_text="60s"), "timeout after 60s"),
         (0.02, Limits(turn_timeout_s=0.06, turn_timeout_text="60s"), "timeout after 20ms"),
         (None, Limits(turn_timeout_s=0.06), "timeout after 60ms"),
     ],
 )
-def test_a_limit_is_told_as_its_file_writes_it(own: float | None, limits: Limits, said: str):  # P7, P11
+def test_a_timeout_is_reported_as_its_file_writes_it(timeout_s: float | None, limits: Limits, message: str):  # P7, P11
     send = send_in_session(Hung(), {}, {}, limits, CallProgress())
-    with pytest.raises(viva.errors.AgentFailed, match=f"^{said}$"):
-        asyncio.run(asyncio.wait_for(_sent(send, UserMessage(Message("user", "x"), timeout_s=own)), 20))
+    with pytest.raises(viva.errors.AgentFailed, match=f"^{message}$"):
+        asyncio.run(asyncio.wait_for(_sent(send, UserMessage(Message("user", "x"), timeout_s=timeout_s)), 20))
 
 
 async def _sent(send: Send, line: UserMessage) -> Reply:
     return await send(line)
 
 
-def test_an_agent_that_is_out_of_reach_is_an_error_of_the_infrastructure():
+def test_an_unreachable_agent_is_an_infra_error():
     def agent(messages: list[Any]) -> str:
         raise Unreachable("connection refused")
 
@@ -130,8 +130,8 @@ def test_an_agent_that_is_out_of_reach_is_an_error_of_the_infrastructure():
     assert (record.status, record.fault, record.error) == ("error", "infra", "agent error: connection refused")  # N17
 
 
-def test_a_check_of_the_users_own_that_hangs_is_not_the_agents_failure(tmp_path: Path):
-    """The case's time ran out while a script was asked, and the agent had answered long before."""
+def test_a_check_that_hangs_is_not_the_agents_failure(tmp_path: Path):
+    """The case timed out in a script check, after the agent had replied."""
     (tmp_path / "slow_check.py").write_text("import time\ndef f(output):\n    time.sleep(60)\n", encoding="utf-8")
     record = one(case(assertions=[{"type": "script", "use": "slow_check:f"}], timeout="400ms"), folder=tmp_path)
     assert record.status == "error", record  # N17
@@ -139,7 +139,7 @@ def test_a_check_of_the_users_own_that_hangs_is_not_the_agents_failure(tmp_path:
     assert "timeout after 400ms" in (record.error or "")
 
 
-def test_options_of_the_command_line_have_the_last_word(tmp_path: Path):
+def test_options_of_the_command_line_override_all_others(tmp_path: Path):
     (tmp_path / "viva.toml").write_text(
         '[connectors.one]\nmodel = "m"\n[connectors.two]\nmodel = "m"\n[agents.a]\nuse = "python:./a.py:agent"\noptions = { connector = "agents own" }\n',
         encoding="utf-8",
@@ -156,7 +156,7 @@ def test_options_of_the_command_line_have_the_last_word(tmp_path: Path):
     assert [turn.data["connector"] for turn in flagged.turns] == ["two", "two"]
 
 
-def test_sessions_are_fresh_for_each_trial_and_kept_through_its_turns():
+def test_each_trial_has_one_session_of_its_own():
     def agent(messages: list[Any], options: dict[str, Any]) -> dict[str, Any]:
         return {"content": "hi", "data": options["session_id"]}
 
@@ -168,7 +168,7 @@ def test_sessions_are_fresh_for_each_trial_and_kept_through_its_turns():
     assert [(record.id, record.trial) for record in records] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]  # N33
 
 
-def test_turns_never_run_side_by_side_and_cases_do():
+def test_cases_run_in_parallel_and_turns_do_not():
     busy: dict[str, int] = {}
     most = {"turns": 0, "cases": 0}
     both = threading.Barrier(2, timeout=20)
@@ -187,14 +187,14 @@ def test_turns_never_run_side_by_side_and_cases_do():
     assert most == {"turns": 1, "cases": 2}  # N19
 
 
-def test_fail_fast_in_parallel_gives_up_what_runs():
+def test_fail_fast_cancels_running_trials():
     cancelled: list[str] = []
     running = 0
 
     async def agent(messages: list[Any]) -> str:
         nonlocal running
         if messages[-1]["content"] == "fail":
-            while running < 2:  # the others are on their way
+            while running < 2:  # until the others are running
                 await asyncio.sleep(0)
             return "no"
         running += 1
@@ -213,25 +213,25 @@ def test_fail_fast_in_parallel_gives_up_what_runs():
 
 
 @pytest.mark.parametrize(
-    ("decides", "status"), [(None, "passed"), ("skip", "skipped"), ("fail", "failed"), ("end", "passed")]
+    ("action", "status"), [(None, "passed"), ("skip", "skipped"), ("fail", "failed"), ("end", "passed")]
 )
-def test_turns_used_up_and_the_agent_waits(decides: str | None, status: str):
+def test_on_missing_input_decides_when_the_agent_still_awaits_input(action: str | None, status: str):
     agent = lambda messages: {"content": "hi", "awaiting_input": True}  # noqa: E731
-    own = {} if decides is None else {"on_missing_input": decides}
+    own = {} if action is None else {"on_missing_input": action}
     record = one(case(**own), agent=agent)
     assert record.status == status  # N11
     assert (record.error is None) == (status == "passed")
 
 
-def test_a_closing_offer_is_no_open_question():
-    """The task is done; that it asks for more is politeness."""
+def test_a_closing_offer_does_not_count_as_awaiting():
+    """The task is done, although the agent offers more help."""
     agent = lambda messages: "Your hi is booked. Is there anything else I can help you with?"  # noqa: E731
     record = one(case(on_missing_input="fail"), agent=agent)
     assert record.turns[0].awaiting_reason == "closing_offer"  # N22
     assert record.status == "passed"
 
 
-def test_negate_weight_and_message_reach_the_report():
+def test_negate_weight_and_message_are_in_the_record():
     written = [
         {"type": "contains", "value": "hi", "weight": 3},
         {"type": "contains", "value": "hi", "negate": True, "weight": 1, "message": "it must not greet"},
@@ -243,7 +243,7 @@ def test_negate_weight_and_message_reach_the_report():
     assert record.assertion_errors[0].startswith("it must not greet: ")
 
 
-def test_usage_is_added_up_and_an_unknown_price_stays_unknown():
+def test_usage_is_summed_and_an_unknown_price_stays_unknown():
     def agent(messages: list[Any]) -> dict[str, Any]:
         priced = {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.25}
         return {"content": "hi", "usage": priced if len(messages) == 1 else {"input_tokens": 1}}
@@ -273,8 +273,8 @@ def test_a_long_conversation_costs_linear_time():
     assert min(took(800) for _ in range(2)) < 30 * base
 
 
-def test_a_record_keeps_what_the_case_and_its_lines_say_beside_their_words():
-    """As they were written, so that a case can be made of its record; nothing where nothing was said."""
+def test_a_record_has_the_options_metadata_and_history_of_its_case():
+    """As written, so that a case can be built from its record; absent if the case has none."""
     line = {"input": "hi", "options": {"draft": True}, "assertions": HI}
     record = one(case(turns=[line, {"input": "hi"}], options={"locale": "en"}, metadata={"owner": "me"}))
     assert (record.options, record.metadata) == ({"locale": "en"}, {"owner": "me"})
@@ -284,8 +284,8 @@ def test_a_record_keeps_what_the_case_and_its_lines_say_beside_their_words():
     assert not {"options", "metadata", "history"} & codec.to_plain(one(case())).keys()
 
 
-def test_blame_comes_with_what_it_rests_on():
-    """Each non-pass names the checks, turns and checkpoints that it was laid on."""
+def test_a_fault_has_evidence():
+    """Every trial that did not pass names the checks, turns and checkpoints that caused it."""
 
     def refuses(messages: list[Any]) -> str:
         raise Unreachable("connection refused")
@@ -312,7 +312,7 @@ def test_blame_comes_with_what_it_rests_on():
 
 
 class CancellingAgent:
-    """A plugin whose own bookkeeping lets a cancellation escape."""
+    """A plugin that raises a stray CancelledError."""
 
     provides: frozenset[Feature] = frozenset()
 

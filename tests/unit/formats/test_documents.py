@@ -61,7 +61,7 @@ def test_a_broken_document_does_not_take_its_neighbours_along(tmp_path: Path):
     documents, problems = read(path)
     assert [value["a"] for _, value in documents] == [1, 3, 4]  # N2
     assert problems == [
-        "s.jsonl:2: is not JSON: what begins here has no end",
+        "s.jsonl:2: is not JSON: the value that starts here does not end",
         "s.jsonl:5: is not JSON: expecting value (column 1)",
     ]
 

@@ -333,7 +333,7 @@ def test_script_checks_have_two_spellings_as_well(tmp_path: Path):
     )
     checks: list[Any] = [case.user.planned_messages[0].assertions[0].check for case in (one, other)]
     first, second = checks
-    assert first.metadata == second.metadata == {"a": 1}  # N3, N8
+    assert first.all_metadata == second.all_metadata == {"a": 1}  # N3, N8
     said = wrong(
         asserting(type="script", use="scripts:spelled.f", metadata={}, options={"metadata": {}}), folder=tmp_path
     )
@@ -420,7 +420,7 @@ def test_an_attachment_that_is_gone_when_the_case_is_due_stops_it(tmp_path: Path
     ],
 )
 def test_a_variable_in_one_field_excuses_no_other(assertion: dict[str, Any], what: str):
-    (said,) = wrong(asserting(**assertion), before_run=True)
+    (said,) = wrong(asserting(**assertion), has_before_run=True)
     assert what in said  # N2, N21
 
 
@@ -432,8 +432,8 @@ def test_helpers_of_assertions_with_variables_are_looked_for_before_the_run():
         asserting(type="any", assertions=[waiting]) | {"id": "b"},
         asserting(type="rubric", criteria=["{{x}}"]) | {"id": "c"},
         asserting(type="agent", use="{{x}}", criteria="y") | {"id": "d"},
-        wrong_with=lambda name: asked.append(name) or (),
-        before_run=True,
+        find_helper_problems=lambda name: asked.append(name) or (),
+        has_before_run=True,
     )
     assert asked == ["a", "b", "viva.validator"]  # N8
 
@@ -478,7 +478,7 @@ def test_a_case_that_looks_at_files_needs_a_workspace_and_no_other_does(assertio
         {"id": "b", "input": "x", "final_assertions": assertion},
         {"id": "c", "simulator": {"use": "viva.simulator"}, "checkpoints": [checkpoint]},
         {"id": "d", "input": "x", "assertions": [OK]},
-        before_run=True,
+        has_before_run=True,
     )
     assert ["workspace" in case.needs for case in cases] == [True, True, True, False]
 
@@ -512,7 +512,7 @@ def test_a_variable_that_nothing_sets_is_found_at_load(case: dict[str, Any], sai
     assert len(found) == len(said), found
     for line, start in zip(found, said, strict=True):
         assert line.startswith(start), found  # N21
-    assert suite({"id": "a", **case}, before_run=True).count
+    assert suite({"id": "a", **case}, has_before_run=True).count
 
 
 def test_a_variable_that_something_may_set_is_left_to_the_run(tmp_path: Path):
@@ -554,7 +554,7 @@ def test_before_its_variables_are_known_a_label_shows_their_names():
                 {"type": "regex", "pattern": "({{name}}"},
             ],
         },
-        before_run=True,
+        has_before_run=True,
     )
     assert [assertion_label(assertion) for assertion in case.user.planned_messages[0].assertions] == [
         'contains "Hi {{name}}"',

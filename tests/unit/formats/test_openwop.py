@@ -184,7 +184,7 @@ def test_a_task_is_a_case_of_one_turn():
 def test_double_braces_in_an_input_are_the_authors_own():
     (case,) = cases(read(suite(task(said="Hello {{name}}"))))
     assert case.user.planned_messages[0].message.content == "Hello {{name}}"
-    assert not getattr(case.user, "filled", True)
+    assert not getattr(case.user, "has_variables", True)
 
 
 def test_golden_and_rubric_become_checks():
@@ -235,7 +235,7 @@ def test_tools_that_are_canned_without_an_answer_are_canned_too():
 def test_live_shadow_leaves_fixtures_aside():
     """R6."""
     written = suite(task(fixtures={**TOOLS, **MEMORY}), modes=("golden", "live-shadow"))
-    found = read(written, modes=("live-shadow",), live=True)
+    found = read(written, modes=("live-shadow",), is_live=True)
     (case,) = cases(found)
     assert (case.fixtures, case.needs, found.needs) == (None, frozenset(), {})
 
@@ -308,11 +308,11 @@ def test_a_judge_that_cannot_be_had_is_said_where_it_is_needed():
 ALL = ("golden", "rubric", "adversarial", "regression", "live-shadow")
 CHOSEN = [
     (ALL, {}, ("golden", "rubric", "adversarial")),
-    (ALL, {"baseline": True}, ("golden", "rubric", "adversarial", "regression")),
+    (ALL, {"has_baseline": True}, ("golden", "rubric", "adversarial", "regression")),
     (("golden",), {}, ("golden",)),
     (ALL, {"modes": ("rubric",)}, ("rubric",)),
-    (ALL, {"modes": ("live-shadow",), "live": True}, ("live-shadow",)),
-    (ALL, {"modes": ("golden", "regression"), "baseline": True}, ("golden", "regression")),
+    (ALL, {"modes": ("live-shadow",), "is_live": True}, ("live-shadow",)),
+    (ALL, {"modes": ("golden", "regression"), "has_baseline": True}, ("golden", "regression")),
 ]
 
 
@@ -325,13 +325,13 @@ def test_the_modes_of_a_run(declared: Any, asked: Any, modes: Any):
 
 NOT_CHOSEN = [
     (("golden",), {"modes": ("rubric",)}, "does not declare the mode rubric"),  # R10
-    (ALL, {"modes": ("golden", "live-shadow"), "live": True}, "cannot be mixed"),  # section 4
+    (ALL, {"modes": ("golden", "live-shadow"), "is_live": True}, "cannot be mixed"),  # section 4
     (ALL, {"modes": ("live-shadow",)}, "say --live"),
-    (ALL, {"live": True}, "--live belongs to"),
-    (ALL, {"modes": ("golden",), "live": True}, "--live belongs to"),
+    (ALL, {"is_live": True}, "--live belongs to"),
+    (ALL, {"modes": ("golden",), "is_live": True}, "--live belongs to"),
     (ALL, {"modes": ("regression",)}, "needs --baseline"),
-    (ALL, {"modes": ("golden",), "baseline": True}, "--modes leaves out"),
-    (("golden",), {"baseline": True}, "does not declare"),
+    (ALL, {"modes": ("golden",), "has_baseline": True}, "--modes leaves out"),
+    (("golden",), {"has_baseline": True}, "does not declare"),
     (("live-shadow",), {}, "no other mode than live-shadow"),
     (("regression",), {}, "no other mode than regression"),
 ]

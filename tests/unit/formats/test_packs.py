@@ -432,11 +432,11 @@ def test_without_cryptography_the_message_says_what_to_install(tmp_path: Path):
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from pathlib import Path\n"
-        "from viva.formats.openwop.packs import load_pack; from viva.formats.load_options import Reading\n"
-        "from viva.formats.openwop.modes import EvalReading; from viva.errors import BadInput\n"
+        "from viva.formats.openwop.packs import load_pack; from viva.formats.load_options import LoadOptions\n"
+        "from viva.formats.openwop.modes import EvalOptions; from viva.errors import BadInput\n"
         f"path = Path({str(path)!r})\n"
-        "print(load_pack(path, 'p', Reading())[0].notes[0])\n"
-        "try: load_pack(path, 'p', Reading(evals=EvalReading(trusted_keys=('ed25519:AAAA',))))\n"
+        "print(load_pack(path, 'p', LoadOptions())[0].notes[0])\n"
+        "try: load_pack(path, 'p', LoadOptions(eval_options=EvalOptions(trusted_keys=('ed25519:AAAA',))))\n"
         "except BadInput as wrong: print(wrong)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

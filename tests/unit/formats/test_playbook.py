@@ -269,10 +269,10 @@ def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
             "success_criteria": {"files_contain": {"$KEY.txt": ["${KEY}!"]}, "tool_calls_contain": {"$KEY": ["$KEY"]}},
         },
     }
-    made = case(tmp_path, value, environ={"KEY": "v a l u e", "OTHER": "x"}, keep_secret=kept.__setitem__)
+    made = case(tmp_path, value, environ={"KEY": "v a l u e", "OTHER": "x"}, add_secret=kept.__setitem__)
     user: Any = made.user
-    assert user.first.lines[0].message.text == "v a l u e v a l u e $KEYS $OTHER"
-    assert user.first.lines[0].assertions[0].written["criteria"] == "says v a l u e"
+    assert user.first.planned_messages[0].message.text == "v a l u e v a l u e $KEYS $OTHER"
+    assert user.first.planned_messages[0].assertions[0].definition["criteria"] == "says v a l u e"
     assert user.second.options["metadata"]["persona"] == "I am v a l u e"
     assert [each.id for each in made.goal.checkpoints] == [
         "tool_calls_contain: v a l u e",
@@ -380,5 +380,5 @@ def test_an_evaluator_that_cannot_be_had_is_said_where_it_is_named(tmp_path: Pat
         return [Problem("", 0, "", f"nobody is called {name}")]
 
     value = {"name": "x", "evaluator_model": "gone", "steps": [STEP]}
-    found = wrong(tmp_path, value, evaluator=None, wrong_with_evaluator=nobody)
+    found = wrong(tmp_path, value, evaluator=None, find_evaluator_problems=nobody)
     assert found == ["$.evaluator_model: nobody is called gone"]

@@ -230,4 +230,4 @@ def test_a_cost_that_is_not_known_on_one_side_is_not_compared():
 def test_nothing_in_common_is_said():
     found = compared(rows("a", P), rows("b", P))
     assert (found.metrics, found.failed_gates(GATES)) == ((), [])
-    assert noted(found, "nothing is compared")
+    assert noted(found, "nothing to compare")

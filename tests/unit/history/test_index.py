@@ -10,8 +10,7 @@ import pytest
 from msgspec import structs
 
 from viva.errors import BadInput
-from viva.history.index import HOSTED_KEY, MIGRATIONS, History, ResultRow
-from viva.history.sink import HistorySink
+from viva.history.index import HOSTED_KEY, MIGRATIONS, History, HistorySink, ResultRow
 from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import Status, TrialRecord
 from viva.record.journal import Journal
@@ -99,7 +98,7 @@ def test_a_run_is_found_by_id_beginning_or_age(history: History, name: str, foun
 def test_a_name_that_fits_none_or_several_is_refused_with_what_there_is(history: History, name: str):
     for hour, run in enumerate(("a1", "a2", "b1")):
         hold(history, run, at=f"2026-11-15T1{hour}:00:00")
-    with pytest.raises(BadInput, match=r"there is no run|fits several runs: (b1, )?a2, a1"):
+    with pytest.raises(BadInput, match=r"there is no run|matches several runs: (b1, )?a2, a1"):
         history.find_run(name)
 
 
@@ -140,7 +139,9 @@ def test_damage_is_said_with_the_way_out_and_reindex_is_that_way(history: Histor
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     path.write_bytes(damage)
-    with pytest.raises(BadInput, match=r"history\.sqlite: cannot be used: .*; `viva runs reindex` makes it anew"):
+    with pytest.raises(
+        BadInput, match=r"history\.sqlite: cannot be used: .*; rebuild it from the runs with `viva runs reindex`"
+    ):
         history.list_runs()
     history.rebuild()
     assert history.list_results("a") == rows
@@ -153,7 +154,7 @@ def test_an_index_of_a_newer_viva_is_left_alone(history: History):
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(BadInput, match="was made by a newer Viva"):
+    with pytest.raises(BadInput, match="was written by a newer Viva"):
         history.find_run("a")
     assert path.read_bytes() == before
     assert history.rebuild() == 1

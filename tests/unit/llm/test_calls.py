@@ -66,7 +66,7 @@ def test_pauses_double_up_to_a_limit_with_full_jitter():
     assert pauses == [0.5, 1, 2, 4, 8, 16, 20, 20]
     rolled = Pauses()
     with pytest.raises(Unreachable):
-        call([StubResponse(status=500)] * 3, rolled, roll=lambda: 0.1)
+        call([StubResponse(status=500)] * 3, rolled, jitter=lambda: 0.1)
     assert rolled == [0.05, 0.1]
 
 
@@ -93,7 +93,7 @@ def test_retry_after_in_seconds_is_kept_and_a_bit_more(said, pause):
 def test_retry_after_as_a_date_is_kept():
     pauses = Pauses()
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    call([StubResponse(status=503, headers={"Retry-After": soon}), StubResponse()], pauses, roll=lambda: 0.0)
+    call([StubResponse(status=503, headers={"Retry-After": soon}), StubResponse()], pauses, jitter=lambda: 0.0)
     assert 28 <= pauses[0] <= 30
     past = Pauses()
     call([StubResponse(status=503, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}), StubResponse()], past)
@@ -149,9 +149,11 @@ def test_what_was_never_sent_is_tried_again_in_any_case():
 
 
 def test_who_is_only_busy_is_told_from_who_fails():
-    assert call([StubResponse(status=500)], Pauses(), worth=is_busy)[0].status == 500
+    assert call([StubResponse(status=500)], Pauses(), should_retry=is_busy)[0].status == 500
     assert (
-        call([StubResponse(status=503), StubResponse(status=429), StubResponse()], Pauses(), worth=is_busy)[0].status
+        call([StubResponse(status=503), StubResponse(status=429), StubResponse()], Pauses(), should_retry=is_busy)[
+            0
+        ].status
         == 200
     )
 

@@ -95,7 +95,7 @@ def test_a_proxy_that_is_not_there_is_named():
 
 
 def test_a_proxy_of_another_kind_is_refused():
-    with pytest.raises(ConnectFailed, match=r"the proxy p:1080 is of the kind socks5"):
+    with pytest.raises(ConnectFailed, match=r"the proxy p:1080 has the scheme socks5"):
         asyncio.run(ask("socks5://me:geheim@p", "http://model.test/v1"))
 
 

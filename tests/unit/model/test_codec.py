@@ -1,4 +1,4 @@
-"""Bytes of anybody's become a value or a DecodeError."""
+"""Foreign bytes become a value or a DecodeError."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def nested(levels: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         (b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at position 10"),
         ('"\ud800"', "not Unicode text: a lone surrogate at position 1"),
@@ -23,29 +23,29 @@ def nested(levels: int) -> bytes:
         (b'"\\ud800"', ""),
     ],
 )
-def test_what_is_no_value_is_one_kind_of_error(raw: bytes | str, said: str):
+def test_invalid_json_is_a_decode_error(raw: bytes | str, message: str):
     with pytest.raises(codec.DecodeError) as wrong:
         codec.decode(raw)
-    assert said in str(wrong.value)
+    assert message in str(wrong.value)
     with pytest.raises(codec.DecodeError):
         codec.Decoder[object](object).decode(raw)
 
 
-def test_values_may_be_as_deep_as_that_and_wide_without_limit():
+def test_depth_is_limited_and_width_is_not():
     assert codec.decode(nested(codec.MAX_DEPTH)) is not None
     brackets_in_texts = codec.encode([["]][[" * 200, '\\"[[[' * 200, "\\" * 3] for _ in range(200)])
     assert len(codec.decode(brackets_in_texts)) == 200
     assert len(codec.decode(b"[" + b",".join([b"[[]]"] * 1000) + b"]")) == 1000
 
 
-def test_a_kept_line_may_wrap_the_deepest_foreign_value():
+def test_a_stored_line_may_wrap_the_deepest_foreign_value():
     wrapped = codec.encode({"record": {"turns": [{"data": codec.decode(nested(codec.MAX_DEPTH))}]}})
     assert codec.decode_kept(wrapped)
     with pytest.raises(codec.TooDeepError):
         codec.decode(wrapped)
 
 
-def test_objects_that_cannot_be_shown_have_a_name():
+def test_objects_whose_str_raises_appear_by_type():
     class Odd:
         def __str__(self) -> str:
             raise ValueError

@@ -243,7 +243,7 @@ def test_a_helper_is_asked_about_a_conversation(deck: Deck):
     with pytest.raises(NotRecorded) as found:
         deck.replay("?", role="judge", conversation=second)
     assert (
-        'turn 1: the judge \'bot\' was sent something else: conversation[0].content: "hi" when recorded, "hello" now'
+        'turn 1: the request to the judge \'bot\' has changed: conversation[0].content: "hi" when recorded, "hello" now'
         in (found.value.message)
     )
 
@@ -253,7 +253,7 @@ def test_what_was_sent_otherwise_is_named_with_both_values(deck: Deck):
     with pytest.raises(NotRecorded) as found:
         deck.replay("a", "bee", options={"tone": "dry"})
     assert found.value.message.endswith(
-        "case 'c', trial 1, turn 2: the agent 'bot' was sent something else: "
+        "case 'c', trial 1, turn 2: the request to the agent 'bot' has changed: "
         'message.content: "b" when recorded, "bee" now'
     )
 
@@ -278,7 +278,7 @@ def test_another_definition_is_named_with_both_values(deck: Deck):
 
 def test_a_conversation_that_goes_on_longer_than_the_recorded_one_says_so(deck: Deck):
     deck.record(Speaker(), "a")
-    with pytest.raises(NotRecorded, match=r"turn 2: the agent 'bot' was not asked here .* ended after turn 1"):
+    with pytest.raises(NotRecorded, match=r"turn 2: the recorded conversation with the agent 'bot' ended after turn 1"):
         deck.replay("a", "b")
 
 
@@ -300,7 +300,8 @@ def test_an_attempt_is_replayed_only_if_it_was_recorded(deck: Deck):
 def test_what_is_missing_can_be_skipped_or_asked_for(deck: Deck):
     deck.record(Speaker(), "a")
     with pytest.raises(
-        Skipped, match=r"not in the cassette: case 'c', trial 1, turn 2: the agent 'bot' was not asked here"
+        Skipped,
+        match=r"not in the cassette: case 'c', trial 1, turn 2: the recorded conversation with the agent 'bot' ended after turn 1",
     ):
         deck.replay("a", "b", missing="skip")
     live = Speaker(lambda text: f"live {text}")
@@ -375,7 +376,7 @@ from pathlib import Path
 from viva.errors import RunStopped
 from viva.model.case import Key
 from viva.model.message import Reply
-from viva.record.cassette import Entry, Recorder, Session
+from viva.record.cassette import RecordedReply, RecordedSession, Recorder
 from viva.record.redaction import Redactor
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -383,12 +384,12 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # files cannot grow bey
 recorder = Recorder(Path(sys.argv[1]), "1.0", Redactor())
 try:
     for number in range(1, 100):
-        recorder.keep(Entry(number, 1, 0.0, Session("bot", "agent", Key("s", f"c{number}")), None, Reply("x" * 200)))
+        recorder.add_line(RecordedReply(number, 1, 0.0, RecordedSession("bot", "agent", Key("s", f"c{number}")), None, Reply("x" * 200)))
         recorder.flush()
 except RunStopped as stopped:
-    print(stopped.why)
+    print(stopped.reason)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-recorder.keep(Entry(100, 1, 0.0, None, None, Reply("of a trial that was cut off meanwhile")))
+recorder.add_line(RecordedReply(100, 1, 0.0, None, None, Reply("of a trial that was cut off meanwhile")))
 recorder.close()
 """
 
@@ -427,17 +428,20 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no cassette: it is empty"),
-        ("hello\n", "talk.cassette:1: is no line of a cassette"),
-        ('{"line":"trial","key":{"suite":"s","case":"c"},"duration_ms":1}\n', "its first line is no header"),
+        ("", "is not a cassette: the file is empty"),
+        ("hello\n", "talk.cassette:1: is not a line of a cassette"),
+        ('{"line":"trial","key":{"suite":"s","case":"c"},"duration_ms":1}\n', "the first line is not a header"),
         ('{"line":"cassette","version":99,"viva":"9.9"}\n', r"was recorded by a newer Viva \(9.9\)"),
-        ('{"line":"cassette","version":2,"viva":"0.1"}\n', r"by an older Viva \(0.1\): record it again"),
-        ('{"line":"cassette","version":3,"viva":"1"}\n{"line":"song"}\n', "talk.cassette:2: is no line of a cassette"),
+        ('{"line":"cassette","version":2,"viva":"0.1"}\n', r"by an older Viva \(0.1\); record it again"),
         (
-            '{"line":"cassette","version":3,"viva":"1"}\n{"line":"reply","session":3,"turn":1}\n',
-            "talk.cassette:2: is a reply of session 3, which nobody opened",
+            '{"line":"cassette","version":4,"viva":"1"}\n{"line":"song"}\n',
+            "talk.cassette:2: is not a line of a cassette",
         ),
-        ('{"line":"cassette","version":3,"viva":"1"}\n{"line":"son', None),
+        (
+            '{"line":"cassette","version":4,"viva":"1"}\n{"line":"reply","session":3,"turn":1}\n',
+            "talk.cassette:2: is a reply of session 3, which no earlier line opens",
+        ),
+        ('{"line":"cassette","version":4,"viva":"1"}\n{"line":"son', None),
     ],
 )
 def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: str, said: str | None):

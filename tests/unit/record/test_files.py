@@ -51,7 +51,7 @@ def test_a_link_stays_a_link_and_what_is_no_file_is_not_replaced(tmp_path: Path)
     assert (tmp_path / "real").read_bytes() == b"new"
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
-        with pytest.raises(OSError, match="is not an ordinary file"):
+        with pytest.raises(OSError, match="is not a regular file"):
             replace_file(tmp_path / name, b"new")
 
 

@@ -14,7 +14,7 @@ import pytest
 from viva.errors import BadInput, RunStopped
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.journal import Journal, has_ended, next_run_number
+from viva.record.journal import Journal, has_ended, next_run_number, read_events
 from viva.record.locks import find_holder, has_crashed, is_in_use, lock_path
 
 
@@ -117,7 +117,7 @@ try:
         record = TrialRecord(f"c{index}", "n", "passed", [], [], 0, 1.0, "s", 1, 1)
         journal.append(TrialEnded(record.key, index, 1, record))
 except RunStopped as stopped:
-    print(stopped.why)
+    print(stopped.reason)
 print(*[record.id for record in journal.records()])
 """
 
@@ -218,12 +218,12 @@ def no_locks(_file, _operation):
 fcntl.flock = no_locks
 
 from viva.errors import BadInput
-from viva.record.journal import Journal, next_number
-from viva.record.locks import in_use, lock_file
+from viva.record.journal import Journal, next_run_number
+from viva.record.locks import is_in_use, lock_path
 
 path = Path(sys.argv[1])
 first = Journal(path)
-assert in_use(path)
+assert is_in_use(path)
 try:
     Journal(path)
 except BadInput as refused:
@@ -231,12 +231,12 @@ except BadInput as refused:
 else:
     raise AssertionError
 first.close()
-assert not in_use(path)
+assert not is_in_use(path)
 for gone in (f"{os.getpid()} 1 {os.uname().nodename}", f"4194999 0 {os.uname().nodename}", "rubbish", ""):
-    lock_file(path).write_text(gone)
-    assert not in_use(path)
+    lock_path(path).write_text(gone)
+    assert not is_in_use(path)
     Journal(path).close()
-assert [next_number(path.parent), next_number(path.parent)] == [1, 2]
+assert [next_run_number(path.parent), next_run_number(path.parent)] == [1, 2]
 """
 
 
@@ -264,6 +264,20 @@ def test_whether_a_run_has_ended_stands_at_the_end_of_its_journal(tmp_path: Path
     assert has_ended(path) is found
 
 
+@pytest.mark.parametrize(("version", "age"), [(b"", "an older"), (b',"journal_version":99', "a newer")])
+def test_a_journal_of_another_version_is_refused_in_one_sentence(tmp_path: Path, version: bytes, age: str):
+    path = tmp_path / "j"
+    path.write_bytes(b'{"event":"run_started","run":"r"' + version + b"}\n")
+    with pytest.raises(BadInput) as refused:
+        list(read_events(path))
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.message.split(",")[0]) == (str(path), f"was written by {age} Viva")
+    journal = Journal(tmp_path / "new" / "j")
+    journal.append(RunStarted("r", "t", "1", "bot", (), 1, 1, 1))
+    journal.close()
+    assert len(list(read_events(tmp_path / "new" / "j"))) == 1
+
+
 def test_numbers_go_up_whatever_is_lost(tmp_path: Path):  # N39
     assert [next_run_number(tmp_path) for _ in range(3)] == [1, 2, 3]
     started = RunStarted("r", "t", "1", "bot", (), 1, 1, 1, number=7)
@@ -278,8 +292,8 @@ def test_numbers_go_up_whatever_is_lost(tmp_path: Path):  # N39
 
 
 def test_no_number_is_given_twice(tmp_path: Path):  # N39
-    code = "import sys, pathlib; from viva.record.journal import next_number; input()\n"
-    code += "print(*[next_number(pathlib.Path(sys.argv[1])) for _ in range(50)])"
+    code = "import sys, pathlib; from viva.record.journal import next_run_number; input()\n"
+    code += "print(*[next_run_number(pathlib.Path(sys.argv[1])) for _ in range(50)])"
     at_once = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(4)

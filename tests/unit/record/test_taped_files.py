@@ -72,7 +72,7 @@ class Deck:
 
         async def scenario() -> list[Any]:
             seen: list[Any] = []
-            async with folders(self.base, replaying=replaying)(WorkspaceSpec("empty"), KEY) as workspace:
+            async with folders(self.base, is_replay=replaying)(WorkspaceSpec("empty"), KEY) as workspace:
                 context = SessionContext(key=KEY, meter=lambda _: None, http=HttpTransport(), workspace=workspace)
                 async with agent.open(context) as session:
                     for line in said:
@@ -175,7 +175,7 @@ def test_more_than_a_cassette_should_hold_is_said_when_it_is_missed(deck: Deck):
     recorded = deck.record(f"write large.txt {large}")
     assert recorded[0] == "did write"
     assert deck.files == [()]
-    assert "its files came to 33,554,433 bytes, which is more than 33,554,432" in deck.made[0].omitted_reason
+    assert "the changed files have 33,554,433 bytes, more than the limit of 33,554,432" in deck.made[0].omitted_reason
     assert deck.path.stat().st_size < 2 * len(large) + 1000
     with pytest.raises(NotRecorded, match="not in the cassette: the files of turn 1"):
         deck.replay(f"write large.txt {large}")

@@ -1,6 +1,7 @@
 """Records and events for the tests of reporters; T001 to T003 are the specification's sample."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
@@ -9,37 +10,37 @@ from viva.model.case import Key
 from viva.model.event import Event, RunEnded, RunStarted, RunSummary, TrialEnded
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.record.journal import Journal
-from viva.reporters.console import Console
+from viva.reporters.console import Console, ConsoleOptions
 
 
 def check(label: str, passed: bool | None = True, **fields: Any) -> dict[str, Any]:
     return {"type": label.split(maxsplit=1)[0], **fields, "label": label, "passed": passed}
 
 
-def turn(number: int, said: str, output: str = "", ms: float = 1000, **fields: Any) -> TurnRecord:
-    whole: dict[str, Any] = {
+def turn(number: int, message: str, output: str = "", ms: float = 1000, **fields: Any) -> TurnRecord:
+    all_fields: dict[str, Any] = {
         "input_source": "static",
         "awaiting_input": False,
         "tool_calls": [],
         "assertions": [],
         **fields,
     }
-    return TurnRecord(turn=number, input=said, output=output, duration_ms=ms, **whole)
+    return TurnRecord(turn=number, input=message, output=output, duration_ms=ms, **all_fields)
 
 
 def trial(case: str, status: Any = "passed", turns: Iterable[TurnRecord] = (), **fields: Any) -> TrialRecord:
-    taken = list(turns)
-    whole: dict[str, Any] = {
+    turn_list = list(turns)
+    all_fields: dict[str, Any] = {
         "name": case,
         "final_assertions": [],
-        "total_turns": len(taken),
-        "duration_ms": sum(each.duration_ms for each in taken),
+        "total_turns": len(turn_list),
+        "duration_ms": sum(each.duration_ms for each in turn_list),
         "suite": "expense",
         "trial": 1,
         "attempt": 1,
         **fields,
     }
-    return TrialRecord(id=case, status=status, turns=taken, **whole)
+    return TrialRecord(id=case, status=status, turns=turn_list, **all_fields)
 
 
 def passed_static() -> TrialRecord:
@@ -145,7 +146,7 @@ def failed() -> TrialRecord:
     )
 
 
-def broken() -> TrialRecord:
+def errored() -> TrialRecord:
     return trial(
         "T005",
         "error",
@@ -177,7 +178,7 @@ def missing_checkpoints() -> TrialRecord:
 
 
 def summary(**fields: Any) -> RunSummary:
-    whole: dict[str, Any] = {
+    all_fields: dict[str, Any] = {
         "total": 3,
         "passed": 2,
         "failed": 0,
@@ -192,10 +193,10 @@ def summary(**fields: Any) -> RunSummary:
         "checks_passed": 5,
         **fields,
     }
-    return RunSummary(**whole)
+    return RunSummary(**all_fields)
 
 
-def started(cases: int = 5, trials: int | None = None, **settings: Any) -> RunStarted:
+def run_started(cases: int = 5, trials: int | None = None, **settings: Any) -> RunStarted:
     return RunStarted(
         run="r1",
         at="2026-01-02T03:04:05Z",
@@ -209,39 +210,31 @@ def started(cases: int = 5, trials: int | None = None, **settings: Any) -> RunSt
     )
 
 
-def ended(exit_code: int = 0, **fields: Any) -> RunEnded:
-    stopped, why = fields.pop("stopped", None), fields.pop("why", None)
-    return RunEnded("r1", "2026-01-02T03:05:05Z", exit_code, summary(**fields), stopped, why)
+def run_ended(exit_code: int = 0, **fields: Any) -> RunEnded:
+    stopped, stop_message = fields.pop("stopped", None), fields.pop("stop_message", None)
+    return RunEnded("r1", "2026-01-02T03:05:05Z", exit_code, summary(**fields), stopped, stop_message)
 
 
-def over(record: TrialRecord, index: int = 0) -> TrialEnded:
+def trial_ended(record: TrialRecord, index: int = 0) -> TrialEnded:
     return TrialEnded(Key(record.suite, record.id, record.trial, record.attempt), index, 1, record)
 
 
-def console(stream: TextIO, **options: Any) -> Console:
-    whole: dict[str, Any] = {
-        "verbose": False,
-        "quiet": False,
-        "colour": False,
-        "terminal": False,
-        "width": 100,
-        "parallel": 4,
-        **options,
-    }
-    return Console(stream, **whole)
+def make_console(stream: TextIO, clock: Callable[[], float] = time.monotonic, **options: Any) -> Console:
+    options.setdefault("parallel", 4)
+    return Console(stream, ConsoleOptions(**options), clock)
 
 
-def shown(events: Iterable[Event], **options: Any) -> str:
-    """What a console writes for these events, one batch each."""
+def render_console(events: Iterable[Event], **options: Any) -> str:
+    """The output of a console for these events, one batch each."""
     stream = StringIO()
-    sink = console(stream, **options)
+    sink = make_console(stream, **options)
     for event in events:
         sink.receive((event,))
     return stream.getvalue()
 
 
-def journal_of(folder: Path, records: Iterable[TrialRecord]) -> Journal:
+def write_journal(folder: Path, records: Iterable[TrialRecord]) -> Journal:
     journal = Journal(folder / "journal.jsonl")
     for index, record in enumerate(records):
-        journal.append(over(record, index))
+        journal.append(trial_ended(record, index))
     return journal

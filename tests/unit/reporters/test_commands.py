@@ -1,4 +1,4 @@
-"""How one case is run again: a command that any shell takes, with all that the case needs of its run."""
+"""The rerun command of a case."""
 
 import shlex
 import subprocess
@@ -20,14 +20,14 @@ ODD = [
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_a_word_survives_the_shell_in_one_line(text: str) -> None:
+def test_quoting_is_one_line_that_the_shell_reads_back(text: str) -> None:
     assert quote_shell(text).isprintable()
     said = subprocess.run(["bash", "-c", f"printf %s {quote_shell(text)}"], capture_output=True, check=True).stdout
     assert said.decode() == text
 
 
-def test_what_the_run_was_told_and_the_case_needs_is_told_again() -> None:
-    """Where it works, who grades, what confines it; not what was only about that run, such as its reports."""
+def test_the_rerun_command_has_the_options_that_the_case_needs() -> None:
+    """Config, evaluator, workspace and sandbox, but not options such as reports."""
     options = {
         "config": "my config.toml",
         "env_file": "a.env",
@@ -47,12 +47,12 @@ def test_what_the_run_was_told_and_the_case_needs_is_told_again() -> None:
     assert shlex.split(build_rerun_command(record, {}) or "")[-2:] == [
         "--evaluator",
         "other",
-    ]  # who graded, as the record says
+    ]  # from the record
     assert list(list_rerun_flags({})) == []
 
 
-def test_what_broke_before_its_first_turn_can_be_run_again_and_what_was_skipped_need_not() -> None:
+def test_a_case_without_turns_has_a_rerun_command_unless_it_was_skipped() -> None:
     broken = trial("a", "error", source="a.jsonl:1", error="before hooks:setup: RuntimeError: no database")
     assert build_rerun_command(broken, {}) == "viva test -i a.jsonl -k '^a$' -v"
     assert build_rerun_command(trial("a", "skipped", source="a.jsonl:1"), {}) is None
-    assert build_rerun_command(trial("a", "failed", [turn(1, "generated")]), {}) is None  # no file holds it
+    assert build_rerun_command(trial("a", "failed", [turn(1, "generated")]), {}) is None  # it is not in a file

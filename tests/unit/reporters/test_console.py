@@ -1,4 +1,4 @@
-"""What a person sees."""
+"""The console output."""
 
 import io
 import re
@@ -9,19 +9,19 @@ from io import StringIO
 import pytest
 
 from unit.reporters.samples import (
-    broken,
     check,
-    console,
-    ended,
+    errored,
     failed,
+    make_console,
     missing_checkpoints,
-    over,
     passed_dynamic,
     passed_static,
-    shown,
+    render_console,
+    run_ended,
+    run_started,
     skipped_awaiting,
-    started,
     trial,
+    trial_ended,
     turn,
 )
 from viva.model.case import Key
@@ -98,7 +98,7 @@ SAMPLE = """\
 
 
 def all_kinds() -> list[TrialRecord]:
-    return [passed_static(), skipped_awaiting(), passed_dynamic(), failed(), broken(), missing_checkpoints()]
+    return [passed_static(), skipped_awaiting(), passed_dynamic(), failed(), errored(), missing_checkpoints()]
 
 
 def live_events(record: TrialRecord) -> list[Event]:
@@ -106,32 +106,34 @@ def live_events(record: TrialRecord) -> list[Event]:
     events: list[Event] = [TrialStarted(key, 0, record.name, planned, record.simulator)]
     for each in record.turns:
         events += [TurnStarted(key, each.turn, each.input, each.input_source), TurnEnded(key, each)]
-    return [*events, over(record)]
+    return [*events, trial_ended(record)]
 
 
 def test_the_tree_is_the_specifications_sample() -> None:  # N34
     records = (passed_static(), skipped_awaiting(), passed_dynamic())
-    assert shown([started(), *map(over, records), ended()], verbose=True) == SAMPLE
+    assert render_console([run_started(), *map(trial_ended, records), run_ended()], verbose=True) == SAMPLE
 
 
 @pytest.mark.parametrize("record", all_kinds(), ids=lambda record: record.id)
-def test_turns_that_appear_live_end_up_as_the_same_tree(record: TrialRecord) -> None:  # N34
-    assert shown(live_events(record), verbose=True, parallel=1) == shown([over(record)], verbose=True)
+def test_live_turns_give_the_same_tree(record: TrialRecord) -> None:  # N34
+    assert render_console(live_events(record), verbose=True, parallel=1) == render_console(
+        [trial_ended(record)], verbose=True
+    )
 
 
 def test_only_one_case_at_a_time_is_shown_live() -> None:  # N34
-    assert console(StringIO(), verbose=True, parallel=1).live
-    assert not console(StringIO(), verbose=True, parallel=2).live
-    assert not console(StringIO(), parallel=1).live
-    assert not console(StringIO(), verbose=True, quiet=True, parallel=1).live
+    assert make_console(StringIO(), verbose=True, parallel=1).live
+    assert not make_console(StringIO(), verbose=True, parallel=2).live
+    assert not make_console(StringIO(), parallel=1).live
+    assert not make_console(StringIO(), verbose=True, quiet=True, parallel=1).live
 
 
-def test_a_turn_is_there_before_its_answer() -> None:  # N34
+def test_a_turn_is_printed_before_its_reply() -> None:  # N34
     events = live_events(passed_static())
-    assert shown(events[:2], verbose=True, parallel=1).endswith('\n  ├─ Turn 1: "I want to submit an expense"')
+    assert render_console(events[:2], verbose=True, parallel=1).endswith('\n  ├─ Turn 1: "I want to submit an expense"')
 
 
-def test_a_turn_that_was_cut_off_is_not_called_passed() -> None:  # N18
+def test_a_turn_that_was_cut_off_is_not_passed() -> None:  # N18
     key = Key("s", "A")
     events: list[Event] = [
         TrialStarted(key, 0, "A"),
@@ -145,33 +147,33 @@ def test_a_turn_that_was_cut_off_is_not_called_passed() -> None:  # N18
         error="timeout after 30s",
         fault="agent",
     )
-    assert shown([*events, over(record)], verbose=True, parallel=1) == (
+    assert render_console([*events, trial_ended(record)], verbose=True, parallel=1) == (
         "► [A]\n"
         '  ├─ Turn 1: "Hello" → FAILED (30.0s)\n'
         "  │          Error: timeout after 30s\n"
         "  │\n"
         "  └─ Result: FAILED (fault: agent)\n\n"
     )
-    cancelled = shown([*events, ended(2)], verbose=True, parallel=1)
+    cancelled = render_console([*events, run_ended(2)], verbose=True, parallel=1)
     assert '  ├─ Turn 1: "Hello"\n  └─ not finished\n' in cancelled
     assert "PASSED" not in cancelled
 
 
-def test_a_note_between_a_question_and_its_answer_keeps_lines_apart() -> None:
+def test_a_note_during_a_turn_starts_a_new_line() -> None:
     events = live_events(trial("A", turns=[turn(1, "Hello", "Hi", 500)]))
-    text = shown([*events[:2], Note("slow", "warning"), *events[2:]], verbose=True, parallel=1)
+    text = render_console([*events[:2], Note("slow", "warning"), *events[2:]], verbose=True, parallel=1)
     assert '  ├─ Turn 1: "Hello"\n⚠ slow\n  │          → PASSED (0.5s)\n' in text
 
 
-def test_an_attempt_that_is_run_again_is_closed_first() -> None:
+def test_a_retried_attempt_is_closed_first() -> None:
     first = TrialStarted(Key("s", "A", 1, 1), 0, "A")
     again = TrialStarted(Key("s", "A", 1, 2), 0, "A")
-    assert shown([first, again], verbose=True, parallel=1) == "► [A]\n  └─ run again, attempt 2\n\n► [A]\n"
+    assert render_console([first, again], verbose=True, parallel=1) == "► [A]\n  └─ retried, attempt 2\n\n► [A]\n"
 
 
-def test_without_verbose_a_line_a_case_and_why_it_did_not_pass() -> None:  # N34
+def test_without_verbose_one_line_per_case_and_the_failure() -> None:  # N34
     assert (
-        shown(map(over, all_kinds()))
+        render_console(map(trial_ended, all_kinds()))
         == """\
 ✓ T001 Expense Reimbursement Flow  3 turns  7.1s
 ○ T002 Large Expense Approval  1 turn  2.0s
@@ -211,7 +213,7 @@ def test_without_verbose_a_line_a_case_and_why_it_did_not_pass() -> None:  # N34
 
 def test_the_tree_shows_failures_turns_not_run_and_checkpoints() -> None:  # N10 N14
     assert (
-        shown(map(over, (failed(), broken(), missing_checkpoints())), verbose=True)
+        render_console(map(trial_ended, (failed(), errored(), missing_checkpoints())), verbose=True)
         == """\
 ► [T004] Refund (3 turns)
   ├─ Turn 1: "Hello" → PASSED (0.9s)
@@ -259,11 +261,11 @@ def test_the_tree_shows_failures_turns_not_run_and_checkpoints() -> None:  # N10
     )
 
 
-def test_a_check_in_error_is_marked_apart_from_a_failed_one() -> None:  # N24
+def test_a_check_with_an_error_has_its_own_mark() -> None:  # N24
     broke = check("agent judge", None, reason="judge error: no answer", suggestions=["ask again"])
     record = trial("A", "error", [turn(1, "Hi", "Yo", 100)], final_assertions=[check("a", True), broke], fault="judge")
     assert (
-        shown([over(record)], verbose=True)
+        render_console([trial_ended(record)], verbose=True)
         == """\
 ► [A]
   ├─ Turn 1: "Hi" → PASSED (0.1s)
@@ -279,40 +281,52 @@ def test_a_check_in_error_is_marked_apart_from_a_failed_one() -> None:  # N24
     )
 
 
-def test_what_a_judge_suggests_stands_below_its_verdict() -> None:  # N26
+def test_suggestions_of_a_judge_follow_its_verdict() -> None:  # N26
     denied = check("agent polite", False, reason="it is curt", suggestions=["say please", "say thanks"])
     record = trial("A", "failed", [turn(1, "Hi", "Yo", 100, assertions=[denied])], fault="agent")
-    assert "      it is curt\n        suggestion: say please\n        suggestion: say thanks\n" in shown([over(record)])
+    assert "      it is curt\n        suggestion: say please\n        suggestion: say thanks\n" in render_console(
+        [trial_ended(record)]
+    )
 
 
-def test_final_assertions_that_held_do_not_hide_another_result() -> None:
+def test_passed_final_assertions_do_not_hide_another_result() -> None:
     record = trial(
         "A", "failed", [turn(1, "Hi")], final_assertions=[check("a")], error="timeout after 5m", fault="agent"
     )
-    assert shown([over(record)], verbose=True).endswith(
+    assert render_console([trial_ended(record)], verbose=True).endswith(
         "  ├─ Final Assertions: PASSED\n  │          ✓ a\n  │\n  └─ Result: FAILED (fault: agent)\n     Error: timeout after 5m\n\n"
     )
 
 
-def test_a_case_with_a_reason_to_skip_says_it_and_no_more() -> None:
+def test_a_skipped_case_shows_only_its_reason() -> None:
     record = trial("A", "skipped", error="not on Fridays", source="a.jsonl:1")
-    assert shown([over(record)]) == "○ A  0 turns  0ms\n    skipped: not on Fridays\n"
-    assert shown([over(record)], verbose=True) == "► [A]\n  └─ Result: SKIPPED\n     Reason: not on Fridays\n\n"
+    assert render_console([trial_ended(record)]) == "○ A  0 turns  0ms\n    skipped: not on Fridays\n"
+    assert (
+        render_console([trial_ended(record)], verbose=True)
+        == "► [A]\n  └─ Result: SKIPPED\n     Reason: not on Fridays\n\n"
+    )
 
 
 def test_the_awaiting_reason_is_dimmed() -> None:  # N22
     record = trial(
         "A", turns=[turn(1, "Hi", "Which?", 100, awaiting_input=True, awaiting_reason="content_is_question")]
     )
-    assert "  │          \x1b[2mawaiting input: content_is_question\x1b[0m\n" in shown(
-        [over(record)], verbose=True, colour=True
+    assert "  │          \x1b[2mawaiting input: content_is_question\x1b[0m\n" in render_console(
+        [trial_ended(record)], verbose=True, colour=True
     )
 
 
-def test_quiet_shows_non_passes_warnings_and_one_line() -> None:  # N34
-    events = [started(), over(passed_static()), Note("hello"), Note("careful", "warning"), over(broken()), ended(1)]
+def test_quiet_shows_failures_warnings_and_one_line() -> None:  # N34
+    events = [
+        run_started(),
+        trial_ended(passed_static()),
+        Note("hello"),
+        Note("careful", "warning"),
+        trial_ended(errored()),
+        run_ended(1),
+    ]
     assert (
-        shown(events, quiet=True, terminal=True)
+        render_console(events, quiet=True, is_terminal=True)
         == """\
 ⚠ careful
 ! T005  1 turn  30ms
@@ -327,9 +341,9 @@ def test_quiet_shows_non_passes_warnings_and_one_line() -> None:  # N34
     )
 
 
-def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
-    run = started(reports=["out/a.jsonl", "out/a.xml"], journal=".viva/runs/r1/journal.jsonl")
-    end = ended(
+def test_the_summary_shows_missing_and_unknown_values() -> None:
+    run = run_started(reports=["out/a.jsonl", "out/a.xml"], journal=".viva/runs/r1/journal.jsonl")
+    end = run_ended(
         1,
         total=9,
         not_run=6,
@@ -341,15 +355,15 @@ def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
         input_tokens=1200,
         output_tokens=34,
         stopped="fail_fast",
-        why="T004 failed",
+        stop_message="T004 failed",
     )
-    text = shown([run, end])
+    text = render_console([run, end])
     assert text.endswith("""
   Total:   9 tests
   Passed:  2
   Failed:  0
   Errors:  1 (1 infra)
-  Skipped: 1 (1 with nothing checked)
+  Skipped: 1 (1 without checks)
   Not run: 6 of 9
 
   Total turns: 10
@@ -357,7 +371,7 @@ def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
   Total time: 18.1s
   Checks: 5/5 passed
   Tokens: 1,200 in, 34 out
-  Cost: $0.0123 + 3 calls of unknown price
+  Cost: $0.0123 + 3 calls without a price
 
   Report: out/a.jsonl
   Report: out/a.xml
@@ -367,10 +381,10 @@ def test_the_summary_says_what_is_missing_and_what_is_unknown() -> None:
 """)
 
 
-def test_repeated_cases_show_their_trials_and_who_wavers() -> None:  # N33
+def test_repeated_cases_show_their_trials_and_pass_rates() -> None:  # N33
     trials = [trial("A", status, [turn(1, "x")], trial=n) for n, status in enumerate(["passed", "failed", "passed"], 1)]
-    end = ended(1, total=1, trials={"failed": 1, "passed": 2})
-    text = shown([started(1, 3), *map(over, trials), end])
+    end = run_ended(1, total=1, trials={"failed": 1, "passed": 2})
+    text = render_console([run_started(1, 3), *map(trial_ended, trials), end])
     assert "(1 test case, 3 trials)" in text
     assert "\n✗ A (trial 2)  1 turn  1.0s\n" in text
     assert "  Trials: 3 (2 passed, 1 failed)\n" in text
@@ -380,48 +394,52 @@ def test_repeated_cases_show_their_trials_and_who_wavers() -> None:  # N33
     )
 
 
-def test_warnings_of_a_case_are_shown_though_it_passed() -> None:  # N32
+def test_warnings_of_a_passed_case_are_shown() -> None:  # N32
     record = trial("A", turns=[turn(1, "x", ms=100)], warnings=["after hook: KeyError"])
-    assert shown([over(record)]) == "✓ A  1 turn  0.1s\n    ⚠ after hook: KeyError\n"
-    assert shown([over(record)], verbose=True).endswith("  └─ Result: PASSED\n     ⚠ after hook: KeyError\n\n")
+    assert render_console([trial_ended(record)]) == "✓ A  1 turn  0.1s\n    ⚠ after hook: KeyError\n"
+    assert render_console([trial_ended(record)], verbose=True).endswith(
+        "  └─ Result: PASSED\n     ⚠ after hook: KeyError\n\n"
+    )
 
 
-def test_at_sixty_columns_nothing_but_paths_and_commands_is_longer() -> None:
+def test_only_paths_and_commands_are_longer_than_the_terminal() -> None:
     said = "word " * 100
     wide = trial("W" * 50, "failed", [turn(1, said, said, error=said)], name=said, error=said, hint=said, fault="agent")
-    events = [started(), *map(over, [*all_kinds(), wide]), ended()]
-    for text in (shown(events, width=60), shown(events, width=60, verbose=True)):
+    events = [run_started(), *map(trial_ended, [*all_kinds(), wide]), run_ended()]
+    for text in (render_console(events, width=60), render_console(events, width=60, verbose=True)):
         long = [line for line in text.splitlines() if display_width(line) > 60]
         assert [line for line in long if "viva test -i" not in line and "viva runs show" not in line] == []
 
 
 @pytest.mark.parametrize("name", ["pay", "payments__card_charge_with_a_long_name_of_its_own", "支払い" * 20])
 @pytest.mark.parametrize("error", [None, "no", "the card was declined by the bank of the customer"])
-def test_a_tool_call_keeps_to_its_line(name: str, error: str | None) -> None:
+def test_a_tool_call_fits_in_one_line(name: str, error: str | None) -> None:
     call = ToolCallRecord(name, {"金額": "三千五百" * 9, "type": "travel"}, error=error)
-    lines = shown([over(trial("A", turns=[turn(1, "x", tool_calls=[call])]))], verbose=True, width=60).splitlines()
+    lines = render_console(
+        [trial_ended(trial("A", turns=[turn(1, "x", tool_calls=[call])]))], verbose=True, width=60
+    ).splitlines()
     assert max(map(display_width, lines)) <= 60
     assert ("failed: " in "".join(lines)) == (error is not None)
 
 
 def test_without_colour_there_is_no_escape_and_with_it_the_text_is_the_same() -> None:
-    events = [started(), *map(over, all_kinds()), ended()]
+    events = [run_started(), *map(trial_ended, all_kinds()), run_ended()]
     for verbose in (False, True):
-        plain, painted = (shown(events, verbose=verbose, colour=colour) for colour in (False, True))
+        plain, painted = (render_console(events, verbose=verbose, colour=colour) for colour in (False, True))
         assert "\x1b" not in plain
         assert re.sub(r"\x1b\[\d+m", "", painted) == plain
         assert "\x1b[32m✓\x1b[0m" in painted
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_what_an_agent_said_cannot_touch_the_terminal(verbose: bool) -> None:
+def test_agent_text_cannot_control_the_terminal(verbose: bool) -> None:
     evil = "\x1b[2J\x1b]0;pwned\x07 \u202egnp.exe\r\nover \x9b31m"
     checks = [check(evil, False, reason=evil, expected=evil, actual=evil, message=evil)]
     record = trial(
         evil, "failed", [turn(1, evil, evil, assertions=checks, error=evil)], name=evil, error=evil, hint=evil
     )
     record.fault, record.source, record.simulator, record.warnings = "agent", evil, evil, [evil]
-    text = shown([over(record), Note(evil)], verbose=verbose)
+    text = render_console([trial_ended(record), Note(evil)], verbose=verbose)
     assert not set("\x1b\x07\r\x9b\u202e") & set(text)
     assert "␛[2J" in text
 
@@ -430,7 +448,7 @@ def test_a_reply_of_five_megabytes_takes_three_lines() -> None:
     huge = "lorem ipsum " * 430_000
     call = ToolCallRecord("lookup", {"x": huge}, error=huge)
     record = trial("A", turns=[turn(1, huge, huge), turn(2, "x", data={"x": huge}), turn(3, "x", tool_calls=[call])])
-    text = shown([over(record)], verbose=True)
+    text = render_console([trial_ended(record)], verbose=True)
     assert len(text) < 2000
     assert text.count("lorem") > 10
     assert '…"\n' in text
@@ -439,38 +457,38 @@ def test_a_reply_of_five_megabytes_takes_three_lines() -> None:
 def test_progress_is_drawn_at_most_ten_times_a_second_and_gone_at_the_end() -> None:
     now = [0.0]
     stream = StringIO()
-    sink = console(stream, terminal=True, clock=lambda: now[0])
-    sink.receive((started(100),))
+    sink = make_console(stream, is_terminal=True, clock=lambda: now[0])
+    sink.receive((run_started(100),))
     draws: list[float] = []
     for index in range(100):
         now[0] += 0.01
         before = stream.getvalue().count("/100 ")
-        sink.receive((over(trial(f"T{index}", turns=[turn(1, "x")])),))
+        sink.receive((trial_ended(trial(f"T{index}", turns=[turn(1, "x")])),))
         draws += [now[0]] * (stream.getvalue().count("/100 ") - before)
     assert 5 <= len(draws) <= 10
     assert "\r\x1b[K1/100 · 1 ✓ · 100.0/s · ETA 1.0s" in stream.getvalue()
-    sink.receive((ended(),))
+    sink.receive((run_ended(),))
     screen = re.sub(r"[^\n]*\r\x1b\[K", "", stream.getvalue())
     assert "ETA" not in screen
     assert screen.count("\n✓ T") == 100
 
 
-def test_progress_says_what_it_has_cost_so_far_and_that_some_prices_are_unknown() -> None:
+def test_progress_shows_the_cost_and_marks_unknown_prices() -> None:
     now = [0.0]
     stream = StringIO()
-    sink = console(stream, terminal=True, clock=lambda: now[0])
+    sink = make_console(stream, is_terminal=True, clock=lambda: now[0])
     priced, unpriced = Usage(calls=2, cost_usd=0.25), Usage(calls=1)
-    for event in (started(9), over(trial("A", usage=priced)), over(trial("B", usage=priced))):
+    for event in (run_started(9), trial_ended(trial("A", usage=priced)), trial_ended(trial("B", usage=priced))):
         now[0] += 1
         sink.receive((event,))
     assert stream.getvalue().endswith("2/9 · 2 ✓ · 1.0/s · ETA 7.0s · $0.5000")
     now[0] += 1
-    sink.receive((over(trial("C", usage=unpriced)),))
+    sink.receive((trial_ended(trial("C", usage=unpriced)),))
     assert stream.getvalue().endswith(" · $0.5000+")
 
 
 @pytest.mark.parametrize("width", [80, 60, 56, 40])
-def test_progress_leaves_out_what_does_not_fit_and_cuts_nothing(width: int) -> None:
+def test_progress_leaves_out_parts_that_do_not_fit(width: int) -> None:
     now = [0.0]
     progress = ProgressLine(lambda: now[0])
     progress.start(10_000)
@@ -491,60 +509,62 @@ def test_progress_leaves_out_what_does_not_fit_and_cuts_nothing(width: int) -> N
     )
 
 
-def test_the_why_block_ends_with_the_command_that_shows_the_conversation_again() -> None:
-    """By the run's id, so that it stays right when others have run; and only where the run is kept."""
+def test_a_failure_ends_with_the_show_command() -> None:
+    """It has the id of the run, and needs a journal."""
     record = failed()
-    kept = shown([started(journal=".viva/runs/r1/journal.jsonl"), over(record)]).splitlines()
+    kept = render_console([run_started(journal=".viva/runs/r1/journal.jsonl"), trial_ended(record)]).splitlines()
     assert kept[-2] == f"    viva runs show r1 {record.id}"
     assert kept[-1].startswith("    viva test -i ")
-    assert "viva runs show" not in shown([started(), over(record)])
-    tree = shown([started(journal="j"), over(record)], verbose=True).splitlines()
+    assert "viva runs show" not in render_console([run_started(), trial_ended(record)])
+    tree = render_console([run_started(journal="j"), trial_ended(record)], verbose=True).splitlines()
     assert tree[-2:] == [f"     viva runs show r1 {record.id}", ""]
     odd = trial("it's odd", "failed", [turn(1, "x")])
-    shell = shown([started(journal="j"), over(odd)]).splitlines()[-1]
+    shell = render_console([run_started(journal="j"), trial_ended(odd)]).splitlines()[-1]
     assert shlex.split(shell) == ["viva", "runs", "show", "r1", "it's odd"]
 
 
 @pytest.mark.parametrize("case", ["-dash", "two\nlines", "a b"])
-def test_the_command_to_see_more_names_awkward_cases_too(case: str) -> None:
-    command = shown([started(journal="j"), over(trial(case, "failed", [turn(1, "x")]))]).splitlines()[-1]
+def test_the_show_command_quotes_case_ids(case: str) -> None:
+    command = render_console(
+        [run_started(journal="j"), trial_ended(trial(case, "failed", [turn(1, "x")]))]
+    ).splitlines()[-1]
     words = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout.decode()
     assert words.split("\0")[:-1] == ["viva", "runs", "show", "r1", *(["--"] if case == "-dash" else []), case]
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_what_an_author_says_to_a_check_is_not_cut_at_the_end_of_the_line(verbose: bool) -> None:
-    """Where the check's name leaves no room for it, it has a line of its own."""
+def test_the_message_of_an_assertion_wraps(verbose: bool) -> None:
+    """It has a line of its own if it does not fit beside the name."""
     assertion = check('tool_not_called "submit_expense"', False, message="It submits what the user has just corrected")
     record = trial("A", "failed", [turn(1, "x", assertions=[assertion])])
-    lines = [line.strip(" │") for line in shown([over(record)], verbose=verbose, width=70).splitlines()]
+    lines = [line.strip(" │") for line in render_console([trial_ended(record)], verbose=verbose, width=70).splitlines()]
     assert '✗ tool_not_called "submit_expense"' in lines
     assert "It submits what the user has just corrected" in lines
-    wide = [line.strip(" │") for line in shown([over(record)], verbose=verbose, width=120).splitlines()]
+    wide = [line.strip(" │") for line in render_console([trial_ended(record)], verbose=verbose, width=120).splitlines()]
     assert '✗ tool_not_called "submit_expense" · It submits what the user has just corrected' in wide
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_a_pass_that_leaves_files_or_findings_says_so(verbose: bool) -> None:
+def test_a_passed_case_shows_findings_and_workspace(verbose: bool) -> None:
     record = trial("A", turns=[turn(1, "x")], workspace="/tmp/kept", findings=(Finding("pii-leak", "low"),))
-    out = shown([over(record)], verbose=verbose)
+    out = render_console([trial_ended(record)], verbose=verbose)
     assert "/tmp/kept" in out
-    assert "found pii-leak (low)" in out
+    assert "safety findings: pii-leak (low)" in out
 
 
-def test_progress_comes_back_at_once_after_single_cases() -> None:
+def test_progress_is_redrawn_after_single_cases() -> None:
     now = [0.0]
     stream = StringIO()
-    sink = console(stream, terminal=True, clock=lambda: now[0])
-    sink.receive((started(100),))
+    sink = make_console(stream, is_terminal=True, clock=lambda: now[0])
+    sink.receive((run_started(100),))
     for index in range(12):
         now[0] += 0.5
-        sink.receive((over(failed() if index == 3 else trial(f"T{index}")),))
+        sink.receive((trial_ended(failed() if index == 3 else trial(f"T{index}")),))
     assert stream.getvalue().endswith("\r\x1b[K12/100 · 11 ✓ 1 ✗ · 2.0/s · ETA 44.0s")
 
 
-def test_ten_thousand_passing_cases_are_ten_thousand_lines() -> None:
-    text = shown(over(trial(f"T{index}", turns=[turn(1, "x")])) for index in range(10_000))
+def test_each_passed_case_is_one_line() -> None:
+    text = render_console(trial_ended(trial(f"T{index}", turns=[turn(1, "x")])) for index in range(10_000))
     lines = text.splitlines()
     assert len(lines) == 10_000
     assert lines[1234] == "✓ T1234  1 turn  1.0s"
@@ -554,10 +574,10 @@ def test_ten_thousand_passing_cases_are_ten_thousand_lines() -> None:
 def test_a_terminal_without_unicode_gets_ascii_marks(encoding: str) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    sink = console(stream, verbose=True)
+    sink = make_console(stream, verbose=True)
     record = failed()
     record.turns[0].output = "👍 Größe"
-    sink.receive((started(), over(record), ended()))
+    sink.receive((run_started(), trial_ended(record), run_ended()))
     text = raw.getvalue().decode(encoding)
     assert '  |- Turn 2: "Refund order 12" > FAILED (1.5s)\n' in text
     assert '  |          x contains "refunded" - must refund\n' in text

@@ -2,40 +2,41 @@
 
 import pytest
 
-from unit.reporters.samples import broken, check, failed, missing_checkpoints, skipped_awaiting, trial, turn
+from unit.reporters.samples import check, errored, failed, missing_checkpoints, skipped_awaiting, trial, turn
 from viva.reporters.commands import split_source
-from viva.reporters.differences import list_differences
-from viva.reporters.failures import build_failed_check, explain_failure, get_turn_status
-from viva.reporters.numbers import format_cost, format_count, format_ms
+from viva.reporters.failures import build_failed_check, explain_failure, get_turn_status, list_differences
+from viva.reporters.formatting import format_cost, format_count, format_ms
 
 
-def test_each_check_that_did_not_hold_is_a_finding() -> None:
-    found = explain_failure(failed())
-    assert [(each.place, each.label, each.expected, each.actual) for each in found.failed_checks] == [
+def test_each_failed_check_is_listed() -> None:
+    failure = explain_failure(failed())
+    assert [(item.place, item.label, item.expected, item.actual) for item in failure.failed_checks] == [
         ("turn 2", 'contains "refunded"', None, '"I cannot do that."'),
         ("turn 2", 'tool_called "refund"', None, None),
     ]
-    assert found.status_text == "failed (agent)"
-    assert found.headline == ('turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)')
+    assert failure.status_text == "failed (agent)"
+    assert failure.headline == ('turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)')
 
 
-def test_an_error_is_said_once() -> None:
-    found = explain_failure(broken())
-    assert [(each.reason, each.is_error) for each in found.failed_checks] == [("agent error: connection refused", True)]
-    assert found.error is None
+def test_an_error_is_shown_once() -> None:
+    failure = explain_failure(errored())
+    assert [(item.reason, item.is_error) for item in failure.failed_checks] == [
+        ("agent error: connection refused", True)
+    ]
+    assert failure.error is None
 
 
-def test_what_a_broken_judge_said_is_said_once_and_at_its_place() -> None:
+def test_a_judge_error_is_shown_once_with_its_place() -> None:
     judged = turn(1, "Hi", assertions=[check("agent kind", None, reason="the model is down")])
-    found = explain_failure(trial("A", "error", [judged], fault="judge", error="judge error: the model is down"))
-    assert (found.error, found.headline) == (None, "turn 1: agent kind: the model is down")
+    failure = explain_failure(trial("A", "error", [judged], fault="judge", error="judge error: the model is down"))
+    assert (failure.error, failure.headline) == (None, "turn 1: agent kind: the model is down")
 
 
-def test_a_check_that_could_not_be_evaluated_is_broken_not_failed() -> None:  # N24
+def test_a_check_that_could_not_be_evaluated_is_an_error() -> None:  # N24
     record = trial(
         "A", "error", [turn(1, "x", "y", assertions=[check("agent", None, reason="judge is down")])], fault="judge"
     )
-    assert [each.is_error for each in explain_failure(record).failed_checks] == [True]
+    assert [item.is_error for item in explain_failure(record).failed_checks] == [True]
     assert get_turn_status(record.turns[0], record) == "error"
 
 
@@ -43,25 +44,25 @@ def test_a_failure_beats_an_error_in_a_turn() -> None:  # N17
     assert get_turn_status(turn(1, "x", assertions=[check("a", None), check("b", False)])) == "failed"
 
 
-def test_missing_checkpoints_say_how_close_they_came_and_optional_ones_are_no_reason() -> None:  # N14
-    found = explain_failure(missing_checkpoints())
-    assert [(each.place, each.reason) for each in found.failed_checks] == [
+def test_missed_checkpoints_have_a_reason_and_optional_ones_are_left_out() -> None:  # N14
+    failure = explain_failure(missing_checkpoints())
+    assert [(item.place, item.reason) for item in failure.failed_checks] == [
         ("checkpoint submitted", "waits for approved; last: no tool was called")
     ]
-    assert found.error == "missing checkpoints: submitted"
+    assert failure.error == "missing checkpoints: submitted"
 
 
 def test_final_assertions_have_their_own_place() -> None:
     record = trial("A", "failed", [turn(1, "x")], final_assertions=[check("a"), check("b", False)], fault="agent")
-    assert [(each.place, each.label) for each in explain_failure(record).failed_checks] == [("final assertions", "b")]
+    assert [(item.place, item.label) for item in explain_failure(record).failed_checks] == [("final assertions", "b")]
 
 
 def test_reasons_without_assertions_are_not_lost() -> None:
-    found = explain_failure(trial("A", "failed", assertion_errors=["line 3: not equal"], fault="agent"))
-    assert [each.reason for each in found.failed_checks] == ["line 3: not equal"]
+    failure = explain_failure(trial("A", "failed", assertion_errors=["line 3: not equal"], fault="agent"))
+    assert [item.reason for item in failure.failed_checks] == ["line 3: not equal"]
 
 
-def test_the_unanswered_question_is_what_the_agent_asked_and_its_hint_where_it_said_nothing() -> None:  # N11, N34
+def test_the_unanswered_question_is_the_agents_question_or_hint() -> None:  # N11, N34
     record = skipped_awaiting()
     record.turns[0].input_hint = "PO number"
     assert explain_failure(record).unanswered_question == "Please provide PO number"
@@ -80,11 +81,11 @@ def test_the_unanswered_question_is_what_the_agent_asked_and_its_hint_where_it_s
         (None, (None, None)),
     ],
 )
-def test_a_source_is_a_file_and_maybe_a_line(source: str | None, expected: tuple[str | None, int | None]) -> None:
+def test_a_source_is_split_into_file_and_line(source: str | None, expected: tuple[str | None, int | None]) -> None:
     assert split_source(source) == expected
 
 
-def test_the_command_names_exactly_this_case_and_survives_the_shell() -> None:
+def test_the_rerun_command_selects_exactly_this_case() -> None:
     record = trial("a.b (1)-c", "failed", [turn(1, "x")], source="my tests/a.jsonl:3", fault="agent")
     assert explain_failure(record).command == r"viva test -i 'my tests/a.jsonl' -k '^a\.b \(1\)-c$' -v"
     record.agent = "python:./my bot.py:agent"
@@ -102,14 +103,14 @@ def test_a_reason_that_repeats_expected_and_actual_is_left_out() -> None:
     assert build_failed_check(check("equals 5", False, reason="expected 5, was 6"), "").reason == "expected 5, was 6"
 
 
-def test_times_money_and_counts() -> None:
+def test_number_formats() -> None:
     assert [format_ms(ms) for ms in (0, 42, 100, 7100, 59_940, 59_960, 125_000, 3_725_000)] == [
         "0ms", "42ms", "0.1s", "7.1s", "59.9s", "1m 00s", "2m 05s", "1h 02m",
     ]  # fmt: skip
     assert [format_count(n, "turn") for n in (0, 1, 1200)] == ["0 turns", "1 turn", "1,200 turns"]
-    assert format_cost(0.0123, 3) == "$0.0123 + 3 calls of unknown price"
+    assert format_cost(0.0123, 3) == "$0.0123 + 3 calls without a price"
     assert format_cost(12.5, 0) == "$12.50"
-    assert format_cost(None, 1) == "1 call of unknown price"
+    assert format_cost(None, 1) == "1 call without a price"
     assert format_cost(None, 0) is None
 
 
@@ -127,7 +128,7 @@ def test_large_values_show_where_they_differ() -> None:
     assert len(list_differences(list(range(100)), [])) == 9
 
 
-def test_the_command_keeps_the_time_limits_and_hooks_of_its_run() -> None:
+def test_the_rerun_command_has_the_time_limits_and_hooks_of_its_run() -> None:
     record = trial("a", "failed", [turn(1, "x")], source="a.jsonl:3", fault="agent")
     options = {"timeout_s": 90.0, "turn_timeout_s": 0.5, "before": "hooks:up", "connector": "local", "config": "c.toml"}
     command = explain_failure(record, {"options": options}).command or ""

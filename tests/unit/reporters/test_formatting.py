@@ -1,4 +1,4 @@
-"""What others said is shown safely and shortly."""
+"""Texts and values are escaped and shortened."""
 
 import pytest
 from hypothesis import given
@@ -26,38 +26,38 @@ REORDERING = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2
 HARMFUL = set(map(chr, [*CONTROLS, *BREAKS, *REORDERING, *range(0xD800, 0xE000)]))
 
 
-def test_escapes_controls_and_overrides_are_spelled_out() -> None:
+def test_control_and_reordering_characters_are_escaped() -> None:
     assert escape_controls("\x1b[31mred\x07\x7f\x9b0m\u202eabc\ud800") == "␛[31mred␇␡\\x9b0m\\u202eabc\\ud800"
 
 
-def test_words_of_any_language_and_joined_emoji_stay() -> None:
+def test_text_of_any_language_and_emoji_are_unchanged() -> None:
     said = "Größe 東京 شكرا 👩‍🚀"
     assert escape_controls(said) == said
 
 
-def test_several_lines_keep_their_breaks_and_nothing_else() -> None:
+def test_multiline_text_keeps_only_line_breaks_and_tabs() -> None:
     assert escape_multiline("a\r\n\tb\x1b[2J\rc") == "a\n\tb␛[2J␍c"
 
 
-def test_one_line_is_one_line() -> None:
+def test_a_text_becomes_one_line() -> None:
     assert fit_line("first\n\n  second\tthird", 40) == "first ⏎ second third"
 
 
 @given(ANYTHING, st.integers(5, 60))
-def test_a_line_has_no_harmful_character_and_fits(text: str, room: int) -> None:
+def test_a_line_is_escaped_and_fits(text: str, room: int) -> None:
     line = fit_line(text, room)
     assert not HARMFUL & set(line)
     assert display_width(line) <= room
 
 
 @given(ANYTHING, st.integers(5, 60), st.integers(1, 4))
-def test_wrapped_lines_fit_and_are_few(text: str, room: int, most: int) -> None:
+def test_wrapped_lines_fit_and_are_limited(text: str, room: int, most: int) -> None:
     lines = wrap_text(text, room, most)
     assert 1 <= len(lines) <= most
     assert all(display_width(line) <= room and not HARMFUL & set(line) for line in lines)
 
 
-def test_wrapping_breaks_between_words_and_says_that_there_is_more() -> None:
+def test_wrapping_breaks_between_words_and_marks_a_cut() -> None:
     assert wrap_text("one two three four five six", 10, 2) == ["one two", "three fou…"]
     assert wrap_text("one two three four", 10, 2) == ["one two", "three four"]
 
@@ -68,19 +68,19 @@ def test_wide_characters_take_two_columns() -> None:
 
 
 @given(JSON, st.integers(5, 200))
-def test_a_literal_is_short_and_harmless(value: object, room: int) -> None:
+def test_a_value_is_escaped_and_fits(value: object, room: int) -> None:
     text = format_value(value, room)
     assert not HARMFUL & set(text)
-    assert len(text) <= 10 * room  # a spelled-out character takes up to ten
+    assert len(text) <= 10 * room  # an escaped character takes up to ten
 
 
-def test_a_literal_reads_like_code() -> None:
+def test_a_value_reads_like_code() -> None:
     assert format_value({"amount": 3500, "type": "travel", "a b": [1, None, True], "x": {}}, 99) == (
         '{amount: 3500, type: "travel", "a b": [1, null, true], x: {}}'
     )
 
 
-def test_a_deep_or_huge_literal_costs_only_what_is_shown() -> None:
+def test_a_deep_or_huge_value_costs_only_what_is_shown() -> None:
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
@@ -97,7 +97,7 @@ def test_a_deep_or_huge_literal_costs_only_what_is_shown() -> None:
         ("", ""),
     ],
 )
-def test_the_question_is_found_in_what_was_said(said: str, asked: str) -> None:  # N34
+def test_the_last_question_is_found(said: str, asked: str) -> None:  # N34
     assert find_question(said) == asked
 
 

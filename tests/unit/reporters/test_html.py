@@ -1,4 +1,4 @@
-"""`.html`: what the page gets to see of a run, that texts stay texts, and that nothing but the page itself may run."""
+"""`.html`: the data of the page, and that texts cannot become markup or scripts."""
 
 import base64
 import hashlib
@@ -16,18 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unit.reporters.samples import (
-    broken,
     check,
-    ended,
+    errored,
     failed,
-    journal_of,
     missing_checkpoints,
     passed_dynamic,
     passed_static,
+    run_ended,
+    run_started,
     skipped_awaiting,
-    started,
     trial,
     turn,
+    write_journal,
 )
 from viva.engine.summary import RunTally
 from viva.model import codec
@@ -35,7 +35,7 @@ from viva.model.event import RunEnded
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import TrialRecord
-from viva.reporters import attachments as attached
+from viva.reporters import html
 from viva.reporters.html import HtmlReport
 from viva.reporters.page import encode_for_script, load_page
 
@@ -43,7 +43,7 @@ PLANTED = "</script><script>alert(1)</script><!--<script>\u2028\u2029\x1b[31m\u2
 
 
 class Read(HTMLParser):
-    """A report as a browser takes it apart: its scripts with their attributes, and the texts of its styles."""
+    """A parsed report: its scripts with their attributes, and its styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -96,9 +96,9 @@ class Read(HTMLParser):
 
 
 def text_of(folder: Path, records: Iterable[TrialRecord], end: RunEnded | None = None, **options: Any) -> str:
-    journal = journal_of(folder, records)
+    journal = write_journal(folder, records)
     try:
-        HtmlReport(folder / "report.html", journal).receive((started(**options), end or ended()))
+        HtmlReport(folder / "report.html", journal).receive((run_started(**options), end or run_ended()))
     finally:
         journal.close()
     return (folder / "report.html").read_text(encoding="utf-8")
@@ -112,15 +112,15 @@ def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def test_the_overview_tells_what_the_run_came_to(tmp_path: Path) -> None:
-    found = report(tmp_path, [passed_static()], ended(1, stopped="budget", why="$1 is spent")).overview
-    assert (found["run"], found["agent"], found["planned"]) == ("r1", "assistants.expense", 5)
-    assert (found["exit_code"], found["stopped"], found["why"]) == (1, "budget", "$1 is spent")
-    assert found["summary"] == codec.to_builtins(ended().summary)
+def test_the_overview_of_a_run(tmp_path: Path) -> None:
+    found = report(tmp_path, [passed_static()], run_ended(1, stopped="budget", stop_message="$1 is spent")).overview
+    assert (found["run"], found["agent"], found["planned_cases"]) == ("r1", "assistants.expense", 5)
+    assert (found["exit_code"], found["stopped"], found["stop_message"]) == (1, "budget", "$1 is spent")
+    assert found["summary"] == codec.to_builtins(run_ended().summary)
     assert (found["reply_ms"]["count"], found["reply_ms"]["p95"], found["case_ms"]["count"]) == (3, 3200, 1)
 
 
-def test_a_row_has_all_that_the_list_shows(tmp_path: Path) -> None:
+def test_the_row_of_a_case(tmp_path: Path) -> None:
     records = [
         trial(
             "a",
@@ -148,11 +148,11 @@ def test_a_row_has_all_that_the_list_shows(tmp_path: Path) -> None:
         "checks_passed": 1,
     }
     assert (other["index"], other["status"], other["fault"]) == (1, "failed", "agent")
-    assert other["error"].startswith("turn 2: ")
+    assert other["reason"].startswith("turn 2: ")
 
 
-def test_checks_are_counted_as_the_summary_counts_them(tmp_path: Path) -> None:
-    records = [passed_static(), passed_dynamic(), skipped_awaiting(), failed(), broken(), missing_checkpoints()]
+def test_checks_are_counted_as_in_the_summary(tmp_path: Path) -> None:
+    records = [passed_static(), passed_dynamic(), skipped_awaiting(), failed(), errored(), missing_checkpoints()]
     tally = RunTally(len(records))
     for record in records:
         record.checks = 20
@@ -161,7 +161,7 @@ def test_checks_are_counted_as_the_summary_counts_them(tmp_path: Path) -> None:
     assert sum(row["checks_passed"] for row in rows) == tally.summary().checks_passed
 
 
-def test_a_row_tells_of_findings_and_of_a_score_that_says_more_than_the_status(tmp_path: Path) -> None:
+def test_a_row_has_findings_and_partial_scores(tmp_path: Path) -> None:
     leaks = (Finding("secret-leak", "high"), Finding("pii-leak", "low"))
     records = [
         trial("half", turns=[turn(1, "x")], score=0.5, findings=leaks[:1]),
@@ -182,11 +182,11 @@ def test_repeats_are_one_row_with_a_status_for_each_trial(tmp_path: Path) -> Non
         ("a", "failed", ["passed", "failed"]),
         ("b", "passed", ["passed"]),
     ]
-    assert "cost_usd" not in found["cases"][0]  # an unknown price is unknown
-    assert (found["rate"]["cases"], found["rate"]["trials"], found["rate"]["rate"]) == (2, 3, 0.75)
+    assert "cost_usd" not in found["cases"][0]  # the price is unknown
+    assert (found["pass_rate"]["cases"], found["pass_rate"]["trials"], found["pass_rate"]["rate"]) == (2, 3, 0.75)
 
 
-def test_records_are_those_of_the_journal_byte_for_byte(tmp_path: Path) -> None:
+def test_records_are_copied_from_the_journal(tmp_path: Path) -> None:
     records = [passed_static(), trial("a", trial=1), trial("a", "failed", trial=2, error="secret is ***")]
     (_, piece), *_ = report(tmp_path, records).pieces
     for record in records:
@@ -194,7 +194,7 @@ def test_records_are_those_of_the_journal_byte_for_byte(tmp_path: Path) -> None:
     assert [len(case["trials"]) for case in json.loads(piece)] == [1, 2]
 
 
-def test_many_records_come_in_pieces_that_say_where_they_begin(tmp_path: Path) -> None:
+def test_records_are_split_into_numbered_pieces(tmp_path: Path) -> None:
     records = [trial(f"c{n}", turns=[turn(1, "x", f"{n} " * 5000)]) for n in range(60)]
     pieces = report(tmp_path, records).pieces
     assert len(pieces) > 2
@@ -207,8 +207,8 @@ def test_many_records_come_in_pieces_that_say_where_they_begin(tmp_path: Path) -
     assert at == 60
 
 
-def test_the_command_to_run_a_case_again_comes_with_it(tmp_path: Path) -> None:
-    (case,) = report(tmp_path, [broken()]).cases
+def test_a_case_has_its_rerun_command(tmp_path: Path) -> None:
+    (case,) = report(tmp_path, [errored()]).cases
     assert case["command"] == "viva test -i tests/expense-flow.jsonl -k '^T005$' -v"
 
 
@@ -219,9 +219,9 @@ def planted() -> TrialRecord:
     return trial(PLANTED, "failed", [said], name=PLANTED, suite=PLANTED, error=PLANTED, tags=(PLANTED,), fault="agent")
 
 
-def test_what_was_said_never_leaves_its_place(tmp_path: Path) -> None:
-    """A planted end of a script adds no element: the report has the tags of an empty one and a piece of records."""
-    empty, full = report(tmp_path, []), report(tmp_path, [planted()], ended(1, why=PLANTED))
+def test_texts_stay_inside_their_script_element(tmp_path: Path) -> None:
+    """A script end tag in a text adds no element."""
+    empty, full = report(tmp_path, []), report(tmp_path, [planted()], run_ended(1, stop_message=PLANTED))
     assert [tag for tag, _ in full.tags] == [*(tag for tag, _ in empty.tags), "script"]
     assert full.overview["cases"][0]["id"] == PLANTED
     assert full.cases[0]["trials"][0]["turns"][0]["output"] == PLANTED
@@ -229,7 +229,7 @@ def test_what_was_said_never_leaves_its_place(tmp_path: Path) -> None:
 
 @given(st.text())
 @settings(max_examples=60, deadline=None)
-def test_embedded_json_reads_back_and_holds_no_markup(text: str) -> None:
+def test_embedded_json_decodes_and_has_no_markup(text: str) -> None:
     raw = encode_for_script({text: [text]}).decode()
     assert not set("<\u2028\u2029") & set(raw)
     assert json.loads(raw) == {text: [text]}
@@ -237,14 +237,14 @@ def test_embedded_json_reads_back_and_holds_no_markup(text: str) -> None:
 
 @given(st.text(), st.text())
 @settings(max_examples=25, deadline=None)
-def test_any_text_comes_back_as_it_was(name: str, said: str) -> None:
+def test_any_text_survives_embedding(name: str, said: str) -> None:
     with TemporaryDirectory() as folder:
         read = report(Path(folder), [trial("a", turns=[turn(1, said, said)], name=name)])
     assert read.overview["cases"][0].get("name", "") == ("" if name == "a" else name)
     assert read.cases[0]["trials"][0]["turns"][0]["output"] == said
 
 
-def test_only_the_page_itself_may_run_and_it_may_ask_nobody(tmp_path: Path) -> None:
+def test_the_policy_allows_only_the_script_of_the_page(tmp_path: Path) -> None:
     read = report(tmp_path, [planted()])
     (script,) = (text for attributes, text in read.scripts if not attributes)
     (style,) = read.styles
@@ -258,7 +258,7 @@ def test_only_the_page_itself_may_run_and_it_may_ask_nobody(tmp_path: Path) -> N
     assert not re.search(r"url\((?!data:)", style)
 
 
-def test_served_the_same_page_has_no_data_and_asks_its_own_server() -> None:
+def test_the_served_page_has_no_data_and_connects_to_its_server() -> None:
     read = Read(load_page().content.decode())
     assert [attributes for attributes, _ in read.scripts] == [{}]
     assert read.policy == load_page().policy
@@ -271,7 +271,7 @@ def sent(source: str, **fields: Any) -> TrialRecord:
 
 
 def attachments_of(folder: Path, record: TrialRecord) -> dict[str, str]:
-    return attached.load_attachments([codec.encode(record)], folder)
+    return html.load_attachments([codec.encode(record)], folder)
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_picture_beside_the_suite_is_shown(suite: Path) -> None:
+def test_an_image_in_the_suite_folder_is_embedded(suite: Path) -> None:
     found = attachments_of(suite, sent("file://re%20ceipt.png"))
     assert found == {"file://re%20ceipt.png": "data:image/png;base64," + base64.b64encode(b"png").decode()}
 
@@ -290,16 +290,16 @@ def test_a_picture_beside_the_suite_is_shown(suite: Path) -> None:
 @pytest.mark.parametrize(
     "source", ["file://../secret.png", "file:///etc/hostname", "file://none.png", "file://a\x00.png"]
 )
-def test_a_file_elsewhere_or_nowhere_stays_a_name(suite: Path, source: str) -> None:
+def test_a_missing_file_or_one_outside_is_not_embedded(suite: Path, source: str) -> None:
     assert attachments_of(suite, sent(source)) == {}
 
 
-def test_a_link_that_leaves_the_suite_is_not_followed(suite: Path) -> None:
+def test_a_link_out_of_the_suite_folder_is_not_followed(suite: Path) -> None:
     (suite / "suite" / "link.png").symlink_to(suite / "secret.png")
     assert attachments_of(suite, sent("file://link.png")) == {}
 
 
-def test_a_document_or_a_huge_picture_stays_a_name(suite: Path) -> None:
+def test_other_types_and_huge_images_are_not_embedded(suite: Path) -> None:
     assert attachments_of(suite, sent("file://re%20ceipt.png", media_type="text/html")) == {}
-    (suite / "suite" / "huge.png").write_bytes(b"x" * (attached.MAX_ATTACHMENT_BYTES + 1))
+    (suite / "suite" / "huge.png").write_bytes(b"x" * (html.MAX_ATTACHMENT_BYTES + 1))
     assert attachments_of(suite, sent("file://huge.png")) == {}

@@ -1,4 +1,4 @@
-"""Reports that are files: what they hold, in which order, and that they are whole or not there."""
+"""File reports: content, order, and atomic writes."""
 
 import json
 import random
@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from unit.reporters.samples import (
-    broken,
     check,
-    ended,
+    errored,
     failed,
-    journal_of,
-    over,
     passed_dynamic,
     passed_static,
+    run_ended,
+    run_started,
     skipped_awaiting,
-    started,
     trial,
+    trial_ended,
     turn,
+    write_journal,
 )
 from viva import catalog
 from viva.model import codec
@@ -37,11 +37,9 @@ from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
 from viva.model.turn import FileChange
 from viva.record.journal import Journal
-from viva.reporters.events import JsonEventReporter
 from viva.reporters.formatting import fit_line
 from viva.reporters.html import HtmlReport
-from viva.reporters.json import JsonReport
-from viva.reporters.jsonl import JsonlReport
+from viva.reporters.json import JsonEventReporter, JsonlReport, JsonReport
 from viva.reporters.junit import JunitReport
 from viva.reporters.markdown import MarkdownReport, escape_markdown
 from viva.reporters.report import Report
@@ -57,7 +55,7 @@ SUFFIXES = {
 
 @contextmanager
 def journal_in(folder: Path, records: Iterable[TrialRecord]) -> Generator[Journal]:
-    journal = journal_of(folder, records)
+    journal = write_journal(folder, records)
     try:
         yield journal
     finally:
@@ -69,7 +67,7 @@ def written(
 ) -> str:
     """The text of a report of these records."""
     with journal_in(folder, records) as journal:
-        report(folder / "report", journal).receive((started(**options), end or ended()))
+        report(folder / "report", journal).receive((run_started(**options), end or run_ended()))
     return (folder / "report").read_text()
 
 
@@ -79,7 +77,7 @@ def runs(case: str, *statuses: str, **fields: Any) -> list[TrialRecord]:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_report_is_found_by_its_extension(suffix: str) -> None:  # N34
+def test_a_report_is_selected_by_its_extension(suffix: str) -> None:  # N34
     assert catalog.find_component("reporter", suffix) is SUFFIXES[suffix]
 
 
@@ -92,19 +90,19 @@ def test_a_report_replaces_an_older_one_and_leaves_nothing_else(report: type[Rep
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "journal.lock", "report"]
 
 
-def test_a_report_that_breaks_keeps_the_older_one(tmp_path: Path) -> None:
+def test_a_report_that_fails_keeps_the_older_one(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("old")
-    journal = journal_of(tmp_path, [passed_static()])
+    journal = write_journal(tmp_path, [passed_static()])
     journal.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        JsonlReport(tmp_path / "report", journal).receive((ended(),))
+        JsonlReport(tmp_path / "report", journal).receive((run_ended(),))
     assert (tmp_path / "report").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "journal.lock", "report"]
 
 
-def test_a_report_into_a_folder_that_is_gone_is_an_error_of_the_system(tmp_path: Path) -> None:
+def test_a_report_into_a_missing_folder_raises_oserror(tmp_path: Path) -> None:
     with journal_in(tmp_path, []) as journal, pytest.raises(FileNotFoundError):
-        JsonlReport(tmp_path / "gone" / "a.jsonl", journal).receive((ended(),))
+        JsonlReport(tmp_path / "gone" / "a.jsonl", journal).receive((run_ended(),))
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
@@ -118,12 +116,12 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("report", SUFFIXES.values())
 def test_nothing_is_written_before_the_run_has_ended(report: type[Report], tmp_path: Path) -> None:
     with journal_in(tmp_path, [passed_static()]) as journal:
-        report(tmp_path / "report", journal).receive((started(), over(passed_static())))
+        report(tmp_path / "report", journal).receive((run_started(), trial_ended(passed_static())))
     assert not (tmp_path / "report").exists()
 
 
 @pytest.mark.parametrize("report", SUFFIXES.values())
-def test_a_run_without_outcomes_has_a_report_too(report: type[Report], tmp_path: Path) -> None:
+def test_a_run_without_records_has_a_report(report: type[Report], tmp_path: Path) -> None:
     text = written(report, tmp_path, [])
     if report is JunitReport:
         assert ET.fromstring(text).get("tests") == "0"
@@ -131,21 +129,23 @@ def test_a_run_without_outcomes_has_a_report_too(report: type[Report], tmp_path:
         assert json.loads(text)["cases"] == []
 
 
-def test_jsonl_has_ten_thousand_records_in_input_order_byte_for_byte(tmp_path: Path) -> None:  # N19 N34
+def test_jsonl_copies_records_in_input_order(tmp_path: Path) -> None:  # N19 N34
     records = [trial(f"T{index}", turns=[turn(1, "Grüße")]) for index in range(10_000)]
     order = list(range(10_000))
     random.Random(7).shuffle(order)
     journal = Journal(tmp_path / "journal.jsonl")
     for index in order:
-        journal.append(over(records[index], index))
-    JsonlReport(tmp_path / "report", journal).receive((ended(),))
+        journal.append(trial_ended(records[index], index))
+    JsonlReport(tmp_path / "report", journal).receive((run_ended(),))
     journal.close()
     assert (tmp_path / "report").read_bytes().splitlines() == [codec.encode(record) for record in records]
 
 
 def test_json_has_the_run_the_summary_and_cases_with_their_trials(tmp_path: Path) -> None:  # N33
     records = [passed_static(), *runs("A", "passed", "failed", "error", "passed"), *runs("B", "error", fault="infra")]
-    whole = json.loads(written(JsonReport, tmp_path, records, ended(1, stopped="budget", why="$5 spent"), seed=1))
+    whole = json.loads(
+        written(JsonReport, tmp_path, records, run_ended(1, stopped="budget", stop_message="$5 spent"), seed=1)
+    )
     assert whole["run"] == {
         "run": "r1",
         "at": "2026-01-02T03:04:05Z",
@@ -159,7 +159,7 @@ def test_json_has_the_run_the_summary_and_cases_with_their_trials(tmp_path: Path
         "ended": "2026-01-02T03:05:05Z",
         "exit_code": 1,
         "stopped": "budget",
-        "why": "$5 spent",
+        "stop_message": "$5 spent",
     }
     assert whole["summary"]["passed"] == 2
     assert [{**case, "trials": len(case["trials"])} for case in whole["cases"]] == [
@@ -210,14 +210,14 @@ def test_json_follows_the_runs_min_pass(tmp_path: Path) -> None:  # N33
 @pytest.mark.parametrize(
     ("statuses", "said"),
     [
-        (["passed"], "1 of 10 trials passed, 9 not run: too few verdicts to say whether it passes"),
+        (["passed"], "1 of 10 trials passed, 9 not run: not enough verdicts to pass or fail"),
         (
             ["passed", "error"],
-            "1 of 10 trials passed, 1 in error, 8 not run: too few verdicts to say whether it passes",
+            "1 of 10 trials passed, 1 with errors, 8 not run: not enough verdicts to pass or fail",
         ),
     ],
 )
-def test_a_case_that_was_cut_off_is_an_error_that_says_what_is_missing(
+def test_a_case_with_missing_trials_is_an_error_with_a_reason(
     statuses: list[str], said: str, tmp_path: Path
 ) -> None:  # N33
     cut_off = runs("A", *statuses, trials=10)
@@ -229,7 +229,7 @@ def test_a_case_that_was_cut_off_is_an_error_that_says_what_is_missing(
 
 
 def test_junit_has_suites_in_order_with_counts_and_places(tmp_path: Path) -> None:
-    records = [passed_static(), skipped_awaiting(), failed(), broken()]
+    records = [passed_static(), skipped_awaiting(), failed(), errored()]
     records.append(trial("X", turns=[turn(1, "x")], suite="alone", tags=("a", "b"), usage=Usage(2, 10, 5, None)))
     root = ET.fromstring(written(JunitReport, tmp_path, records))
     counts = ("name", "tests", "failures", "errors", "skipped", "time")
@@ -252,8 +252,8 @@ def test_junit_has_suites_in_order_with_counts_and_places(tmp_path: Path) -> Non
     assert values == [("tag", "a"), ("tag", "b"), ("tokens", "15"), ("cost_usd", "unknown")]
 
 
-def test_junit_says_why_and_what_was_said(tmp_path: Path) -> None:
-    root = ET.fromstring(written(JunitReport, tmp_path, [failed(), broken(), skipped_awaiting()]))
+def test_junit_has_failures_and_transcripts(tmp_path: Path) -> None:
+    root = ET.fromstring(written(JunitReport, tmp_path, [failed(), errored(), skipped_awaiting()]))
     failure, error, skipped = (root.find(f".//{tag}") for tag in ("failure", "error", "skipped"))
     assert failure is not None
     assert error is not None
@@ -292,15 +292,15 @@ Turn 2 (failed, 1.5s)
 
 
 @pytest.mark.parametrize("report", [JunitReport, MarkdownReport])
-def test_what_a_judge_suggests_stands_in_the_reports_that_say_why(report: type[Report], tmp_path: Path) -> None:  # N26
+def test_reports_have_the_suggestions_of_judges(report: type[Report], tmp_path: Path) -> None:  # N26
     denied = check("agent polite", False, reason="it is curt", suggestions=["say please"])
     record = trial("A", "failed", [turn(1, "Hi", "Yo", assertions=[denied])], fault="agent")
     assert "reason:   it is curt\n    suggestion: say please" in written(report, tmp_path, [record])
 
 
 @pytest.mark.parametrize("report", [JunitReport, MarkdownReport])
-def test_what_a_turn_did_to_files_stands_in_what_was_said(report: type[Report], tmp_path: Path) -> None:
-    """P4, P5: each with its difference."""
+def test_transcripts_have_file_changes(report: type[Report], tmp_path: Path) -> None:
+    """P4, P5: each file with its diff."""
     changed = (FileChange("a.txt", "added", "@@ -0,0 +1 @@\n+hello"), FileChange("b.bin", "removed"))
     record = trial("A", "failed", [turn(1, "Hi", "Yo", files=changed)], fault="agent", error="no")
     assert "  added: a.txt\n    @@ -0,0 +1 @@\n    +hello\n  removed: b.bin" in written(report, tmp_path, [record])
@@ -318,7 +318,7 @@ def test_junit_has_one_testcase_for_all_trials_of_a_case(tmp_path: Path) -> None
 @given(st.text(), st.text(), st.sampled_from(["passed", "failed", "skipped", "error"]))
 @example("\ufffe\uffff\x00\x1b]]>&<\r", "\ufffe\"'<", "failed")
 @settings(max_examples=60)
-def test_junit_is_well_formed_whatever_was_said(said: str, name: str, status: str) -> None:
+def test_junit_is_well_formed_for_any_text(said: str, name: str, status: str) -> None:
     call = ToolCallRecord(said, {said: said}, error=said)
     checks = [check("x" + said, False, message=said, reason=said, expected=said, actual=[said])]
     turns = [turn(1, said, said, assertions=checks, error=said, tool_calls=[call])]
@@ -329,14 +329,14 @@ def test_junit_is_well_formed_whatever_was_said(said: str, name: str, status: st
     assert len(list(root.iter("testcase"))) == 1
 
 
-def test_junit_cuts_a_reply_of_five_megabytes_and_says_so(tmp_path: Path) -> None:
+def test_junit_cuts_long_replies(tmp_path: Path) -> None:
     text = written(JunitReport, tmp_path, [trial("A", turns=[turn(1, "x", "y" * 5_000_000)])])
     assert len(text) < 30_000
     assert "y… (4,980,000 more characters)" in text
 
 
 class Rendered(HTMLParser):
-    """The tags and the text of a page."""
+    """The tags and texts of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -364,14 +364,14 @@ def rendered(markdown: str) -> Rendered:
 
 
 def test_markdown_is_a_comment_for_a_pull_request(tmp_path: Path) -> None:
-    records = [passed_static(), skipped_awaiting(), failed(), broken(), *runs("A", "passed", "failed", fault="agent")]
-    end = ended(
+    records = [passed_static(), skipped_awaiting(), failed(), errored(), *runs("A", "passed", "failed", fault="agent")]
+    end = run_ended(
         1, total=5, failed=2, errors=1, cost_usd=0.5, trials={"passed": 2, "failed": 2, "error": 1, "skipped": 1}
     )
     page = rendered(written(MarkdownReport, tmp_path, records, end))
     assert page.text["h2"] == ["❌ Viva: 5 tests: 2 passed, 2 failed, 1 error, 1 skipped, 0 not run"]
     assert page.text["p"] == [
-        "5/5 checks passed · 10 turns (3.3 a test) · 18.1s · cost: $0.5000 · trials: 6 (2 passed, 2 failed, 1 error, 1 skipped)"
+        "5/5 checks passed · 10 turns (3.3 per test) · 18.1s · cost: $0.5000 · trials: 6 (2 passed, 2 failed, 1 error, 1 skipped)"
     ]
     assert page.text["td"] == [
         *("5", "2", "2", "1", "1", "0"),
@@ -389,11 +389,11 @@ def test_markdown_is_a_comment_for_a_pull_request(tmp_path: Path) -> None:
 EVIL = "<script>alert(1)</script> ![x](http://evil/x.png) [y](javascript:z) `a` | **b** </pre></details> @admin www.evil.com"
 
 
-def test_markup_that_an_agent_said_is_text_in_markdown(tmp_path: Path) -> None:
+def test_markdown_escapes_agent_text(tmp_path: Path) -> None:
     checks = [check(EVIL, False, reason=EVIL, expected=EVIL, actual=EVIL)]
     turns = [turn(1, f"{EVIL}\n\n# {EVIL}\n\n![x](http://evil/x.png)", EVIL, assertions=checks)]
     text = written(
-        MarkdownReport, tmp_path, [trial(EVIL, "failed", turns, name=EVIL, fault="agent", source=EVIL)], ended(1)
+        MarkdownReport, tmp_path, [trial(EVIL, "failed", turns, name=EVIL, fault="agent", source=EVIL)], run_ended(1)
     )
     page = rendered(text)
     assert {"script", "img", "a", "strong", "h1"} & set(page.tags) == set()
@@ -404,30 +404,30 @@ def test_markup_that_an_agent_said_is_text_in_markdown(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_any_text_in_a_cell_renders_as_itself(said: str) -> None:
+def test_any_text_in_a_markdown_cell_is_escaped(said: str) -> None:
     line = fit_line(said, 100)
     page = rendered(f"| a | b |\n| --- | --- |\n| <code>{escape_markdown(line)}</code> | end |\n")
     assert page.text["code"] == [line]
     assert page.text["td"][1] == "end"
 
 
-def test_markdown_fits_into_a_comment_and_counts_what_does_not(tmp_path: Path) -> None:
+def test_markdown_fits_into_a_comment(tmp_path: Path) -> None:
     turns = [turn(1, "x" * 5000, "y" * 5000, assertions=[check("a", False, reason="z" * 500)])]
     text = written(
-        MarkdownReport, tmp_path, [trial(f"T{n}", "failed", turns, fault="agent") for n in range(300)], ended(1)
+        MarkdownReport, tmp_path, [trial(f"T{n}", "failed", turns, fault="agent") for n in range(300)], run_ended(1)
     )
     assert len(text) < 65_536
     rows, folded = text.count("❌ failed"), text.count("<details>")
     assert rows > 40
     assert folded > 5
     assert f"\n{300 - rows:,} more are not listed here.\n" in text
-    assert f"\n{300 - folded:,} more transcripts did not fit here.\n" in text
+    assert f"\n{300 - folded:,} more transcripts not shown here.\n" in text
 
 
 def test_events_are_one_line_of_json_each_in_utf_8() -> None:
     raw = BytesIO()
     sink = JsonEventReporter(TextIOWrapper(raw, encoding="latin-1"))
-    events: list[Event] = [started(), Note("東京\nx"), over(passed_dynamic()), ended()]
+    events: list[Event] = [run_started(), Note("東京\nx"), trial_ended(passed_dynamic()), run_ended()]
     sink.receive(events[:2])
     sink.receive(events[2:])
     lines = raw.getvalue().splitlines()
@@ -436,7 +436,7 @@ def test_events_are_one_line_of_json_each_in_utf_8() -> None:
     assert sink.live
 
 
-def test_events_go_to_a_stream_without_bytes_too() -> None:
+def test_events_go_to_a_text_stream() -> None:
     stream = StringIO()
     JsonEventReporter(stream).receive((Note("東京"),))
     assert json.loads(stream.getvalue()) == {"event": "note", "text": "東京"}

@@ -1,4 +1,4 @@
-"""On which line a place stands, in JSON and in TOML."""
+"""The line of a key path in JSON, YAML and TOML."""
 
 import pytest
 
@@ -39,11 +39,11 @@ TEXT = b"""
         (("absent", "deeper"), 2),
     ],
 )
-def test_a_place_in_json_has_its_line_or_that_of_its_parent(place: tuple[str | int, ...], line: int):
+def test_a_json_path_has_its_line_or_that_of_its_parent(place: tuple[str | int, ...], line: int):
     assert find_json_line(TEXT, place) == line
 
 
-def test_text_without_anything_is_line_one():
+def test_empty_text_is_line_one():
     assert find_json_line(b"", ("a",)) == 1
     assert find_json_line(b"\xff\xfe", ("a",)) == 1
 
@@ -53,17 +53,17 @@ def test_text_without_anything_is_line_one():
     [
         (b'{"a": 1}\n{', (2, "is not JSON: extra data (column 1)")),
         (b'{"a":\n "b', (2, "is not JSON: unterminated string starting at (column 2)")),
-        (b'{"a": 1,\n', (1, "is not JSON: what begins here has no end")),
+        (b'{"a": 1,\n', (1, "is not JSON: the value that starts here does not end")),
         (b"{'a': 1}", (1, "is not JSON: expecting property name enclosed in double quotes (column 2)")),
         (b'{"a": "\n\xff"}', (2, "is not UTF-8 (byte 0xff); save the file as UTF-8")),
-        (b'{"a":\n1\x00}', (2, "holds a NUL character; is this a text file?")),
+        (b'{"a":\n1\x00}', (2, "contains a NUL character; is this a text file?")),
     ],
 )
-def test_where_json_breaks_is_said_in_words_that_help(raw: bytes, place: tuple[int, str]):
+def test_broken_json_is_explained(raw: bytes, place: tuple[int, str]):
     assert explain_json_error(raw, ValueError("?")) == place
 
 
-def test_yaml_lines_count_documents_and_members():
+def test_yaml_lines():
     line = yaml_line_finder("# c\n- a: 1\n  b:\n    - x\n    - y\n---\nk: v\n")
     assert [line(0), line(0, 0), line(0, 0, "b"), line(0, 0, "b", 1), line(1, "k"), line(1, "absent")] == [
         2,
@@ -107,5 +107,5 @@ connectors.c.model = "m"
         (("nowhere",), 1),
     ],
 )
-def test_a_key_in_toml_has_its_line_or_that_of_its_table(place: tuple[str | int, ...], line: int):
+def test_a_toml_key_has_its_line_or_that_of_its_table(place: tuple[str | int, ...], line: int):
     assert find_toml_line(TOML, place) == line

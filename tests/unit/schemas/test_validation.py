@@ -1,4 +1,4 @@
-"""What the schema finds wrong, in our own words."""
+"""Messages for values that a schema refuses."""
 
 from typing import Any
 
@@ -11,25 +11,25 @@ def said(value: Any) -> list[str]:
     return [complaint.message for complaint in find_violations("native", value)]
 
 
-def test_what_fits_has_no_complaints():
+def test_a_valid_value_has_no_violations():
     assert (
         find_violations("native", {"id": "a", "input": "x", "options": {"anything": [1]}, "metadata": {"k": None}})
         == []
     )  # N4
 
 
-def test_a_typo_is_one_complaint_and_not_two():
-    """A misspelt required key is missing and unexpected: the second says it all."""
+def test_a_mistyped_key_is_one_violation():
+    """A misspelt required key is missing and unknown: only the second is reported."""
     found = find_violations("native", {"id": "a", "input": "x", "assertions": [{"type": "contains", "valeu": "x"}]})
     assert found == [
         SchemaViolation(("assertions", 0), "unknown key 'valeu'; did you mean 'value'?", "valeu", "value")
     ]  # N2
 
 
-def test_a_missing_key_beside_a_foreign_one_is_two():
+def test_a_missing_key_and_an_unknown_one_are_two():
     missing, foreign = said({"id": "a", "input": "x", "assertions": [{"type": "contains", "zzz": "x"}]})
     assert missing == "misses 'value'"
-    assert foreign.startswith("unknown key 'zzz'; known keys: type, message,")
+    assert foreign.startswith("unknown key 'zzz'; known keys: type, value,")
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_a_missing_key_beside_a_foreign_one_is_two():
         ({}, "an object"),
     ],
 )
-def test_types_have_their_articles(value: Any, kind: str):
+def test_types_have_articles(value: Any, kind: str):
     assert describe_type(value) == kind
 
 
-def test_names_that_are_near_are_offered_and_else_all():
+def test_similar_names_are_suggested_or_all_listed():
     assert (
         format_unknown_name("type", "contians", ["contains", "equals"])
         == "unknown type \"contians\"; did you mean 'contains'?"
@@ -61,17 +61,17 @@ def test_names_that_are_near_are_offered_and_else_all():
     assert format_unknown_name("type", 5, ["contains"]) == "unknown type 5; should be one of contains"
 
 
-def test_a_long_value_is_not_quoted_whole():
+def test_a_long_value_is_shortened():
     (what,) = said({"id": "a", "input": "x", "mode": "m" * 10_000})
     assert len(what) < 250
 
 
-def test_the_type_of_an_assertion_is_complained_about_where_it_stands():
+def test_an_unknown_assertion_type_is_reported_at_its_path():
     found = find_violations("native", {"id": "a", "input": "x", "assertions": [{"type": "nope"}]})
     assert [complaint.path for complaint in found] == [("assertions", 0, "type")]
 
 
-def test_assertions_of_plugins_are_left_to_the_catalog():
+def test_plugins_are_not_validated_by_the_schema():
     """A type with a colon is a dotted path."""
     assert (
         find_violations("native", {"id": "a", "input": "x", "assertions": [{"type": "my.checks:Polite", "level": 3}]})

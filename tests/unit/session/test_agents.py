@@ -41,7 +41,7 @@ def test_who_is_meant_without_a_name(agents):
 
 def test_a_name_may_have_its_prefix_and_a_script_is_none(agents):
     assert agents(A).find_agent("agents:a").name == "a"  # N8
-    with pytest.raises(BadInput, match="is a script"):
+    with pytest.raises(BadInput, match="is a script, not an agent"):
         agents(A).find_agent("scripts:a")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from viva.api.failure_causes import RELATED_OVERLAP, are_similar, extract_causes
 from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
-from viva.model.tracebacks import Frame, Traceback
+from viva.model.turn import Frame, Traceback
 
 
 def failed(said: str = "go", *verdicts: dict[str, Any], tools: tuple[str, ...] = (), **more: Any) -> TrialRecord:

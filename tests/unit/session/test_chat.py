@@ -115,9 +115,9 @@ def test_what_has_to_wait_cannot_be_expected_at_once(folder):
     async def work(chat):
         await chat.say("hello")
         for slow in (
-            viva.check.agent_says("polite"),
+            viva.check.judge("polite"),
             viva.check.script("vv_checks.check"),
-            viva.check.any_of(viva.check.agent_says("x")),
+            viva.check.any_of(viva.check.judge("x")),
         ):
             with pytest.raises(TypeError, match=r"chat\.judge"):
                 chat.expect(slow)

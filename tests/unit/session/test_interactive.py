@@ -33,7 +33,7 @@ def people(asking: PersonPrompt | None, *, everywhere: bool = False, left_out: b
 def test_a_person_speaks_where_one_is_wanted() -> None:
     """In cases with `interactive.enabled`; in all with --interactive; never in a script test, whose code speaks."""
     here, everywhere = people(Somebody()), people(Somebody(), everywhere=True)
-    code = Case(id="code", user=SilentUser(), one_session=False)
+    code = Case(id="code", user=SilentUser(), sessions="each_message")
     assert here.add_person(PLAIN) is PLAIN
     assert isinstance(here.add_person(WANTING).user, Person)
     assert isinstance(everywhere.add_person(PLAIN).user, Person)
@@ -84,6 +84,6 @@ def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
     assert keeper.save("other", state, []) == "not saved: the conversation is empty"
     assert running.read_bytes() == b""
     told = keeper.save("other", state, said)
-    assert told == f"saved as 'plain'; run it with: viva test -i {tmp_path}/other.jsonl"
+    assert told == f"saved as 'plain'; run it with viva test -i {tmp_path}/other.jsonl"
     assert (tmp_path / "other.jsonl").read_bytes() == b'{"id":"plain","turns":[{"input":"Hi"}]}\n'
     assert keeper.save("other.yaml", state, said).endswith("other.yaml: is no .jsonl file")

@@ -1,10 +1,13 @@
 """`t.assert_`: what each assertion holds of, and what it says where it does not."""
 
+import asyncio
 import re
 
 import pytest
 
-from viva.model.message import Reply
+from viva import check
+from viva.errors import BadInput
+from viva.model.message import Reply, ToolCall
 from viva.session.soft_assertions import SoftAssertions
 from viva.session.tester import FailTest, SkipTest, T, collect_results
 from viva.testing.check_context import make_trial_state
@@ -52,7 +55,7 @@ TABLE = [
     ("type", (1, int), ("1", int), 'has type str, not int: "1"'),
     ("json_path", (REPLY, "$.total", 3500), (REPLY, "$.total", "3500"), '$.total: expected "3500", was 3500'),
     ("json_path", ({"a": None}, "a"), ({"a": 1}, "b"), '$.b finds nothing in {"a":1}'),
-    ("json_path", ('```json\n{"a": 1}\n```', "$.a", [1, 2]), ("no json", "$.a"), "holds no JSON"),
+    ("json_path", ('```json\n{"a": 1}\n```', "$.a", [1, 2]), ("no json", "$.a"), "has no JSON"),
 ]
 
 
@@ -110,8 +113,21 @@ def test_each_name_of_the_specification_is_the_same_as_its_snake_case_name():  #
 
 
 def test_every_assertion_is_in_the_table():
-    tested = {row[0] for row in TABLE} | {"agent"}
+    tested = {row[0] for row in TABLE} | {"agent", "run_check"}
     assert tested == {name for name in vars(SoftAssertions) if not name.startswith("_") and name.islower()}
+
+
+def test_every_check_is_a_method_with_the_arguments_of_its_function():
+    t = T(make_trial_state("hello"), asyncio.run)
+    reply = Reply("order 17 is on its way", tool_calls=(ToolCall("ship", {"order": 17}),))
+    assert t.assert_.regex(reply, "order [0-9]+")
+    assert t.assert_.tool_called(reply, "ship", arguments={"order": 17}, times=1)
+    assert not t.assert_.tool_not_called(reply, "ship", message="It must not ship")
+    assert t.assert_.all_of(reply, check.contains("order"), check.not_(check.contains("refund")))
+    last = collect_results(t._state)[2]
+    assert (last.assertion.definition["type"], last.assertion.message) == ("tool_not_called", "It must not ship")
+    with pytest.raises(BadInput, match="is no regular expression"):
+        t.assert_.regex(reply, "(")
 
 
 def test_an_assertion_that_cannot_be_evaluated_is_an_error(t):  # N24

@@ -5,7 +5,7 @@ from textwrap import indent
 
 import pytest
 
-from viva.agents.python import PythonAgent
+from viva.agents.python import import_target
 from viva.session.source_files import digest_files
 
 
@@ -14,7 +14,7 @@ def files_of(project: Path, sources: dict[str, str], reference: str = "./agent.p
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return digest_files([PythonAgent.load(reference, str(project)).target], project)
+    return digest_files([import_target(reference, str(project))], project)
 
 
 AGENT = "def agent(messages):\n    return ''\n"
@@ -54,7 +54,7 @@ def test_a_part_of_the_project_that_is_on_the_path_belongs_to_it(tmp_path: Path,
 
 def test_line_endings_do_not_count_and_everything_else_does(tmp_path: Path):
     (tmp_path / "agent.py").write_bytes(AGENT.encode())
-    target = PythonAgent.load("./agent.py:agent", str(tmp_path)).target
+    target = import_target("./agent.py:agent", str(tmp_path))
     before = digest_files([target], tmp_path)
     (tmp_path / "agent.py").write_bytes(AGENT.replace("\n", "\r\n").encode())
     assert digest_files([target], tmp_path) == before

@@ -7,13 +7,14 @@ from msgspec import structs
 
 from viva import config
 from viva.agents.acp import AcpAgent
-from viva.agents.cli.codex import Codex
-from viva.agents.cli.command import CommandAgent
-from viva.agents.cli.gemini import GeminiCli
+from viva.agents.agent_config import list_nameable_kinds
+from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.codex import CODEX
+from viva.agents.cli.events import EndReported, TextPrinted
+from viva.agents.cli.gemini import GEMINI
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.session.agents import AgentFactory
-from viva.session.terminal_agents import CLI_NAMES
 
 
 def settings(folder: Path, text: str) -> Settings:
@@ -22,7 +23,7 @@ def settings(folder: Path, text: str) -> Settings:
     return structs.replace(config.load_settings(folder / "viva.toml", folder), environ=environ)
 
 
-@pytest.mark.parametrize("name", CLI_NAMES)
+@pytest.mark.parametrize("name", list_nameable_kinds())
 def test_a_cli_can_be_named_without_a_config(tmp_path, name):
     agent = AgentFactory(Settings(folder=tmp_path)).find_agent_under_test(name)
     assert agent.kind == name
@@ -32,7 +33,9 @@ def test_a_cli_can_be_named_without_a_config(tmp_path, name):
 
 def test_the_gemini_cli_is_meant_also_where_a_connector_is_called_so(tmp_path):
     found = settings(tmp_path, '[connectors.gemini]\nmodels = ["gemini-*"]\n')
-    assert isinstance(AgentFactory(found).find_agent_under_test("gemini").agent, GeminiCli)  # P3
+    agent = AgentFactory(found).find_agent_under_test("gemini").agent
+    assert isinstance(agent, CliAgent)
+    assert agent.spec is GEMINI  # P3
 
 
 def test_a_cli_of_the_config_has_what_the_config_says(tmp_path):
@@ -52,9 +55,9 @@ env = { TOKEN_A = "literal-token", B = "$MY_KEY" }
     )
     named = AgentFactory(found).find_agent("mine")
     agent = named.agent
-    assert isinstance(agent, GeminiCli)
-    assert agent.called == (f"{tmp_path}/bin/gemini", "--debug")
-    assert (agent.model, agent.approves, agent.args, agent.login) == (
+    assert isinstance(agent, CliAgent)
+    assert agent.program == (f"{tmp_path}/bin/gemini", "--debug")
+    assert (agent.model, agent.approval_mode, agent.args, agent.login) == (
         "gemini-2.5-pro",
         "auto_edit",
         ("--sandbox",),
@@ -67,7 +70,9 @@ env = { TOKEN_A = "literal-token", B = "$MY_KEY" }
 
 def test_secrets_are_no_part_of_what_an_agent_is_made_of(tmp_path):
     agents = AgentFactory(settings(tmp_path, '[agents.a]\ntype = "codex"\nenv = { OPENAI_API_KEY = "hush-hush" }\n'))
-    assert isinstance(agents.find_agent("a").agent, Codex)
+    agent = agents.find_agent("a").agent
+    assert isinstance(agent, CliAgent)
+    assert agent.spec is CODEX
     assert "hush-hush" not in str(agents.definitions)
 
 
@@ -92,8 +97,9 @@ output = "jsonl"
 events = [{ when = { type = "text" }, text = "$.text" }, { when = { type = "done" }, end = true }]
 """
     agent = AgentFactory(settings(tmp_path, text)).find_agent("a").agent
-    assert isinstance(agent, CommandAgent)
-    assert [rule.end for rule in agent.events] == [False, True]
+    assert isinstance(agent, CliAgent)
+    assert list(agent.spec.parse_line(b'{"type": "text", "text": "hi"}')) == [TextPrinted("hi")]
+    assert list(agent.spec.parse_line(b'{"type": "done"}')) == [EndReported()]
 
 
 @pytest.mark.parametrize(

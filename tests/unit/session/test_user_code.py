@@ -11,7 +11,8 @@ import pytest
 import viva
 from viva.model.message import ToolCall
 from viva.model.record import TrialRecord
-from viva.model.tracebacks import PrintedOutput, Traceback
+from viva.model.tracebacks import PrintedOutput
+from viva.model.turn import Traceback
 from viva.testing import OpenAIServer, Say
 
 CHECK = [{"type": "contains", "value": "x"}]

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from viva.agents.agent_config import list_nameable_kinds
 from viva.agents.scripted import ScriptedAgent
 from viva.config import Defaults, Settings
 from viva.errors import BadInput
 from viva.model.case import Case, WorkspaceSpec
 from viva.record.redaction import Redactor
-from viva.session import terminal_agents
 from viva.session.agents import AgentFactory, ConfiguredAgent
 from viva.session.options import RunOptions, dump_options, restore_options
 from viva.session.workspaces import WorkspaceProvider
@@ -43,7 +43,7 @@ def test_who_has_a_workspace():
     """P5: cases that say so, cases that look at files, and all cases of an agent that is a command."""
     assert spec(places("python")) is None
     assert spec(places("python"), needs=frozenset({"workspace"})) == spec(places("gemini"))
-    assert spec(places("gemini"), one_session=False) is None
+    assert spec(places("gemini"), sessions="each_message") is None
     found = spec(places("gemini"))
     assert found == WorkspaceSpec("copy", "/r", exclude=("/r/books/a.yaml",))
 
@@ -74,7 +74,7 @@ def test_links_are_copies_for_an_agent_that_does_not_follow_them():
     modes = [placed.link_mode for each in found if (placed := spec(each, workspace=EMPTY))]
     assert modes == ["symlink", "copy", "symlink", "symlink"]
     agents = AgentFactory(Settings(folder=Path()))
-    assert [name for name in terminal_agents.CLI_NAMES if not agents.find_agent(name).follows_links] == ["gemini"]
+    assert [name for name in list_nameable_kinds() if not agents.find_agent(name).follows_links] == ["gemini"]
 
 
 def test_what_a_command_may_do_is_said_before_the_run():

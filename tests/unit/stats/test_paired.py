@@ -143,7 +143,7 @@ def test_differences_that_cancel_out_but_for_rounding_are_a_tie():
 
 
 def test_a_confidence_is_a_share():
-    with pytest.raises(ValueError, match="not between 0 and 1"):
+    with pytest.raises(ValueError, match="between 0 and 1"):
         paired_difference([(1.0, 2.0)], confidence=95)
 
 

@@ -56,7 +56,7 @@ def test_cases_with_too_few_trials_are_left_out_and_counted():
 
 def test_k_counts_from_one():
     for count in (pass_at_k, pass_hat_k):
-        with pytest.raises(ValueError, match="from 1"):
+        with pytest.raises(ValueError, match="at least 1"):
             count(Tally(1, 1), 0)
 
 

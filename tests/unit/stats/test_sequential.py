@@ -196,7 +196,7 @@ def test_the_margin_shrinks_with_a_low_threshold():
         ({"margin": 0.9}, "margin is 0.9"),
         ({"margin": 1e-18}, "margin is 1e-18"),
         ({"alpha": 0.0}, "alpha 0.0"),
-        ({"alpha": 0.5, "beta": 0.5}, "together they are below 1"),
+        ({"alpha": 0.5, "beta": 0.5}, "their sum below 1"),
         ({"max_runs": -1}, "max_runs is -1"),
         ({"max_runs": 0, "margin": 1e-4}, "takes more than 20,000 runs"),
     ],

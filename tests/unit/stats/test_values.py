@@ -38,5 +38,5 @@ def test_nearest_rank_is_numpys_inverted_cdf(count):
 
 def test_there_is_no_percentile_outside_one_to_a_hundred():
     for percent in (0, -1, 101):
-        with pytest.raises(ValueError, match="no percentile"):
+        with pytest.raises(ValueError, match="from 1 to 100"):
             nearest_rank([1.0], percent)

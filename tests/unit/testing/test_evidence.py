@@ -21,7 +21,7 @@ def test_without_a_reply_the_agent_said_nothing():
 
 
 def test_no_helper_can_be_reached():
-    with pytest.raises(HelperFailed, match=r"there is no viva\.validator here"):
+    with pytest.raises(HelperFailed, match=r"no helper viva\.validator"):
         make_trial_state().helpers.open("judge", "viva.validator")
 
 

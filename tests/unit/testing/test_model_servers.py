@@ -146,4 +146,4 @@ def test_a_script_that_is_used_up_says_so(server: type[ModelServer]):
     with server([]) as stand_in:
         status, told = call(stand_in, path, body, headers)
     assert status == 400
-    assert told["error"]["message"] == "the script has 0 lines, and this is request 1"
+    assert told["error"]["message"] == "the script has 0 lines; none is left for request 1"

@@ -67,8 +67,8 @@ def test_a_streamed_reply_comes_in_events():
     ("script", "path", "status", "message"),
     [
         ([error_response(429, "slow down", {"Retry-After": "3"})], "/chat/completions", 429, "slow down"),
-        ([], "/chat/completions", 400, "the script has 0 lines, and this is request 1"),
-        ("x", "/embeddings", 404, "there is nothing at /v1/embeddings"),
+        ([], "/chat/completions", 400, "the script has 0 lines"),
+        ("x", "/embeddings", 404, "no endpoint /v1/embeddings"),
     ],
 )
 def test_errors_are_worded_as_the_api_does(script, path, status, message):

@@ -60,13 +60,13 @@ def test_lines_of_json_and_a_json_list_are_read_too(tmp_path: Path):
     ("text", "said"),
     [
         ("- { whn: a, text: b }", "replies.yaml:1: $[0]: unknown key 'whn'; did you mean 'when'?"),
-        ("- ok\n- { when: '(' }", "replies.yaml:2: $[1].when: is no regular expression"),
+        ("- ok\n- { when: '(' }", "replies.yaml:2: $[1].when: is not a regular expression"),
         ("- { delay: soon }", "replies.yaml:1: $[0].delay: 'soon' is no duration"),
         ("- { error: 200 }", "$[0].error"),
         ("- { message: late }", "error"),
         ("- { tool_calls: [{}] }", "replies.yaml:1: $[0].tool_calls[0]"),
         ("- 7", "replies.yaml:1: $[0]"),
-        ("[]", "holds no replies"),
+        ("[]", "has no replies"),
         ("- {", "is not YAML"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A person over a script, over a simulator, and alone."""
+"""A person with a script, with a simulator, and alone."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ ASSERTION = Assertion(Holds(), {"type": "contains", "value": "x"})
 
 
 class Clock:
-    """Knows whether it stands still."""
+    """Knows whether it is paused."""
 
     paused = False
 
@@ -62,14 +62,14 @@ class Clock:
 
 
 class Answers:
-    """A person whose choices are known before; who has none left is gone for lunch."""
+    """A person with canned choices; after the last one they do not answer."""
 
     def __init__(self, *choices: PersonChoice) -> None:
         self._choices = iter(choices)
         self.proposed: list[str | None] = []
         self.simulators: list[str | None] = []
         self.seen: list[tuple[bool, str]] = []
-        self.told: list[str] = []
+        self.notices: list[str] = []
 
     async def ask(self, question: PersonQuestion) -> PersonChoice:
         state = question.state
@@ -85,11 +85,11 @@ class Answers:
         return choice
 
     def show_notice(self, text: str) -> None:
-        self.told.append(text)
+        self.notices.append(text)
 
 
 class Helper:
-    """A simulator with canned answers that remembers what it was told, and on which clock."""
+    """A simulator with canned answers that stores its prompts, and whether the clock was paused."""
 
     may_repeat = True
     must_quote = False
@@ -122,17 +122,17 @@ class Helper:
 
 
 class Saved:
-    """Remembers what was to be saved where."""
+    """Stores what was saved where."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
-    def save(self, file: str, state: TrialState, said: Sequence[UserMessage]) -> str:
-        self.calls.append((file, [line.message.text for line in said]))
-        return f"saved {len(said)}"
+    def save(self, file: str, state: TrialState, sent: Sequence[UserMessage]) -> str:
+        self.calls.append((file, [message.message.text for message in sent]))
+        return f"saved {len(sent)}"
 
 
-def line(text: str, **more: Any) -> UserMessage:
+def message(text: str, **more: Any) -> UserMessage:
     return UserMessage(Message("user", text), **more)
 
 
@@ -140,7 +140,7 @@ def asking(text: str) -> Reply:
     return Reply(text, declared_state="awaiting")
 
 
-async def hold(
+async def run_case(
     user: User,
     *replies: Reply,
     helper: Helper | None = None,
@@ -148,7 +148,7 @@ async def hold(
     on_missing_input: OnMissingInput | None = None,
     timeout_s: float | None = None,
 ) -> tuple[TrialState, Outcome]:
-    """A conversation with canned replies, and what becomes of it."""
+    """Runs a conversation with canned replies; returns its state and outcome."""
     case = Case(
         id="case",
         user=user,
@@ -158,104 +158,104 @@ async def hold(
     )
     state = TrialState(case, Key("suite", "case"), helper or NoHelpers(), Clock())
     state.variables["order"] = "W1"
-    given = iter(replies)
+    remaining = iter(replies)
 
     async def send(_: UserMessage) -> Reply:
-        return next(given)
+        return next(remaining)
 
     outcome = await run_conversation(state, user, send, lambda _: None)
-    assert helper is None or helper.closed == bool(helper.heard)  # nobody is left waiting
+    assert helper is None or helper.closed == bool(helper.heard)  # the session is closed
     return state, outcome or outcome_of_missing_input(state) or outcome_of_checks(state)
 
 
-def held(user: User, *replies: Reply, **more: Any) -> tuple[TrialState, Outcome]:
-    return asyncio.run(hold(user, *replies, **more))
+def run(user: User, *replies: Reply, **more: Any) -> tuple[TrialState, Outcome]:
+    return asyncio.run(run_case(user, *replies, **more))
 
 
-def said(state: TrialState) -> list[tuple[str, str]]:
+def sent(state: TrialState) -> list[tuple[str, str]]:
     return [(turn.user_message.message.text, turn.user_message.source) for turn in state.turns]
 
 
-def over_script(asking: Answers, *lines: UserMessage, saved: Saved | None = None) -> Person:
+def with_script(asking: Answers, *lines: UserMessage, saved: Saved | None = None) -> Person:
     return Person(Script(lines, has_variables=True), asking, (saved or Saved()).save)
 
 
-def over_simulator(asking: Answers, *lines: UserMessage) -> Person:
+def with_simulator(asking: Answers, *lines: UserMessage) -> Person:
     return Person(Simulator("sim", {"metadata": {"goal": "a refund"}}, lines), asking, Saved().save)
 
 
-def test_an_accepted_line_is_said_as_it_is() -> None:
-    """Enter sends the script's own line, which keeps its source and its claims."""
+def test_an_accepted_message_is_sent_unchanged() -> None:
+    """Enter sends the script's message, with its source and assertions."""
     answers = Answers(ACCEPT)
-    state, outcome = held(over_script(answers, line("hello", assertions=(ASSERTION,))), Reply("hi"))
-    assert said(state) == [("hello", "static")]
+    state, outcome = run(with_script(answers, message("hello", assertions=(ASSERTION,))), Reply("hi"))
+    assert sent(state) == [("hello", "static")]
     assert answers.proposed == ["hello"]
     assert answers.simulators == [None]
     assert len(state.turns[0].results) == 1
     assert outcome.status == "passed"
 
 
-def test_words_of_a_person_take_the_place_of_a_line() -> None:
-    """What belongs to the line stays (claims, options, what it sets, attachments), and the next line is the next one."""
+def test_a_person_replaces_the_text_of_a_message() -> None:
+    """Its assertions, options, variables and attachments stay; the next message is the next of the script."""
     receipt = File("file://receipt.png", url="data:,x")
-    written = line("hello", assertions=(ASSERTION,), options={"mode": "x"}, set={"id": "$.id"}, timeout_s=3.0)
-    written = structs.replace(written, message=Message("user", (Text("hello"), receipt)))
+    original = message("hello", assertions=(ASSERTION,), options={"mode": "x"}, variables={"id": "$.id"}, timeout_s=3.0)
+    original = structs.replace(original, message=Message("user", (Text("hello"), receipt)))
     answers = Answers(PersonChoice("say", "good morning"), ACCEPT)
-    state, _ = held(over_script(answers, written, line("bye")), Reply("hi"), Reply("bye"))
-    assert said(state) == [("good morning", "interactive"), ("bye", "static")]
+    state, _ = run(with_script(answers, original, message("bye")), Reply("hi"), Reply("bye"))
+    assert sent(state) == [("good morning", "interactive"), ("bye", "static")]
     first = state.turns[0].user_message
     assert first.message.content == (Text("good morning"), receipt)
     assert (first.assertions, first.options, first.variables, first.timeout_s) == (
-        written.assertions,
-        written.options,
-        written.variables,
-        written.timeout_s,
+        original.assertions,
+        original.options,
+        original.variables,
+        original.timeout_s,
     )
     assert answers.proposed == ["hello", "bye"]
 
 
-def test_a_person_is_asked_when_the_lines_run_out_and_the_agent_waits() -> None:
-    """The talk goes on as long as the agent waits, and ends by itself when it does not."""
+def test_a_person_is_asked_when_no_message_is_left_and_the_agent_awaits_input() -> None:
+    """The conversation continues while the agent awaits input, and ends when it does not."""
     answers = Answers(ACCEPT, PersonChoice("say", "travel"))
-    state, _ = held(over_script(answers, line("hello")), asking("Which type?"), Reply("Done.", declared_state="done"))
-    assert said(state) == [("hello", "static"), ("travel", "interactive")]
+    state, _ = run(with_script(answers, message("hello")), asking("Which type?"), Reply("Done.", declared_state="done"))
+    assert sent(state) == [("hello", "static"), ("travel", "interactive")]
     assert answers.proposed == ["hello", None]
 
 
-def test_nobody_is_asked_after_a_closing_offer() -> None:
+def test_a_person_is_not_asked_after_a_closing_offer() -> None:
     """An agent that only asks whether there is anything else has finished its task (N22)."""
     answers = Answers(ACCEPT)
-    state, _ = held(over_script(answers, line("hello")), Reply("Done. Is there anything else I can help you with?"))
+    state, _ = run(with_script(answers, message("hello")), Reply("Done. Is there anything else I can help you with?"))
     assert state.last_turn is not None
     assert state.last_turn.awaiting is not None
     assert state.last_turn.awaiting.reason == "closing_offer"
     assert answers.proposed == ["hello"]
 
 
-def test_a_person_is_asked_before_a_simulator_is() -> None:
-    """The case's own first line is proposed; after that no line is made, or paid for, that nobody asked for."""
+def test_a_person_is_asked_before_the_simulator() -> None:
+    """The case's first message is proposed; after that no message is generated, or paid for, unasked."""
     answers, helper = Answers(ACCEPT, PersonChoice("say", "travel"), STOP), Helper("never said")
-    user = over_simulator(answers, line("hello", by="initial"))
-    state, _ = held(user, asking("Which type?"), asking("How much?"), helper=helper)
-    assert said(state) == [("hello", "initial"), ("travel", "interactive")]
+    user = with_simulator(answers, message("hello", source="initial"))
+    state, _ = run(user, asking("Which type?"), asking("How much?"), helper=helper)
+    assert sent(state) == [("hello", "initial"), ("travel", "interactive")]
     assert answers.proposed == ["hello", None, None]
     assert answers.simulators == [None, "sim", "sim"]
     assert helper.heard == []
 
 
-def test_a_simulator_proposes_once_it_is_asked() -> None:
-    """What it says can be accepted or replaced like any line; it cannot be asked twice for the same turn."""
+def test_a_simulator_proposes_a_message_when_it_is_asked() -> None:
+    """Its message can be accepted or replaced; it is asked once per turn."""
     answers = Answers(SIMULATE, ACCEPT, SIMULATE, PersonChoice("say", "no, meals"), STOP)
     helper = Helper("travel", "lodging")
-    state, _ = held(over_simulator(answers), asking("Which type?"), asking("How much?"), helper=helper)
-    assert said(state) == [("travel", "simulated"), ("no, meals", "interactive")]
+    state, _ = run(with_simulator(answers), asking("Which type?"), asking("How much?"), helper=helper)
+    assert sent(state) == [("travel", "simulated"), ("no, meals", "interactive")]
     assert answers.proposed == [None, "travel", None, "lodging", None]
     assert answers.simulators == ["sim", None, "sim", None, "sim"]
     assert helper.closed
 
 
-def test_a_simulator_hears_what_was_said_in_its_place() -> None:
-    """Asked late, it is told who it is and all that was said; asked again, what a person said since."""
+def test_a_simulator_sees_what_the_person_said() -> None:
+    """The first time it gets the persona and all turns; later only what the person said since."""
     answers = Answers(
         PersonChoice("say", "hello"),
         PersonChoice("say", "travel"),
@@ -266,7 +266,7 @@ def test_a_simulator_hears_what_was_said_in_its_place() -> None:
     )
     helper = Helper("it was lunch", "yes")
     replies = [asking(text) for text in ("Which type?", "What for?", "How much?", "Sure?")]
-    held(over_simulator(answers), *replies, helper=helper, timeout_s=0.01)
+    run(with_simulator(answers), *replies, helper=helper, timeout_s=0.01)
     first, second = helper.heard
     assert "Goal: a refund" in first
     assert "You have said: hello" in first
@@ -276,24 +276,24 @@ def test_a_simulator_hears_what_was_said_in_its_place() -> None:
     assert "You have said: $20" in second
 
 
-def test_a_simulator_that_sees_its_goal_reached_ends_the_conversation() -> None:
-    """Its word is no line to be accepted, even if the agent still waits (N15)."""
+def test_a_simulator_ends_the_conversation_when_its_goal_is_achieved() -> None:
+    """Its verdict is no message to accept, even if the agent still awaits input (N15)."""
     answers, helper = (
         Answers(PersonChoice("say", "hello"), SIMULATE),
         Helper({"goal_achieved": True, "reasoning": "refunded"}),
     )
-    state, _ = held(over_simulator(answers), asking("Anything to add?"), helper=helper)
+    state, _ = run(with_simulator(answers), asking("Anything to add?"), helper=helper)
     assert state.goal_reason == "refunded"
     assert state.missing_input is None
-    assert said(state) == [("hello", "interactive")]
+    assert sent(state) == [("hello", "interactive")]
 
 
-def test_stopping_before_all_was_said_is_neither_a_pass_nor_a_failure() -> None:
+def test_stopping_with_messages_left_is_neither_a_pass_nor_a_failure() -> None:
     """The checks so far held, but the script was not finished: skipped, unless `on_missing_input` says otherwise (N18)."""
 
-    def stopped(decides: OnMissingInput | None) -> Outcome:
-        user = over_script(Answers(ACCEPT, STOP), line("a", assertions=(ASSERTION,)), line("b"))
-        return held(user, Reply("x"), on_missing_input=decides)[1]
+    def stopped(action: OnMissingInput | None) -> Outcome:
+        user = with_script(Answers(ACCEPT, STOP), message("a", assertions=(ASSERTION,)), message("b"))
+        return run(user, Reply("x"), on_missing_input=action)[1]
 
     assert stopped(None) == stopped("skip") == Outcome("skipped", None, STOPPED_MESSAGE)
     assert stopped("fail") == Outcome("failed", "undetermined", STOPPED_MESSAGE)
@@ -301,40 +301,40 @@ def test_stopping_before_all_was_said_is_neither_a_pass_nor_a_failure() -> None:
 
 
 def test_stopping_is_no_failure_of_the_agent_where_checkpoints_are_missing() -> None:
-    """Nobody knows whether the agent would have reached them, unless the case says that it ends there (N17)."""
+    """The agent might have reached them, unless the case says that it ends there (N17)."""
     goal = Goal((Checkpoint("done", Assertion(Never())),))
 
-    def stopped(decides: OnMissingInput | None) -> Outcome:
-        user = over_simulator(Answers(ACCEPT, STOP), line("hello"))
-        return held(user, asking("Which type?"), helper=Helper(), goal=goal, on_missing_input=decides)[1]
+    def stopped(action: OnMissingInput | None) -> Outcome:
+        user = with_simulator(Answers(ACCEPT, STOP), message("hello"))
+        return run(user, asking("Which type?"), helper=Helper(), goal=goal, on_missing_input=action)[1]
 
     assert stopped(None) == Outcome("skipped", None, STOPPED_MESSAGE)
     assert stopped("end") == Outcome.failed("missing checkpoints: done")
 
 
-def test_stopping_after_all_was_said_changes_nothing() -> None:
+def test_stopping_after_the_last_message_changes_nothing() -> None:
     """The script is finished and the agent waits: the rules for turns used up decide (N11)."""
-    state, outcome = held(over_script(Answers(ACCEPT, STOP), line("a", assertions=(ASSERTION,))), asking("And?"))
+    state, outcome = run(with_script(Answers(ACCEPT, STOP), message("a", assertions=(ASSERTION,))), asking("And?"))
     assert state.missing_input is None
     assert outcome.status == "passed"
 
 
-def test_a_person_who_does_not_answer_in_time_gives_no_input() -> None:
+def test_a_person_who_does_not_answer_in_time_is_missing_input() -> None:
     """`interactive.timeout` bounds one question; then `on_missing_input` decides, skip if it is not set (N18)."""
 
-    def unanswered(decides: OnMissingInput | None) -> Outcome:
-        user = over_script(Answers(ACCEPT), line("a", assertions=(ASSERTION,)), line("b"))
-        return held(user, Reply("x"), on_missing_input=decides, timeout_s=0.01)[1]
+    def unanswered(action: OnMissingInput | None) -> Outcome:
+        user = with_script(Answers(ACCEPT), message("a", assertions=(ASSERTION,)), message("b"))
+        return run(user, Reply("x"), on_missing_input=action, timeout_s=0.01)[1]
 
     assert unanswered(None) == Outcome("skipped", None, "no answer from the person within 10ms")
     assert unanswered("fail").status == "failed"
     assert unanswered("end").status == "passed"
 
 
-def test_the_case_has_no_less_time_because_a_person_thinks() -> None:
-    """Its clock stands still while we wait for the person, and runs while we wait for the simulator (N18)."""
+def test_the_time_limit_is_paused_while_a_person_thinks() -> None:
+    """It is paused while the trial waits for the person, not for the simulator (N18)."""
     answers, helper = Answers(PersonChoice("say", "hello"), SIMULATE, ACCEPT, STOP), Helper("travel")
-    state, _ = held(over_simulator(answers), asking("Which?"), asking("How much?"), helper=helper)
+    state, _ = run(with_simulator(answers), asking("Which?"), asking("How much?"), helper=helper)
     assert answers.seen == [(True, "person")] * 4
     assert helper.paused == [False]
     assert state.waiting_for == "agent"
@@ -360,26 +360,26 @@ def test_a_paused_deadline_is_due_later() -> None:
     asyncio.run(paused())
 
 
-def test_a_conversation_is_saved_with_its_lines_as_they_were_written() -> None:
-    """An accepted line keeps its {{variable}}; the person is told what came of it and asked again."""
+def test_a_conversation_is_saved_with_its_messages_as_written() -> None:
+    """An accepted message keeps its {{variable}}; the person gets a notice and is asked again."""
     saved, answers = (
         Saved(),
         Answers(PersonChoice("save", "a"), ACCEPT, PersonChoice("say", "soon"), PersonChoice("save", "b"), STOP),
     )
-    user = over_script(answers, line("Where is {{order}}?"), line("When?"), line("Bye"), saved=saved)
-    state, _ = held(user, Reply("On its way."), Reply("Friday."))
-    assert [text for text, _ in said(state)] == ["Where is W1?", "soon"]
+    user = with_script(answers, message("Where is {{order}}?"), message("When?"), message("Bye"), saved=saved)
+    state, _ = run(user, Reply("On its way."), Reply("Friday."))
+    assert [text for text, _ in sent(state)] == ["Where is W1?", "soon"]
     assert saved.calls == [("a", []), ("b", ["Where is {{order}}?", "soon"])]
-    assert answers.told == ["saved 0", "saved 2"]
+    assert answers.notices == ["saved 0", "saved 2"]
     assert answers.proposed == ["Where is W1?", "Where is W1?", "When?", "Bye", "Bye"]
 
 
-def test_a_person_alone_talks_until_they_stop() -> None:
-    """Nobody proposes anything, and the agent need not wait; there is nothing to accept and nobody to ask."""
+def test_a_person_alone_speaks_until_they_stop() -> None:
+    """Nothing is proposed, and the agent need not await input; there is nothing to accept and no simulator."""
     answers = Answers(ACCEPT, SIMULATE, PersonChoice("say", "hello"), PersonChoice("say", "bye"), STOP)
     user = Person(None, answers, Saved().save)
-    state, outcome = held(user, Reply("Hi."), Reply("Bye.", declared_state="done"))
-    assert said(state) == [("hello", "interactive"), ("bye", "interactive")]
+    state, outcome = run(user, Reply("Hi."), Reply("Bye.", declared_state="done"))
+    assert sent(state) == [("hello", "interactive"), ("bye", "interactive")]
     assert answers.proposed == [None] * 5
     assert answers.simulators == [None] * 5
     assert state.missing_input is None
@@ -388,8 +388,8 @@ def test_a_person_alone_talks_until_they_stop() -> None:
     assert user.simulator is None
 
 
-def test_a_person_stands_for_the_one_below() -> None:
-    """The engine sees the lines that are planned and the simulator's name as without a person."""
-    user = over_simulator(Answers(), line("hello"))
+def test_a_person_has_the_planned_messages_and_simulator_of_the_inner_user() -> None:
+    """The engine sees them as without a person."""
+    user = with_simulator(Answers(), message("hello"))
     assert [each.message.text for each in user.planned_messages] == ["hello"]
     assert user.simulator == "sim"

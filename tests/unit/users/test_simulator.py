@@ -1,4 +1,4 @@
-"""What a simulator's answer means, and which answers cannot be used: decided without a model."""
+"""Parses the answers of simulators and refuses unusable ones, without a model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from viva.users.simulator import SimulatorGuard, SimulatorReply, other_value, pa
 
 
 @pytest.mark.parametrize(
-    ("reply", "spoken"),
+    ("reply", "answer"),
     [
         (Reply("Hello there"), SimulatorReply("Hello there")),
         (Reply('{"input": "Hi", "goal_achieved": false, "reasoning": "r"}'), SimulatorReply("Hi", reasoning="r")),
@@ -28,12 +28,12 @@ from viva.users.simulator import SimulatorGuard, SimulatorReply, other_value, pa
         (Reply(data=["x"]), SimulatorReply("")),
     ],
 )
-def test_an_answer_is_read_tolerantly(reply: Reply, spoken: SimulatorReply):  # N29
-    assert parse_simulator_reply(reply) == spoken
+def test_an_answer_is_read_tolerantly(reply: Reply, answer: SimulatorReply):  # N29
+    assert parse_simulator_reply(reply) == answer
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ({"input": "a", "message": "b"}, "gives both"),
         ({"input": 5}, "not a text"),
@@ -41,8 +41,8 @@ def test_an_answer_is_read_tolerantly(reply: Reply, spoken: SimulatorReply):  # 
         ({"goal": "a"}, "it has no `input`; it holds 'goal'"),
     ],
 )
-def test_an_answer_of_another_shape_is_told_what_is_wrong(data: Mapping[str, Any], said: str):  # N3, N29
-    with pytest.raises(ValueError, match=said):
+def test_an_answer_of_another_shape_is_refused_with_the_reason(data: Mapping[str, Any], message: str):  # N3, N29
+    with pytest.raises(ValueError, match=message):
         parse_simulator_reply(Reply(data=data))
 
 
@@ -50,7 +50,7 @@ FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("   ", "it is empty"),
         ('{"input": "your next message", "goal_achieved": false}', "it copies the example"),
@@ -66,8 +66,8 @@ FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
         ('{"input": "it is this", "facts": {"city": "Oslo"}}', "city is 'Oslo'"),
     ],
 )
-def test_what_a_user_would_not_say_is_refused(text: str, said: str):  # N29
-    with pytest.raises(ValueError, match=said.replace("$", r"\$")):
+def test_what_a_user_would_not_say_is_refused(text: str, message: str):  # N29
+    with pytest.raises(ValueError, match=message.replace("$", r"\$")):
         SimulatorGuard(make_trial_state("Which order?"), FACTS).parse(Reply(text))
 
 

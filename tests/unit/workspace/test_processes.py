@@ -17,6 +17,7 @@ from real_clis import node
 from viva.errors import AgentFailed, Undetermined, Unreachable
 from viva.workspace.processes import (
     TRIAL_VARIABLE,
+    CommandLimits,
     Process,
     find_trial_processes,
     kill_orphans,
@@ -132,7 +133,7 @@ def test_a_folder_that_the_agent_has_deleted_is_its_own_doing(tmp_path: Path):
         async with run_command(["true"], cwd=str(tmp_path / "gone"), env=environment()):
             pass
 
-    with pytest.raises(AgentFailed, match=r"works in is gone: .*gone"):
+    with pytest.raises(AgentFailed, match=r"its working folder is gone: .*gone"):
         asyncio.run(scenario())
 
 
@@ -142,7 +143,7 @@ def test_a_hundred_megabytes_are_read_and_bounded(run: Run, tmp_path: Path):
     async def scenario() -> tuple[int, int, bool]:
         script = "yes 0123456789012345678901234567890123456789 | head -c 100000000; echo; echo end"
         async with run_command(
-            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_bytes=1_000_000
+            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), limits=CommandLimits(max_bytes=1_000_000)
         ) as process:
             size = sum([len(line) async for line in process.lines()])
             return size, await process.wait(), process.has_overflowed
@@ -156,7 +157,7 @@ def test_one_endless_line_is_left_out_and_the_next_one_is_read(run: Run, tmp_pat
     async def scenario() -> tuple[list[bytes], int]:
         script = "echo first; head -c 50000000 /dev/zero; echo; echo last; head -c 200000 /dev/zero"
         async with run_command(
-            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), max_line_bytes=100_000
+            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), limits=CommandLimits(max_line_bytes=100_000)
         ) as process:
             return [line async for line in process.lines()], process.overlong_lines
 
@@ -220,7 +221,9 @@ LAST_WORDS = "trap 'echo last words; echo in trouble >&2; exit' TERM; echo $$ re
 def test_what_it_prints_while_it_is_ended_can_still_be_read(to_file: bool, run: Run, tmp_path: Path):
     async def scenario() -> tuple[list[bytes], str]:
         argv = ["sh", "-c", LAST_WORDS]
-        async with run_command(argv, cwd=str(tmp_path), env=environment(), to_file=to_file, grace_s=20) as process:
+        async with run_command(
+            argv, cwd=str(tmp_path), env=environment(), to_file=to_file, limits=CommandLimits(grace_s=20)
+        ) as process:
             await ready(process)
         return [line async for line in process.lines()], process.stderr_tail
 
@@ -258,7 +261,9 @@ def test_a_file_is_read_while_it_grows(run: Run, tmp_path: Path):
 def test_one_that_floods_a_file_is_ended(script: str, run: Run, tmp_path: Path):
     async def scenario() -> tuple[int, bool, int]:
         argv = ["sh", "-c", script]
-        async with run_command(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
+        async with run_command(
+            argv, cwd=str(tmp_path), env=environment(), to_file=True, limits=CommandLimits(max_bytes=100_000)
+        ) as process:
             size = sum([len(line) + 1 async for line in process.lines()])
             return await process.wait(), process.has_overflowed, size
 
@@ -272,7 +277,9 @@ def test_a_file_that_is_said_to_be_larger_than_any_disk_is_not_read_to_its_end(r
     async def scenario() -> tuple[list[bytes], bool]:
         script = "import os; print('said', flush=True); os.ftruncate(1, 1 << 60)"
         argv = [sys.executable, "-c", script]
-        async with run_command(argv, cwd=str(tmp_path), env=environment(), to_file=True, max_bytes=100_000) as process:
+        async with run_command(
+            argv, cwd=str(tmp_path), env=environment(), to_file=True, limits=CommandLimits(max_bytes=100_000)
+        ) as process:
             return [line async for line in process.lines()], process.has_overflowed
 
     assert run(scenario()) in (([b"said"], True), ([], True))
@@ -309,7 +316,9 @@ def test_a_timeout_ends_the_whole_family(script: str, run: Run, tmp_path: Path):
     pids: list[int] = []
 
     async def scenario() -> None:
-        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+        async with run_command(
+            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), limits=CommandLimits(grace_s=0.2)
+        ) as process:
             pids.append(await ready(process))
             assert of_ours()
             async with asyncio.timeout(0.05):
@@ -326,7 +335,9 @@ def test_a_cancelled_task_leaves_nobody_behind_even_if_it_is_cancelled_twice(scr
     pids: list[int] = []
 
     async def work(said: asyncio.Event) -> None:
-        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+        async with run_command(
+            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), limits=CommandLimits(grace_s=0.2)
+        ) as process:
             pids.append(await ready(process))
             said.set()
             await process.wait()
@@ -352,7 +363,9 @@ def test_a_daemon_does_not_outlive_the_command_that_has_ended_well(run: Run, tmp
 
     async def scenario() -> tuple[int, list[bytes], int]:
         os.mkfifo(tmp_path / "fifo")
-        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=0.2) as process:
+        async with run_command(
+            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), limits=CommandLimits(grace_s=0.2)
+        ) as process:
             pid = await ready(process)
             (tmp_path / "fifo").write_text("go\n")
             return pid, [line async for line in process.lines()], await process.wait()
@@ -382,7 +395,7 @@ def test_a_program_whose_first_thread_has_ended_is_no_dead_one(tmp_path: Path):
 
     async def main() -> int:
         async with run_command(
-            [sys.executable, "-c", LEADERLESS], cwd=str(tmp_path), env=environment(), grace_s=0.2
+            [sys.executable, "-c", LEADERLESS], cwd=str(tmp_path), env=environment(), limits=CommandLimits(grace_s=0.2)
         ) as process:
             return await ready(process)
 
@@ -395,7 +408,9 @@ def test_one_that_listens_to_term_may_put_its_things_in_order(tmp_path: Path):
     script = "trap 'echo tidy > left; exit 0' TERM; echo $$ ready; while :; do sleep 0.01; done"
 
     async def scenario() -> None:
-        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment(), grace_s=20) as process:
+        async with run_command(
+            ["sh", "-c", script], cwd=str(tmp_path), env=environment(), limits=CommandLimits(grace_s=20)
+        ) as process:
             await ready(process)
 
     asyncio.run(scenario())
@@ -404,10 +419,10 @@ def test_one_that_listens_to_term_may_put_its_things_in_order(tmp_path: Path):
 
 VIVA = """
 import asyncio, os, sys
-from viva.workspace.processes import running
+from viva.workspace.processes import CommandLimits, run_command
 
 async def main():
-    async with running(["sh", "-c", sys.argv[1]], cwd=".", env={"PATH": os.environ["PATH"]}, grace_s=0.2) as process:
+    async with run_command(["sh", "-c", sys.argv[1]], cwd=".", env={"PATH": os.environ["PATH"]}, limits=CommandLimits(grace_s=0.2)) as process:
         async for line in process.lines():
             print(process._command.pid, line.decode(), flush=True)
 

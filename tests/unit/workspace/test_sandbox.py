@@ -14,7 +14,7 @@ from viva.errors import BadInput
 from viva.model.case import WorkspaceSpec
 from viva.workspace.environment import build_environment
 from viva.workspace.folders import TrialWorkspace
-from viva.workspace.processes import find_trial_processes, run_command
+from viva.workspace.processes import CommandLimits, find_trial_processes, run_command
 from viva.workspace.sandbox import Bubblewrap, find_bubblewrap
 
 
@@ -125,7 +125,7 @@ def test_a_daemon_inside_ends_with_the_command(sandbox: Bubblewrap | None, tmp_p
         script = "setsid sh -c 'trap \"\" TERM; echo ready; while :; do sleep 600; done' & wait"
         env = {"PATH": os.environ["PATH"]}
         async with run_command(
-            folder.sandbox_command(["sh", "-c", script]), cwd=folder.path, env=env, grace_s=0.2
+            folder.sandbox_command(["sh", "-c", script]), cwd=folder.path, env=env, limits=CommandLimits(grace_s=0.2)
         ) as process:
             assert await anext(process.lines()) == b"ready"
             assert any(f"-{os.getpid()}-" in mark for mark in find_trial_processes().values())
@@ -141,7 +141,7 @@ def test_without_bubblewrap_it_is_said_what_is_missing(tmp_path: Path):
 
 def test_a_bubblewrap_that_does_not_work_is_none(tmp_path: Path):
     put(tmp_path, "bwrap", "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n").chmod(0o755)
-    with pytest.raises(BadInput, match=r"cannot make a sandbox here \(bwrap: No permissions.*user namespaces"):
+    with pytest.raises(BadInput, match=r"cannot create a sandbox here \(bwrap: No permissions.*user namespaces"):
         find_bubblewrap({"PATH": f"{tmp_path}:/usr/bin:/bin"})
 
 

@@ -121,12 +121,12 @@ def test_together_differences_have_room_for_so_much_and_no_more(scene: Scene):
         put(scene.root, f"{n:02}", "x" * 7000)
     said = [change.diff or "" for change in scene.changes()]
     assert sum(map(len, said)) < 110_000
-    assert said[-1] == "not shown: there is more than enough already"
+    assert said[-1] == "not shown: the limit for diffs is reached"
 
 
 def test_texts_beyond_the_room_in_memory_are_told_without_lines(tmp_path: Path):
     put(tmp_path, "a", "x" * 50)
-    texts = ContentStore(room=60)
+    texts = ContentStore(max_bytes=60)
     before = take_snapshot(str(tmp_path), texts)
     put(tmp_path, "a", "y" * 50)
     (change,) = snapshot.list_file_changes(before, take_snapshot(str(tmp_path), texts, before), texts)
@@ -225,9 +225,9 @@ def test_too_much_for_a_cassette_is_refused_as_a_whole(scene: Scene):
 
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", ".."])
 def test_nothing_is_put_outside(path: str, tmp_path: Path):
-    with pytest.raises(ValueError, match="outside of the workspace"):
+    with pytest.raises(ValueError, match="outside the workspace"):
         snapshot.restore_files(str(tmp_path), [FileImage(path, b"x")])
-    with pytest.raises(ValueError, match="outside of the workspace"):
+    with pytest.raises(ValueError, match="outside the workspace"):
         snapshot.restore_files(str(tmp_path), [FileImage(path)])
 
 

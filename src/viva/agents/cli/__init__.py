@@ -1,1 +1,1 @@
-"""Agents that live in a terminal: one process a turn, one dialect for each CLI, one model of events for all of them."""
+"""Agents that are CLIs: one process for each turn, one `CliSpec` for each CLI, one set of events for all."""

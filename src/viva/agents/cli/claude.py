@@ -1,4 +1,4 @@
-"""Claude Code (`--output-format stream-json`), whose stream qwen-code speaks too."""
+"""Claude Code (`--output-format stream-json`). qwen-code has the same stream."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
     EndReported,
@@ -37,7 +37,7 @@ class _Block(Struct, gc=False):
 
 
 class ClaudeUsage(Struct, gc=False):
-    """Tokens of a message, in Anthropic's words: what came from a cache and went there is counted apart."""
+    """Usage of a message. Cached tokens are counted separately."""
 
     input_tokens: TokenCount = 0
     output_tokens: TokenCount = 0
@@ -52,7 +52,7 @@ class _Message(Struct, gc=False):
     usage: ClaudeUsage | None = None
 
 
-class _OfModel(Struct, gc=False, rename="camel"):
+class _ModelUsage(Struct, gc=False, rename="camel"):
     input_tokens: TokenCount = 0
     output_tokens: TokenCount = 0
     cache_read_input_tokens: TokenCount = 0
@@ -80,7 +80,7 @@ class ClaudeLine(Struct, gc=False):
     stop_reason: str | None = None
     model: str = ""
     usage: ClaudeUsage | None = None
-    models: dict[str, _OfModel] | None = field(default=None, name="modelUsage")
+    models: dict[str, _ModelUsage] | None = field(default=None, name="modelUsage")
     permission_denials: list[_Denial] | None = None
 
 
@@ -89,11 +89,11 @@ _REFUSED = re.compile(
     r"(?:<tool_use_error>)?(?:Error: )?(?:No such tool available|InputValidationError|Claude requested permissions?"
     r"|Qwen Code requires permission|The user doesn't want to proceed|Permission to use|Tool \"[^\"]+\" (?:is )?not )"
 )
-"""How Claude Code and qwen-code say that a tool did not run."""
+"""How Claude Code and qwen-code say that a tool was not run."""
 
 
 def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[UsageReported]]) -> Iterator[CliEvent]:
-    """What a line tells; `used` is what it tells about tokens, in which the speakers of this stream differ."""
+    """The events of a line. `parse_usage` differs between the CLIs with this stream."""
     line: ClaudeLine = _lines.decode(data)
     match line.type:
         case "system" if line.subtype == "init":
@@ -101,7 +101,7 @@ def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[
         case "system" if line.subtype == "api_retry":
             yield TroubleReported(f"API error {line.error_status or ''}: {line.error or 'no answer'}")
         case "assistant" | "user" if line.message is not None:
-            yield from _of_message(line, line.message)
+            yield from _parse_message(line, line.message)
             yield from parse_usage(line)
         case "result" if line.is_error is not None:
             for denial in line.permission_denials or ():
@@ -112,8 +112,8 @@ def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[
             return
 
 
-def _of_message(line: ClaudeLine, message: _Message) -> Iterator[CliEvent]:
-    own = line.type == "assistant" and line.parent_tool_use_id is None  # a helper's words are not the agent's
+def _parse_message(line: ClaudeLine, message: _Message) -> Iterator[CliEvent]:
+    own = line.type == "assistant" and line.parent_tool_use_id is None  # text of a subagent is not the agent's
     if isinstance(message.content, str):
         if own and message.content:
             yield TextPrinted(message.content, is_new_message=True)
@@ -125,17 +125,17 @@ def _of_message(line: ClaudeLine, message: _Message) -> Iterator[CliEvent]:
             case "tool_use":
                 yield ToolStarted(block.name, block.input, block.id)
             case "tool_result":
-                yield _returned(block)
+                yield _parse_result(block)
             case _:
                 continue
 
 
-def _returned(block: _Block) -> ToolEnded:
-    said = join_texts(block.content or "")
+def _parse_result(block: _Block) -> ToolEnded:
+    text = join_texts(block.content or "")
     if not block.is_error:
-        return ToolEnded(block.tool_use_id, "ok", said)
-    refused = isinstance(said, str) and _REFUSED.match(said)
-    return ToolEnded(block.tool_use_id, "refused" if refused else "error", said)
+        return ToolEnded(block.tool_use_id, "ok", text)
+    refused = isinstance(text, str) and _REFUSED.match(text)
+    return ToolEnded(block.tool_use_id, "refused" if refused else "error", text)
 
 
 def _failure(line: ClaudeLine) -> str | None:
@@ -143,8 +143,8 @@ def _failure(line: ClaudeLine) -> str | None:
         return None
     if isinstance(line.result, str) and line.result:
         return line.result
-    told = line.errors or ([line.error] if line.error else [])
-    return "; ".join(_message(each) for each in told) or line.subtype.replace("_", " ")
+    errors = line.errors or ([line.error] if line.error else [])
+    return "; ".join(_message(error) for error in errors) or line.subtype.replace("_", " ")
 
 
 def _message(error: Any) -> str:
@@ -158,15 +158,15 @@ def to_model_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | 
     return build_model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read, cost)
 
 
-def _used(line: ClaudeLine) -> Iterator[UsageReported]:
-    """Its last line counts by models, with their cost: the turn or, in newer versions, the session. Until then each message
+def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
+    """The last line has usage and cost by model: of the turn or, in newer versions, of the session. Before, each message
     has its own.
     """
     if line.type == "result" and line.models:
         turn = to_model_call("anthropic", "", line.usage) if line.usage else None
         own = turn.input_tokens + turn.output_tokens if turn else None
         yield UsageReported(
-            tuple(_of_model(model, of) for model, of in line.models.items()), "session", turn_tokens=own
+            tuple(_parse_model_usage(model, usage) for model, usage in line.models.items()), "session", turn_tokens=own
         )
     elif line.type == "assistant" and line.message is not None and line.message.usage is not None:
         message = line.message
@@ -175,33 +175,33 @@ def _used(line: ClaudeLine) -> Iterator[UsageReported]:
         )
 
 
-def _of_model(model: str, of: _OfModel) -> ModelCall:
-    read, written = of.cache_read_input_tokens, of.cache_creation_input_tokens
+def _parse_model_usage(model: str, usage: _ModelUsage) -> ModelCall:
+    read, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
     return build_model_call(
-        "anthropic", model, of.input_tokens + read + written, of.output_tokens, read, of.cost or None
+        "anthropic", model, usage.input_tokens + read + written, usage.output_tokens, read, usage.cost or None
     )
 
 
 def parse_line(data: bytes) -> Iterator[CliEvent]:
-    return parse_stream_line(data, _used)
+    return parse_stream_line(data, _parse_usage)
 
 
-def _argv(asked: TurnRequest) -> list[str]:
-    argv = ["--print", "--output-format", "stream-json", "--verbose", "--permission-mode", asked.approval]
-    if asked.session is not None:
-        argv += ["--resume", asked.session]
-    if asked.model:
-        argv += ["--model", asked.model]
-    for folder in asked.linked_folders:
+def _build_argv(request: TurnRequest) -> list[str]:
+    argv = ["--print", "--output-format", "stream-json", "--verbose", "--permission-mode", request.approval]
+    if request.session is not None:
+        argv += ["--resume", request.session]
+    if request.model:
+        argv += ["--model", request.model]
+    for folder in request.linked_folders:
         argv += ["--add-dir", folder]
-    return argv if asked.on_stdin else [*argv, "--", asked.prompt]
+    return argv if request.on_stdin else [*argv, "--", request.prompt]
 
 
-def _settings(_asked: TurnRequest) -> dict[str, str]:
-    quiet = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
-    if os.geteuid() == 0:  # it lets root do without questions only where it is told that nothing can happen
-        quiet["IS_SANDBOX"] = "1"
-    return quiet
+def _variables(_request: TurnRequest) -> dict[str, str]:
+    variables = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    if os.geteuid() == 0:  # root may skip permissions only in a declared sandbox
+        variables["IS_SANDBOX"] = "1"
+    return variables
 
 
 CLAUDE = CliSpec(
@@ -210,7 +210,7 @@ CLAUDE = CliSpec(
     package="@anthropic-ai/claude-code",
     min_version="2.0.0",
     approval_modes=("bypassPermissions", "acceptEdits", "auto", "default", "dontAsk", "plan"),
-    keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    key_variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
     keyless_variables=("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"),
     passed_variables=(
         "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL",
@@ -218,16 +218,16 @@ CLAUDE = CliSpec(
         "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK",
     ),
     login_files=(".claude/.credentials.json",),
-    build_argv=_argv,
+    build_argv=_build_argv,
     long_prompt_on_stdin=True,
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_settings,
+    build_variables=_variables,
     no_login_pattern=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),
 )  # fmt: skip
 
 
-class ClaudeCode(CliAgent, frozen=True, kw_only=True, dict=True):
+class ClaudeConfig(CliConfig, frozen=True, kw_only=True):
     """Claude Code."""
 
-    speaks: ClassVar[CliSpec] = CLAUDE
+    spec: ClassVar[CliSpec] = CLAUDE

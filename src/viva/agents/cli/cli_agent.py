@@ -1,57 +1,131 @@
-"""An agent that is a CLI: each turn runs it once, and resumes its session by the id that the CLI itself gave.
+"""Agents that are CLIs: each turn runs the CLI once and resumes the session by the id that the CLI reports.
 
-how a turn ends                                           what is raised
-its result says so                                        nothing: that is the reply
-its result is an error                                    AgentFailed; Unreachable if it is the provider's (401, 429, 5xx …)
-no result, whatever the exit code                         AgentFailed
-exit code other than 0                                    AgentFailed
-another session than the one that was to be resumed       AgentFailed
-the command is not there, is too old, or has no login     Unreachable, in the CLI's own words
-cut off                                                   nothing: `CallProgress` has the reply so far, what the provider
-                                                          failed with, and the end of stderr
+how a turn ends                                  what is raised
+with a result                                    nothing: it is the reply
+with an error as result                          AgentFailed; Unreachable for an error of the provider (401, 429, 5xx …)
+without a result                                 AgentFailed
+with an exit code other than 0                   AgentFailed
+with another session than the resumed one        AgentFailed
+command missing, too old, or without login       Unreachable
+cut off                                          nothing: `CallProgress` has the partial reply, the provider's error and the
+                                                 end of stderr
 
-A CLI cannot be given a history. What was said before a case's first turn stands at the top of its first message instead,
-as text that says what it is.
+A CLI takes no history: earlier messages are put as text before the first message.
 """
 
 import asyncio
+import shlex
 import shutil
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, StringMap
 from viva.agents.cli.events import CliEvent, CliTurn, EndReported, TextPrinted
-from viva.agents.cli.installation import check_version, find_executable, find_login_problem
+from viva.agents.cli.installation import check_version, find_executable, find_login_problem, inspect_installation
 from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.output_text import to_one_line
-from viva.agents.cli.place import choose_workspaces, open_cli_workspace
 from viva.agents.cli.spec import CliSpec, TurnRequest, parse_events
 from viva.errors import AgentFailed, Undetermined, Unreachable
-from viva.model.case import Feature
+from viva.model.case import Feature, WorkspaceSpec
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
-from viva.protocols import SessionContext, Workspace
+from viva.protocols import SessionContext, Workspace, WorkspaceFactory
+from viva.text import credentials
 from viva.workspace.environment import build_environment
+from viva.workspace.folders import LocalWorkspaces
 from viva.workspace.processes import Process, run_command
 
+if TYPE_CHECKING:
+    from viva.agents.acp import AcpAgent
+
+Command = Annotated[
+    str | tuple[str, ...],
+    Meta(
+        extra_json_schema={
+            "minLength": 1,
+            "minItems": 1,
+            "$comment": "a command: a string, or an array with one string for each word",
+        }
+    ),
+]
 _WORD_BYTES = 100_000
-"""Linux takes no word of a command line that is longer than 128 KiB."""
-_LINGER_S = 10.0
-"""A CLI that has given its result may take so long to go away; then it is ended."""
+"""Linux limits a word of a command line to 128 KiB."""
+_EXIT_S = 10.0
+"""Time for a CLI to exit after its result; then it is terminated."""
 
 
-class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
-    """A CLI and how it is run here.
+class ProcessConfig(AgentConfig, frozen=True, kw_only=True):
+    """The fields of agents that are processes."""
 
-    `command` is how it is called if not by its usual name; `args` follow its own flags. Of the `host`'s environment it
-    gets a few variables and its own keys; `env` is added. With `login: copy` the login files of the host's HOME come
-    along instead of keys.
+    default_parallel: ClassVar[int | None] = 2  # each may build and test things
+    needs_workspace: ClassVar[bool] = True
+
+    model: str = ""
+    """The model, where a case names none."""
+    env: StringMap = field(default_factory=dict[str, str])
+    """More variables of its environment. A value $NAME is taken from the environment."""
+    args: tuple[str, ...] = ()
+    """More arguments, after its own."""
+
+    def build_env(self, setup: AgentSetup) -> dict[str, str]:
+        env = {name: setup.expand(value, "env") for name, value in self.env.items()}
+        setup.add_secrets(credentials.find_in_environment(env))
+        return env
+
+
+class CliConfig(ProcessConfig, frozen=True, kw_only=True):
+    """A coding CLI."""
+
+    is_nameable: ClassVar[bool] = True
+    spec: ClassVar[CliSpec]
+
+    command: Command | UnsetType = UNSET
+    """The command, if it is not the CLI's usual name."""
+    approval: str = ""
+    """What the CLI may do without asking, in its own words. Default: everything."""
+    login: Literal["copy"] | UnsetType = UNSET
+    """Copy its login files into the private HOME, instead of passing keys."""
+
+    def build(self, setup: AgentSetup) -> "CliAgent":
+        add_keys_to_secrets(self.spec, setup)
+        return CliAgent(
+            spec=self.spec,
+            command=() if self.command is UNSET else split_command(self.command, setup.folder),
+            model=self.model,
+            approval=self.approval,
+            args=self.args,
+            host=setup.environ,
+            env=self.build_env(setup),
+            login=self.login or None,
+        )
+
+
+def add_keys_to_secrets(spec: CliSpec, setup: AgentSetup) -> None:
+    setup.add_secrets(value for key in spec.key_variables if (value := setup.environ.get(key)))
+
+
+def split_command(command: str | Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The words of a command. A program that is a path is looked for from `folder`."""
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    if words and "/" in words[0]:
+        words[0] = str(folder / Path(words[0]).expanduser())
+    return tuple(words)
+
+
+class CliAgent(Struct, frozen=True, kw_only=True):
+    """A CLI and how it is run.
+
+    `command` replaces its usual name; `args` follow its own flags. It gets a few variables of the `host` environment and
+    its own keys; `env` is added. With `login: copy` the login files of the host's HOME are copied, and no keys are passed.
     """
 
+    spec: CliSpec
     command: tuple[str, ...] = ()
     model: str = ""
     approval: str = ""
@@ -60,83 +134,109 @@ class CliAgent(Struct, frozen=True, kw_only=True, dict=True):
     env: Mapping[str, str] = {}
     login: Literal["copy"] | None = None
 
-    speaks: ClassVar[CliSpec]
-
     def __post_init__(self) -> None:
-        known = self.speaks.approval_modes
-        if self.approval and self.approval not in known:
-            raise ValueError(f"{self.speaks.title} knows no approval {self.approval!r}; there are {', '.join(known)}")
+        modes = self.spec.approval_modes
+        if self.approval and self.approval not in modes:
+            raise ValueError(f"{self.spec.title} knows no approval {self.approval!r}; there are {', '.join(modes)}")
 
     @property
     def provides(self) -> frozenset[Feature]:
         return frozenset({"workspace"})
 
     @property
-    def dialect(self) -> CliSpec:
-        return self.speaks
+    def program(self) -> tuple[str, ...]:
+        return self.command or (self.spec.name,)
 
     @property
-    def called(self) -> tuple[str, ...]:
-        return self.command or (self.dialect.name,)
+    def approval_mode(self) -> str:
+        return self.approval or self.spec.approval_modes[0]
 
     @property
-    def approves(self) -> str:
-        """How much it may do unasked, in its own words."""
-        return self.approval or self.dialect.approval_modes[0]
-
-    @property
-    def is_unasked(self) -> bool:
+    def auto_approves(self) -> bool:
         """Does it run every tool without asking?"""
-        return self.approves == self.dialect.approval_modes[0]
+        return self.approval_mode == self.spec.approval_modes[0]
 
     @property
     def follows_links(self) -> bool:
         """Can it work with links in its workspace?"""
-        return self.dialect.follows_links
+        return self.spec.follows_links
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["CliSession"]:
-        executable = find_executable(self.called[0], self.host, self.dialect)
-        asked_in = None if self.command else choose_workspaces(context)
-        if (old := await check_version(executable, self.host, self.dialect, asked_in)) is not None:
-            raise Unreachable(old)
+        spec = self.spec
+        executable = find_executable(self.program[0], self.host, spec)
+        probe_workspaces = None if self.command else choose_workspaces(context)
+        if (problem := await check_version(executable, self.host, spec, probe_workspaces)) is not None:
+            raise Unreachable(problem)
         async with open_cli_workspace(context) as workspace:
-            env = prepare_environment(self.dialect, self.host, workspace, self.env, self.login)
-            # Without a login some wait for ever. A command or flags of the user's own may bring one that is not seen here.
-            is_plain = self.dialect.needs_login and not (self.command or self.args)
-            if is_plain and (missing := find_login_problem(env, self.dialect, workspace.home)) is not None:
-                raise Unreachable(f"{self.dialect.title} has {missing}")
-            yield CliSession(self, context, workspace, env, [executable, *self.called[1:]])
+            env = prepare_environment(spec, self.host, workspace, self.env, self.login)
+            # Without a login some CLIs wait forever. The user's own command or flags may bring a login that is not seen here.
+            checks_login = spec.needs_login and not (self.command or self.args)
+            if checks_login and (problem := find_login_problem(env, spec, workspace.home)) is not None:
+                raise Unreachable(f"{spec.title} has {problem}")
+            yield CliSession(self, context, workspace, env, [executable, *self.program[1:]])
+
+    async def inspect(self, workspaces: WorkspaceFactory) -> AgentStatus:
+        """Whether the program is installed, its version, and what is missing. A configured command is not run for that."""
+        return await inspect_program(self, workspaces)
+
+
+async def inspect_program(agent: "CliAgent | AcpAgent", workspaces: WorkspaceFactory) -> AgentStatus:
+    environ = {**agent.host, **agent.env}
+    login_home = agent.host.get("HOME") if agent.login else None
+    probe_workspaces = None if agent.command else workspaces
+    return await inspect_installation(agent.program[0], environ, agent.spec, login_home, probe_workspaces)
+
+
+@asynccontextmanager
+async def open_cli_workspace(context: SessionContext) -> AsyncGenerator[Workspace]:
+    """The workspace of the case, else an empty one."""
+    if context.workspace is not None:
+        yield context.workspace
+        return
+    async with choose_workspaces(context)(WorkspaceSpec("empty"), context.key) as workspace:
+        yield workspace
+
+
+def choose_workspaces(context: SessionContext) -> WorkspaceFactory:
+    """Empty workspaces with the run's sandbox; without a run, unconfined ones."""
+    return context.empty_workspaces or _local_workspaces()
+
+
+@cache
+def _local_workspaces() -> LocalWorkspaces:
+    """One for the process, so that stale workspaces are removed once."""
+    return LocalWorkspaces()
 
 
 def prepare_environment(
-    dialect: CliSpec,
+    spec: CliSpec,
     host: Mapping[str, str],
     workspace: Workspace,
     extra_env: Mapping[str, str],
     login: Literal["copy"] | None = None,
 ) -> dict[str, str]:
-    """The environment of a CLI in a workspace, whose private HOME then holds its settings and, if wanted, its login."""
-    passed = dialect.passed_variables if login == "copy" else (*dialect.keys, *dialect.passed_variables)
+    """The environment of a CLI in a workspace. Its settings and, if wanted, its login are written to the private HOME."""
+    passed = spec.passed_variables if login == "copy" else (*spec.key_variables, *spec.passed_variables)
     env = build_environment(host, workspace, passed, extra_env)
     home = Path(workspace.home)
     try:
-        for name in dialect.login_files if login == "copy" else ():
+        for name in spec.login_files if login == "copy" else ():
             source, target = Path(host.get("HOME", "/")) / name, home / name
             if source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
                 target.chmod(0o600)
-        for name, text in dialect.build_home_files(env).items():
+        for name, text in spec.build_home_files(env).items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text, encoding="utf-8")
-    except OSError as wrong:  # a full disk; a login that only others may read
-        raise Undetermined(f"its HOME cannot be set up: {wrong.filename or home}: {wrong.strerror}") from wrong
+    except OSError as wrong:  # a full disk, an unreadable login file
+        raise Undetermined(f"its HOME cannot be prepared: {wrong.filename or home}: {wrong.strerror}") from wrong
     return env
 
 
 class CliSession:
-    """One conversation: the first turn opens a session of the CLI, the others resume it."""
+    """One conversation: the first turn starts a session of the CLI, the others resume it."""
 
     def __init__(
         self,
@@ -148,161 +248,162 @@ class CliSession:
     ) -> None:
         self._agent, self._context, self._workspace = agent, context, workspace
         self._env, self._command = env, command
-        self._dialect = agent.dialect
-        self._fresh = str(uuid.uuid4())
+        self._spec = agent.spec
+        self._new_session = str(uuid.uuid4())
         self._session: str | None = None
-        self._used: tuple[ModelCall, ...] = ()
-        self._said = list(context.history)
+        self._session_usage: tuple[ModelCall, ...] = ()
+        self._messages = list(context.history)
         self._turns = 0
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        prompt, dialect = self._prompt(message), self._dialect
-        asked = TurnRequest(
+        spec = self._spec
+        prompt = self._build_prompt(message)
+        request = TurnRequest(
             prompt=prompt,
-            on_stdin=dialect.prompt_on_stdin or (dialect.long_prompt_on_stdin and len(prompt.encode()) > _WORD_BYTES),
-            session=self._resumed(),
-            new_session=self._fresh,
+            on_stdin=spec.prompt_on_stdin or (spec.long_prompt_on_stdin and len(prompt.encode()) > _WORD_BYTES),
+            session=self._find_session(),
+            new_session=self._new_session,
             workspace=self._workspace.path,
             model=str(options.get("model") or self._agent.model),
-            approval=self._agent.approves,
-            # A CLI takes no single file for a place that it may use; the Gemini CLI would not even start.
-            linked_folders=[place for place in self._workspace.link_targets if Path(place).is_dir()],  # noqa: ASYNC240 -- a quick look
+            approval=self._agent.approval_mode,
+            # CLIs accept folders only; with a file the Gemini CLI does not start.
+            linked_folders=[target for target in self._workspace.link_targets if Path(target).is_dir()],  # noqa: ASYNC240 -- a quick look
             env=self._env,
         )
-        argv = self._workspace.sandbox_command([*self._command, *dialect.build_argv(asked), *self._agent.args])
-        turn = CliTurn(self._used, asked.model)
-        work = _Running(OutputMonitor(dialect, turn, self._workspace.home))
+        argv = self._workspace.sandbox_command([*self._command, *spec.build_argv(request), *self._agent.args])
+        turn = CliTurn(self._session_usage, request.model)
+        process = _TurnProcess(OutputMonitor(spec, turn, self._workspace.home))
         self._turns += 1
-        env = {**dialect.build_variables(asked), **self._env}
+        env = {**spec.build_variables(request), **self._env}
         try:
-            code = await work.run(argv, self._workspace.path, env, prompt if asked.on_stdin else None)
-        finally:  # what a turn used was used, and what it did was done, however it ended
+            code = await process.run(argv, self._workspace.path, env, prompt if request.on_stdin else None)
+        finally:  # usage and partial reply count, however the turn ended
             for call in turn.usage:
                 self._context.meter(call)
-            self._used = turn.session_usage
-            work.report(self._context.progress)
-        work.judge(code, asked.session if dialect.reports_session else None)
+            self._session_usage = turn.session_usage
+            process.report(self._context.progress)
+        process.check_result(code, request.session if spec.reports_session else None)
         self._session = turn.session or self._session
         reply = turn.build_reply()
-        if not dialect.can_resume:
-            self._said += [message, Message("assistant", reply.content)]
+        if not spec.can_resume:
+            self._messages += [message, Message("assistant", reply.content)]
         return reply
 
-    def _prompt(self, message: Message) -> str:
+    def _build_prompt(self, message: Message) -> str:
         if message.attachments:
             names = ", ".join(each.name or each.source for each in message.attachments)
-            raise Undetermined(f"{self._dialect.title} is given text only, and this message comes with {names}")
-        new = self._turns == 0 or not self._dialect.can_resume
-        return prepend_history(self._said, message.text) if new else message.text
+            raise Undetermined(f"{self._spec.title} takes text only, but this message has attachments: {names}")
+        new = self._turns == 0 or not self._spec.can_resume
+        return prepend_history(self._messages, message.text) if new else message.text
 
-    def _resumed(self) -> str | None:
-        if self._turns == 0 or not self._dialect.can_resume:
+    def _find_session(self) -> str | None:
+        if self._turns == 0 or not self._spec.can_resume:
             return None
-        if self._session is None and self._dialect.reports_session:
-            raise AgentFailed("its first turn named no session, so that nobody can go on with it")
-        return self._session or self._fresh
+        if self._session is None and self._spec.reports_session:
+            raise AgentFailed("its first turn reported no session, so it cannot be resumed")
+        return self._session or self._new_session
 
 
 def prepend_history(history: Iterable[Message], text: str) -> str:
-    """A message with what was said before it, for those who cannot be given a history."""
-    said = "\n\n".join(f"{message.role}: {message.text}" for message in history)
-    return f"This conversation went on before, as follows.\n\n{said}\n\nNow the user says:\n\n{text}" if said else text
+    """A message with the earlier ones before it, for agents that take no history."""
+    earlier = "\n\n".join(f"{message.role}: {message.text}" for message in history)
+    return f"This is the conversation so far.\n\n{earlier}\n\nNow the user says:\n\n{text}" if earlier else text
 
 
-async def _type(process: Process, text: str) -> None:
-    with suppress(OSError):  # it does not want to hear it
+async def _write_stdin(process: Process, text: str) -> None:
+    with suppress(OSError):  # it has closed its input
         await process.send(text.encode())
     process.close_stdin()
 
 
-class _Running:
-    """One turn: the process, what it prints, and what that means in the end."""
+class _TurnProcess:
+    """One turn: the process, its output, and its outcome."""
 
-    def __init__(self, watch: OutputMonitor) -> None:
-        self._watch = watch
-        self._dialect, self._turn = watch.dialect, watch.turn
-        self._overflowed = False
+    def __init__(self, monitor: OutputMonitor) -> None:
+        self._monitor = monitor
+        self._spec, self._turn = monitor.spec, monitor.turn
+        self._has_overflowed = False
 
-    async def run(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], typed: str | None) -> int | None:
-        """Its exit code; None if we had to end it after its result, or while it waited for a login. `typed` it is told on
-        its standard input.
+    async def run(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin_text: str | None) -> int | None:
+        """The exit code; None if it was terminated after its result or while it waited for a login. `stdin_text` is written
+        to its standard input.
         """
         process: Process | None = None
         try:
-            to_file = self._dialect.stdout_to_file
-            async with run_command(argv, cwd=cwd, env=env, stdin=typed is not None, to_file=to_file) as process:
-                return await self._heard_out(process, typed)
+            to_file = self._spec.stdout_to_file
+            async with run_command(argv, cwd=cwd, env=env, stdin=stdin_text is not None, to_file=to_file) as process:
+                return await self._read_output(process, stdin_text)
         except asyncio.CancelledError:
-            if process is not None:  # it has ended by now; some of what it printed nobody has read yet
+            if process is not None:  # it has ended; its last output is not parsed yet
                 async for line in process.lines():
                     for event in self._events(line) or ():
                         self._turn.add_event(event)
             raise
         finally:
             if process is not None:
-                self._watch.stderr, self._overflowed = process.stderr_tail, process.has_overflowed
+                self._monitor.stderr, self._has_overflowed = process.stderr_tail, process.has_overflowed
 
     def report(self, progress: CallProgress) -> None:
-        """What is known of the turn, for a turn that ends without a usable reply."""
+        """Stores what is known of the turn, in case it ends without a reply."""
         progress.partial = self._turn.build_reply()
-        progress.warnings += [f"{self._dialect.title}: {to_one_line(warning)}" for warning in self._turn.warnings]
-        self._watch.report_progress(progress)
+        progress.warnings += [f"{self._spec.title}: {to_one_line(warning)}" for warning in self._turn.warnings]
+        self._monitor.report_progress(progress)
 
-    async def _heard_out(self, process: Process, typed: str | None) -> int | None:
-        patience = asyncio.timeout(None)
-        beside = [asyncio.ensure_future(_type(process, typed))] if typed is not None else []
+    async def _read_output(self, process: Process, stdin_text: str | None) -> int | None:
+        deadline = asyncio.timeout(None)
+        tasks = [asyncio.ensure_future(_write_stdin(process, stdin_text))] if stdin_text is not None else []
         try:
-            async with patience:
-                beside.append(asyncio.ensure_future(self._watch.watch_for_login(process, patience)))
+            async with deadline:
+                tasks.append(asyncio.ensure_future(self._monitor.watch_for_login(process, deadline)))
                 async for line in process.lines():
-                    self._take(line, process, patience)
+                    self._parse(line, process, deadline)
                 code = await process.wait()
         except TimeoutError:
-            if not patience.expired():
+            if not deadline.expired():
                 raise
             return None
         finally:
-            for task in beside:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-        if self._dialect.is_plain_text and code == 0 and not process.has_overflowed:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self._spec.is_plain_text and code == 0 and not process.has_overflowed:
             self._turn.add_event(EndReported())
         return code
 
     def _events(self, line: bytes) -> list[CliEvent] | None:
-        if self._dialect.is_plain_text:
+        if self._spec.is_plain_text:
             return [TextPrinted(line.decode(errors="replace"), is_new_message=True)]
-        return parse_events(self._dialect, line)
+        return parse_events(self._spec, line)
 
-    def _take(self, line: bytes, process: Process, patience: asyncio.Timeout) -> None:
+    def _parse(self, line: bytes, process: Process, deadline: asyncio.Timeout) -> None:
         events = self._events(line)
         if events is None:
-            self._watch.add_other_line(line)
+            self._monitor.add_other_line(line)
             return
         for event in events:
             self._turn.add_event(event)
-            if not self._dialect.is_plain_text:  # of a plain text nobody knows whether it is a reply or a complaint
-                self._watch.add_event(event, process)
+            if not self._spec.is_plain_text:  # plain text may be a reply or an error
+                self._monitor.add_event(event, process)
             if isinstance(event, EndReported):
-                patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)
+                deadline.reschedule(asyncio.get_running_loop().time() + _EXIT_S)
 
-    def judge(self, code: int | None, asked_for: str | None) -> None:
-        """Nothing, if the turn is a reply; else the fault that it is."""
-        turn, ended, watch = self._turn, self._turn.end, self._watch
-        if asked_for is not None and turn.session is not None and turn.session != asked_for:
-            raise AgentFailed(f"session {asked_for} was to go on, but {turn.session} answered")
-        if ended is not None and ended.error is None:
+    def check_result(self, code: int | None, expected_session: str | None) -> None:
+        """Raises the fault of a turn that is not a reply."""
+        turn, end, monitor = self._turn, self._turn.end, self._monitor
+        if expected_session is not None and turn.session is not None and turn.session != expected_session:
+            raise AgentFailed(f"session {expected_session} was to be resumed, but {turn.session} answered")
+        if end is not None and end.error is None:
             if not code:
                 return
-        elif (fault := watch.find_fault(ended.error if ended else None)) is not None:
+        elif (fault := monitor.find_fault(end.error if end else None)) is not None:
             raise fault
-        words = watch.output_tail()
-        raise AgentFailed(f"{self._how(code)}: {words}" if words else self._how(code))
+        output = monitor.output_tail()
+        raise AgentFailed(f"{self._describe_exit(code)}: {output}" if output else self._describe_exit(code))
 
-    def _how(self, code: int | None) -> str:
-        if self._overflowed and self._turn.end is None:
-            return "it printed too much, and its result was not among what could be kept"
+    def _describe_exit(self, code: int | None) -> str:
+        if self._has_overflowed and self._turn.end is None:
+            return "it printed too much, and its result was lost"
         if code:
-            exit_ = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
-            return f"{exit_}, after its result" if self._turn.end is not None else f"{exit_}, without a result"
+            exit_text = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
+            return f"{exit_text}, after its result" if self._turn.end is not None else f"{exit_text}, without a result"
         return "it ended without a result"

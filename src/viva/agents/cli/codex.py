@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
     EndReported,
@@ -22,7 +22,7 @@ from viva.agents.cli.spec import CliSpec, TurnRequest
 from viva.model import codec
 from viva.model.message import TokenCount
 
-_UNASKED = "--dangerously-bypass-approvals-and-sandbox"
+_BYPASS = "--dangerously-bypass-approvals-and-sandbox"
 
 
 class _Item(Struct, gc=False):
@@ -66,13 +66,13 @@ _lines = codec.Decoder[_Line](_Line)
 
 
 def parse_line(data: bytes) -> Iterator[CliEvent]:
-    """What a line tells. Its tokens are those of the whole thread up to now."""
+    """The events of a line. Its usage is that of the whole thread."""
     line: _Line = _lines.decode(data)
     match line.type:
         case "thread.started":
             yield SessionStarted(line.thread_id)
         case "item.started" | "item.updated" | "item.completed" if line.item is not None:
-            yield from _of_item(line.item, done=line.type == "item.completed")
+            yield from _parse_item(line.item, done=line.type == "item.completed")
         case "error":
             yield TroubleReported(line.message)
         case "turn.completed":
@@ -86,7 +86,7 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
             return
 
 
-def _of_item(item: _Item, *, done: bool) -> Iterator[CliEvent]:
+def _parse_item(item: _Item, *, done: bool) -> Iterator[CliEvent]:
     match item.type:
         case "agent_message" if done and item.text:
             yield TextPrinted(item.text, is_new_message=True)
@@ -103,41 +103,41 @@ def _of_item(item: _Item, *, done: bool) -> Iterator[CliEvent]:
         case "web_search":
             yield ToolStarted(item.type, {"query": item.query}, item.id)
             output = ""
-        case "error" if done:  # it goes on: something that the user should know
+        case "error" if done:  # a warning: it continues
             yield TroubleReported(item.message, is_warning=True)
             return
         case _:  # reasoning, plans
             return
     if done:
-        yield _returned(item, output)
+        yield _parse_result(item, output)
 
 
-def _returned(item: _Item, output: Any) -> ToolEnded:
+def _parse_result(item: _Item, output: Any) -> ToolEnded:
     if item.status == "declined":
         return ToolEnded(item.id, "refused", output)
     failed = item.status == "failed" or item.exit_code not in (None, 0) or item.error is not None
     if not failed:
         return ToolEnded(item.id, "ok", "" if output is None else output)
-    said = item.error if isinstance(item.error, str) else codec.compact_json(item.error) if item.error else output
-    return ToolEnded(item.id, "error", said or f"exit code {item.exit_code}")
+    text = item.error if isinstance(item.error, str) else codec.compact_json(item.error) if item.error else output
+    return ToolEnded(item.id, "error", text or f"exit code {item.exit_code}")
 
 
-def _argv(asked: TurnRequest) -> list[str]:
+def _build_argv(request: TurnRequest) -> list[str]:
     argv = ["exec", "--json", "--skip-git-repo-check"]
-    argv += [_UNASKED] if asked.approval == "bypass" else ["--sandbox", asked.approval]
-    if asked.model:
-        argv += ["--model", asked.model]
-    for folder in asked.linked_folders:
+    argv += [_BYPASS] if request.approval == "bypass" else ["--sandbox", request.approval]
+    if request.model:
+        argv += ["--model", request.model]
+    for folder in request.linked_folders:
         argv += ["--add-dir", folder]
-    for key, value in _provider(asked.env).items():
+    for key, value in _provider_config(request.env).items():
         argv += ["-c", f"{key}={codec.compact_json(value)}"]
-    if asked.session is not None:
-        argv += ["resume", asked.session]
-    return [*argv, "--", "-" if asked.on_stdin else asked.prompt]
+    if request.session is not None:
+        argv += ["resume", request.session]
+    return [*argv, "--", "-" if request.on_stdin else request.prompt]
 
 
-def _provider(env: Mapping[str, str]) -> dict[str, Any]:
-    """Another address than OpenAI's own has to be named as a provider."""
+def _provider_config(env: Mapping[str, str]) -> dict[str, Any]:
+    """Another base URL than OpenAI's has to be configured as a provider."""
     if not (base_url := env.get("OPENAI_BASE_URL")):
         return {}
     key = next((name for name in ("CODEX_API_KEY", "OPENAI_API_KEY") if name in env), None)
@@ -145,9 +145,9 @@ def _provider(env: Mapping[str, str]) -> dict[str, Any]:
     return {"model_provider": "viva"} | {f"model_providers.viva.{name}": value for name, value in entry.items()}
 
 
-def _settings(asked: TurnRequest) -> dict[str, str]:
-    env = asked.env
-    # Without a login it looks at this one alone.
+def _variables(request: TurnRequest) -> dict[str, str]:
+    env = request.env
+    # Without a login it reads only this variable.
     return {"CODEX_API_KEY": env["OPENAI_API_KEY"]} if "OPENAI_API_KEY" in env and "CODEX_API_KEY" not in env else {}
 
 
@@ -157,19 +157,19 @@ CODEX = CliSpec(
     package="@openai/codex",
     min_version="0.61.0",
     approval_modes=("bypass", "workspace-write", "read-only"),
-    keys=("CODEX_API_KEY", "OPENAI_API_KEY"),
+    key_variables=("CODEX_API_KEY", "OPENAI_API_KEY"),
     keyless_variables=("OPENAI_BASE_URL",),
     passed_variables=("OPENAI_BASE_URL", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"),
     login_files=(".codex/auth.json",),
-    build_argv=_argv,
+    build_argv=_build_argv,
     long_prompt_on_stdin=True,
     parse_line=parse_line,
-    build_variables=_settings,
+    build_variables=_variables,
     no_login_pattern=re.compile(r"not logged in|missing bearer|codex login|invalid api.?key|incorrect api.?key|401 unauthorized", re.IGNORECASE),
 )  # fmt: skip
 
 
-class Codex(CliAgent, frozen=True, kw_only=True, dict=True):
+class CodexConfig(CliConfig, frozen=True, kw_only=True):
     """Codex."""
 
-    speaks: ClassVar[CliSpec] = CODEX
+    spec: ClassVar[CliSpec] = CODEX

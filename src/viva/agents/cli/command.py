@@ -1,4 +1,4 @@
-"""Any other command: an argv with places to fill in, and how to read what it prints.
+"""Any command: its words with placeholders, and how to parse its output.
 
     command = ["mycli", "--json", "{input}"]          # {input} {session} {model} {workspace} {home}; without {input}: on stdin
     resume = ["mycli", "--json", "--resume", "{session}", "{input}"]
@@ -11,20 +11,20 @@
       {when = {type = "done"}, end = true, error = "$.error", usage = "$.usage"},
     ]
 
-Of text the exit code is the end, for there is nothing else; of lines, only a line that says so. `{session}` is the id
-that the stream names, else one that Viva makes up. Without `resume` each turn is a process that knows nothing: then what
-was said before stands at the top of each message.
+With text output the exit code ends a turn; with lines, only a line that says so. `{session}` is the id in the stream,
+else one that Viva chooses. Without `resume` each process knows nothing of earlier turns, so that they are put before each
+message.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from typing import Any, Literal, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from viva.agents.agent_config import AgentSetup
 from viva.agents.cli.claude import CLAUDE
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliAgent, Command, ProcessConfig, split_command
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.events import (
     CliEvent,
@@ -48,143 +48,173 @@ from viva.state.trial_state import to_text
 from viva.text.json_path import compile_path, values_at
 
 OutputFormat = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
-_SPOKEN = {dialect.name: dialect for dialect in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
-_PLACE = re.compile(r"\{(\w+)\}")
-_PLACES = ("input", "session", "model", "workspace", "home")
+_SPECS = {spec.name: spec for spec in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_PLACEHOLDERS = ("input", "session", "model", "workspace", "home")
 
 
 class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a line means that holds all of `when`: paths of its parts, and whether it ends the turn."""
+    """What a line that holds all of `when` means: JSONPaths of its parts, and whether it ends the turn."""
 
     when: Mapping[str, Any] = {}
-    session: str | None = None
-    text: str | None = None
-    tool: str | None = None
-    arguments: str | None = None
-    result: str | None = None
-    id: str | None = None
-    error: str | None = None
-    usage: str | None = None
-    awaiting: str | None = None
+    """Only lines that hold all of this."""
+    session: str | UnsetType = UNSET
+    """JSONPath of the session's id."""
+    text: str | UnsetType = UNSET
+    """JSONPath of the agent's text."""
+    tool: str | UnsetType = UNSET
+    """JSONPath of the name of a tool that is called."""
+    arguments: str | UnsetType = UNSET
+    """JSONPath of its arguments."""
+    id: str | UnsetType = UNSET
+    """JSONPath of the call's id."""
+    result: str | UnsetType = UNSET
+    """JSONPath of what a tool returned."""
+    error: str | UnsetType = UNSET
+    """JSONPath of the error, if there is one."""
+    usage: str | UnsetType = UNSET
+    """JSONPath of the tokens that were used."""
+    awaiting: str | UnsetType = UNSET
+    """JSONPath of what says that the agent waits for the user."""
     end: bool = False
+    """This line ends the turn."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if name not in ("when", "end") and (path := getattr(self, name)) is not None:
+            if name not in ("when", "end") and (path := getattr(self, name)) is not UNSET:
                 compile_path(path)
 
     def parse_line(self, line: Mapping[str, Any]) -> Iterator[CliEvent]:
-        if not _holds(line, self.when):
+        if not _matches(line, self.when):
             return
-        if (session := _one(line, self.session)) is not None:
+        if (session := _value(line, self.session)) is not None:
             yield SessionStarted(str(session))
-        if self.text is not None:
+        if self.text is not UNSET:
             yield TextPrinted("".join(to_text(value) for value in _values(line, self.text)))
-        key, error = str(_one(line, self.id) or ""), _one(line, self.error)
-        if (tool := _one(line, self.tool)) is not None:
-            yield ToolStarted(str(tool), _decoded(_one(line, self.arguments)), key)
-        if self.result is not None:
+        key, error = str(_value(line, self.id) or ""), _value(line, self.error)
+        if (tool := _value(line, self.tool)) is not None:
+            yield ToolStarted(str(tool), _decode(_value(line, self.arguments)), key)
+        if self.result is not UNSET:
             yield (
                 ToolEnded(key, "error", to_text(error))
                 if error
-                else ToolEnded(key, "ok", _one(line, self.result) or "")
+                else ToolEnded(key, "ok", _value(line, self.result) or "")
             )
-        if isinstance(used := _one(line, self.usage), Mapping | list):
-            yield UsageReported(parse_model_calls(used))
-        if waits := _one(line, self.awaiting):
-            yield InputRequested("input-required", waits if isinstance(waits, str) else "")
+        if isinstance(usage := _value(line, self.usage), Mapping | list):
+            yield UsageReported(parse_model_calls(usage))
+        if hint := _value(line, self.awaiting):
+            yield InputRequested("input-required", hint if isinstance(hint, str) else "")
         if self.end:
             yield EndReported(to_text(error) if error else None)
-        elif error and self.result is None:
+        elif error and self.result is UNSET:
             yield TroubleReported(to_text(error))
 
 
-class CommandAgent(CliAgent, frozen=True, kw_only=True, dict=True):
-    """A command that is spelled out. `model_args` are added where a model is asked for."""
+class CommandConfig(ProcessConfig, frozen=True, kw_only=True):
+    """Any command."""
 
-    resume: tuple[str, ...] = ()
+    command: Command
+    """The command, with {input}, {session}, {model}, {workspace}, {home} filled in; without {input} the message goes to its standard input."""
+    resume: Command | UnsetType = UNSET
+    """The command of each turn but the first. Without it, the conversation so far is put before each message."""
     model_args: tuple[str, ...] = ()
+    """Arguments that are added if a model is chosen, such as --model {model}."""
     output: OutputFormat = "text"
-    events: tuple[LineRule, ...] = ()
+    """What it prints: text, JSON lines that `events` explain, or the stream of a CLI."""
+    events: Annotated[tuple[LineRule, ...], Meta(min_length=1)] = ()
+    """What the lines of its stream mean."""
 
     def __post_init__(self) -> None:
-        if not self.command:
-            raise ValueError("`command` is empty")
-        for word in (*self.command, *self.resume, *self.model_args):
-            for name in _PLACE.findall(word):
-                if name not in _PLACES:
-                    raise ValueError(
-                        f"there is no {{{name}}} to fill in; there are {', '.join(f'{{{p}}}' for p in _PLACES)}"
-                    )
         if self.output == "jsonl" and not any(rule.end for rule in self.events):
             raise ValueError(
                 'output = "jsonl" needs `events`, one of them with `end = true`: the line that ends a turn'
             )
         if self.output != "jsonl" and self.events:
-            raise ValueError('`events` say how to read lines: they need output = "jsonl"')
+            raise ValueError('`events` describe lines: they need output = "jsonl"')
 
-    @property
-    def dialect(self) -> CliSpec:
-        return self._dialect
-
-    @cached_property
-    def _dialect(self) -> CliSpec:
-        spoken = _SPOKEN.get(self.output)
-        return CliSpec(
-            name=self.command[0],
-            title=self.command[0],
-            build_argv=self._argv,
-            parse_line=spoken.parse_line if spoken else self._events,
-            is_plain_text=self.output == "text",
-            prompt_on_stdin=not any("{input}" in word for word in self.command),
-            can_resume=bool(self.resume),
-            reports_session=False,
-            stdout_to_file=spoken is not None and spoken.stdout_to_file,
+    def build(self, setup: AgentSetup) -> CliAgent:
+        command = split_command(self.command, setup.folder)
+        resume = split_command(self.resume, setup.folder) if self.resume else ()
+        if not command:
+            raise ValueError("`command` is empty")
+        for name in (name for word in (*command, *resume, *self.model_args) for name in _PLACEHOLDER.findall(word)):
+            if name not in _PLACEHOLDERS:
+                names = ", ".join(f"{{{each}}}" for each in _PLACEHOLDERS)
+                raise ValueError(f"there is no {{{name}}} to fill in; there are {names}")
+        spec = command_spec(command, resume, self.model_args, self.output, self.events)
+        return CliAgent(
+            spec=spec,
+            command=command[:1],
+            model=self.model,
+            args=self.args,
+            host=setup.environ,
+            env=self.build_env(setup),
         )
 
-    @property
-    def called(self) -> tuple[str, ...]:
-        return (self.command[0],)
 
-    def _argv(self, asked: TurnRequest) -> list[str]:
-        template = self.resume[1:] if asked.session is not None and self.resume else self.command[1:]
-        places = {
-            "input": asked.prompt,
-            "session": asked.session or asked.new_session,
-            "model": asked.model,
-            "workspace": asked.workspace,
-            "home": asked.env.get("HOME", ""),
+def command_spec(
+    command: Sequence[str],
+    resume: Sequence[str] = (),
+    model_args: Sequence[str] = (),
+    output: OutputFormat = "text",
+    events: Sequence[LineRule] = (),
+) -> CliSpec:
+    """The spec of a command whose words hold placeholders."""
+
+    def build_argv(request: TurnRequest) -> list[str]:
+        values = {
+            "input": request.prompt,
+            "session": request.session or request.new_session,
+            "model": request.model,
+            "workspace": request.workspace,
+            "home": request.env.get("HOME", ""),
         }
-        words = (*template, *self.model_args) if asked.model else template
-        return [_PLACE.sub(lambda place: places[place[1]], word) for word in words]
+        words = (resume if request.session is not None and resume else command)[1:]
+        words = (*words, *model_args) if request.model else words
+        return [_PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in words]
 
-    def _events(self, data: bytes) -> Iterator[CliEvent]:
+    def parse_line(data: bytes) -> Iterator[CliEvent]:
         line = codec.decode(data)
         if not isinstance(line, dict):
-            raise codec.DecodeError("no object")
-        for rule in self.events:
+            raise codec.DecodeError("not an object")
+        for rule in events:
             yield from rule.parse_line(cast("dict[str, Any]", line))
 
+    known_cli = _SPECS.get(output)
+    return CliSpec(
+        name=command[0],
+        title=command[0],
+        build_argv=build_argv,
+        parse_line=known_cli.parse_line if known_cli else parse_line,
+        is_plain_text=output == "text",
+        prompt_on_stdin=not any("{input}" in word for word in command),
+        can_resume=bool(resume),
+        reports_session=False,
+        stdout_to_file=known_cli is not None and known_cli.stdout_to_file,
+    )
 
-def _holds(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, Mapping):
-        return isinstance(value, Mapping) and all(key in value and _holds(value[key], wanted[key]) for key in wanted)
-    return bool(value == wanted)
+
+def _matches(value: Any, pattern: Any) -> bool:
+    if isinstance(pattern, Mapping):
+        return isinstance(value, Mapping) and all(
+            key in value and _matches(value[key], pattern[key]) for key in pattern
+        )
+    return bool(value == pattern)
 
 
 def _values(line: Mapping[str, Any], path: str) -> list[Any]:
     try:
         return [value for value in values_at(path, line) if value is not None]
-    except CheckError:  # the path and this line do not go together
+    except CheckError:  # the path does not fit this line
         return []
 
 
-def _one(line: Mapping[str, Any], path: str | None) -> Any:
-    found = _values(line, path) if path is not None else []
-    return found[0] if found else None
+def _value(line: Mapping[str, Any], path: str | UnsetType) -> Any:
+    values = _values(line, path) if path is not UNSET else []
+    return values[0] if values else None
 
 
-def _decoded(arguments: Any) -> Any:
+def _decode(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:

@@ -1,7 +1,6 @@
-"""What happens in a turn of a CLI, whatever its own stream calls it, and the reply that all of it adds up to.
+"""Events of a CLI's turn, and the reply that they add up to.
 
-A dialect makes these of the lines of its stream. A line that is no line of it makes none: noise, a torn or a garbled
-line can never end a turn.
+A `CliSpec` parses them from the lines of its stream. Other lines have no events: an invalid line cannot end a turn.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,21 +16,21 @@ ResultStatus = Literal["ok", "error", "refused"]
 
 
 class SessionStarted(Struct, frozen=True, tag="session"):
-    """The CLI says which session this is, and perhaps which model it speaks to."""
+    """The id of the session, and the model if it is known."""
 
     id: str
     model: str = ""
 
 
 class TextPrinted(Struct, frozen=True, tag="text"):
-    """Some text of the agent: the next piece, or with `begins` a message of its own."""
+    """A piece of the agent's text, or with `is_new_message` a new message."""
 
     text: str
     is_new_message: bool = False
 
 
 class ToolStarted(Struct, frozen=True, tag="tool_call"):
-    """A tool was called; said again for the same id, what is new stands."""
+    """A tool was called. A second event with the same id adds details."""
 
     name: str
     arguments: Any = None
@@ -39,7 +38,7 @@ class ToolStarted(Struct, frozen=True, tag="tool_call"):
 
 
 class ToolEnded(Struct, frozen=True, tag="tool_result"):
-    """A tool has ended, or was not allowed to begin."""
+    """A tool has ended or was refused."""
 
     id: str
     status: ResultStatus = "ok"
@@ -47,9 +46,9 @@ class ToolEnded(Struct, frozen=True, tag="tool_result"):
 
 
 class UsageReported(Struct, frozen=True, tag="usage"):
-    """What models used: in one step of this turn, in this turn as a whole, or in the whole session up to now.
+    """The usage of models in one step, in this turn, or in the session so far.
 
-    Where versions of a CLI differ in that, `own` tells: the tokens that the turn itself has used, by another count.
+    `turn_tokens` is the usage of the turn alone by another count, for CLIs whose versions differ in scope.
     """
 
     calls: tuple[ModelCall, ...]
@@ -59,22 +58,22 @@ class UsageReported(Struct, frozen=True, tag="usage"):
 
 
 class TroubleReported(Struct, frozen=True, tag="trouble"):
-    """The CLI tells of something that goes wrong, and goes on. A warning stands in the report, however the turn ends."""
+    """The CLI reports a problem and continues. A warning is part of the report, however the turn ends."""
 
     text: str
     is_warning: bool = False
 
 
 class InputRequested(Struct, frozen=True, tag="awaiting"):
-    """The agent waits for somebody: `state` is its protocol's word for it, `hint` what it wants."""
+    """The agent waits for input. `state` is the protocol's name for that, `hint` what it needs."""
 
     state: str
     hint: str = ""
 
 
 class EndReported(Struct, frozen=True, tag="turn_end"):
-    """The turn is over by the CLI's own word: well, or with an `error`, whose text may be empty: then it has told before
-    what went wrong. `result` is what it holds for its last word.
+    """The CLI ends the turn, with success or an `error`. An empty error text means that the error was reported before.
+    `result` is the CLI's own final text.
     """
 
     error: str | None = None
@@ -107,8 +106,8 @@ def build_model_call(
 
 
 class CliTurn:
-    """A turn while it happens. `before` is what its session had used until now, for CLIs that count on and on; `model` is
-    the one that was asked for, where the CLI itself does not say.
+    """A running turn. `previous_usage` is that of the session before it, for CLIs that count per session; `model` is the
+    requested one, if the CLI reports none.
     """
 
     def __init__(self, previous_usage: Sequence[ModelCall] = (), model: str = "") -> None:
@@ -121,9 +120,9 @@ class CliTurn:
         self._calls: dict[str, ToolCall] = {}
         self._steps: dict[str, tuple[ModelCall, ...]] = {}
         self._turn: tuple[ModelCall, ...] | None = None
-        self._awaits: InputRequested | None = None
+        self._input_request: InputRequested | None = None
         self._trouble = ""
-        self.warnings: dict[str, None] = {}  # each once, in order
+        self.warnings: dict[str, None] = {}  # ordered, without duplicates
 
     def add_event(self, event: CliEvent) -> None:
         match event:
@@ -138,7 +137,7 @@ class CliTurn:
             case UsageReported():
                 self._use(event)
             case InputRequested():
-                self._awaits = event
+                self._input_request = event
             case EndReported(error=""):
                 self.end = EndReported(self._trouble or "it ended with an error", event.finish_reason, event.result)
             case EndReported():
@@ -150,56 +149,56 @@ class CliTurn:
 
     def _call(self, event: ToolStarted) -> None:
         key = event.id or f"#{len(self._calls)}"
-        known = self._calls.get(key)
-        arguments = event.arguments if event.arguments or known is None else known.arguments
-        if known is None:
+        call = self._calls.get(key)
+        arguments = event.arguments if event.arguments or call is None else call.arguments
+        if call is None:
             self._calls[key] = ToolCall(event.name, arguments, event.id)
         else:
-            self._calls[key] = structs.replace(known, name=known.name or event.name, arguments=arguments)
+            self._calls[key] = structs.replace(call, name=call.name or event.name, arguments=arguments)
 
     def _return(self, event: ToolEnded) -> None:
-        if (known := self._calls.get(event.id)) is None:
+        if (call := self._calls.get(event.id)) is None:
             return
         if event.status == "ok":
-            self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, event.output)
+            self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, event.output)
         else:
-            said = event.output if isinstance(event.output, str) and event.output else known.error or event.status
-            refused = (
-                known.refused or event.status == "refused"
-            )  # a refusal is often told twice, the second time as a failure
-            self._calls[event.id] = ToolCall(known.name, known.arguments, known.id, error=said, refused=refused)
+            text = event.output if isinstance(event.output, str) and event.output else call.error or event.status
+            refused = call.refused or event.status == "refused"  # often reported twice, the second time as a failure
+            self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, error=text, refused=refused)
 
     def _use(self, event: UsageReported) -> None:
-        calls = tuple(call if call.model else _of(self._model, call) for call in event.calls)
+        calls = tuple(call if call.model else _with_model(self._model, call) for call in event.calls)
         if event.scope == "step":
             self._steps[event.id or f"#{len(self._steps)}"] = calls
         elif event.scope == "turn":
             self._turn = calls
         else:
-            counts_on = (
+            is_session_total = (
                 event.turn_tokens is None or _tokens(calls) >= _tokens(self._before.values()) + event.turn_tokens
             )
             self.session_usage = calls
-            self._turn = tuple(_since(call, self._before.get(call.model)) for call in calls) if counts_on else calls
+            self._turn = (
+                tuple(_since(call, self._before.get(call.model)) for call in calls) if is_session_total else calls
+            )
 
     def get_tool_name(self, call: str) -> str:
-        """The tool behind a call that was told of."""
+        """The name of a call's tool."""
         return self._calls[call].name if call in self._calls else ""
 
     @property
     def usage(self) -> tuple[ModelCall, ...]:
-        """What models used in this turn, as far as the CLI has told."""
+        """The usage of models in this turn, as far as the CLI reports it."""
         calls = self._turn if self._turn is not None else [call for step in self._steps.values() for call in step]
         return tuple(call for call in calls if call.input_tokens or call.output_tokens)
 
     def build_reply(self) -> Reply:
-        waits = self._awaits
+        request = self._input_request
         return Reply(
             content="".join(self._texts),
             tool_calls=tuple(self._calls.values()),
             finish_reason=self.end.finish_reason if self.end else None,
-            protocol_state=waits.state if waits else None,
-            input_hint=(waits.hint or None) if waits else None,
+            protocol_state=request.state if request else None,
+            input_hint=(request.hint or None) if request else None,
             calls=self.usage,
         )
 
@@ -211,15 +210,15 @@ def collect_turn(events: Iterable[CliEvent], previous_usage: Sequence[ModelCall]
     return turn
 
 
-def _of(model: str, call: ModelCall) -> ModelCall:
-    """The call with its model's name, which may begin with its provider's."""
+def _with_model(model: str, call: ModelCall) -> ModelCall:
+    """The call with its model's name, which may start with the provider."""
     provider, slash, name = model.rpartition("/")
-    who = provider if slash else call.provider
-    return build_model_call(who, name, call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd)
+    provider = provider if slash else call.provider
+    return build_model_call(provider, name, call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd)
 
 
 def _since(now: ModelCall, before: ModelCall | None) -> ModelCall:
-    """What was used after `before`. A count that went back was begun anew."""
+    """The usage after `before`. A lower count means that counting started again."""
     if before is None or now.input_tokens < before.input_tokens or now.output_tokens < before.output_tokens:
         return now
     return build_model_call(
@@ -237,7 +236,7 @@ def _tokens(calls: Iterable[ModelCall]) -> int:
 
 
 def join_texts(content: Any) -> Any:
-    """The text of a list of parts, as tools return them; anything else as it is."""
+    """The text of a list of text parts; anything else as it is."""
     if not isinstance(content, list):
         return content
     texts = list(_texts(content))

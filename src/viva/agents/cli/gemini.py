@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
     EndReported,
@@ -57,11 +57,11 @@ class _Line(Struct, gc=False):
 
 _lines = codec.Decoder[_Line](_Line)
 _REFUSED = frozenset({"policy_violation", "tool_not_registered", "path_not_in_workspace", "invalid_tool_params"})
-"""Why a tool did not run. One that the approval mode does not offer is called all the same, now and then, and then not found."""
+"""Error types of tools that were not run. `tool_not_registered`: the approval mode does not offer the tool."""
 
 
 def parse_line(data: bytes) -> Iterator[CliEvent]:
-    """What a line tells. The echo of the user's message is not the agent's text."""
+    """The events of a line. The echo of the user's message is skipped."""
     line: _Line = _lines.decode(data)
     match line.type:
         case "init":
@@ -71,20 +71,20 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
         case "tool_use":
             yield ToolStarted(line.tool_name, line.parameters, line.tool_id)
         case "tool_result":
-            yield _returned(line)
+            yield _parse_result(line)
         case "error":
             yield TroubleReported(line.message, is_warning=True)
         case "result" if line.status in ("success", "error"):
             if line.stats is not None:
-                models = line.stats.models or {"": line.stats}  # older ones tell only the sum
+                models = line.stats.models or {"": line.stats}  # older versions report only the sum
                 yield UsageReported(tuple(_call(model, tokens) for model, tokens in models.items()))
-            error = line.error or _Error()  # without one, an `error` line before has told what went wrong
+            error = line.error or _Error()  # without one, an earlier `error` line has the reason
             yield EndReported(error.message or error.type if line.status == "error" else None)
         case _:
             return
 
 
-def _returned(line: _Line) -> ToolEnded:
+def _parse_result(line: _Line) -> ToolEnded:
     if line.status == "success":
         return ToolEnded(line.tool_id, "ok", "" if line.output is None else line.output)
     error = line.error or _Error()
@@ -95,25 +95,24 @@ def _call(model: str, tokens: _Tokens) -> Any:
     return build_model_call("gemini", model, tokens.input_tokens, tokens.output_tokens, tokens.cached)
 
 
-def build_argv(asked: TurnRequest) -> list[str]:
-    words = ["--output-format=stream-json", f"--approval-mode={asked.approval}"]
-    if not asked.on_stdin:  # one word for flag and value: a message may begin with a dash
-        words.append(f"--prompt={asked.prompt}")
-    if asked.session is not None:
-        words.append(f"--resume={asked.session}")
-    if asked.model:
-        words.append(f"--model={asked.model}")
-    # It refuses paths that lead out of the workspace, those through a link too. A comma would be the end of a name.
-    return words + [f"--include-directories={folder}" for folder in asked.linked_folders if "," not in folder]
+def build_argv(request: TurnRequest) -> list[str]:
+    words = ["--output-format=stream-json", f"--approval-mode={request.approval}"]
+    if not request.on_stdin:  # one word for flag and value: a message may start with a dash
+        words.append(f"--prompt={request.prompt}")
+    if request.session is not None:
+        words.append(f"--resume={request.session}")
+    if request.model:
+        words.append(f"--model={request.model}")
+    # It refuses paths outside the workspace, also through links. A comma would end the name.
+    return words + [f"--include-directories={folder}" for folder in request.linked_folders if "," not in folder]
 
 
-def _settings(_asked: TurnRequest) -> dict[str, str]:
-    # A folder that is not trusted silently loses the approval mode. Its launcher starts it a second time, for more memory
-    # than it needs here: that costs a third of every turn.
+def _variables(_request: TurnRequest) -> dict[str, str]:
+    # In an untrusted folder the approval mode is ignored. The relaunch, for more memory, costs a third of every turn.
     return {"GEMINI_CLI_TRUST_WORKSPACE": "true", "GEMINI_CLI_NO_RELAUNCH": "true"}
 
 
-def _files(env: Mapping[str, str]) -> dict[str, str]:
+def _home_files(env: Mapping[str, str]) -> dict[str, str]:
     if env.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() == "true":
         kind = "vertex-ai"
     elif "GEMINI_API_KEY" in env:
@@ -122,13 +121,13 @@ def _files(env: Mapping[str, str]) -> dict[str, str]:
         kind = "vertex-ai"
     else:
         kind = "oauth-personal"
-    quiet = {"enableAutoUpdate": False, "enableAutoUpdateNotification": False}
-    known = {
+    no_updates = {"enableAutoUpdate": False, "enableAutoUpdateNotification": False}
+    settings = {
         "security": {"auth": {"selectedType": kind}},
-        "general": quiet,
+        "general": no_updates,
         "privacy": {"usageStatisticsEnabled": False},
     }
-    return {".gemini/settings.json": format_settings(known)}
+    return {".gemini/settings.json": format_settings(settings)}
 
 
 GEMINI = CliSpec(
@@ -137,7 +136,7 @@ GEMINI = CliSpec(
     package="@google/gemini-cli",
     min_version="0.30.0",
     approval_modes=("yolo", "auto_edit", "default", "plan"),
-    keys=_KEYS,
+    key_variables=_KEYS,
     keyless_variables=("GOOGLE_GENAI_USE_VERTEXAI",),
     passed_variables=(
         "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_CLOUD_PROJECT",
@@ -147,10 +146,10 @@ GEMINI = CliSpec(
     build_argv=build_argv,
     long_prompt_on_stdin=True,
     stdout_to_file=True,
-    follows_links=False,  # its file tools refuse a linked file, and its glob does not look behind links
+    follows_links=False,  # its file tools refuse linked files, and its glob does not follow links
     parse_line=parse_line,
-    build_variables=_settings,
-    build_home_files=_files,
+    build_variables=_variables,
+    build_home_files=_home_files,
     no_login_pattern=re.compile(
         r"set an Auth method|visit the following URL to authorize|manual authorization is required|API key not valid|must specify the \w+ environment"
         r"|please (?:run .*to )?(?:log|sign) ?in|authentication (?:failed|required)|API_KEY_INVALID|not authenticated",
@@ -159,7 +158,7 @@ GEMINI = CliSpec(
 )  # fmt: skip
 
 
-class GeminiCli(CliAgent, frozen=True, kw_only=True, dict=True):
+class GeminiConfig(CliConfig, frozen=True, kw_only=True):
     """The Gemini CLI."""
 
-    speaks: ClassVar[CliSpec] = GEMINI
+    spec: ClassVar[CliSpec] = GEMINI

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
     EndReported,
@@ -60,12 +60,12 @@ class _Line(Struct, gc=False):
 
 
 _lines = codec.Decoder[_Line](_Line)
-_GOES_ON = frozenset({"tool-calls", "tool_calls", "unknown", ""})
+_CONTINUES = frozenset({"tool-calls", "tool_calls", "unknown", ""})
 _REFUSED = re.compile(r"rejected permission|permission denied|prevents you from using", re.IGNORECASE)
 
 
 def parse_line(data: bytes) -> Iterator[CliEvent]:
-    """What a line tells. It has no last line: a step that does not end to let a tool run ends the turn."""
+    """The events of a line. There is no last line: a step that ends for another reason than a tool call ends the turn."""
     line: _Line = _lines.decode(data)
     part = line.part
     if line.session:
@@ -75,13 +75,13 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
             yield TextPrinted(part.text, is_new_message=True)
         case "tool_use":
             yield ToolStarted(part.tool, part.state.input, part.call)
-            yield from _returned(part)
+            yield from _parse_result(part)
         case "step_finish":
             if (used := part.tokens) is not None:
                 read = used.input + used.cache.read + used.cache.write
                 call = build_model_call("", "", read, used.output + used.reasoning, used.cache.read, part.cost or None)
                 yield UsageReported((call,), "step", part.id)
-            if part.reason not in _GOES_ON:
+            if part.reason not in _CONTINUES:
                 yield EndReported(None, part.reason)
         case "error":
             yield EndReported(_message(line.error))
@@ -89,53 +89,53 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
             return
 
 
-def _returned(part: _Part) -> Iterator[ToolEnded]:
+def _parse_result(part: _Part) -> Iterator[ToolEnded]:
     state = part.state
     if state.status == "completed":
         yield ToolEnded(part.call, "ok", "" if state.output is None else state.output)
     elif state.status == "error":
-        said = state.error if isinstance(state.error, str) else codec.compact_json(state.error)
-        yield ToolEnded(part.call, "refused" if _REFUSED.search(said) else "error", said)
+        text = state.error if isinstance(state.error, str) else codec.compact_json(state.error)
+        yield ToolEnded(part.call, "refused" if _REFUSED.search(text) else "error", text)
 
 
 def _message(error: Any) -> str:
-    """`{name, data: {message}}`, as far as it is there."""
+    """The message of an error `{name, data: {message}}`."""
     if isinstance(error, Mapping):
         data = error.get("data")
         message = data.get("message") if isinstance(data, Mapping) else error.get("message")
         status = data.get("statusCode") if isinstance(data, Mapping) else None
         name = str(error.get("name") or "error")
-        told = f"{name}: {message}" if message else name
-        return f"{told} (status {status})" if status else told
+        text = f"{name}: {message}" if message else name
+        return f"{text} (status {status})" if status else text
     return error if isinstance(error, str) else ""
 
 
-def _argv(asked: TurnRequest) -> list[str]:
+def _build_argv(request: TurnRequest) -> list[str]:
     argv = ["run", "--format", "json"]
-    if asked.session is not None:
-        argv += ["--session", asked.session]
-    if asked.model:
-        argv += ["--model", "/".join(_model(asked))]
-    if asked.approval == "auto":
+    if request.session is not None:
+        argv += ["--session", request.session]
+    if request.model:
+        argv += ["--model", "/".join(_split_model(request))]
+    if request.approval == "auto":
         argv.append("--auto")
-    elif asked.approval == "plan":
+    elif request.approval == "plan":
         argv += ["--agent", "plan"]
     return argv
 
 
-def _model(asked: TurnRequest) -> tuple[str, str]:
-    """Provider and model. A bare name belongs to whoever there is a key for, or to the address that was given instead."""
-    provider, slash, model = asked.model.partition("/")
+def _split_model(request: TurnRequest) -> tuple[str, str]:
+    """Provider and model. A bare name belongs to the provider with a key, or with a base URL."""
+    provider, slash, model = request.model.partition("/")
     if slash:
         return provider, model
     kinds = {"ANTHROPIC_API_KEY": "anthropic", "OPENAI_API_KEY": "openai", "GEMINI_API_KEY": "google"}
-    known = next((name for key, name in kinds.items() if key in asked.env), "opencode")
-    return "elsewhere" if known == "openai" and asked.env.get("OPENAI_BASE_URL") else known, asked.model
+    provider = next((name for key, name in kinds.items() if key in request.env), "opencode")
+    return "custom" if provider == "openai" and request.env.get("OPENAI_BASE_URL") else provider, request.model
 
 
-def _settings(asked: TurnRequest) -> dict[str, str]:
-    """Its config. Other addresses than the providers' own are named in it, and the model, which it may not know there."""
-    env = asked.env
+def _variables(request: TurnRequest) -> dict[str, str]:
+    """Its config, with other base URLs than the providers' own and the model, which it may not know there."""
+    env = request.env
     addresses = {"anthropic": ("ANTHROPIC_BASE_URL", "/v1"), "google": ("GOOGLE_GEMINI_BASE_URL", "/v1beta")}
     providers: dict[str, Any] = {
         name: {"options": {"baseURL": env[variable].rstrip("/") + version}}
@@ -144,17 +144,17 @@ def _settings(asked: TurnRequest) -> dict[str, str]:
     }
     if base_url := env.get("OPENAI_BASE_URL"):
         options = {"baseURL": base_url, "apiKey": "{env:OPENAI_API_KEY}"}
-        providers["elsewhere"] = {"npm": "@ai-sdk/openai-compatible", "name": "elsewhere", "options": options}
+        providers["custom"] = {"npm": "@ai-sdk/openai-compatible", "name": "custom", "options": options}
     config: dict[str, Any] = {"autoupdate": False, "share": "disabled"}
-    if asked.model:
-        provider, model = _model(asked)
-        config["small_model"] = f"{provider}/{model}"  # it makes up a title for each session
+    if request.model:
+        provider, model = _split_model(request)
+        config["small_model"] = f"{provider}/{model}"  # for titles of sessions
         if provider in providers:
             providers[provider]["models"] = {model: {}}
     if not providers:
         return {"OPENCODE_CONFIG_CONTENT": codec.compact_json(config)}
-    more = {"OPENCODE_CONFIG_CONTENT": codec.compact_json({**config, "provider": providers})}
-    return {**more, "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+    variables = {"OPENCODE_CONFIG_CONTENT": codec.compact_json({**config, "provider": providers})}
+    return {**variables, "OPENCODE_DISABLE_MODELS_FETCH": "1"}
 
 
 OPENCODE = CliSpec(
@@ -163,23 +163,23 @@ OPENCODE = CliSpec(
     package="opencode-ai",
     min_version="1.17.18",
     approval_modes=("auto", "default", "plan"),
-    keys=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OPENROUTER_API_KEY"),
+    key_variables=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OPENROUTER_API_KEY"),
     needs_login=False,
     passed_variables=("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
     login_files=(".local/share/opencode/auth.json",),
     log_file=".local/share/opencode/log/opencode.log",
-    # Its stream is silent while it tries again, which it does for ever. What only wanted a title for the session is `small`.
+    # Its stream is silent while it retries, without limit. Calls for session titles are `small`.
     log_error_pattern=re.compile(r'level=ERROR .*message="stream error" .*\bsmall=false .*\berror(?:\.error)?="?(AI_(?:APICall|Retry)Error: [^"]*)'),
-    build_argv=_argv,
-    prompt_on_stdin=True,  # words of its command line it puts in quotes
+    build_argv=_build_argv,
+    prompt_on_stdin=True,  # it puts quotes around words of its command line
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_settings,
+    build_variables=_variables,
     no_login_pattern=re.compile(r"opencode auth login|missing api.?key|api key is missing|invalid api.?key|incorrect api.?key|ProviderAuthError", re.IGNORECASE),
 )  # fmt: skip
 
 
-class Opencode(CliAgent, frozen=True, kw_only=True, dict=True):
+class OpencodeConfig(CliConfig, frozen=True, kw_only=True):
     """opencode."""
 
-    speaks: ClassVar[CliSpec] = OPENCODE
+    spec: ClassVar[CliSpec] = OPENCODE

@@ -1,4 +1,4 @@
-"""What the texts of a CLI say about why it does not get on: its model's provider, its login, or just its last words."""
+"""Finds errors in the output of a CLI, and cleans it for messages."""
 
 import re
 
@@ -6,35 +6,35 @@ TAIL_CHARS = 1500
 
 _STATUS = r"(?:status(?:[ _]?code)?|code|http(?:/[\d.]+)?|api error|error)\W{1,4}"
 _BUSY = re.compile(rf"{_STATUS}(?:429|5\d\d)\b|\b(?:429|5\d\d) (?:too many|internal|bad gateway|service unav|gateway)|RESOURCE_EXHAUSTED|overloaded_error|rate.?limit(?:ed|_error| exceeded)|(?:exhausted|exceeded) your (?:\w+ )?(?:quota|capacity)|insufficient_quota|(?<!disk )quota (?:is )?(?:exceeded|exhausted)|hit your usage limit", re.IGNORECASE)  # fmt: skip
-_BARRED = re.compile(rf"{_STATUS}40[13]\b|\b401 unauthorized|\b403 forbidden", re.IGNORECASE)
+_REJECTED = re.compile(rf"{_STATUS}40[13]\b|\b401 unauthorized|\b403 forbidden", re.IGNORECASE)
 _NETWORK = re.compile(r"\b(?:ECONNREFUSED|ECONNRESET|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|CERT_\w+|SELF_SIGNED_CERT\w*|DEPTH_ZERO\w*)\b|fetch failed|connection (?:error|refused|reset)|error sending request|(?:unable|failed) to connect|dns error", re.IGNORECASE)  # fmt: skip
-_OF_A_TOOL = re.compile(r"\s*Error executing tool ")
-_CHATTER = re.compile(r"Warning: 256-color|YOLO mode is enabled|Ripgrep (?:is )?not available|\[STARTUP\]|Warning: running headless")  # fmt: skip
-"""What some print at every start, whatever comes then."""
+_TOOL_ERROR = re.compile(r"\s*Error executing tool ")
+_STARTUP_LINE = re.compile(r"Warning: 256-color|YOLO mode is enabled|Ripgrep (?:is )?not available|\[STARTUP\]|Warning: running headless")  # fmt: skip
+"""Lines that some CLIs print at every start."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _ENCODED = re.compile(r"(?:[A-Za-z0-9+/=_-]{60,}\s+){2,}(?:[A-Za-z0-9+/=_-]{20,})?|[A-Za-z0-9+/=_-]{120,}")
-"""Base64 and the like, in one piece or in lines of some length."""
+"""Base64, in one piece or in lines."""
 _REPEATED = re.compile(r"(\S)\1{199,}")
 _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 _BINARY = 0.2
-"""A line of which so much is no text is none."""
-_LONGEST = 400
+"""A line with a larger share of control characters is binary."""
+_MAX_LINE = 400
 
 
 def find_provider_trouble(line: str) -> str | None:
-    """The line, if it says that the provider answered 429 or 5xx or not at all; what a tool of the agent met does not count."""
-    if _OF_A_TOOL.match(line) or not (_BUSY.search(line) or _NETWORK.search(line)):
+    """The line, if it reports 429, 5xx or no answer of the provider. Errors of the agent's tools do not count."""
+    if _TOOL_ERROR.match(line) or not (_BUSY.search(line) or _NETWORK.search(line)):
         return None
     return to_one_line(line)
 
 
 def is_provider_error(error: str) -> bool:
-    """Is this error of a turn one of the provider (401, 403, 429, 5xx, not to be reached), not of what was asked?"""
-    return any(pattern.search(error) for pattern in (_BUSY, _BARRED, _NETWORK))
+    """Is this error the provider's: 401, 403, 429, 5xx, or no connection?"""
+    return any(pattern.search(error) for pattern in (_BUSY, _REJECTED, _NETWORK))
 
 
 def clean_output(text: str) -> str:
-    """The text without colours; where there are bytes that are no text, or base64, it says how much of them there is."""
+    """The text without colours. Binary and base64 data are replaced by their size."""
     lines: list[str] = []
     binary = 0
     for line in _ESCAPE.sub("", text).split("\n"):
@@ -47,14 +47,14 @@ def clean_output(text: str) -> str:
         lines.append(line)
     if binary:
         lines.append(_amount(binary, "binary"))
-    text = _REPEATED.sub(lambda found: f"[{found[1]} {len(found[0]):,} times]", "\n".join(lines))
-    return _ENCODED.sub(_encoded, text)
+    text = _REPEATED.sub(lambda match: f"[{match[1]} {len(match[0]):,} times]", "\n".join(lines))
+    return _ENCODED.sub(_describe_encoded, text)
 
 
-def _encoded(found: re.Match[str]) -> str:
-    """A rule of dashes is no data."""
-    run = found[0]
-    kinds = (any(map(is_one, run)) for is_one in (str.isupper, str.islower, str.isdigit))
+def _describe_encoded(match: re.Match[str]) -> str:
+    """The size of base64 data; a line of dashes stays."""
+    run = match[0]
+    kinds = (any(map(is_kind, run)) for is_kind in (str.isupper, str.islower, str.isdigit))
     return _amount(len(run), "base64") + run[len(run.rstrip()) :] if sum(kinds) > 1 else run
 
 
@@ -63,18 +63,20 @@ def _amount(size: int, kind: str) -> str:
 
 
 def to_one_line(text: str) -> str:
-    """A text as one line that can be shown."""
+    """A text as one short line."""
     flat = " ".join(clean_output(text).split())
-    return flat if len(flat) <= _LONGEST else flat[:_LONGEST] + "…"
+    return flat if len(flat) <= _MAX_LINE else flat[:_MAX_LINE] + "…"
 
 
 _READ_CHARS = 32_000
-"""What stands before is not shown anyway, and looking for data in it takes time."""
+"""Earlier text is not shown; searching it takes time."""
 
 
 def format_tail(text: str) -> str:
-    """The end of what was printed, without stack traces, colours and what is always printed."""
+    """The end of the output, without stack traces, colours and start-up lines."""
     lines = [line.rstrip() for line in clean_output(text[-_READ_CHARS:]).splitlines()]
-    telling = [line for line in lines if line and not line.lstrip().startswith("at ") and not _CHATTER.match(line)]
-    kept = "\n".join(telling)
-    return kept if len(kept) <= TAIL_CHARS else "…" + kept[-TAIL_CHARS:]
+    kept_lines = [
+        line for line in lines if line and not line.lstrip().startswith("at ") and not _STARTUP_LINE.match(line)
+    ]
+    text = "\n".join(kept_lines)
+    return text if len(text) <= TAIL_CHARS else "…" + text[-TAIL_CHARS:]

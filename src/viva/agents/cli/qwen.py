@@ -1,11 +1,11 @@
-"""qwen-code: the flags of the Gemini CLI that it came from, the stream of Claude Code."""
+"""qwen-code, with the flags of the Gemini CLI and the stream of Claude Code."""
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from viva.agents.cli.claude import ClaudeLine, parse_stream_line, to_model_call
-from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import CliEvent, EndReported, UsageReported
 from viva.agents.cli.gemini import build_argv
 from viva.agents.cli.spec import CliSpec, TurnRequest, format_settings
@@ -13,8 +13,8 @@ from viva.agents.cli.spec import CliSpec, TurnRequest, format_settings
 _API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
 
 
-def _used(line: ClaudeLine) -> Iterator[UsageReported]:
-    """Its last line counts the whole session up to now, also the calls in which it looks for what to remember."""
+def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
+    """The last line has the usage of the whole session, including its own memory calls."""
     if line.type == "result" and line.usage is not None:
         yield UsageReported((to_model_call("openai", "", line.usage),), "session")
     elif line.type == "assistant" and (message := line.message) is not None and message.usage is not None:
@@ -22,28 +22,27 @@ def _used(line: ClaudeLine) -> Iterator[UsageReported]:
 
 
 def parse_line(data: bytes) -> Iterator[CliEvent]:
-    """What a line tells. It calls a turn a success whose only word is that its model could not be asked."""
-    for event in parse_stream_line(data, _used):
+    """The events of a line. A turn whose text is only an API error is reported as a success."""
+    for event in parse_stream_line(data, _parse_usage):
         match event:
-            case EndReported(error=None, result=str(said)) if _API_ERROR.fullmatch(said):
-                yield EndReported(said)
+            case EndReported(error=None, result=str(text)) if _API_ERROR.fullmatch(text):
+                yield EndReported(text)
             case _:
                 yield event
 
 
-def _settings(_asked: TurnRequest) -> dict[str, str]:
+def _variables(_request: TurnRequest) -> dict[str, str]:
     return {"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1", "QWEN_DEBUG_LOG_FILE": "1", "QWEN_CODE_NO_RELAUNCH": "true"}
 
 
-def _files(env: Mapping[str, str]) -> dict[str, str]:
+def _home_files(env: Mapping[str, str]) -> dict[str, str]:
     kind = next((kind for key, kind in _KINDS.items() if key in env), "qwen-oauth")
-    quiet = {"enableAutoUpdate": False}
-    known = {
+    settings = {
         "security": {"auth": {"selectedType": kind}},
-        "general": quiet,
+        "general": {"enableAutoUpdate": False},
         "privacy": {"usageStatisticsEnabled": False},
     }
-    return {".qwen/settings.json": format_settings(known)}
+    return {".qwen/settings.json": format_settings(settings)}
 
 
 _KINDS = {"OPENAI_API_KEY": "openai", "ANTHROPIC_API_KEY": "anthropic", "GEMINI_API_KEY": "gemini"}
@@ -54,7 +53,7 @@ QWEN = CliSpec(
     package="@qwen-code/qwen-code",
     min_version="0.5.0",
     approval_modes=("yolo", "auto-edit", "default", "plan"),
-    keys=tuple(_KINDS),
+    key_variables=tuple(_KINDS),
     passed_variables=(
         "OPENAI_BASE_URL",
         "OPENAI_MODEL",
@@ -68,8 +67,8 @@ QWEN = CliSpec(
     long_prompt_on_stdin=True,
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_settings,
-    build_home_files=_files,
+    build_variables=_variables,
+    build_home_files=_home_files,
     no_login_pattern=re.compile(
         r"no auth type is selected|set an auth method|missing api key|device authorization|please (?:log|sign) ?in|qwen.?oauth.*(?:fail|discontinued|expired)"
         r"|invalid api.?key|incorrect api.?key",
@@ -78,7 +77,7 @@ QWEN = CliSpec(
 )
 
 
-class QwenCode(CliAgent, frozen=True, kw_only=True, dict=True):
+class QwenConfig(CliConfig, frozen=True, kw_only=True):
     """qwen-code."""
 
-    speaks: ClassVar[CliSpec] = QWEN
+    spec: ClassVar[CliSpec] = QWEN

@@ -1,4 +1,4 @@
-"""What Viva knows of a CLI: how it is called, what it prints, what it needs. One struct, one instance for each CLI."""
+"""What Viva knows of a CLI: how it is called, what it prints, what it needs."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,12 +14,12 @@ NO_LOGIN_PATTERN: Final = re.compile(
     r"|please (?:log|sign) ?in|not authenticated|(?:missing|invalid|no|incorrect) api.?key|api.?key (?:is )?(?:not valid|missing|required|invalid)",
     re.IGNORECASE,
 )
-"""How a CLI says that it has no login, in words that all of them share."""
+"""How CLIs say that they have no login."""
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
-    """What one turn asks of a CLI. `session` is None for the first, and `fresh` an id that it may take; `linked` are folders
-    beside the workspace that it may use. A prompt that is `piped` comes on standard input.
+    """One turn of a CLI. `session` is None in the first, which may use the id `new_session`. `linked_folders` are folders
+    outside the workspace that the CLI may use. `on_stdin` says that the prompt comes on standard input.
     """
 
     prompt: str
@@ -33,60 +33,63 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = {}
 
 
-def no_variables(_asked: Any) -> dict[str, str]:
+def no_variables(_request: Any) -> dict[str, str]:
     return {}
 
 
 class CliSpec(Struct, frozen=True, kw_only=True):
-    """A CLI.
-
-    `package` is what npm calls it; `oldest` the first version that does what is needed here. `approvals` are its words
-    for how much it may do unasked, the one for everything first. With one of `keys` in its environment, or one of
-    `logins` (files in HOME), it can reach its model; with one of the variables `keyless` it may need neither, and one that
-    does not `need_login` has models for everybody. `variables` come along too. `argv` is what follows its name;
-    `settings` are variables that are set for it, `files` files of its private HOME. `events` reads a line of its stream
-    and raises DecodeError for what is none. `log` is a file of its HOME in which it tells of its provider, where its
-    stderr does not; `log_trouble` finds in a line of it what the provider answered (group 1), where that has no status.
-
-    One that is `plain` has no stream: all it prints is its reply, and exit code 0 the end. Of those that do not
-    `name_sessions` the session is known by our own id; one that does not `resume` is told each time what was said before.
-    One that does not `follow_links` gets copies of what a playbook links, unless the user asks for links.
-    All messages go to standard input, or with `pipes` those that no command line would hold. One that `prints_to_file` is
-    given a file for its standard output: it loses what a pipe does not take at once when it exits.
-    """
+    """What Viva knows of a CLI."""
 
     name: str
     title: str
     build_argv: Callable[[TurnRequest], list[str]]
+    """The arguments of a turn."""
     parse_line: Callable[[bytes], Iterable[CliEvent]]
+    """The events of a line of its output. DecodeError if it is not a line of its stream."""
     package: str = ""
+    """Its npm package."""
     min_version: str = ""
     approval_modes: tuple[str, ...] = ("",)
-    keys: tuple[str, ...] = ()
+    """What it may do without asking, in its own words; everything first."""
+    key_variables: tuple[str, ...] = ()
+    """With one of these variables, or one of `login_files` in HOME, it can reach its model."""
     login_files: tuple[str, ...] = ()
     keyless_variables: tuple[str, ...] = ()
+    """With one of these variables it may need neither key nor login."""
     needs_login: bool = True
+    """Without it, some of its models need no login."""
     passed_variables: tuple[str, ...] = ()
+    """Other variables that are passed to it."""
     build_variables: Callable[[TurnRequest], dict[str, str]] = no_variables
+    """Variables that Viva sets."""
     build_home_files: Callable[[Mapping[str, str]], dict[str, str]] = no_variables
+    """Files of its private HOME, by environment."""
     no_login_pattern: re.Pattern[str] = NO_LOGIN_PATTERN
     log_file: str = ""
+    """A file in its HOME that has the provider's errors, if stderr has not."""
     log_error_pattern: re.Pattern[str] | None = None
+    """Finds the provider's answer (group 1) in a log line without a status."""
     is_plain_text: bool = False
+    """It has no stream: its output is the reply, and exit code 0 the end."""
     prompt_on_stdin: bool = False
     long_prompt_on_stdin: bool = False
+    """Prompts that are too long for a command line go to standard input."""
     stdout_to_file: bool = False
+    """Its standard output is a file: with a pipe it loses output when it exits."""
     can_resume: bool = True
+    """Without it, each prompt has the earlier messages before it."""
     reports_session: bool = True
+    """Without it, Viva chooses the session id."""
     follows_links: bool = True
+    """Without it, links of a playbook become copies, unless the user asks for links."""
 
 
-def parse_events(dialect: CliSpec, line: bytes) -> list[CliEvent] | None:
-    """The events of a line; None if it is no line of the CLI's stream."""
+def parse_events(spec: CliSpec, line: bytes) -> list[CliEvent] | None:
+    """The events of a line; None if it is not a line of the CLI's stream."""
     try:
-        line.decode()  # in what it skips, the decoder does not look for bytes that are no text
-        return list(dialect.parse_line(line))
-    except (codec.DecodeError, UnicodeDecodeError):  # ValidationError is one: JSON, but of another shape
+        line.decode()  # the decoder does not check text that it skips
+        return list(spec.parse_line(line))
+    except (codec.DecodeError, UnicodeDecodeError):  # ValidationError is a DecodeError
         return None
 
 

@@ -17,7 +17,7 @@ from viva.checks.leaks import redact_secrets
 from viva.checks.safety import Safety, SafetyJudge, StubbedTools
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, Documents
-from viva.formats.load_options import LoadOptions
+from viva.formats.load_options import HINTS, LoadOptions
 from viva.formats.openwop.modes import LIVE_MODE, Mode, select_modes
 from viva.formats.placeholders import OPENWOP_PLACEHOLDERS
 from viva.formats.repair import replace_invalid
@@ -247,6 +247,7 @@ def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo 
     ]
     return Suite(
         id=suite.suite_id,
+        kind="eval_suite",
         version=suite.version,
         cases=maker.cases,
         count=len(suite.tasks),
@@ -352,6 +353,7 @@ class _CaseBuilder:
             fixtures=fixtures if fixtures.needs else None,
             needs=fixtures.needs,
             keep_calls=True,
+            hints=HINTS,
             definition=definition,
             digest=blake2b(codec.canonical_bytes(definition), digest_size=8).hexdigest(),
         )
@@ -371,7 +373,7 @@ class _CaseBuilder:
                 fail_at=asked.fail_at,
                 expected=to_canonical_text(match.value) if match else "",
                 prompts=(*self._terms.prompts, *asked.prompts),
-                secrets=asked.secrets,
+                secrets=tuple(asked.secrets),
                 allowed_tools=allowed,
             ),
             "safety",

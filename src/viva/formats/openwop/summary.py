@@ -139,7 +139,7 @@ class EvalSummaryReport(Report):
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         settings = self._started.settings if self._started else {}
-        (standing,) = (suite for suite in ended.summary.suites if suite.version)
+        (standing,) = (suite for suite in ended.summary.suites if suite.kind == "eval_suite")
         summary = build_eval_summary(
             standing, self._journal.records(), model_class=settings.get("model_class"), rule=self.rule
         )

@@ -1,5 +1,4 @@
-// Builds one file: scripts and styles inside, with a policy that names them by their digests. Nothing is asked of any
-// other host, nothing else can run.
+// Builds one file with scripts and styles inline, and a content security policy that allows only them, by digest.
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { defineConfig } from "vite";
@@ -40,10 +39,10 @@ function singleFile() {
       }
       script = script.trim();
       style = style.trim();
-      if (/<\/script|<!--/i.test(script) || /<\//.test(style)) this.error("a script or style would end early");
+      if (/<\/script|<!--/i.test(script) || /<\//.test(style)) this.error("a script or style contains an end tag");
       const template = readFileSync(new URL("index.html", import.meta.url), "utf8");
       const parts = template.split(ENTRY);
-      if (parts.length !== 2 || !template.includes(POLICY)) this.error("index.html has lost its marks");
+      if (parts.length !== 2 || !template.includes(POLICY)) this.error("index.html lacks its placeholders");
       const meta = `<meta http-equiv="Content-Security-Policy" content="${policy(script, style)}">\n<style>${style}</style>`;
       const head = parts[0].split(POLICY).join(meta);
       this.emitFile({ type: "asset", fileName: "page.html", source: `${head}<script>${script}</script>${parts[1]}` });
@@ -55,9 +54,9 @@ export default defineConfig({
   plugins: [singleFile()],
   build: {
     target: "es2022",
-    cssTarget: ["chrome123", "firefox121", "safari17.5"], // they know light-dark()
+    cssTarget: ["chrome123", "firefox121", "safari17.5"], // support for light-dark()
     outDir: "../../reporters",
-    emptyOutDir: false, // other files live there
+    emptyOutDir: false, // it holds other files
     copyPublicDir: false,
     cssCodeSplit: false,
     modulePreload: false,

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from terminals import CAPTURES, fake, hold_conversation, host
-from viva.agents.cli.command import CommandAgent, LineRule
+from terminals import CAPTURES, command_agent, fake, hold_conversation, host
+from viva.agents.cli.cli_agent import CliAgent
+from viva.agents.cli.command import LineRule
 from viva.errors import AgentFailed, Unreachable
 
 RULES = (
@@ -19,9 +20,9 @@ RULES = (
 )
 
 
-def command(folder, body: str, *words: str, **fields: Any) -> CommandAgent:
+def command(folder, body: str, *words: str, **fields: Any) -> CliAgent:
     fake(folder, "mycli", body)
-    return CommandAgent(command=("mycli", *words), host=host(folder), **fields)
+    return command_agent(command=("mycli", *words), host=host(folder), **fields)
 
 
 def test_all_that_it_prints_is_the_reply(tmp_path):
@@ -121,7 +122,7 @@ def test_an_exit_code_is_the_end_of_text_and_other_than_0_a_failure(tmp_path):
 
 def test_a_command_that_is_not_there_cannot_be_reached(tmp_path):
     with pytest.raises(Unreachable, match="there is no command 'mycli'"):
-        hold_conversation(CommandAgent(command=("mycli",), host=host(tmp_path)), "x")
+        hold_conversation(command_agent(command=("mycli",), host=host(tmp_path)), "x")
 
 
 @pytest.mark.parametrize(
@@ -130,12 +131,12 @@ def test_a_command_that_is_not_there_cannot_be_reached(tmp_path):
         ({"command": ()}, "`command` is empty"),
         ({"command": ("a", "{prompt}")}, r"there is no \{prompt\} to fill in"),
         ({"command": ("a",), "output": "jsonl"}, "needs `events`"),
-        ({"command": ("a",), "events": RULES}, "`events` say how to read lines"),
+        ({"command": ("a",), "events": RULES}, "`events` describe lines"),
     ],
 )
 def test_what_cannot_work_is_a_mistake_of_the_config(fields: dict[str, Any], wrong: str):
     with pytest.raises(ValueError, match=wrong):
-        CommandAgent(**fields)
+        command_agent(**fields)
 
 
 def test_a_path_that_is_none_is_a_mistake_of_the_config():
@@ -147,7 +148,7 @@ def test_its_version_is_never_asked_for_since_nobody_knows_what_it_would_do(tmp_
     from viva.agents.cli.installation import inspect_installation
 
     fake(tmp_path, "mycli", f"open({str(tmp_path / 'ran')!r}, 'w')")
-    agent = CommandAgent(command=("mycli",), host=host(tmp_path))
-    found = asyncio.run(inspect_installation("mycli", host(tmp_path), agent.dialect, None))
+    agent = command_agent(command=("mycli",), host=host(tmp_path))
+    found = asyncio.run(inspect_installation("mycli", host(tmp_path), agent.spec, None))
     assert (found.version, found.missing) == (None, None)
     assert not (tmp_path / "ran").exists()

@@ -1,56 +1,56 @@
-// One case: why it ended as it did, its checkpoints along the turns, and the whole conversation with every check.
+// The screen of one case: its failure, its checkpoints and the conversation with every check.
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { CaseRow, CaseTrials, Checkpoint, Trial } from "./data";
-import type { Server, Source } from "./source";
-import { CheckCard, labelOf, marksIn, type Placed } from "./check";
-import { asCase, Copy } from "./copying";
-import { counted, moment, money, number, seconds } from "./figures";
-import { filterIn, queryOf, selected } from "./filters";
+import type { ServerSource, Source } from "./source";
+import { CheckCard, getLabel, collectQuotes, type CheckLink } from "./check";
+import { buildCase, Copy } from "./copy";
+import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
+import { parseFilter, buildQuery, selectRows } from "./filters";
 import { useKeys } from "./keys";
 import { useLoaded } from "./loading";
 import type { Run } from "./live";
-import { go, type Places } from "./route";
-import { brief, Line, Said } from "./said";
-import { Sign } from "./signs";
-import { Track } from "./track";
-import { Before, TurnView } from "./turn";
-import { Why, type To } from "./why";
+import { navigate, type RunLinks } from "./route";
+import { formatInline, Line, TextBlock } from "./text";
+import { StatusIcon } from "./status";
+import { Checkpoints } from "./checkpoints";
+import { HistoryView, TurnView } from "./turn";
+import { Failure, type LinkTo } from "./failure";
 
 interface Props {
   run: Run;
   row: CaseRow;
   source: Source;
-  places: Places;
+  places: RunLinks;
   query: Record<string, string>;
   allowRun: boolean;
 }
 
 export function CaseScreen({ run, row, source, places, query, allowRun }: Props) {
   const { overview } = run;
-  const filter = filterIn(query);
-  const kept = queryOf(filter);
-  const rows = useMemo(() => selected(overview.cases, filter), [overview.cases, JSON.stringify(kept)]);
+  const filter = parseFilter(query);
+  const filterQuery = buildQuery(filter);
+  const rows = useMemo(() => selectRows(overview.cases, filter), [overview.cases, JSON.stringify(filterQuery)]);
   const at = rows.findIndex((each) => each.index === row.index);
   const [before, after] = [rows[at - 1], rows[at + 1]];
-  const to = (next: CaseRow | undefined) => next && places.case(next.suite, next.id, kept);
+  const to = (next: CaseRow | undefined) => next && places.case(next.suite, next.id, filterQuery);
   const loaded = useLoaded(() => source.trials(overview.run, row), [overview.run, row.index, row.trials]);
   useKeys({
-    j: () => after && go(to(after) ?? ""),
-    k: () => before && go(to(before) ?? ""),
-    u: () => go(places.list(kept)),
+    j: () => after && navigate(to(after) ?? ""),
+    k: () => before && navigate(to(before) ?? ""),
+    u: () => navigate(places.list(filterQuery)),
     n: () => step(1),
     p: () => step(-1),
   });
   return (
     <article class="case" aria-labelledby="case-title">
       <nav class="trail" aria-label="Cases">
-        <a href={places.list(kept)} id="back">
+        <a href={places.list(filterQuery)} id="back">
           ← All cases
         </a>
         <span class="steps">
           {at >= 0 && (
             <span class="muted">
-              {number(at + 1)} of {number(rows.length)}
+              {formatNumber(at + 1)} of {formatNumber(rows.length)}
             </span>
           )}
           <StepLink href={to(before)} label="Previous" id="previous" />
@@ -61,10 +61,10 @@ export function CaseScreen({ run, row, source, places, query, allowRun }: Props)
         <p class="waiting">Opening…</p>
       ) : "error" in loaded ? (
         <p class="waiting" role="alert">
-          This case cannot be shown: {loaded.error}
+          Cannot load this case: {loaded.error}
         </p>
       ) : (
-        <Case key={row.index} found={loaded.value} row={row} source={source} places={places} query={query} kept={kept} run={run} allowRun={allowRun} />
+        <Case key={row.index} loaded={loaded.value} row={row} source={source} places={places} query={query} filterQuery={filterQuery} run={run} allowRun={allowRun} />
       )}
     </article>
   );
@@ -82,7 +82,7 @@ function StepLink({ href, label, id }: { href: string | undefined; label: string
   );
 }
 
-/** To the next turn, or the one before, as seen from the top of the window. */
+/** Scrolls to the next or previous turn, counted from the top of the window. */
 function step(by: 1 | -1): void {
   const turns = [...document.querySelectorAll<HTMLElement>("section.turn")];
   const tops = turns.map((turn) => turn.getBoundingClientRect().top);
@@ -90,31 +90,31 @@ function step(by: 1 | -1): void {
   turns[next]?.scrollIntoView({ block: "start" });
 }
 
-type CaseProps = Props & { found: CaseTrials; kept: Record<string, string> };
+type CaseProps = Props & { loaded: CaseTrials; filterQuery: Record<string, string> };
 
-function Case({ found, row, run, source, places, query, kept, allowRun }: CaseProps) {
-  const telling = found.trials.find((trial) => trial.status === row.status) ?? found.trials[0];
-  const trial = found.trials.find((each) => String(each.trial) === query["trial"]) ?? telling;
+function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }: CaseProps) {
+  const mainTrial = loaded.trials.find((trial) => trial.status === row.status) ?? loaded.trials[0];
+  const trial = loaded.trials.find((each) => String(each.trial) === query["trial"]) ?? mainTrial;
   const here = query["check"] ? `check-${query["check"]}` : query["turn"] ? `turn-${query["turn"]}` : "";
   useEffect(() => {
     if (here) show(here);
     else if (!query["trial"]) scrollTo(0, 0);
   }, [here, trial?.trial]);
-  if (trial === undefined) return <p class="waiting">This case has no record.</p>;
-  const href = (more: Record<string, string | number>) => places.case(row.suite, row.id, { ...kept, ...more });
-  const many = found.trials.length > 1;
-  const to: To = (place) => {
+  if (trial === undefined) return <p class="waiting">No trial of this case was recorded.</p>;
+  const href = (more: Record<string, string | number>) => places.case(row.suite, row.id, { ...filterQuery, ...more });
+  const many = loaded.trials.length > 1;
+  const to: LinkTo = (place) => {
     const [kind = "", name = ""] = place.split(/-(.*)/);
     return {
       href: href({ ...(many ? { trial: trial.trial } : {}), ...(name ? { [kind]: name } : {}) }),
-      onClick: () => show(place), // the address may be the one of now
+      onClick: () => show(place), // the URL may not change
     };
   };
   return (
     <>
       <header class="case-head">
         <h1 id="case-title">
-          <Sign status={row.status} size={22} />
+          <StatusIcon status={row.status} size={22} />
           <Line text={row.id} />
         </h1>
         {row.name && (
@@ -124,40 +124,40 @@ function Case({ found, row, run, source, places, query, kept, allowRun }: CasePr
         )}
         <Facts trial={trial} />
         <div class="actions">
-          {trial.turns.length > 0 && <Copy id="copy-case" label="Copy as case" text={() => asCase(trial)} />}
-          {found.command && <Copy id="copy-command" label="Copy command to rerun" text={() => found.command ?? ""} />}
-          {allowRun && !run.live && <Rerun server={source as Server} run={run.overview.run} row={row} />}
+          {trial.turns.length > 0 && <Copy id="copy-case" label="Copy as case" text={() => buildCase(trial)} />}
+          {loaded.command && <Copy id="copy-command" label="Copy command to rerun" text={() => loaded.command ?? ""} />}
+          {allowRun && !run.live && <Rerun server={source as ServerSource} run={run.overview.run} row={row} />}
         </div>
       </header>
-      {many && <Tabs trials={found.trials} chosen={trial} href={(each) => href({ trial: each.trial })} />}
+      {many && <Tabs trials={loaded.trials} chosen={trial} href={(each) => href({ trial: each.trial })} />}
       <div {...(many ? { role: "tabpanel", id: "trial", "aria-labelledby": `trial-${trial.trial}` } : { id: "trial" })}>
-        <Why trial={trial} to={to} />
-        {(trial.checkpoints ?? []).length > 0 && <Track checkpoints={trial.checkpoints ?? []} turns={trial.total_turns} to={to} />}
-        <Conversation trial={trial} attachments={found.attachments ?? {}} to={to} here={here} />
+        <Failure trial={trial} to={to} />
+        {(trial.checkpoints ?? []).length > 0 && <Checkpoints checkpoints={trial.checkpoints ?? []} turns={trial.total_turns} to={to} />}
+        <Conversation trial={trial} attachments={loaded.attachments ?? {}} to={to} here={here} />
       </div>
     </>
   );
 }
 
-/** Goes to a place on this screen; the keyboard goes on from there. */
+/** Scrolls to an element of this screen and moves the focus there. */
 function show(place: string): void {
-  const found = document.getElementById(place);
-  found?.scrollIntoView({ block: place.startsWith("check-") ? "center" : "start" });
-  found?.focus({ preventScroll: true });
+  const element = document.getElementById(place);
+  element?.scrollIntoView({ block: place.startsWith("check-") ? "center" : "start" });
+  element?.focus({ preventScroll: true });
 }
 
-function Rerun({ server, run, row }: { server: Server; run: string; row: CaseRow }) {
-  const [said, setSaid] = useState("Run again");
+function Rerun({ server, run, row }: { server: ServerSource; run: string; row: CaseRow }) {
+  const [label, setLabel] = useState("Run again");
   const start = () => {
-    setSaid("Starting…");
-    server.rerun(run, row).then(
-      (started) => go(`#/runs/${encodeURIComponent(started.run)}`),
-      (broken: Error) => setSaid(broken.message),
+    setLabel("Starting…");
+    server.rerunCase(run, row).then(
+      (started) => navigate(`#/runs/${encodeURIComponent(started.run)}`),
+      (error: Error) => setLabel(error.message),
     );
   };
   return (
     <button type="button" class="button" id="rerun" onClick={start}>
-      <span aria-live="polite">{said}</span>
+      <span aria-live="polite">{label}</span>
     </button>
   );
 }
@@ -166,19 +166,19 @@ function Facts({ trial }: { trial: Trial }) {
   const usage = trial.usage;
   const facts: [string, string][] = [
     ["Suite", trial.suite],
-    ["From", trial.source ?? ""],
+    ["Source", trial.source ?? ""],
     ["Agent", trial.agent ?? ""],
     ["Simulator", trial.simulator ?? ""],
-    ["Turns", number(trial.total_turns)],
-    ["Time", seconds(trial.duration_ms)],
-    ["Tokens", usage ? `${number(usage.input_tokens ?? 0)} in, ${number(usage.output_tokens ?? 0)} out` : ""],
-    ["Cost", typeof trial.cost_usd === "number" ? money(trial.cost_usd) : usage ? "unknown" : ""],
+    ["Turns", formatNumber(trial.total_turns)],
+    ["Time", formatMs(trial.duration_ms)],
+    ["Tokens", usage ? `${formatNumber(usage.input_tokens ?? 0)} in, ${formatNumber(usage.output_tokens ?? 0)} out` : ""],
+    ["Cost", typeof trial.cost_usd === "number" ? formatCost(trial.cost_usd) : usage ? "unknown" : ""],
     ["Score", typeof trial.score === "number" ? trial.score.toFixed(2) : ""],
     ["Tags", (trial.tags ?? []).join(", ")],
-    ["Options", brief(trial.options, 200)],
-    ["Metadata", brief(trial.metadata, 200)],
+    ["Options", formatInline(trial.options, 200)],
+    ["Metadata", formatInline(trial.metadata, 200)],
     ["Attempt", trial.attempt > 1 ? String(trial.attempt) : ""],
-    ["Started", moment(trial.started_at)],
+    ["Started", formatTime(trial.started_at)],
     ["Session", trial.session_id ?? ""],
     ["Workspace", trial.workspace ?? ""],
   ];
@@ -203,7 +203,7 @@ function Tabs({ trials, chosen, href }: { trials: Trial[]; chosen: Trial; href: 
     const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     const next = by ? trials[trials.indexOf(chosen) + by] : undefined;
     if (next === undefined) return;
-    go(href(next), true);
+    navigate(href(next), true);
     requestAnimationFrame(() => document.getElementById(`trial-${next.trial}`)?.focus());
   };
   return (
@@ -217,9 +217,9 @@ function Tabs({ trials, chosen, href }: { trials: Trial[]; chosen: Trial; href: 
           aria-selected={each === chosen}
           aria-controls="trial"
           tabIndex={each === chosen ? 0 : -1}
-          onClick={() => go(href(each), true)}
+          onClick={() => navigate(href(each), true)}
         >
-          <Sign status={each.status} size={14} /> Trial {each.trial}
+          <StatusIcon status={each.status} size={14} /> Trial {each.trial}
         </button>
       ))}
     </div>
@@ -229,20 +229,20 @@ function Tabs({ trials, chosen, href }: { trials: Trial[]; chosen: Trial; href: 
 interface ConversationProps {
   trial: Trial;
   attachments: Record<string, string>;
-  to: To;
-  /** The place that the address names. */
+  to: LinkTo;
+  /** The element that the URL names. */
   here: string;
 }
 
 function Conversation({ trial, attachments, to, here }: ConversationProps) {
-  const marks = useMemo(() => marksIn(trial), [trial]);
-  const placed = (name: string): Placed => ({ id: `check-${name}`, link: to(`check-${name}`), here: here === `check-${name}` });
+  const marks = useMemo(() => collectQuotes(trial), [trial]);
+  const checkLink = (name: string): CheckLink => ({ id: `check-${name}`, link: to(`check-${name}`), here: here === `check-${name}` });
   return (
     <section class="conversation" aria-label="Conversation" id="conversation">
       <h2>
-        Conversation <span class="muted">{counted(trial.total_turns, "turn")}</span>
+        Conversation <span class="muted">{formatCount(trial.total_turns, "turn")}</span>
       </h2>
-      {(trial.history ?? []).length > 0 && <Before said={trial.history ?? []} marks={marks.get(0) ?? []} />}
+      {(trial.history ?? []).length > 0 && <HistoryView messages={trial.history ?? []} marks={marks.get(0) ?? []} />}
       {trial.turns.map((turn) => (
         <TurnView
           key={turn.turn}
@@ -250,12 +250,12 @@ function Conversation({ trial, attachments, to, here }: ConversationProps) {
           turn={turn}
           marks={marks.get(turn.turn) ?? []}
           attachments={attachments}
-          reached={reachedAt(trial, turn.turn)}
+          reached={listReached(trial, turn.turn)}
           link={to(`turn-${turn.turn}`)}
-          placed={placed}
+          checkLink={checkLink}
         />
       ))}
-      {(trial.turns_not_run ?? []).map((said, at) => (
+      {(trial.turns_not_run ?? []).map((input, at) => (
         <section class="turn not-run" key={at} aria-label={`Turn ${trial.turns.length + at + 1}, not run`}>
           <header>
             <h3>Turn {trial.turns.length + at + 1}</h3>
@@ -263,10 +263,10 @@ function Conversation({ trial, attachments, to, here }: ConversationProps) {
               <span>not run</span>
             </p>
           </header>
-          <div class="talk">
+          <div class="messages">
             <div class="message user">
               <p class="who">User</p>
-              <Said text={said} />
+              <TextBlock text={input} />
             </div>
           </div>
         </section>
@@ -275,7 +275,7 @@ function Conversation({ trial, attachments, to, here }: ConversationProps) {
         <p class="reached">
           <span class="diamond" aria-hidden="true" />
           <span>
-            The simulator says that its goal is achieved
+            Simulator: goal achieved
             {trial.goal_reason && (
               <>
                 {": "}
@@ -286,36 +286,36 @@ function Conversation({ trial, attachments, to, here }: ConversationProps) {
         </p>
       )}
       {trial.final_assertions.length > 0 && (
-        <section class="finals" aria-label="Final checks">
-          <h3>At the end</h3>
+        <section class="final-checks" aria-label="Final assertions">
+          <h3>Final assertions</h3>
           {trial.final_assertions.map((check, at) => (
-            <CheckCard key={at} check={check} placed={placed(`end-${at + 1}`)} />
+            <CheckCard key={at} check={check} checkLink={checkLink(`end-${at + 1}`)} />
           ))}
         </section>
       )}
-      <Missed trial={trial} placed={placed} />
+      <MissedCheckpoints trial={trial} checkLink={checkLink} />
     </section>
   );
 }
 
-export function reachedAt(trial: Trial, turn: number): Checkpoint[] {
+export function listReached(trial: Trial, turn: number): Checkpoint[] {
   return (trial.checkpoints ?? []).filter((each) => each.reached && each.turn === turn);
 }
 
-/** Checkpoints that were not reached, with what their checks said last. One that was not needed, or could not be, is no failure. */
-function Missed({ trial, placed }: { trial: Trial; placed: (name: string) => Placed }) {
+/** Checkpoints that were not reached, with the last result of their checks. Only required ones count as failures. */
+function MissedCheckpoints({ trial, checkLink }: { trial: Trial; checkLink: (name: string) => CheckLink }) {
   const missed = (trial.checkpoints ?? []).map((each, at) => ({ each, at })).filter(({ each }) => !each.reached && each.assertion);
   if (missed.length === 0) return null;
   return (
-    <section class="finals" aria-label="Checkpoints not reached">
+    <section class="final-checks" aria-label="Checkpoints not reached">
       <h3>Checkpoints not reached</h3>
       {missed.map(({ each, at }) => (
         <CheckCard
           key={each.id}
-          title={`${each.id} · ${labelOf(each.assertion ?? {})}`}
+          title={`${each.id} · ${getLabel(each.assertion ?? {})}`}
           check={{ reason: each.reason ?? "", ...each.assertion, passed: false }}
           status={!each.required || trial.status === "skipped" ? "skipped" : trial.status === "error" ? "error" : "failed"}
-          placed={placed(`checkpoint-${at + 1}`)}
+          checkLink={checkLink(`checkpoint-${at + 1}`)}
         />
       ))}
     </section>

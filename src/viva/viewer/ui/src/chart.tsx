@@ -1,6 +1,6 @@
-// A small line chart: one value for each run, with the way to it.
+// A small line chart: one value for each run, with a link to the run.
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import { go } from "./route";
+import { navigate } from "./route";
 
 export interface Point {
   value: number | null;
@@ -12,7 +12,7 @@ interface Props {
   title: string;
   points: Point[];
   show: (value: number) => string;
-  /** The top of the scale, where it has one. */
+  /** The top of the scale; without it, the largest value. */
   top?: number;
 }
 
@@ -31,25 +31,25 @@ export function Chart({ title, points, show, top }: Props) {
     watch.observe(element);
     return () => watch.disconnect();
   }, []);
-  const known = points.flatMap((point) => (point.value === null ? [] : [point.value]));
-  const most = top ?? (Math.max(0, ...known) * 1.1 || 1);
+  const values = points.flatMap((point) => (point.value === null ? [] : [point.value]));
+  const max = top ?? (Math.max(0, ...values) * 1.1 || 1);
   const x = (at: number) =>
     points.length < 2 ? width / 2 : PAD.left + (at / (points.length - 1)) * (width - PAD.left - PAD.right);
-  const y = (value: number) => PAD.top + (1 - value / most) * (HEIGHT - PAD.top - PAD.bottom);
+  const y = (value: number) => PAD.top + (1 - value / max) * (HEIGHT - PAD.top - PAD.bottom);
   const line = points
     .flatMap((point, at) => (point.value === null ? [] : [`${x(at).toFixed(1)},${y(point.value).toFixed(1)}`]))
     .join(" ");
   const last = points.findLastIndex((point) => point.value !== null);
   const at = over >= 0 ? over : last;
   const shown = points[at];
-  const said = shown?.value === null || shown === undefined ? "unknown" : show(shown.value);
+  const valueText = shown?.value === null || shown === undefined ? "unknown" : show(shown.value);
   const nearest = (event: MouseEvent) =>
     points.length < 2 ? 0 : Math.max(0, Math.min(points.length - 1, Math.round(((event.offsetX - PAD.left) / (width - PAD.left - PAD.right)) * (points.length - 1))));
   return (
     <figure class="chart">
       <figcaption>
         <span>{title}</span>
-        <b>{said}</b>
+        <b>{valueText}</b>
         <small>{shown?.label}</small>
       </figcaption>
       <div ref={frame}>
@@ -62,14 +62,14 @@ export function Chart({ title, points, show, top }: Props) {
           aria-valuemin={1}
           aria-valuemax={points.length}
           aria-valuenow={at + 1}
-          aria-valuetext={`${said}, ${shown?.label ?? ""}`}
+          aria-valuetext={`${valueText}, ${shown?.label ?? ""}`}
           onKeyDown={(event) => {
             const by = { ArrowLeft: -1, ArrowRight: 1, Home: -points.length, End: points.length }[event.key];
             if (by !== undefined) {
               event.preventDefault();
               setOver(Math.max(0, Math.min(points.length - 1, at + by)));
             } else if (event.key === "Enter" && shown) {
-              go(shown.href);
+              navigate(shown.href);
             }
           }}
           onBlur={() => setOver(-1)}
@@ -77,11 +77,11 @@ export function Chart({ title, points, show, top }: Props) {
           onMouseLeave={() => setOver(-1)}
           onClick={(event) => {
             const point = points[nearest(event)];
-            if (point) go(point.href);
+            if (point) navigate(point.href);
           }}
         >
           {[0, 0.5, 1].map((share) => (
-            <line class="grid" key={share} x1="0" x2={width} y1={y(most * share)} y2={y(most * share)} />
+            <line class="grid" key={share} x1="0" x2={width} y1={y(max * share)} y2={y(max * share)} />
           ))}
           <polyline points={line} />
           {points.length <= 60 &&

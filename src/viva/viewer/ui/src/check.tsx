@@ -1,49 +1,49 @@
-// One verdict: what was claimed, whether it held, and why not: expected and actual as a diff, a judge's reasons and quotes.
+// The result of one assertion: its status and reason, expected and actual as a diff, a judge's quotes and suggestions.
 import type { Assertion, Quote, Status, Trial } from "./data";
 import { diff, type Piece } from "./diff";
-import { asText, Line, quoteKey, Said, Value, visible, type Mark } from "./said";
-import { Sign } from "./signs";
+import { formatValue, Line, quoteKey, TextBlock, Value, escapeControls, type Mark } from "./text";
+import { StatusIcon } from "./status";
 
-export function labelOf(check: Assertion): string {
+export function getLabel(check: Assertion): string {
   return check.label ?? check.type ?? "check";
 }
 
-export function verdictOf(check: Assertion): Status {
+export function getStatus(check: Assertion): Status {
   return check.passed === true ? "passed" : check.passed === false ? "failed" : "error";
 }
 
-/** A check's place on the screen, and the way to it. */
-export interface Placed {
+/** The id of a check's card and the link to it. */
+export interface CheckLink {
   id: string;
   link: { href: string; onClick: () => void };
-  /** Is it what the address names? */
+  /** Does the URL name it? */
   here: boolean;
 }
 
 interface CardProps {
   check: Assertion;
   title?: string;
-  /** Where it is another than the verdict's. */
+  /** Set where it differs from the check's own status. */
   status?: Status;
-  placed?: Placed | undefined;
+  checkLink?: CheckLink | undefined;
 }
 
-export function CheckCard({ check, title, status = verdictOf(check), placed }: CardProps) {
-  const name = <Line text={title ?? labelOf(check)} room={400} />;
-  const compared = "expected" in check && "actual" in check;
-  const reason = check.reason && !(compared && check.reason.startsWith("expected ")) ? check.reason : "";
+export function CheckCard({ check, title, status = getStatus(check), checkLink }: CardProps) {
+  const name = <Line text={title ?? getLabel(check)} room={400} />;
+  const hasBoth = "expected" in check && "actual" in check;
+  const reason = check.reason && !(hasBoth && check.reason.startsWith("expected ")) ? check.reason : "";
   return (
     <div
-      class={`check ${status} ${placed?.here ? "here" : ""}`}
-      id={placed?.id}
-      tabIndex={placed ? -1 : undefined}
+      class={`check ${status} ${checkLink?.here ? "here" : ""}`}
+      id={checkLink?.id}
+      tabIndex={checkLink ? -1 : undefined}
       role="group"
-      aria-label={`${title ?? labelOf(check)}: ${status}`}
+      aria-label={`${title ?? getLabel(check)}: ${status}`}
     >
-      <p class="claim">
-        <Sign status={status} size={14} />
+      <p class="check-head">
+        <StatusIcon status={status} size={14} />
         <span>
-          <b>{placed ? <a {...placed.link}>{name}</a> : name}</b>
+          <b>{checkLink ? <a {...checkLink.link}>{name}</a> : name}</b>
           {typeof check.score === "number" && <span class="number">score {check.score.toFixed(2)}</span>}
           {check.message && (
             <span class="message">
@@ -54,13 +54,13 @@ export function CheckCard({ check, title, status = verdictOf(check), placed }: C
       </p>
       {reason && (
         <div class="reason">
-          <Said text={reason} />
+          <TextBlock text={reason} />
         </div>
       )}
-      {compared && check.passed !== true ? (
-        <Compared expected={check.expected} actual={check.actual} />
+      {hasBoth && check.passed !== true ? (
+        <ExpectedActual expected={check.expected} actual={check.actual} />
       ) : (
-        "expected" in check && check.passed !== true && <Alone label="expected" value={check.expected} />
+        "expected" in check && check.passed !== true && <SingleValue label="expected" value={check.expected} />
       )}
       {(check.evidence ?? []).length > 0 && <Quotes quotes={check.evidence ?? []} />}
       {(check.suggestions ?? []).length > 0 && (
@@ -76,15 +76,15 @@ export function CheckCard({ check, title, status = verdictOf(check), placed }: C
   );
 }
 
-/** Texts that share less than this are read faster as they are than as a diff; so are long ones. */
-const SHARED = 0.3;
-const ROOM = 4000;
+/** Texts that share less than this part, or are longer than MAX_LENGTH, are not shown as a diff. */
+const MIN_SHARED = 0.3;
+const MAX_LENGTH = 4000;
 
-function Compared({ expected, actual }: { expected: unknown; actual: unknown }) {
-  const [before, after] = [asText(expected), asText(actual)];
-  const pieces = before.length < ROOM && after.length < ROOM ? diff(before, after) : null;
-  const same = pieces?.reduce((sum, piece) => sum + (piece.kind === "same" ? worded(piece.text) : 0), 0) ?? 0;
-  const alike = pieces !== null && same > 0 && same >= SHARED * Math.max(worded(before), worded(after));
+function ExpectedActual({ expected, actual }: { expected: unknown; actual: unknown }) {
+  const [before, after] = [formatValue(expected), formatValue(actual)];
+  const pieces = before.length < MAX_LENGTH && after.length < MAX_LENGTH ? diff(before, after) : null;
+  const same = pieces?.reduce((sum, piece) => sum + (piece.kind === "same" ? countLetters(piece.text) : 0), 0) ?? 0;
+  const alike = pieces !== null && same > 0 && same >= MIN_SHARED * Math.max(countLetters(before), countLetters(after));
   return (
     <dl class="compared">
       <dt>expected</dt>
@@ -95,12 +95,12 @@ function Compared({ expected, actual }: { expected: unknown; actual: unknown }) 
   );
 }
 
-/** How much of a text is words and numbers: two texts that share but brackets and blanks have nothing in common. */
-function worded(text: string): number {
+/** Counts letters and digits: two texts that share only brackets and blanks have nothing in common. */
+function countLetters(text: string): number {
   return text.match(/[\p{L}\p{N}]/gu)?.length ?? 0;
 }
 
-function Alone({ label, value }: { label: string; value: unknown }) {
+function SingleValue({ label, value }: { label: string; value: unknown }) {
   return (
     <dl class="compared">
       <dt>{label}</dt>
@@ -113,16 +113,16 @@ function Alone({ label, value }: { label: string; value: unknown }) {
 
 function Pieces({ pieces, without }: { pieces: Piece[]; without: Piece["kind"] }) {
   return (
-    <div class="said" dir="auto">
+    <div class="text" dir="auto">
       {pieces
         .filter((piece) => piece.kind !== without)
         .map((piece, at) =>
           piece.kind === "same" ? (
-            visible(piece.text)
+            escapeControls(piece.text)
           ) : piece.kind === "removed" ? (
-            <del key={at}>{visible(piece.text)}</del>
+            <del key={at}>{escapeControls(piece.text)}</del>
           ) : (
-            <ins key={at}>{visible(piece.text)}</ins>
+            <ins key={at}>{escapeControls(piece.text)}</ins>
           ),
         )}
     </div>
@@ -135,7 +135,7 @@ function Quotes({ quotes }: { quotes: Quote[] }) {
       {quotes.map((each, at) => (
         <li key={at}>
           <button type="button" class="link" onClick={() => show(each)}>
-            {each.turn ? `turn ${each.turn}` : "before"}
+            {each.turn ? `turn ${each.turn}` : "history"}
           </button>{" "}
           <q>
             <Line text={each.quote} />
@@ -146,7 +146,7 @@ function Quotes({ quotes }: { quotes: Quote[] }) {
   );
 }
 
-/** Goes to a quote where it stands in the conversation. */
+/** Scrolls to a quote in the conversation. */
 function show({ turn, quote }: Quote): void {
   const place = document.getElementById(`turn-${turn}`);
   const mark = place?.querySelector<HTMLElement>(`mark[data-quote="${quoteKey(quote)}"]`);
@@ -155,8 +155,8 @@ function show({ turn, quote }: Quote): void {
   (mark ?? place)?.scrollIntoView({ block: "center" });
 }
 
-/** What judges quoted of each turn. */
-export function marksIn(trial: Trial): Map<number, Mark[]> {
+/** The quotes of judges, by turn. */
+export function collectQuotes(trial: Trial): Map<number, Mark[]> {
   const marks = new Map<number, Mark[]>();
   const checks = [
     ...trial.turns.flatMap((turn) => turn.assertions),
@@ -165,7 +165,7 @@ export function marksIn(trial: Trial): Map<number, Mark[]> {
   ];
   for (const check of checks) {
     for (const { turn, quote } of check.evidence ?? []) {
-      const mark = { quote: String(quote), by: labelOf(check), passed: check.passed ?? null };
+      const mark = { quote: String(quote), source: getLabel(check), passed: check.passed ?? null };
       marks.set(turn, [...(marks.get(turn) ?? []), mark]);
     }
   }

@@ -1,20 +1,20 @@
-// Two runs side by side: what was fixed and broken, what the figures say, and two transcripts aligned by turn.
+// Two runs compared: changed cases, metrics, and two transcripts aligned by turn.
 import { useMemo } from "preact/hooks";
 import type { CaseChange, Comparison, Metric, Overview, Trial, TrialCounts } from "./data";
-import type { Server } from "./source";
-import { CheckCard, marksIn } from "./check";
-import { counted, money, percent, seconds } from "./figures";
-import { reachedAt } from "./case";
+import type { ServerSource } from "./source";
+import { CheckCard, collectQuotes } from "./check";
+import { formatCount, formatCost, formatPercent, formatMs } from "./format";
+import { listReached } from "./case";
 import { useLoaded } from "./loading";
-import { address } from "./route";
-import { Line } from "./said";
-import { Sign } from "./signs";
+import { buildHash } from "./route";
+import { Line } from "./text";
+import { StatusIcon } from "./status";
 import { TurnView } from "./turn";
 
-const MOST_ROWS = 500;
+const MAX_ROWS = 500;
 
 interface Props {
-  server: Server;
+  server: ServerSource;
   base: string;
   head: string;
   query: Record<string, string>;
@@ -27,7 +27,7 @@ export function CompareScreen({ server, base, head, query }: Props) {
   const comparison = loaded.value;
   const chosen = comparison.cases.find((each) => each.suite === query["suite"] && each.case === query["case"]);
   return chosen ? (
-    <Pair server={server} comparison={comparison} chosen={chosen} back={address(["compare", base, head], { change: query["change"] })} />
+    <Pair server={server} comparison={comparison} chosen={chosen} back={buildHash(["compare", base, head], { change: query["change"] })} />
   ) : (
     <Changes comparison={comparison} base={base} head={head} only={query["change"] ?? ""} />
   );
@@ -42,9 +42,9 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
       <div class="screen-head">
         <h1>Compare</h1>
         <p class="muted mono">
-          <a href={address(["runs", comparison.base])}>{comparison.base}</a> → <a href={address(["runs", comparison.head])}>{comparison.head}</a>
+          <a href={buildHash(["runs", comparison.base])}>{comparison.base}</a> → <a href={buildHash(["runs", comparison.head])}>{comparison.head}</a>
         </p>
-        <a class="button" id="swap" href={address(["compare", head, base])}>
+        <a class="button" id="swap" href={buildHash(["compare", head, base])}>
           Swap
         </a>
       </div>
@@ -61,19 +61,19 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
               key={change}
               class={`chip change-${change.replace(" ", "-")}`}
               aria-current={only === change ? "true" : undefined}
-              href={address(["compare", base, head], { change: only === change ? "" : change })}
+              href={buildHash(["compare", base, head], { change: only === change ? "" : change })}
             >
               {change} <b>{many}</b>
             </a>
           ))}
         </div>
-        {shown.length === 0 && <p class="waiting">Nothing changed.</p>}
+        {shown.length === 0 && <p class="waiting">No changes.</p>}
         <ul class="changes" id="changes">
-          {shown.slice(0, MOST_ROWS).map((each) => (
+          {shown.slice(0, MAX_ROWS).map((each) => (
             <li key={`${each.suite}\n${each.case}`}>
               <a
                 class="change-row"
-                href={address(["compare", base, head], { change: only, suite: each.suite, case: each.case })}
+                href={buildHash(["compare", base, head], { change: only, suite: each.suite, case: each.case })}
                 data-case={each.case}
               >
                 <span class={`kind change-${each.change.replace(" ", "-")}`}>{each.change}</span>
@@ -85,37 +85,37 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
                   {each.why && <span class="why"><Line text={each.why} /></span>}
                 </span>
                 <span class="from-to">
-                  {each.base ? <Sign status={each.base} /> : <span class="muted">–</span>}
+                  {each.base ? <StatusIcon status={each.base} /> : <span class="muted">–</span>}
                   <Passed trials={each.base_trials} />
                   <span aria-hidden="true">→</span>
-                  {each.head ? <Sign status={each.head} /> : <span class="muted">–</span>}
+                  {each.head ? <StatusIcon status={each.head} /> : <span class="muted">–</span>}
                   <Passed trials={each.head_trials} />
                 </span>
               </a>
             </li>
           ))}
         </ul>
-        {shown.length > MOST_ROWS && <p class="muted">{counted(shown.length - MOST_ROWS, "more case")}: choose a kind of change.</p>}
+        {shown.length > MAX_ROWS && <p class="muted">{formatCount(shown.length - MAX_ROWS, "more case")}: filter by kind of change.</p>}
       </section>
     </>
   );
 }
 
-/** How many trials of a case passed, where it was tried more than once. */
+/** How many trials passed, for a case with several trials. */
 function Passed({ trials }: { trials?: TrialCounts | null }) {
   if (!trials || trials.judged + trials.errors < 2) return null;
-  const errors = trials.errors ? ` (${counted(trials.errors, "error")})` : "";
+  const errors = trials.errors ? ` (${formatCount(trials.errors, "error")})` : "";
   return <span class="muted">{`${trials.passed}/${trials.judged}${errors}`}</span>;
 }
 
 function Metrics({ metrics }: { metrics: Metric[] }) {
   if (metrics.length === 0) return <p class="muted">No case is in both runs.</p>;
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Figures of both runs">
+    <div class="scroll" tabIndex={0} role="region" aria-label="Metrics of both runs">
       <table class="table" id="metrics">
         <thead>
           <tr>
-            <th scope="col">Over cases in both</th>
+            <th scope="col">Cases in both runs</th>
             <th scope="col" class="right">Base</th>
             <th scope="col" class="right">Head</th>
             <th scope="col" class="right">Change</th>
@@ -126,7 +126,7 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
         </thead>
         <tbody>
           {metrics.map((metric) => {
-            const show = shownAs(metric.name);
+            const show = pickFormat(metric.name);
             const shown = metric.verdict === "worse" || metric.verdict === "better";
             return (
               <tr key={metric.name} class={shown ? metric.verdict : ""}>
@@ -139,7 +139,7 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
                   {shown ? ` ${metric.verdict}` : ""}
                 </td>
                 <td class="right">
-                  {metric.low === null || metric.high === null ? "–" : `${signed(metric.low, show)} to ${signed(metric.high, show)} (${percent(metric.confidence)})`}
+                  {metric.low === null || metric.high === null ? "–" : `${signed(metric.low, show)} to ${signed(metric.high, show)} (${formatPercent(metric.confidence)})`}
                 </td>
                 <td class="right">{metric.p === null ? metric.verdict : metric.p < 0.001 ? "< 0.001" : metric.p.toFixed(3)}</td>
                 <td class="right">
@@ -155,10 +155,10 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
   );
 }
 
-function shownAs(name: string): (value: number) => string {
-  if (name === "pass rate") return (value) => percent(value);
-  if (name === "cost USD") return money;
-  if (name === "time ms") return seconds;
+function pickFormat(name: string): (value: number) => string {
+  if (name === "pass rate") return (value) => formatPercent(value);
+  if (name === "cost USD") return formatCost;
+  if (name === "time ms") return formatMs;
   return (value) => value.toFixed(3);
 }
 
@@ -166,21 +166,21 @@ function signed(value: number, show: (value: number) => string): string {
   return `${value < 0 ? "−" : "+"}${show(Math.abs(value))}`;
 }
 
-/** One side of a pair: the trial that tells most of its case, and what was sent in it. */
-interface Held {
+/** One side of a pair: the trial that is shown, and its attachments. */
+interface ShownTrial {
   trial: Trial;
   attachments: Record<string, string>;
 }
 
 interface PairProps {
-  server: Server;
+  server: ServerSource;
   comparison: Comparison;
   chosen: CaseChange;
   back: string;
 }
 
 function Pair({ server, comparison, chosen, back }: PairProps) {
-  const load = (run: string) => async (): Promise<Held | null> => {
+  const load = (run: string) => async (): Promise<ShownTrial | null> => {
     const overview: Overview = await server.overview(run);
     const row = overview.cases.find((each) => each.suite === chosen.suite && each.id === chosen.case);
     if (!row) return null;
@@ -191,8 +191,8 @@ function Pair({ server, comparison, chosen, back }: PairProps) {
   const base = useLoaded(load(comparison.base), [comparison.base, chosen.suite, chosen.case]);
   const head = useLoaded(load(comparison.head), [comparison.head, chosen.suite, chosen.case]);
   if (base === null || head === null) return <p class="waiting">Opening…</p>;
-  const broken = "error" in base ? base.error : "error" in head ? head.error : "";
-  if ("error" in base || "error" in head) return <p class="waiting" role="alert">{broken}</p>;
+  const error = "error" in base ? base.error : "error" in head ? head.error : "";
+  if ("error" in base || "error" in head) return <p class="waiting" role="alert">{error}</p>;
   return (
     <article aria-labelledby="pair-title">
       <nav class="trail" aria-label="Comparison">
@@ -209,9 +209,9 @@ function Pair({ server, comparison, chosen, back }: PairProps) {
 
 const SIDES = ["Base", "Head"] as const;
 
-function Sides({ base, head, comparison }: { base: Held | null; head: Held | null; comparison: Comparison }) {
+function Sides({ base, head, comparison }: { base: ShownTrial | null; head: ShownTrial | null; comparison: Comparison }) {
   const turns = Math.max(base?.trial.turns.length ?? 0, head?.trial.turns.length ?? 0);
-  const marks = useMemo(() => [base, head].map((held) => (held ? marksIn(held.trial) : new Map())), [base, head]);
+  const marks = useMemo(() => [base, head].map((held) => (held ? collectQuotes(held.trial) : new Map())), [base, head]);
   return (
     <div class="pair" id="pair">
       <Side trial={base?.trial ?? null} run={comparison.base} name="Base" />
@@ -226,7 +226,7 @@ function Sides({ base, head, comparison }: { base: Held | null; head: Held | nul
                   turn={turn}
                   marks={marks[side]?.get(turn.turn) ?? []}
                   attachments={held.attachments}
-                  reached={reachedAt(held.trial, turn.turn)}
+                  reached={listReached(held.trial, turn.turn)}
                   side={SIDES[side] ?? ""}
                 />
               ) : (
@@ -241,9 +241,9 @@ function Sides({ base, head, comparison }: { base: Held | null; head: Held | nul
       {[base, head].map((held, side) => (
         <div class="cell" key={`end-${side}`}>
           {held && held.trial.final_assertions.length > 0 && (
-            <section class="finals" aria-label={`Final checks, ${SIDES[side]}`}>
+            <section class="final-checks" aria-label={`Final assertions, ${SIDES[side]}`}>
               <h3>
-                At the end<span class="which"> · {SIDES[side]}</span>
+                Final assertions<span class="which"> · {SIDES[side]}</span>
               </h3>
               {held.trial.final_assertions.map((check, at) => (
                 <CheckCard key={at} check={check} />
@@ -260,14 +260,14 @@ function Side({ trial, run, name }: { trial: Trial | null; run: string; name: st
   return (
     <header class="cell side">
       <h2>
-        {trial && <Sign status={trial.status} />} {name}
+        {trial && <StatusIcon status={trial.status} />} {name}
       </h2>
       {trial ? (
         <p class="muted">
-          <a href={address(["runs", run, "case", trial.suite, trial.id], { trial: trial.trial })} class="mono">{run}</a>
+          <a href={buildHash(["runs", run, "case", trial.suite, trial.id], { trial: trial.trial })} class="mono">{run}</a>
           {" · "}
-          {counted(trial.total_turns, "turn")} · {seconds(trial.duration_ms)}
-          {typeof trial.cost_usd === "number" ? ` · ${money(trial.cost_usd)}` : ""}
+          {formatCount(trial.total_turns, "turn")} · {formatMs(trial.duration_ms)}
+          {typeof trial.cost_usd === "number" ? ` · ${formatCost(trial.cost_usd)}` : ""}
         </p>
       ) : (
         <p class="muted">not in {run}</p>

@@ -1,4 +1,4 @@
-// What the page shows. The types mirror viva/reporters/page.py, viva/model/record.py and viva/history.
+// The data of the page. The types mirror viva/reporters/page.py, viva/model/record.py and viva/history.
 
 export type Status = "passed" | "failed" | "skipped" | "error";
 export type Fault = "agent" | "simulator" | "judge" | "infra" | "undetermined";
@@ -23,7 +23,7 @@ export interface Quote {
   quote: string;
 }
 
-/** A claim as it was written, with what came of it; `passed` is null where it could not be evaluated. */
+/** An assertion as written, with its result; `passed` is null where it could not be evaluated. */
 export interface Assertion {
   type?: string;
   label?: string;
@@ -35,7 +35,7 @@ export interface Assertion {
   actual?: unknown;
   evidence?: Quote[];
   suggestions?: string[];
-  [written: string]: unknown;
+  [field: string]: unknown;
 }
 
 export interface FileChange {
@@ -51,7 +51,7 @@ export interface Attachment {
   media_type?: string | null;
 }
 
-/** A message as a case holds it: a text, or parts. */
+/** A message of a case: a text, or parts. */
 export interface Message {
   role: string;
   content?: string | Part[];
@@ -81,7 +81,7 @@ export interface Turn {
   usage?: Usage | null;
   cost_usd?: number | null;
   files?: FileChange[];
-  remark?: string | null;
+  comment?: string | null;
 }
 
 export interface Checkpoint {
@@ -95,7 +95,7 @@ export interface Checkpoint {
   assertion?: Assertion | null;
 }
 
-/** An error in the user's own Python. */
+/** An exception in the user's Python. */
 export interface Traceback {
   where: string;
   error: string;
@@ -116,7 +116,7 @@ export interface Trial {
   trial: number;
   attempt: number;
   fault?: Fault | null;
-  /** What the blame rests on, a line each, most of them with their place: `turn 2: …`, `checkpoint a: …`. */
+  /** The evidence for the fault, one line each, mostly with a place: `turn 2: …`, `checkpoint a: …`. */
   fault_evidence?: string[] | null;
   error?: string | null;
   hint?: string | null;
@@ -157,12 +157,12 @@ export interface CaseRow {
   name?: string;
   fault?: Fault | null;
   tags?: string[];
-  error?: string;
+  reason?: string;
   cost_usd?: number | null;
   tokens?: number;
   checks?: number;
   checks_passed?: number;
-  /** Where it says more than the status. */
+  /** Only where it is neither 0 nor 1. */
   score?: number | null;
   findings?: string[];
 }
@@ -182,24 +182,24 @@ export interface Summary {
   checks_passed: number;
   trials?: Partial<Record<Status, number>>;
   faults?: Record<string, number>;
-  /** Trials that were run again; the totals include their earlier attempts. */
+  /** Retried trials; the totals include their earlier attempts. */
   retried?: number;
   input_tokens?: number;
   output_tokens?: number;
   cost_usd?: number | null;
   unpriced_calls?: number;
   undecided?: number;
-  suites?: Standing[];
+  suites?: SuiteSummary[];
   lost_reports?: string[];
 }
 
-/** Where a suite stands against its bar; `missed` says in words which parts of it were not reached. */
-export interface Standing {
+/** The result of a suite against its threshold; `unmet` are the parts that were not reached. */
+export interface SuiteSummary {
   suite: string;
   score: number;
   passed: boolean;
   cases: number;
-  bar: {
+  threshold: {
     pass_score?: number | null;
     max_cost_usd?: number | null;
     max_p95_ms?: number | null;
@@ -207,10 +207,10 @@ export interface Standing {
   };
   cost_usd?: number | null;
   p95_ms?: number | null;
-  missed?: string[];
-  regressed?: string | null;
-  worse?: string[];
-  uncompared?: string[];
+  unmet?: string[];
+  regression?: string | null;
+  worse_cases?: string[];
+  uncompared_cases?: string[];
 }
 
 export interface Spread {
@@ -232,28 +232,28 @@ export interface Overview {
   run: string;
   cases: CaseRow[];
   agent?: string;
-  viva?: string;
+  viva_version?: string;
   inputs?: string[];
-  planned?: number;
+  planned_cases?: number;
   started?: string;
   ended?: string | null;
   exit_code?: number | null;
   stopped?: string | null;
-  why?: string | null;
+  stop_message?: string | null;
   summary?: Summary | null;
-  rate?: Rate | null;
+  pass_rate?: Rate | null;
   case_ms?: Spread | null;
   reply_ms?: Spread | null;
 }
 
-/** A case's trials. `command` runs it again; `attachments` has what can be shown of them, by source, as data: addresses. */
+/** The trials of a case. `command` reruns it; `attachments` has data: URLs by source. */
 export interface CaseTrials {
   trials: Trial[];
   command?: string;
   attachments?: Record<string, string>;
 }
 
-export interface RunLine {
+export interface RunRow {
   id: string;
   live?: boolean;
   at: string;
@@ -267,7 +267,7 @@ export interface RunLine {
   summary?: Summary | null;
 }
 
-/** How many of a case's judged trials passed in one run. */
+/** How many trials of a case passed in one run. */
 export interface TrialCounts {
   passed: number;
   judged: number;
@@ -286,7 +286,7 @@ export interface CaseChange {
   p?: number | null;
 }
 
-/** How a value changed. Without `p` it is shown, not tested. */
+/** The change of a metric. Without `p` it was not tested. */
 export interface Metric {
   name: string;
   pairs: number;
@@ -309,7 +309,7 @@ export interface Comparison {
   alpha: number;
   cases: CaseChange[];
   metrics: Metric[];
-  /** What the numbers cannot tell. */
+  /** Limits of the comparison. */
   notes: string[];
 }
 
@@ -327,7 +327,7 @@ export interface RunPoint {
   p95_ms: number | null;
 }
 
-/** A case that passes and fails against the same agent; `statuses` are of the `runs` that held it, oldest first. */
+/** A case that both passed and failed with the same agent; `statuses` belong to `runs`, oldest first. */
 export interface FlakyCase {
   suite: string;
   case: string;
@@ -339,12 +339,12 @@ export interface FlakyCase {
   statuses: Status[];
 }
 
-export interface PastRuns {
+export interface RunHistory {
   runs: RunPoint[];
   flaky: FlakyCase[];
 }
 
-export interface Me {
+export interface ViewerStatus {
   allow_run: boolean;
   live: string[];
   version?: string;

@@ -1,34 +1,34 @@
-// What differs between two texts, word by word: the longest common subsequence, for texts of a size that people read.
+// The difference of two texts, word by word: the longest common subsequence.
 
 export interface Piece {
   text: string;
   kind: "same" | "removed" | "added";
 }
 
-const MOST = 1_000_000; // cells of the table
+const MAX_CELLS = 1_000_000; // cells of the table
 
 export function diff(before: string, after: string): Piece[] | null {
-  const a = words(before);
-  const b = words(after);
+  const a = splitWords(before);
+  const b = splitWords(after);
   let start = 0;
   while (start < a.length && start < b.length && a[start] === b[start]) start++;
   let end = 0;
   while (end < a.length - start && end < b.length - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end++;
   const left = a.slice(start, a.length - end);
   const right = b.slice(start, b.length - end);
-  if (left.length * right.length > MOST) return null;
+  if (left.length * right.length > MAX_CELLS) return null;
   const pieces: Piece[] = [];
   add(pieces, "same", a.slice(0, start));
-  walk(left, right, pieces);
+  diffMiddle(left, right, pieces);
   add(pieces, "same", a.slice(a.length - end));
   return pieces;
 }
 
-function words(text: string): string[] {
+function splitWords(text: string): string[] {
   return text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) ?? [];
 }
 
-function walk(left: string[], right: string[], pieces: Piece[]): void {
+function diffMiddle(left: string[], right: string[], pieces: Piece[]): void {
   const width = right.length + 1;
   const table = new Uint32Array((left.length + 1) * width);
   for (let i = left.length - 1; i >= 0; i--) {

@@ -1,11 +1,11 @@
-// Which cases are shown, and in which order. All of it is in the address.
+// Which cases are shown and in which order. The filter is part of the URL.
 import type { CaseRow, Status } from "./data";
 
 export const SORTS = {
   input: "Input order",
   outcome: "Not passed first",
   slow: "Slowest first",
-  costly: "Costliest first",
+  costly: "Most expensive first",
   turns: "Most turns first",
   name: "By id",
 } as const;
@@ -21,7 +21,7 @@ export interface Filter {
 
 const RANK: Record<Status, number> = { failed: 0, error: 1, skipped: 2, passed: 3 };
 
-export function filterIn(query: Record<string, string>): Filter {
+export function parseFilter(query: Record<string, string>): Filter {
   const statuses = (query["status"] ?? "").split(",").filter(Boolean) as Status[];
   const sort = query["sort"] ?? "";
   return {
@@ -33,7 +33,7 @@ export function filterIn(query: Record<string, string>): Filter {
   };
 }
 
-export function queryOf(filter: Filter): Record<string, string> {
+export function buildQuery(filter: Filter): Record<string, string> {
   return {
     status: [...filter.statuses].sort().join(","),
     fault: filter.fault,
@@ -47,21 +47,21 @@ export function isEmpty(filter: Filter): boolean {
   return filter.statuses.size === 0 && !filter.fault && !filter.tag && !filter.text;
 }
 
-export function selected(rows: CaseRow[], filter: Filter): CaseRow[] {
+export function selectRows(rows: CaseRow[], filter: Filter): CaseRow[] {
   const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = rows.filter(
+  const matching = rows.filter(
     (row) =>
       (filter.statuses.size === 0 || filter.statuses.has(row.status)) &&
       (!filter.fault || row.fault === filter.fault) &&
       (!filter.tag || (row.tags ?? []).includes(filter.tag)) &&
-      (words.length === 0 || holds(row, words)),
+      (words.length === 0 || matchesWords(row, words)),
   );
   const by = order(filter.sort);
-  return by === null ? found : found.sort((a, b) => by(a, b) || a.index - b.index);
+  return by === null ? matching : matching.sort((a, b) => by(a, b) || a.index - b.index);
 }
 
-function holds(row: CaseRow, words: string[]): boolean {
-  const text = `${row.id} ${row.name ?? ""} ${row.suite} ${(row.tags ?? []).join(" ")} ${(row.findings ?? []).join(" ")} ${row.error ?? ""}`.toLowerCase();
+function matchesWords(row: CaseRow, words: string[]): boolean {
+  const text = `${row.id} ${row.name ?? ""} ${row.suite} ${(row.tags ?? []).join(" ")} ${(row.findings ?? []).join(" ")} ${row.reason ?? ""}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 
@@ -70,7 +70,7 @@ function order(sort: Sort): ((a: CaseRow, b: CaseRow) => number) | null {
     case "input":
       return null;
     case "outcome":
-      return (a, b) => RANK[a.status] - RANK[b.status] || wavering(b) - wavering(a);
+      return (a, b) => RANK[a.status] - RANK[b.status] || isFlaky(b) - isFlaky(a);
     case "slow":
       return (a, b) => b.duration_ms - a.duration_ms;
     case "costly":
@@ -82,7 +82,7 @@ function order(sort: Sort): ((a: CaseRow, b: CaseRow) => number) | null {
   }
 }
 
-/** Did its trials end in different ways? */
-function wavering(row: CaseRow): number {
+/** 1 if trials of the case ended in different ways. */
+function isFlaky(row: CaseRow): number {
   return row.trials.some((status) => status !== row.trials[0]) ? 1 : 0;
 }

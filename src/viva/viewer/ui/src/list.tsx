@@ -1,18 +1,18 @@
-// The list of cases. Only the rows in view are in the page, so ten thousand scroll like ten.
+// The list of cases. Only the rows in view are in the page.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { CaseRow } from "./data";
-import { counted, money, seconds } from "./figures";
-import { Line } from "./said";
-import { Dots, Sign, trialsText } from "./signs";
+import { formatCount, formatCost, formatMs } from "./format";
+import { Line } from "./text";
+import { TrialDots, StatusIcon, describeTrials } from "./status";
 
-const SPARE = 8;
+const EXTRA_ROWS = 8;
 
 interface Props {
   rows: CaseRow[];
-  /** The row that the keyboard is at, or -1. */
+  /** The row selected by keyboard, or -1. */
   at: number;
   href: (row: CaseRow) => string;
-  /** Suites that stand or fall by their score. */
+  /** Suites with a threshold: their scores are shown. */
   scored: Set<string>;
 }
 
@@ -20,18 +20,18 @@ export function CaseList({ rows, at, href, scored }: Props) {
   const list = useRef<HTMLDivElement>(null);
   const [height, setHeight] = useState(56);
   const [range, setRange] = useState<[number, number]>([0, 40]);
-  const [whole, setWhole] = useState(false); // on paper there is no scrolling
+  const [isPrinting, setPrinting] = useState(false); // printing shows all rows
 
   useLayoutEffect(() => {
     const paper = matchMedia("print");
     const measure = () => {
-      if (paper.matches) return; // how rows lie on paper says nothing about the screen
+      if (paper.matches) return;
       const row = list.current?.querySelector<HTMLElement>(".probe");
-      const found = row ? row.getBoundingClientRect().height : 56;
-      setHeight(found);
+      const rowHeight = row ? row.getBoundingClientRect().height : 56;
+      setHeight(rowHeight);
       const top = -(list.current?.getBoundingClientRect().top ?? 0);
-      const first = Math.max(0, Math.floor(top / found) - SPARE);
-      const last = Math.ceil((top + innerHeight) / found) + SPARE;
+      const first = Math.max(0, Math.floor(top / rowHeight) - EXTRA_ROWS);
+      const last = Math.ceil((top + innerHeight) / rowHeight) + EXTRA_ROWS;
       setRange((old) => (old[0] === first && old[1] === last ? old : [first, last]));
     };
     measure();
@@ -44,7 +44,7 @@ export function CaseList({ rows, at, href, scored }: Props) {
   }, [rows]);
 
   useEffect(() => {
-    const change = (event: Event) => setWhole(event.type === "beforeprint");
+    const change = (event: Event) => setPrinting(event.type === "beforeprint");
     for (const name of ["beforeprint", "afterprint"]) addEventListener(name, change);
     return () => {
       for (const name of ["beforeprint", "afterprint"]) removeEventListener(name, change);
@@ -58,14 +58,14 @@ export function CaseList({ rows, at, href, scored }: Props) {
     list.current?.querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus({ preventScroll: true });
   }, [at, height]);
 
-  const places = whole ? rows.map((_, i) => i) : rows.slice(...range).map((_, i) => range[0] + i);
-  if (rows[at] !== undefined && !places.includes(at)) places.push(at); // it may take the focus before it is scrolled to
+  const places = isPrinting ? rows.map((_, i) => i) : rows.slice(...range).map((_, i) => range[0] + i);
+  if (rows[at] !== undefined && !places.includes(at)) places.push(at); // it gets the focus before it is scrolled into view
   return (
     <div
       class="cases"
       id="cases"
       role="list"
-      aria-label={counted(rows.length, "case")}
+      aria-label={formatCount(rows.length, "case")}
       ref={list}
       style={{ height: `${rows.length * height}px` }}
     >
@@ -93,7 +93,7 @@ function Row({ row, href, at, scored }: { row: CaseRow; href: string; at: number
   const many = row.trials.length > 1;
   return (
     <a class={`case-row ${row.status}`} href={href} data-at={at} data-case={row.id}>
-      <Sign status={row.status} />
+      <StatusIcon status={row.status} />
       <span class="what">
         <span class="title">
           <b>
@@ -110,7 +110,7 @@ function Row({ row, href, at, scored }: { row: CaseRow; href: string; at: number
             </span>
           ))}
           {scored && typeof row.score === "number" && <span class="tag">score {row.score.toFixed(2)}</span>}
-          {row.error && (
+          {row.reason && (
             <span class="suite">
               <Line text={row.suite} room={80} />
             </span>
@@ -118,29 +118,29 @@ function Row({ row, href, at, scored }: { row: CaseRow; href: string; at: number
         </span>
         <span class="why">
           {row.fault && row.fault !== "agent" && <span class="fault">{row.fault}</span>}
-          {(row.findings ?? []).map((found) => (
-            <span class="fault" key={found}>
-              {found}
+          {(row.findings ?? []).map((finding) => (
+            <span class="fault" key={finding}>
+              {finding}
             </span>
           ))}
-          {row.error ? <Line text={row.error} /> : <Line text={row.suite} />}
+          {row.reason ? <Line text={row.reason} /> : <Line text={row.suite} />}
         </span>
       </span>
       <span class="facts">
-        {many && <Dots trials={row.trials} label={trialsText(row.trials)} />}
+        {many && <TrialDots trials={row.trials} label={describeTrials(row.trials)} />}
         <span class="fact" title="turns">
-          {counted(row.turns, "turn")}
+          {formatCount(row.turns, "turn")}
         </span>
         {row.checks ? (
           <span class="fact checks" title="checks passed">
             {row.checks_passed ?? 0}/{row.checks}
-            <span class="unseen"> checks passed</span>
+            <span class="visually-hidden"> checks passed</span>
           </span>
         ) : (
           <span class="fact checks">no checks</span>
         )}
-        <span class="fact cost">{row.cost_usd ? money(row.cost_usd) : ""}</span>
-        <span class="fact time">{seconds(row.duration_ms)}</span>
+        <span class="fact cost">{row.cost_usd ? formatCost(row.cost_usd) : ""}</span>
+        <span class="fact time">{formatMs(row.duration_ms)}</span>
       </span>
     </a>
   );

@@ -1,4 +1,4 @@
-// Something that comes later: still on its way, here, or broken.
+// A value that is loaded asynchronously: null while loading, then the value or an error.
 import { useEffect, useState } from "preact/hooks";
 
 export type Loaded<T> = { value: T } | { error: string } | null;
@@ -7,13 +7,13 @@ export function useLoaded<T>(load: () => Promise<T>, keys: unknown[]): Loaded<T>
   const [state, setState] = useState<{ keys: string; loaded: Loaded<T> }>({ keys: "", loaded: null });
   const now = JSON.stringify(keys);
   useEffect(() => {
-    let wanted = true;
+    let isCurrent = true;
     load().then(
-      (value) => wanted && setState({ keys: now, loaded: { value } }),
-      (broken: unknown) => wanted && setState({ keys: now, loaded: { error: String((broken as Error)?.message ?? broken) } }),
+      (value) => isCurrent && setState({ keys: now, loaded: { value } }),
+      (error: unknown) => isCurrent && setState({ keys: now, loaded: { error: String((error as Error)?.message ?? error) } }),
     );
     return () => {
-      wanted = false;
+      isCurrent = false;
     };
   }, [now]);
   return state.keys === now ? state.loaded : null;

@@ -1,48 +1,48 @@
-// The page: its frame, its theme, and which screen an address means.
+// The page: header, theme, keyboard help and the screen of each URL.
 import { render } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { CaseScreen } from "./case";
 import { CompareScreen } from "./compare";
-import type { Me } from "./data";
-import { openSource, Server, type Source } from "./source";
+import type { ViewerStatus } from "./data";
+import { openSource, ServerSource, type Source } from "./source";
 import { HistoryScreen } from "./history";
 import { useKeys } from "./keys";
 import { useRun } from "./live";
-import { Places, useRoute, type Route } from "./route";
+import { RunLinks, useRoute, type Route } from "./route";
 import { RunScreen } from "./run";
 import { RunsScreen } from "./runs";
-import { Line, visible } from "./said";
+import { Line, escapeControls } from "./text";
 import "./style.css";
 
 type Theme = "auto" | "light" | "dark";
 const THEMES: Theme[] = ["auto", "light", "dark"];
-const KEPT = "viva-theme";
+const THEME_KEY = "viva-theme";
 const TITLES: Record<string, string> = { compare: "Compare", history: "History" };
 
-function keptTheme(): Theme {
+function loadTheme(): Theme {
   try {
-    const kept = localStorage.getItem(KEPT) as Theme;
-    return THEMES.includes(kept) ? kept : "auto";
+    const saved = localStorage.getItem(THEME_KEY) as Theme;
+    return THEMES.includes(saved) ? saved : "auto";
   } catch {
-    return "auto"; // a page from disk may be denied it
+    return "auto"; // a page opened from disk may have no storage
   }
 }
 
 function useTheme(): [Theme, () => void] {
-  const [theme, setTheme] = useState<Theme>(keptTheme);
+  const [theme, setTheme] = useState<Theme>(loadTheme);
   useLayoutEffect(() => {
     if (theme === "auto") delete document.documentElement.dataset["theme"];
     else document.documentElement.dataset["theme"] = theme;
     try {
-      localStorage.setItem(KEPT, theme);
+      localStorage.setItem(THEME_KEY, theme);
     } catch {
-      // then it is for this visit only
+      // the theme lasts for this visit
     }
   }, [theme]);
   return [theme, () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "auto")];
 }
 
-/** Does the system prefer dark? Drawings have to be made anew when that changes. */
+/** Does the system prefer dark? The canvas is drawn again when that changes. */
 function useDark(): boolean {
   const query = matchMedia("(prefers-color-scheme: dark)");
   const [dark, setDark] = useState(query.matches);
@@ -58,17 +58,17 @@ function App({ source }: { source: Source }) {
   const route = useRoute();
   const [theme, nextTheme] = useTheme();
   const dark = useDark();
-  const [me, setMe] = useState<Me>({ allow_run: false, live: [] });
+  const [viewer, setViewer] = useState<ViewerStatus>({ allow_run: false, live: [] });
   const help = useRef<HTMLDialogElement>(null);
   useEffect(() => {
-    if (source.served) (source as Server).me().then(setMe, () => {});
+    if (source.served) (source as ServerSource).status().then(setViewer, () => {});
   }, [source]);
   useEffect(() => {
     const [screen = "", run] = route.path;
     if (source.served && !(screen === "runs" && run)) document.title = `${TITLES[screen] ?? "Runs"} · Viva`;
   }, [route.path.join("/")]);
   useEffect(() => {
-    // What had the focus may be gone with its screen: then it is at the new one, not nowhere.
+    // The focused element may be gone with its screen: move the focus to the new one.
     if (document.activeElement === document.body) document.getElementById("content")?.focus({ preventScroll: true });
   }, [route.path.join("/")]);
   useKeys({ "?": () => (help.current?.open ? help.current.close() : help.current?.showModal()) });
@@ -91,7 +91,7 @@ function App({ source }: { source: Source }) {
         </button>
       </header>
       <main id="content" tabIndex={-1}>
-        <Screen source={source} route={route} theme={`${theme}-${dark}`} me={me} />
+        <Screen source={source} route={route} theme={`${theme}-${dark}`} viewer={viewer} />
       </main>
       <Help dialog={help} />
     </>
@@ -124,19 +124,19 @@ interface ScreenProps {
   source: Source;
   route: Route;
   theme: string;
-  me: Me;
+  viewer: ViewerStatus;
 }
 
-function Screen({ source, route, theme, me }: ScreenProps) {
+function Screen({ source, route, theme, viewer }: ScreenProps) {
   const [screen = "runs", first, second] = route.path;
   if (!source.served) return <RunArea source={source} id="" path={route.path} route={route} theme={theme} allowRun={false} />;
-  const server = source as Server;
+  const server = source as ServerSource;
   if (screen === "history") return <HistoryScreen server={server} query={route.query} />;
   if (screen === "compare" && first && second) {
     return <CompareScreen server={server} base={first} head={second} query={route.query} />;
   }
   if (screen === "runs" && first) {
-    return <RunArea key={first} source={source} id={first} path={route.path.slice(2)} route={route} theme={theme} allowRun={me.allow_run} />;
+    return <RunArea key={first} source={source} id={first} path={route.path.slice(2)} route={route} theme={theme} allowRun={viewer.allow_run} />;
   }
   return <RunsScreen server={server} />;
 }
@@ -150,42 +150,42 @@ interface RunAreaProps {
   allowRun: boolean;
 }
 
-/** All that is inside one run; it stays loaded while the reader goes from the list to a case and back. */
+/** The screens of one run; the run stays loaded between the list and a case. */
 function RunArea({ source, id, path, route, theme, allowRun }: RunAreaProps) {
   const known = useRun(source, id);
   const scrolled = useRef(0);
-  const opened = useRef(-1);
+  const lastOpened = useRef(-1);
   const [screen, suite, name] = path;
   const isCase = screen === "case";
   useLayoutEffect(() => {
     if (isCase || known === null) return;
     scrollTo(0, scrolled.current);
-    const remember = () => (scrolled.current = scrollY);
-    addEventListener("scroll", remember, { passive: true });
-    return () => removeEventListener("scroll", remember);
+    const saveScroll = () => (scrolled.current = scrollY);
+    addEventListener("scroll", saveScroll, { passive: true });
+    return () => removeEventListener("scroll", saveScroll);
   }, [isCase, known === null]);
   const title = known && "run" in known ? known.run.overview.run : "";
   useEffect(() => {
-    document.title = [isCase ? visible(name ?? "") : "", title, "Viva"].filter(Boolean).join(" · ");
+    document.title = [isCase ? escapeControls(name ?? "") : "", title, "Viva"].filter(Boolean).join(" · ");
   }, [isCase, name, title]);
   if (known === null) return <p class="waiting">Opening…</p>;
   if ("error" in known) return <p class="waiting" role="alert">{known.error}</p>;
   const { run } = known;
-  const places = new Places(id, source.served);
+  const places = new RunLinks(id, source.served);
   if (!isCase) {
     return (
-      <RunScreen run={run} source={source} places={places} query={route.query} theme={theme} allowRun={allowRun} opened={opened.current} />
+      <RunScreen run={run} source={source} places={places} query={route.query} theme={theme} allowRun={allowRun} lastOpened={lastOpened.current} />
     );
   }
   const row = run.overview.cases.find((each) => each.suite === suite && each.id === name);
   if (row === undefined) {
     return (
       <p class="waiting" role="alert">
-        This run has no case <Line text={name ?? ""} />, or it has not ended yet. <a href={places.list()}>All cases</a>
+        This run has no case <Line text={name ?? ""} />, or the case is still running. <a href={places.list()}>All cases</a>
       </p>
     );
   }
-  opened.current = row.index;
+  lastOpened.current = row.index;
   return <CaseScreen run={run} row={row} source={source} places={places} query={route.query} allowRun={allowRun} />;
 }
 

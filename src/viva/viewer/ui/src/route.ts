@@ -1,4 +1,4 @@
-// Where the reader is: everything that can be looked at has an address, kept in the part after `#`.
+// The route of the page, kept in the URL after `#`: every screen has one.
 import { useEffect, useState } from "preact/hooks";
 
 export interface Route {
@@ -7,15 +7,15 @@ export interface Route {
   query: Record<string, string>;
 }
 
-export function read(hash: string): Route {
+export function parseHash(hash: string): Route {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   return {
-    path: path.split("/").filter(Boolean).map(decoded),
+    path: path.split("/").filter(Boolean).map(decodePart),
     query: Object.fromEntries(new URLSearchParams(query)),
   };
 }
 
-function decoded(part: string): string {
+function decodePart(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
@@ -23,14 +23,14 @@ function decoded(part: string): string {
   }
 }
 
-export function address(path: string[], query: Record<string, string | number | null | undefined> = {}): string {
-  const said = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const search = new URLSearchParams(said.map(([key, value]) => [key, String(value)])).toString();
+export function buildHash(path: string[], query: Record<string, string | number | null | undefined> = {}): string {
+  const values = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const search = new URLSearchParams(values.map(([key, value]) => [key, String(value)])).toString();
   return `#/${path.map(encodeURIComponent).join("/")}${search ? `?${search}` : ""}`;
 }
 
-/** Goes somewhere. With `replace`, `back` does not come here again. */
-export function go(to: string, replace = false): void {
+/** Goes to a hash. With `replace`, no entry is added to the browser history. */
+export function navigate(to: string, replace = false): void {
   if (to === location.hash || (to === "#/" && location.hash === "")) return;
   if (replace) {
     history.replaceState(null, "", to);
@@ -47,11 +47,11 @@ export function useRoute(): Route {
     addEventListener("hashchange", changed);
     return () => removeEventListener("hashchange", changed);
   }, []);
-  return read(hash);
+  return parseHash(hash);
 }
 
-/** Addresses inside one run: a report has only one, and does not name it. */
-export class Places {
+/** Links inside one run. A report holds only one run and does not name it. */
+export class RunLinks {
   constructor(
     private readonly run: string,
     private readonly served: boolean,
@@ -62,10 +62,10 @@ export class Places {
   }
 
   list(query: Record<string, string> = {}): string {
-    return address(this.within(), query);
+    return buildHash(this.within(), query);
   }
 
   case(suite: string, id: string, query: Record<string, string | number | null | undefined> = {}): string {
-    return address(this.within("case", suite, id), query);
+    return buildHash(this.within("case", suite, id), query);
   }
 }

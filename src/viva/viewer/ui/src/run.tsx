@@ -1,41 +1,41 @@
-// The first screen of a run: what came of it, all cases at a glance, and the list to find one in.
+// The screen of a run: its outcome, its metrics, and the list of cases with filters.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { CaseRow, Overview, Standing, Status, Summary } from "./data";
-import type { Server, Source } from "./source";
-import { counted, moment, money, number, percent, seconds, short } from "./figures";
-import { filterIn, isEmpty, queryOf, selected, SORTS, type Filter, type Sort } from "./filters";
+import type { CaseRow, Overview, SuiteSummary, Status, Summary } from "./data";
+import type { ServerSource, Source } from "./source";
+import { formatCount, formatTime, formatCost, formatNumber, formatPercent, formatMs, formatShort } from "./format";
+import { parseFilter, isEmpty, buildQuery, selectRows, SORTS, type Filter, type Sort } from "./filters";
 import { useKeys } from "./keys";
 import { CaseList } from "./list";
 import type { Run } from "./live";
-import { go, type Places } from "./route";
-import { Line, visible } from "./said";
-import { Sign, STATUSES } from "./signs";
-import { Strip } from "./strip";
+import { navigate, type RunLinks } from "./route";
+import { Line, escapeControls } from "./text";
+import { StatusIcon, STATUSES } from "./status";
+import { CaseGrid } from "./grid";
 
 interface Props {
   run: Run;
   source: Source;
-  places: Places;
+  places: RunLinks;
   query: Record<string, string>;
   theme: string;
   allowRun: boolean;
-  /** The index of the case that was opened last: the keyboard goes on from there. */
-  opened: number;
+  /** The index of the case opened last: keyboard selection starts there. */
+  lastOpened: number;
 }
 
-export function RunScreen({ run, source, places, query, theme, allowRun, opened }: Props) {
+export function RunScreen({ run, source, places, query, theme, allowRun, lastOpened }: Props) {
   const { overview, live } = run;
-  const filter = filterIn(query);
-  const key = JSON.stringify(queryOf(filter));
-  const rows = useMemo(() => selected(overview.cases, filter), [overview.cases, key]);
+  const filter = parseFilter(query);
+  const key = JSON.stringify(buildQuery(filter));
+  const rows = useMemo(() => selectRows(overview.cases, filter), [overview.cases, key]);
   const shown = useMemo(() => new Set(rows.map((row) => row.index)), [rows]);
   const scored = useMemo(() => new Set(overview.summary?.suites?.map((each) => each.suite)), [overview.summary]);
-  const [at, setAt] = useState(() => rows.findIndex((row) => row.index === opened));
+  const [at, setAt] = useState(() => rows.findIndex((row) => row.index === lastOpened));
   const change = (part: Partial<Filter>) => {
     setAt(-1);
-    go(places.list(queryOf({ ...filter, ...part })), true);
+    navigate(places.list(buildQuery({ ...filter, ...part })), true);
   };
-  const href = (row: CaseRow) => places.case(row.suite, row.id, queryOf(filter));
+  const href = (row: CaseRow) => places.case(row.suite, row.id, buildQuery(filter));
   useKeys({
     j: () => setAt(Math.min(at + 1, rows.length - 1)),
     k: () => setAt(Math.max(at - 1, 0)),
@@ -45,20 +45,20 @@ export function RunScreen({ run, source, places, query, theme, allowRun, opened 
     <>
       <Verdict overview={overview} live={live} source={source} allowRun={allowRun} />
       <Figures overview={overview} />
-      <Strip
+      <CaseGrid
         rows={overview.cases}
         shown={shown}
-        planned={overview.planned ?? 0}
+        planned={overview.planned_cases ?? 0}
         theme={theme}
-        open={(row) => go(href(row))}
+        open={(row) => navigate(href(row))}
       />
       <section aria-label="Cases">
-        <Filters overview={overview} filter={filter} change={change} found={rows.length} />
+        <Filters overview={overview} filter={filter} change={change} count={rows.length} />
         {rows.length === 0 && (
           <p class="waiting">
-            {overview.cases.length === 0 ? "No case has ended yet." : "No case fits these filters. "}
+            {overview.cases.length === 0 ? "No finished cases yet." : "No case matches these filters. "}
             {!isEmpty(filter) && (
-              <button type="button" class="link" onClick={() => go(places.list(), true)}>
+              <button type="button" class="link" onClick={() => navigate(places.list(), true)}>
                 Show all
               </button>
             )}
@@ -70,42 +70,42 @@ export function RunScreen({ run, source, places, query, theme, allowRun, opened 
   );
 }
 
-const ENDINGS: Record<number, [Status, string]> = {
+const OUTCOMES: Record<number, [Status, string]> = {
   0: ["passed", "Passed"],
   1: ["failed", "Failed"],
   2: ["error", "Interrupted"],
-  5: ["skipped", "Nothing was checked"],
+  5: ["skipped", "No checks ran"],
 };
 
-const CUT_OFF = "Cut off";
+const STOPPED = "Stopped unexpectedly";
 
 function Verdict({ overview, live, source, allowRun }: { overview: Overview; live: Run["live"]; source: Source; allowRun: boolean }) {
   const { summary } = overview;
-  const [status, word] =
+  const [status, label] =
     live !== null
       ? (["skipped", "Running"] as const)
       : overview.exit_code === null || overview.exit_code === undefined
-        ? (["error", CUT_OFF] as const)
-        : (ENDINGS[overview.exit_code] ?? (["error", `Exit code ${overview.exit_code}`] as const));
+        ? (["error", STOPPED] as const)
+        : (OUTCOMES[overview.exit_code] ?? (["error", `Exit code ${overview.exit_code}`] as const));
   return (
     <section class={`verdict ${live ? "running" : status}`} aria-label="Verdict">
       <h1>
-        {live ? <span class="pulse" aria-hidden="true" /> : <Sign status={status} label={false} size={30} />}
-        <span id="verdict">{word}</span>
-        <span class="score">{summary ? passedText(summary, live !== null) : counted(overview.cases.length, "case")}</span>
+        {live ? <span class="pulse" aria-hidden="true" /> : <StatusIcon status={status} label={false} size={30} />}
+        <span id="verdict">{label}</span>
+        <span class="score">{summary ? formatPassed(summary, live !== null) : formatCount(overview.cases.length, "case")}</span>
       </h1>
-      {summary && <Apart summary={summary} />}
-      {(summary?.suites ?? []).map((standing) => (
-        <Stands key={standing.suite} standing={standing} />
+      {summary && <Counts summary={summary} />}
+      {(summary?.suites ?? []).map((suite) => (
+        <SuiteResult key={suite.suite} suite={suite} />
       ))}
-      {word === CUT_OFF && (
+      {label === STOPPED && (
         <p class="stopped">
-          Nobody writes to its journal any more. What has ended is kept; <code>viva test --resume {overview.run}</code> goes on with the rest.
+          Finished trials are saved. Continue with <code>viva test --resume {overview.run}</code>
         </p>
       )}
-      {(overview.stopped || overview.why) && (
+      {(overview.stopped || overview.stop_message) && (
         <p class="stopped">
-          Stopped: <Line text={[overview.stopped?.replace("_", "-"), overview.why].filter(Boolean).join(", ")} />
+          Stopped: <Line text={[overview.stopped?.replace("_", "-"), overview.stop_message].filter(Boolean).join(", ")} />
         </p>
       )}
       {live && <Progress live={live} overview={overview} />}
@@ -117,29 +117,29 @@ function Verdict({ overview, live, source, allowRun }: { overview: Overview; liv
         )}
         {(overview.inputs ?? []).length > 0 && (
           <span>
-            Cases from <b><Line text={(overview.inputs ?? []).join(", ")} /></b>
+            Input <b><Line text={(overview.inputs ?? []).join(", ")} /></b>
           </span>
         )}
-        <span>{moment(overview.started)}</span>
+        <span>{formatTime(overview.started)}</span>
         <span class="mono">{overview.run}</span>
-        {overview.viva && (
+        {overview.viva_version && (
           <span>
-            Viva <Line text={overview.viva} />
+            Viva <Line text={overview.viva_version} />
           </span>
         )}
-        {allowRun && !live && <Again overview={overview} server={source as Server} />}
+        {allowRun && !live && <RerunButton overview={overview} server={source as ServerSource} />}
       </p>
     </section>
   );
 }
 
-function Again({ overview, server }: { overview: Overview; server: Server }) {
-  const [said, setSaid] = useState("");
+function RerunButton({ overview, server }: { overview: Overview; server: ServerSource }) {
+  const [message, setMessage] = useState("");
   const start = () => {
-    setSaid("Starting…");
-    server.again(overview.run).then(
-      ({ run }) => go(`#/runs/${encodeURIComponent(run)}`),
-      (broken: Error) => setSaid(broken.message),
+    setMessage("Starting…");
+    server.rerun(overview.run).then(
+      ({ run }) => navigate(`#/runs/${encodeURIComponent(run)}`),
+      (error: Error) => setMessage(error.message),
     );
   };
   return (
@@ -147,65 +147,65 @@ function Again({ overview, server }: { overview: Overview; server: Server }) {
       <button type="button" id="run-again" class="button small" onClick={start}>
         Run again
       </button>{" "}
-      <span role="status">{said}</span>
+      <span role="status">{message}</span>
     </span>
   );
 }
 
-function passedText(summary: Summary, live: boolean): string {
+function formatPassed(summary: Summary, live: boolean): string {
   const ended = summary.total - summary.not_run;
-  return live ? `${number(summary.passed)} of ${number(ended)} passed so far` : `${number(summary.passed)} of ${number(summary.total)} passed`;
+  return live ? `${formatNumber(summary.passed)} of ${formatNumber(ended)} passed so far` : `${formatNumber(summary.passed)} of ${formatNumber(summary.total)} passed`;
 }
 
-/** What is missing from the pass count, each with its number: no silent denominators. */
-function Apart({ summary }: { summary: Summary }) {
+/** The counts of all cases that did not pass. */
+function Counts({ summary }: { summary: Summary }) {
   const faults = Object.entries(summary.faults ?? {}).filter(([fault, many]) => fault !== "agent" && many);
   const trials = Object.entries(summary.trials ?? {});
   const many = trials.reduce((total, [, each]) => total + each, 0);
   const repeated = many > summary.total - summary.not_run;
-  const blamed = faults.map(([fault, each]) => `${each} ${fault}`).join(", ");
-  const blame = blamed ? ` (${repeated ? "trials: " : ""}${blamed})` : "";
+  const faultText = faults.map(([fault, each]) => `${each} ${fault}`).join(", ");
+  const blame = faultText ? ` (${repeated ? "trials: " : ""}${faultText})` : "";
   const parts = [
-    `${number(summary.failed)} failed`,
-    `${counted(summary.errors, "error")}${blame}`,
-    ...(summary.undecided ? [`${number(summary.undecided)} undecided`] : []),
-    `${number(summary.skipped)} skipped${summary.unchecked ? ` (${number(summary.unchecked)} with nothing checked)` : ""}`,
-    `${number(summary.not_run)} not run`,
+    `${formatNumber(summary.failed)} failed`,
+    `${formatCount(summary.errors, "error")}${blame}`,
+    ...(summary.undecided ? [`${formatNumber(summary.undecided)} undecided`] : []),
+    `${formatNumber(summary.skipped)} skipped${summary.unchecked ? ` (${formatNumber(summary.unchecked)} without checks)` : ""}`,
+    `${formatNumber(summary.not_run)} not run`,
   ];
   if (repeated) {
-    parts.push(`${number(many)} trials: ${trials.map(([status, each]) => `${number(each)} ${status}`).join(", ")}`);
+    parts.push(`${formatNumber(many)} trials: ${trials.map(([status, each]) => `${formatNumber(each)} ${status}`).join(", ")}`);
   }
-  return <p class="apart">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;
+  return <p class="counts">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;
 }
 
-/** A suite that has a bar, and what it came to. */
-function Stands({ standing }: { standing: Standing }) {
-  const { bar, score, worse = [], uncompared = [] } = standing;
-  const before = bar.baseline;
+/** The result of a suite with a threshold. */
+function SuiteResult({ suite }: { suite: SuiteSummary }) {
+  const { threshold, score, worse_cases: worse = [], uncompared_cases: uncompared = [] } = suite;
+  const baseline = threshold.baseline;
   const limits = [
-    typeof bar.pass_score === "number" ? `needs ${bar.pass_score}` : "",
-    typeof bar.max_cost_usd === "number" ? `cost ${typeof standing.cost_usd === "number" ? money(standing.cost_usd) : "unknown"} of at most ${money(bar.max_cost_usd)}` : "",
-    typeof bar.max_p95_ms === "number" ? `p95 ${typeof standing.p95_ms === "number" ? seconds(standing.p95_ms) : "unknown"} of at most ${seconds(bar.max_p95_ms)}` : "",
+    typeof threshold.pass_score === "number" ? `needs ${threshold.pass_score}` : "",
+    typeof threshold.max_cost_usd === "number" ? `cost ${typeof suite.cost_usd === "number" ? formatCost(suite.cost_usd) : "unknown"} of at most ${formatCost(threshold.max_cost_usd)}` : "",
+    typeof threshold.max_p95_ms === "number" ? `p95 ${typeof suite.p95_ms === "number" ? formatMs(suite.p95_ms) : "unknown"} of at most ${formatMs(threshold.max_p95_ms)}` : "",
   ].filter(Boolean);
   return (
-    <p class="standing">
-      <Sign status={standing.passed ? "passed" : "failed"} /> Suite <b><Line text={standing.suite} /></b>: score{" "}
-      {Number(score.toPrecision(4))} over {counted(standing.cases, "case")}
+    <p class="suite-result">
+      <StatusIcon status={suite.passed ? "passed" : "failed"} /> Suite <b><Line text={suite.suite} /></b>: score{" "}
+      {Number(score.toPrecision(4))} over {formatCount(suite.cases, "case")}
       {limits.map((text) => `, ${text}`).join("")}
-      {(standing.missed ?? []).map((text) => (
+      {(suite.unmet ?? []).map((text) => (
         <span key={text}>
           {" · "}
           <Line text={text} />
         </span>
       ))}
-      {before && (
+      {baseline && (
         <span>
           {" · "}
-          {Number(before.score.toPrecision(4))} in <Line text={before.name} />
-          {standing.regressed ? ", a regression" : ""}
+          {Number(baseline.score.toPrecision(4))} in <Line text={baseline.name} />
+          {suite.regression ? ", a regression" : ""}
           {uncompared.length > 0 && (
             <>
-              , not compared for want of a verdict in both: <Line text={uncompared.join(", ")} room={600} />
+              , not compared (no verdict in both runs): <Line text={uncompared.join(", ")} room={600} />
             </>
           )}
           {worse.length > 0 && (
@@ -227,20 +227,20 @@ function Progress({ live, overview }: { live: NonNullable<Run["live"]>; overview
   }, []);
   const elapsed = Math.max(1, Date.now() - new Date(overview.started ?? "").getTime());
   const rate = (live.done / elapsed) * 1000;
-  const left = rate > 0 ? seconds(((live.trials - live.done) / rate) * 1000) : "unknown";
+  const left = rate > 0 ? formatMs(((live.trials - live.done) / rate) * 1000) : "unknown";
   return (
     <div class="progress">
-      <progress max={live.trials} value={live.done} aria-label="Trials done" />
+      <progress max={live.trials} value={live.done} aria-label="Finished trials" />
       <span role="status" id="progress">
-        {number(live.done)} of {number(live.trials)} trials · {rate.toFixed(1)}/s · {left} left
-        {live.lost && " · the viewer does not answer"}
+        {formatNumber(live.done)} of {formatNumber(live.trials)} trials · {rate.toFixed(1)}/s · {left} left
+        {live.lost && " · viewer not reachable"}
       </span>
     </div>
   );
 }
 
 function Figures({ overview }: { overview: Overview }) {
-  const { summary, rate, reply_ms } = overview;
+  const { summary, pass_rate: rate, reply_ms } = overview;
   if (!summary) return null;
   const tokens = (summary.input_tokens ?? 0) + (summary.output_tokens ?? 0);
   const unpriced = summary.unpriced_calls ?? 0;
@@ -250,26 +250,26 @@ function Figures({ overview }: { overview: Overview }) {
         <div class="rate">
           <dt>Pass rate</dt>
           <dd>
-            {percent(rate.rate)}
+            {formatPercent(rate.rate)}
             <Interval low={rate.interval.low} high={rate.interval.high} at={rate.rate} />
           </dd>
           <dd class="note">
-            {percent(rate.interval.low, 0)} to {percent(rate.interval.high, 0)} · 95 % interval over{" "}
-            {counted(rate.cases, "judged case")}
+            {formatPercent(rate.interval.low, 0)} to {formatPercent(rate.interval.high, 0)} · 95 % interval over{" "}
+            {formatCount(rate.cases, "judged case")}
           </dd>
         </div>
       )}
-      <Figure name="Checks" value={`${short(summary.checks_passed)}/${short(summary.checks)}`} note={summary.checks ? `${percent(summary.checks_passed / summary.checks)} held` : "none"} />
-      <Figure name="Turns" value={number(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} a trial`} />
-      {(summary.retried ?? 0) > 0 && <Figure name="Retried" value={counted(summary.retried ?? 0, "trial")} note="their earlier attempts are in the totals" />}
-      <Figure name="Time" value={summary.duration_ms ? seconds(summary.duration_ms) : "unknown"} note={overview.case_ms ? `p95 ${seconds(overview.case_ms.p95)} a case` : ""} />
-      {reply_ms && <Figure name="Reply p95" value={seconds(reply_ms.p95)} note={`p50 ${seconds(reply_ms.p50)}`} />}
-      {tokens > 0 && <Figure name="Tokens" value={short(tokens)} note={`${short(summary.input_tokens ?? 0)} in, ${short(summary.output_tokens ?? 0)} out`} />}
+      <Figure name="Checks" value={`${formatShort(summary.checks_passed)}/${formatShort(summary.checks)}`} note={summary.checks ? `${formatPercent(summary.checks_passed / summary.checks)} passed` : "none"} />
+      <Figure name="Turns" value={formatNumber(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} per trial`} />
+      {(summary.retried ?? 0) > 0 && <Figure name="Retried" value={formatCount(summary.retried ?? 0, "trial")} note="totals include earlier attempts" />}
+      <Figure name="Time" value={summary.duration_ms ? formatMs(summary.duration_ms) : "unknown"} note={overview.case_ms ? `p95 ${formatMs(overview.case_ms.p95)} per case` : ""} />
+      {reply_ms && <Figure name="Reply p95" value={formatMs(reply_ms.p95)} note={`p50 ${formatMs(reply_ms.p50)}`} />}
+      {tokens > 0 && <Figure name="Tokens" value={formatShort(tokens)} note={`${formatShort(summary.input_tokens ?? 0)} in, ${formatShort(summary.output_tokens ?? 0)} out`} />}
       {(typeof summary.cost_usd === "number" || unpriced > 0) && (
         <Figure
           name="Cost"
-          value={typeof summary.cost_usd === "number" ? money(summary.cost_usd) : "unknown"}
-          note={unpriced ? `+ ${counted(unpriced, "call")} of unknown price` : `${money((summary.cost_usd ?? 0) / Math.max(1, summary.total - summary.not_run))} a case`}
+          value={typeof summary.cost_usd === "number" ? formatCost(summary.cost_usd) : "unknown"}
+          note={unpriced ? `+ ${formatCount(unpriced, "call")} without a price` : `${formatCost((summary.cost_usd ?? 0) / Math.max(1, summary.total - summary.not_run))} per case`}
         />
       )}
     </dl>
@@ -300,11 +300,11 @@ interface FiltersProps {
   overview: Overview;
   filter: Filter;
   change: (part: Partial<Filter>) => void;
-  found: number;
+  count: number;
 }
 
-function Filters({ overview, filter, change, found }: FiltersProps) {
-  const counts = useMemo(() => tally(overview.cases), [overview.cases]);
+function Filters({ overview, filter, change, count }: FiltersProps) {
+  const counts = useMemo(() => countRows(overview.cases), [overview.cases]);
   const toggle = (status: Status) => {
     const statuses = new Set(filter.statuses);
     if (!statuses.delete(status)) statuses.add(status);
@@ -312,7 +312,7 @@ function Filters({ overview, filter, change, found }: FiltersProps) {
   };
   return (
     <div class="filters" role="search" aria-label="Filter cases">
-      <div class="chips" role="group" aria-label="Outcome">
+      <div class="chips" role="group" aria-label="Status">
         {STATUSES.filter((status) => counts.statuses[status] || filter.statuses.has(status)).map((status) => (
           <button
             key={status}
@@ -322,17 +322,17 @@ function Filters({ overview, filter, change, found }: FiltersProps) {
             aria-pressed={filter.statuses.has(status)}
             onClick={() => toggle(status)}
           >
-            <Sign status={status} label={false} size={14} />
-            {status} <b>{number(counts.statuses[status] ?? 0)}</b>
+            <StatusIcon status={status} label={false} size={14} />
+            {status} <b>{formatNumber(counts.statuses[status] ?? 0)}</b>
           </button>
         ))}
       </div>
-      <Choice id="filter-fault" label="Fault" value={filter.fault} options={counts.faults} change={(fault) => change({ fault })} />
-      <Choice id="filter-tag" label="Tag" value={filter.tag} options={counts.tags} change={(tag) => change({ tag })} />
+      <FilterSelect id="filter-fault" label="Fault" value={filter.fault} options={counts.faults} change={(fault) => change({ fault })} />
+      <FilterSelect id="filter-tag" label="Tag" value={filter.tag} options={counts.tags} change={(tag) => change({ tag })} />
       <input
         type="search"
         id="search"
-        placeholder="Search id, name, tag, error  ( / )"
+        placeholder="Search id, name, tag, reason  ( / )"
         aria-label="Search cases"
         value={filter.text}
         onInput={(event) => change({ text: event.currentTarget.value })}
@@ -341,7 +341,7 @@ function Filters({ overview, filter, change, found }: FiltersProps) {
         }}
       />
       <label class="sort">
-        <span class="unseen">Sort</span>
+        <span class="visually-hidden">Sort</span>
         <select id="sort" value={filter.sort} onChange={(event) => change({ sort: event.currentTarget.value as Sort })}>
           {Object.entries(SORTS).map(([value, label]) => (
             <option key={value} value={value}>
@@ -351,22 +351,22 @@ function Filters({ overview, filter, change, found }: FiltersProps) {
         </select>
       </label>
       <span class="found" role="status" id="found">
-        {found === overview.cases.length ? counted(found, "case") : `${number(found)} of ${counted(overview.cases.length, "case")}`}
+        {count === overview.cases.length ? formatCount(count, "case") : `${formatNumber(count)} of ${formatCount(overview.cases.length, "case")}`}
       </span>
     </div>
   );
 }
 
-function Choice(props: { id: string; label: string; value: string; options: [string, number][]; change: (value: string) => void }) {
+function FilterSelect(props: { id: string; label: string; value: string; options: [string, number][]; change: (value: string) => void }) {
   if (props.options.length === 0 && !props.value) return null;
   return (
     <label>
-      <span class="unseen">{props.label}</span>
+      <span class="visually-hidden">{props.label}</span>
       <select id={props.id} value={props.value} onChange={(event) => props.change(event.currentTarget.value)}>
         <option value="">Any {props.label.toLowerCase()}</option>
         {props.options.map(([value, many]) => (
           <option key={value} value={value}>
-            {visible(value)} ({many})
+            {escapeControls(value)} ({many})
           </option>
         ))}
       </select>
@@ -374,7 +374,7 @@ function Choice(props: { id: string; label: string; value: string; options: [str
   );
 }
 
-function tally(rows: CaseRow[]) {
+function countRows(rows: CaseRow[]) {
   const statuses: Partial<Record<Status, number>> = {};
   const faults = new Map<string, number>();
   const tags = new Map<string, number>();
@@ -383,6 +383,6 @@ function tally(rows: CaseRow[]) {
     if (row.fault) faults.set(row.fault, (faults.get(row.fault) ?? 0) + 1);
     for (const tag of row.tags ?? []) tags.set(tag, (tags.get(tag) ?? 0) + 1);
   }
-  const ranked = (found: Map<string, number>) => [...found].sort((a, b) => b[1] - a[1]).slice(0, 200);
-  return { statuses, faults: ranked(faults), tags: ranked(tags) };
+  const rank = (counts: Map<string, number>) => [...counts].sort((a, b) => b[1] - a[1]).slice(0, 200);
+  return { statuses, faults: rank(faults), tags: rank(tags) };
 }

@@ -1,27 +1,27 @@
-// All runs of a project, newest first; two of them can be compared.
+// The runs of a project, newest first; two of them can be compared.
 import { useEffect, useState } from "preact/hooks";
-import type { RunLine, Status } from "./data";
-import type { Server } from "./source";
-import { moment, money, number, seconds } from "./figures";
+import type { RunRow, Status } from "./data";
+import type { ServerSource } from "./source";
+import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
 import { useLoaded } from "./loading";
-import { address, go } from "./route";
-import { Line } from "./said";
-import { Sign } from "./signs";
+import { buildHash, navigate } from "./route";
+import { Line } from "./text";
+import { StatusIcon } from "./status";
 
-const LOOK_AGAIN_MS = 3000;
-const MOST_ROWS = 200;
+const REFRESH_MS = 3000;
+const MAX_ROWS = 200;
 
-export function RunsScreen({ server }: { server: Server }) {
+export function RunsScreen({ server }: { server: ServerSource }) {
   const [round, setRound] = useState(0);
   const loaded = useLoaded(() => server.runs(), [round]);
-  const [runs, setRuns] = useState<RunLine[] | null>(null);
+  const [runs, setRuns] = useState<RunRow[] | null>(null);
   const [chosen, setChosen] = useState<string[]>([]);
   const [all, setAll] = useState(false);
   useEffect(() => {
     if (loaded !== null && "value" in loaded) setRuns(loaded.value);
   }, [loaded]);
   useEffect(() => {
-    const timer = setInterval(() => document.visibilityState === "visible" && setRound((n) => n + 1), LOOK_AGAIN_MS);
+    const timer = setInterval(() => document.visibilityState === "visible" && setRound((n) => n + 1), REFRESH_MS);
     return () => clearInterval(timer);
   }, []);
   if (loaded !== null && "error" in loaded) return <p class="waiting" role="alert">{loaded.error}</p>;
@@ -33,33 +33,33 @@ export function RunsScreen({ server }: { server: Server }) {
     <>
       <div class="screen-head">
         <h1>Runs</h1>
-        <p class="muted">{number(runs.length)} kept</p>
+        <p class="muted">{formatCount(runs.length, "run")}</p>
         <button
           type="button"
           class="button"
           id="compare-chosen"
           disabled={pair.length !== 2}
-          onClick={() => go(address(["compare", pair[1] ?? "", pair[0] ?? ""]))}
+          onClick={() => navigate(buildHash(["compare", pair[1] ?? "", pair[0] ?? ""]))}
         >
-          {pair.length === 2 ? "Compare these two" : `Choose two to compare`}
+          {pair.length === 2 ? "Compare selected runs" : "Select two runs to compare"}
         </button>
       </div>
-      {runs.length === 0 && <p class="waiting">There are no runs yet. Start one: <code>viva test -i tests/</code></p>}
+      {runs.length === 0 && <p class="waiting">No runs yet. Start one: <code>viva test -i tests/</code></p>}
       <ul class="runs" id="runs">
-        {(all ? runs : runs.slice(0, MOST_ROWS)).map((run) => (
+        {(all ? runs : runs.slice(0, MAX_ROWS)).map((run) => (
           <li key={run.id}>
             <label class="choose">
               <input type="checkbox" checked={chosen.includes(run.id)} onChange={() => choose(run.id)} aria-label={`Compare ${run.id}`} />
             </label>
-            <a class="run-row" href={address(["runs", run.id])} data-run={run.id}>
-              {run.live ? <span class="pulse" role="img" aria-label="running" /> : <Sign status={statusOf(run)} />}
+            <a class="run-row" href={buildHash(["runs", run.id])} data-run={run.id}>
+              {run.live ? <span class="pulse" role="img" aria-label="running" /> : <StatusIcon status={statusOf(run)} />}
               <span class="what">
                 <span class="title">
                   <b><Line text={run.agent} room={80} /></b>
                   <span class="name"><Line text={run.inputs.join(", ")} room={160} /></span>
                 </span>
                 <span class="why">
-                  {moment(run.at)} <span class="mono">{run.id}</span>
+                  {formatTime(run.at)} <span class="mono">{run.id}</span>
                 </span>
               </span>
               <Figures run={run} />
@@ -67,9 +67,9 @@ export function RunsScreen({ server }: { server: Server }) {
           </li>
         ))}
       </ul>
-      {!all && runs.length > MOST_ROWS && (
+      {!all && runs.length > MAX_ROWS && (
         <p class="waiting">
-          {number(runs.length - MOST_ROWS)} older ones.{" "}
+          {formatNumber(runs.length - MAX_ROWS)} older runs.{" "}
           <button type="button" class="link" onClick={() => setAll(true)}>
             Show all
           </button>
@@ -79,24 +79,24 @@ export function RunsScreen({ server }: { server: Server }) {
   );
 }
 
-function Figures({ run }: { run: RunLine }) {
+function Figures({ run }: { run: RunRow }) {
   const { summary } = run;
-  if (!summary) return <span class="facts"><span class="fact">{run.live ? "running" : "cut off"}</span></span>;
+  if (!summary) return <span class="facts"><span class="fact">{run.live ? "running" : "stopped unexpectedly"}</span></span>;
   return (
     <span class="facts">
       <Bar run={run} />
       <span class="fact">
-        {number(summary.passed)}/{number(summary.total)}
-        <span class="unseen"> passed</span>
+        {formatNumber(summary.passed)}/{formatNumber(summary.total)}
+        <span class="visually-hidden"> passed</span>
       </span>
-      <span class="fact cost">{typeof summary.cost_usd === "number" ? money(summary.cost_usd) : ""}</span>
-      <span class="fact time">{seconds(summary.duration_ms)}</span>
+      <span class="fact cost">{typeof summary.cost_usd === "number" ? formatCost(summary.cost_usd) : ""}</span>
+      <span class="fact time">{formatMs(summary.duration_ms)}</span>
     </span>
   );
 }
 
-/** The outcome of all cases as one bar. */
-function Bar({ run: { summary } }: { run: RunLine }) {
+/** The statuses of all cases as one bar. */
+function Bar({ run: { summary } }: { run: RunRow }) {
   if (!summary || !summary.total) return null;
   const parts: [string, number][] = [
     ["passed", summary.passed],
@@ -117,7 +117,7 @@ function Bar({ run: { summary } }: { run: RunLine }) {
   );
 }
 
-function statusOf(run: RunLine): Status {
+function statusOf(run: RunRow): Status {
   if (run.exit_code === 0) return "passed";
   if (run.exit_code === 1) return "failed";
   return run.exit_code === 5 ? "skipped" : "error";

@@ -1,8 +1,8 @@
-// Where it comes from: data inside the page (report.html) or a server (viva view).
-import type { CaseRow, CaseTrials, Comparison, Me, Overview, PastRuns, RunLine } from "./data";
+// Where the data comes from: the page itself (report.html) or a server (viva view).
+import type { CaseRow, CaseTrials, Comparison, ViewerStatus, Overview, RunHistory, RunRow } from "./data";
 
 export interface Source {
-  /** Is there a server behind it, with more than this one run? */
+  /** Is it a server, with all runs of a project? */
   readonly served: boolean;
   overview(run: string): Promise<Overview>;
   trials(run: string, row: CaseRow): Promise<CaseTrials>;
@@ -10,11 +10,11 @@ export interface Source {
 
 const OVERVIEW = "viva-overview";
 
-/** The run inside the page. Records come in deflated pieces of a few cases each, unpacked when they are asked for. */
-class Embedded implements Source {
+/** The run inside the page. Records are deflated in pieces of a few cases, inflated when a case is opened. */
+class EmbeddedSource implements Source {
   readonly served = false;
   private readonly run: Overview;
-  private unpacked: { first: number; cases: Promise<CaseTrials[]> } | null = null;
+  private inflated: { first: number; cases: Promise<CaseTrials[]> } | null = null;
 
   constructor(element: Element) {
     this.run = JSON.parse(element.textContent ?? "") as Overview;
@@ -25,34 +25,34 @@ class Embedded implements Source {
   }
 
   async trials(_run: string, row: CaseRow): Promise<CaseTrials> {
-    await parsed();
+    await documentReady();
     let piece: HTMLElement | null = null;
     for (const each of document.querySelectorAll<HTMLElement>("script.viva-records")) {
       if (Number(each.dataset["first"]) > row.index) break;
       piece = each;
     }
-    if (piece === null) throw new Error("this report ends before the case's record: it is not complete");
+    if (piece === null) throw new Error("The report file is incomplete: it ends before this case");
     const first = Number(piece.dataset["first"]);
-    if (this.unpacked?.first !== first) this.unpacked = { first, cases: inflated(piece.textContent ?? "") };
-    const found = (await this.unpacked.cases)[row.index - first];
-    if (found === undefined) throw new Error("this report has no record of the case");
-    return found;
+    if (this.inflated?.first !== first) this.inflated = { first, cases: inflateRecords(piece.textContent ?? "") };
+    const trials = (await this.inflated.cases)[row.index - first];
+    if (trials === undefined) throw new Error("The report has no record of this case");
+    return trials;
   }
 }
 
-function parsed(): Promise<void> {
+function documentReady(): Promise<void> {
   if (document.readyState !== "loading") return Promise.resolve();
   return new Promise((resolve) => document.addEventListener("DOMContentLoaded", () => resolve(), { once: true }));
 }
 
-async function inflated(packed: string): Promise<CaseTrials[]> {
-  const bytes = Uint8Array.from(atob(packed), (sign) => sign.charCodeAt(0));
+async function inflateRecords(packed: string): Promise<CaseTrials[]> {
+  const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return (await new Response(stream).json()) as CaseTrials[];
 }
 
 /** Runs of a project, from `viva view`. */
-export class Server implements Source {
+export class ServerSource implements Source {
   readonly served = true;
 
   overview(run: string): Promise<Overview> {
@@ -63,7 +63,7 @@ export class Server implements Source {
     return get(`api/runs/${encodeURIComponent(run)}/cases/${row.index}`);
   }
 
-  runs(): Promise<RunLine[]> {
+  runs(): Promise<RunRow[]> {
     return get("api/runs");
   }
 
@@ -71,49 +71,49 @@ export class Server implements Source {
     return get(`api/compare?base=${encodeURIComponent(base)}&head=${encodeURIComponent(head)}`);
   }
 
-  history(): Promise<PastRuns> {
+  history(): Promise<RunHistory> {
     return get("api/history");
   }
 
-  me(): Promise<Me> {
-    return get("api/me");
+  status(): Promise<ViewerStatus> {
+    return get("api/status");
   }
 
   events(run: string): EventSource {
     return new EventSource(`api/runs/${encodeURIComponent(run)}/events`);
   }
 
-  rerun(run: string, row: CaseRow): Promise<{ run: string }> {
+  rerunCase(run: string, row: CaseRow): Promise<{ run: string }> {
     return send(`api/runs/${encodeURIComponent(run)}/cases/${row.index}/rerun`, {});
   }
 
-  again(run: string): Promise<{ run: string }> {
+  rerun(run: string): Promise<{ run: string }> {
     return send(`api/runs/${encodeURIComponent(run)}/rerun`, {});
   }
 }
 
-async function get<T>(address: string): Promise<T> {
-  return answer(await fetch(address, { headers: { accept: "application/json" } }));
+async function get<T>(url: string): Promise<T> {
+  return readResponse(await fetch(url, { headers: { accept: "application/json" } }));
 }
 
-async function send<T>(address: string, body: unknown): Promise<T> {
+async function send<T>(url: string, body: unknown): Promise<T> {
   const headers = { accept: "application/json", "content-type": "application/json" };
-  return answer(await fetch(address, { method: "POST", headers, body: JSON.stringify(body) }));
+  return readResponse(await fetch(url, { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
-async function answer<T>(response: Response): Promise<T> {
+async function readResponse<T>(response: Response): Promise<T> {
   if (response.ok) return (await response.json()) as T;
-  const said = (await response.text()).slice(0, 500);
+  const body = (await response.text()).slice(0, 500);
   let error = "";
   try {
-    error = String((JSON.parse(said) as { error?: unknown }).error ?? "");
+    error = String((JSON.parse(body) as { error?: unknown }).error ?? "");
   } catch {
-    error = said;
+    error = body;
   }
-  throw new Error(error || `the server answers ${response.status}`);
+  throw new Error(error || `The server answered with status ${response.status}`);
 }
 
-export function openSource(): Embedded | Server {
+export function openSource(): EmbeddedSource | ServerSource {
   const element = document.getElementById(OVERVIEW);
-  return element === null ? new Server() : new Embedded(element);
+  return element === null ? new ServerSource() : new EmbeddedSource(element);
 }

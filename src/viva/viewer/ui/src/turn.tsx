@@ -1,14 +1,14 @@
-// One turn: what the user said and who spoke for them, what the agent did and answered, and its checks beside it.
+// One turn: the user's message and its source, the agent's tool calls and reply, and the checks beside them.
 import type { ComponentChildren } from "preact";
 import type { Attachment, Checkpoint, FileChange, Message, Part, Status, ToolCall, Turn } from "./data";
-import { CheckCard, verdictOf, type Placed } from "./check";
-import { counted, money, number, seconds } from "./figures";
-import { brief, Line, Said, Value, visible, type Mark } from "./said";
-import { Sign } from "./signs";
+import { CheckCard, getStatus, type CheckLink } from "./check";
+import { formatCount, formatCost, formatNumber, formatMs } from "./format";
+import { formatInline, Line, TextBlock, Value, escapeControls, type Mark } from "./text";
+import { StatusIcon } from "./status";
 
 const SPEAKERS: Record<string, string> = {
   static: "script",
-  initial: "first line",
+  initial: "first message",
   simulated: "simulator",
   interactive: "person",
 };
@@ -16,43 +16,43 @@ const SPEAKERS: Record<string, string> = {
 interface Props {
   turn: Turn;
   marks: Mark[];
-  /** Addresses of attachments that can be shown. */
+  /** data: URLs of attachments that can be shown, by source. */
   attachments: Record<string, string>;
   /** Checkpoints that this turn reached. */
   reached: Checkpoint[];
   link?: { href: string; onClick: () => void };
   id?: string;
-  /** Where its checks stand: `2-1` is the first one of turn 2. */
-  placed?: (name: string) => Placed;
-  /** Whose turn it is, where two conversations stand side by side. */
+  /** The links of its checks: `2-1` is the first one of turn 2. */
+  checkLink?: (name: string) => CheckLink;
+  /** Base or Head, where two conversations are shown side by side. */
   side?: string;
 }
 
-export function TurnView({ turn, marks, attachments, reached, link, id, placed, side }: Props) {
-  const checked = turn.assertions.length > 0;
-  const missed = missedIn(turn);
+export function TurnView({ turn, marks, attachments, reached, link, id, checkLink, side }: Props) {
+  const hasChecks = turn.assertions.length > 0;
+  const status = getTurnStatus(turn);
   return (
     <section class="turn" id={id} tabIndex={id ? -1 : undefined} aria-label={[`Turn ${turn.turn}`, side].filter(Boolean).join(", ")}>
       <header>
-        {missed && <Sign status={missed} size={14} />}
+        {status && <StatusIcon status={status} size={14} />}
         <h3>
           {link ? <a {...link}>Turn {turn.turn}</a> : `Turn ${turn.turn}`}
           {side && <span class="which"> · {side}</span>}
         </h3>
         <TurnFacts turn={turn} />
       </header>
-      <div class="talk">
+      <div class="messages">
         <div class="message user">
           <p class="who">
             User <span>{SPEAKERS[turn.input_source] ?? turn.input_source}</span>
           </p>
-          <Said text={turn.input} marks={marks} label="User said" />
+          <TextBlock text={turn.input} marks={marks} label="User message" />
           {(turn.attachments ?? []).map((each, at) => (
-            <Attached key={at} attachment={each} address={attachments[each.source]} />
+            <AttachmentView key={at} attachment={each} address={attachments[each.source]} />
           ))}
-          {turn.remark && (
-            <p class="remark">
-              <Line text={turn.remark} room={1000} />
+          {turn.comment && (
+            <p class="comment">
+              <Line text={turn.comment} room={1000} />
             </p>
           )}
         </div>
@@ -80,10 +80,10 @@ export function TurnView({ turn, marks, attachments, reached, link, id, placed, 
           </p>
         ))}
       </div>
-      {checked && (
+      {hasChecks && (
         <div class="checks" role="group" aria-label={`Checks of turn ${turn.turn}`}>
           {turn.assertions.map((check, at) => (
-            <CheckCard key={at} check={check} placed={placed?.(`${turn.turn}-${at + 1}`)} />
+            <CheckCard key={at} check={check} checkLink={checkLink?.(`${turn.turn}-${at + 1}`)} />
           ))}
         </div>
       )}
@@ -91,18 +91,18 @@ export function TurnView({ turn, marks, attachments, reached, link, id, placed, 
   );
 }
 
-/** What the case says had been said before its first turn; judges quote it as turn 0. */
-export function Before({ said, marks }: { said: Message[]; marks: Mark[] }) {
+/** The messages before the first turn, from the case's history; judges quote them as turn 0. */
+export function HistoryView({ messages, marks }: { messages: Message[]; marks: Mark[] }) {
   return (
-    <section class="turn before" id="turn-0" tabIndex={-1} aria-label="Said before">
+    <section class="turn history" id="turn-0" tabIndex={-1} aria-label="History">
       <header>
-        <h3>Before</h3>
+        <h3>History</h3>
         <p class="turn-facts">
-          <span>{counted(said.length, "message")} of the case</span>
+          <span>{formatCount(messages.length, "message")} from the case</span>
         </p>
       </header>
-      <div class="talk">
-        {said.map(({ role, content = "", name }, at) => {
+      <div class="messages">
+        {messages.map(({ role, content = "", name }, at) => {
           const parts: Part[] = typeof content === "string" ? [{ type: "text", text: content }] : content;
           return (
             <div class={`message ${role === "user" ? "user" : "agent"}`} key={at}>
@@ -110,7 +110,7 @@ export function Before({ said, marks }: { said: Message[]; marks: Mark[] }) {
                 <Line text={[role, name].filter(Boolean).join(" ")} />
               </p>
               {parts.map((part, n) =>
-                "text" in part ? <Said key={n} text={part.text} marks={marks} /> : <Attached key={n} attachment={part} address={undefined} />,
+                "text" in part ? <TextBlock key={n} text={part.text} marks={marks} /> : <AttachmentView key={n} attachment={part} address={undefined} />,
               )}
             </div>
           );
@@ -120,26 +120,26 @@ export function Before({ said, marks }: { said: Message[]; marks: Mark[] }) {
   );
 }
 
-/** What went wrong in a turn, if anything did: a failure beats a check that could not be evaluated. */
-function missedIn(turn: Turn): Status | null {
-  const verdicts = turn.assertions.map(verdictOf);
+/** The status of a turn that did not pass, or null. A failure beats a check that could not be evaluated. */
+function getTurnStatus(turn: Turn): Status | null {
+  const verdicts = turn.assertions.map(getStatus);
   if (verdicts.includes("failed") || (turn.error && !verdicts.includes("error"))) return "failed";
   return verdicts.includes("error") ? "error" : null;
 }
 
 function TurnFacts({ turn }: { turn: Turn }) {
   const usage = turn.usage;
-  const facts = [seconds(turn.duration_ms)];
+  const facts = [formatMs(turn.duration_ms)];
   if (usage) {
-    facts.push(`${number(usage.input_tokens ?? 0)} in, ${number(usage.output_tokens ?? 0)} out`);
-    if ((usage.calls ?? 1) > 1) facts.push(counted(usage.calls ?? 1, "model call"));
+    facts.push(`${formatNumber(usage.input_tokens ?? 0)} in, ${formatNumber(usage.output_tokens ?? 0)} out`);
+    if ((usage.calls ?? 1) > 1) facts.push(formatCount(usage.calls ?? 1, "model call"));
   }
-  if (typeof turn.cost_usd === "number") facts.push(money(turn.cost_usd));
+  if (typeof turn.cost_usd === "number") facts.push(formatCost(turn.cost_usd));
   if (turn.finish_reason && turn.finish_reason !== "stop") facts.push(turn.finish_reason);
   return (
     <p class="turn-facts">
       {facts.map((fact, at) => (
-        <span key={at}>{visible(fact)}</span>
+        <span key={at}>{escapeControls(fact)}</span>
       ))}
     </p>
   );
@@ -151,41 +151,39 @@ function Reply({ turn, marks }: { turn: Turn; marks: Mark[] }) {
     <div class={`message agent ${turn.error ? "broken" : ""}`}>
       <p class="who">Agent</p>
       {turn.output ? (
-        <Said text={turn.output} marks={marks} label="Agent said" />
+        <TextBlock text={turn.output} marks={marks} label="Agent reply" />
       ) : (
         !turn.error && !hasData && <p class="muted">no text</p>
       )}
       {turn.error && (
         <div class="turn-error" role="group" aria-label="Error">
-          <Said text={turn.error} />
+          <TextBlock text={turn.error} />
         </div>
       )}
       {hasData && (
         <details class="fold" open={!turn.output}>
           <summary>
-            Data <code>{visible(brief(turn.data, 60))}</code>
+            Data <code>{escapeControls(formatInline(turn.data, 60))}</code>
           </summary>
           <Value value={turn.data} label="Data of the reply" />
         </details>
       )}
-      <Awaiting turn={turn} />
+      <AwaitingState turn={turn} />
     </div>
   );
 }
 
-function Awaiting({ turn }: { turn: Turn }) {
+function AwaitingState({ turn }: { turn: Turn }) {
   if (!turn.awaiting_input && !turn.awaiting_reason) return null;
-  const reason = turn.awaiting_reason?.replace(/_/g, " ");
-  const sure = turn.awaiting_confidence;
+  const confidence = turn.awaiting_confidence;
+  const details = [
+    turn.awaiting_reason === "completed" ? "" : turn.awaiting_reason?.replace(/_/g, " "),
+    typeof confidence === "number" && confidence < 1 ? `heuristic, ${Math.round(confidence * 100)} %` : "",
+  ].filter(Boolean);
   return (
     <p class={`awaiting ${turn.awaiting_input ? "waits" : ""}`}>
-      <span class="state">{turn.awaiting_input ? "waits for input" : "does not wait"}</span>
-      {reason && (
-        <span>
-          {reason}
-          {typeof sure === "number" && sure < 1 ? ` (${Math.round(sure * 100)} % sure)` : ""}
-        </span>
-      )}
+      <span class="state">{turn.awaiting_input ? "Awaiting input" : "Turn complete"}</span>
+      {details.length > 0 && <span>({details.join(", ")})</span>}
       {turn.input_hint && (
         <span>
           hint: <Line text={turn.input_hint} />
@@ -204,7 +202,7 @@ function Tool({ call }: { call: ToolCall }) {
         <span class="tool-name">
           <Line text={call.name} room={100} />
         </span>
-        <code>{visible(brief(call.args))}</code>
+        <code>{escapeControls(formatInline(call.args))}</code>
         {failed && <span class="tool-failed">failed</span>}
       </summary>
       <Part label="Arguments">
@@ -220,7 +218,7 @@ function Tool({ call }: { call: ToolCall }) {
           <Value value={call.result} label={`Result of ${call.name}`} />
         </Part>
       )}
-      {!ended && !failed && <p class="muted">no result is known</p>}
+      {!ended && !failed && <p class="muted">no result recorded</p>}
     </details>
   );
 }
@@ -234,13 +232,13 @@ function Part({ label, children }: { label: string; children: ComponentChildren 
   );
 }
 
-function Attached({ attachment, address }: { attachment: Attachment; address: string | undefined }) {
+function AttachmentView({ attachment, address }: { attachment: Attachment; address: string | undefined }) {
   const url = address ?? (attachment.source.startsWith("data:") ? attachment.source : undefined);
   const name = attachment.name ?? (attachment.source.startsWith("data:") ? attachment.type : attachment.source);
   return (
     <figure class="attached">
-      {url?.startsWith("data:image/") && <img src={url} alt={visible(name)} loading="lazy" />}
-      {url?.startsWith("data:audio/") && <audio src={url} controls aria-label={visible(name)} />}
+      {url?.startsWith("data:image/") && <img src={url} alt={escapeControls(name)} loading="lazy" />}
+      {url?.startsWith("data:audio/") && <audio src={url} controls aria-label={escapeControls(name)} />}
       <figcaption>
         <Line text={`${attachment.type} ${name}`} room={200} />
       </figcaption>
@@ -269,7 +267,7 @@ function Files({ files }: { files: FileChange[] }) {
   );
 }
 
-const MOST_LINES = 2000;
+const MAX_LINES = 2000;
 
 function Patch({ diff }: { diff: string }) {
   const lines = diff.split("\n");
@@ -283,13 +281,13 @@ function Patch({ diff }: { diff: string }) {
           : undefined;
   return (
     <pre class="patch" tabIndex={0} aria-label="Diff">
-      {lines.slice(0, MOST_LINES).map((line, at) => (
+      {lines.slice(0, MAX_LINES).map((line, at) => (
         <span class={kind(line)} key={at}>
-          {visible(line)}
+          {escapeControls(line)}
           {"\n"}
         </span>
       ))}
-      {lines.length > MOST_LINES && `… ${counted(lines.length - MOST_LINES, "more line")}`}
+      {lines.length > MAX_LINES && `… ${formatCount(lines.length - MAX_LINES, "more line")}`}
     </pre>
   );
 }

@@ -1,0 +1,53 @@
+"""The methods of `t.assert_` that run a check on a reply: one for each function of `viva.check`.
+
+Generated from the structs in `viva.checks` by `make schemas`; do not edit.
+"""
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from viva import check
+
+P = ParamSpec("P")
+
+
+def _method(build: Callable[P, check.AssertionDict]) -> Callable[Concatenate["CheckMethods", Any, P], bool]:
+    def run(self: "CheckMethods", response: Any, *args: P.args, **kwargs: P.kwargs) -> bool:
+        return self.run_check(response, build(*args, **kwargs))
+
+    run.__doc__ = build.__doc__
+    return run
+
+
+class CheckMethods:
+    """Each method takes a reply and the arguments of the function of the same name in `viva.check`."""
+
+    def run_check(self, response: Any, assertion: check.AssertionDict) -> bool:
+        """Evaluates an assertion on a reply and records the result."""
+        raise NotImplementedError
+
+    equals = _method(check.equals)
+    flow_contains = _method(check.flow_contains)
+    regex = _method(check.regex)
+    type_is = _method(check.type_is)
+    json_schema = _method(check.json_schema)
+    tool_called = _method(check.tool_called)
+    tool_calls_contain = _method(check.tool_calls_contain)
+    tool_not_called = _method(check.tool_not_called)
+    tool_sequence = _method(check.tool_sequence)
+    tool_result = _method(check.tool_result)
+    file_exists = _method(check.file_exists)
+    file_contains = _method(check.file_contains)
+    snapshot = _method(check.snapshot)
+    max_latency = _method(check.max_latency)
+    max_cost = _method(check.max_cost)
+    max_tokens = _method(check.max_tokens)
+    max_turns = _method(check.max_turns)
+    golden = _method(check.golden)
+    safety = _method(check.safety)
+    script = _method(check.script)
+    judge = _method(check.judge)
+    rubric = _method(check.rubric)
+    all_of = _method(check.all_of)
+    any_of = _method(check.any_of)
+    not_ = _method(check.not_)

@@ -1,0 +1,51 @@
+// Numbers and times for display, in the same form as Viva's other reports.
+
+export function formatMs(ms: number): string {
+  if (ms < 99.5) return `${Math.round(ms)} ms`;
+  if (ms < 59_950) return `${(ms / 1000).toFixed(1)} s`;
+  const whole = Math.round(ms / 1000);
+  if (whole < 3600) return `${Math.floor(whole / 60)}m ${padTwo(whole % 60)}s`;
+  return `${Math.floor(whole / 3600)}h ${padTwo(Math.floor((whole % 3600) / 60))}m`;
+}
+
+export function formatNumber(value: number): string {
+  return value.toLocaleString("en-US");
+}
+
+export function formatCount(value: number, noun: string): string {
+  return `${formatNumber(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+export function formatCost(usd: number): string {
+  if (usd >= 10) return `$${usd.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return `$${usd.toFixed(4)}`;
+}
+
+export function formatPercent(share: number, digits = 1): string {
+  return `${(share * 100).toFixed(digits)} %`;
+}
+
+/** 12,345 as `12.3k`. */
+export function formatShort(value: number): string {
+  if (value < 1000) return String(Math.round(value));
+  if (value < 1_000_000) return `${(value / 1000).toFixed(value < 9950 ? 1 : 0)}k`;
+  return `${(value / 1_000_000).toFixed(1)}M`;
+}
+
+export function formatLength(length: number): string {
+  if (length < 1000) return `${length} characters`;
+  if (length < 1_000_000) return `${(length / 1000).toFixed(0)} k characters`;
+  return `${(length / 1_000_000).toFixed(1)} M characters`;
+}
+
+/** A time in the reader's time zone: `15 Nov 2026, 14:03`. */
+export function formatTime(at: string | null | undefined): string {
+  const date = at ? new Date(at) : null;
+  if (date === null || Number.isNaN(date.getTime())) return at ?? "";
+  const day = date.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
+  return `${day}, ${padTwo(date.getHours())}:${padTwo(date.getMinutes())}`;
+}
+
+function padTwo(value: number): string {
+  return String(value).padStart(2, "0");
+}

@@ -1,0 +1,102 @@
+"""Files that are generated from the structs of the checks."""
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import generate
+import reference_schemas
+from viva import catalog
+from viva.schemas.validation import find_schema_violations
+
+POLITE = '''
+from typing import ClassVar, Literal
+
+from viva.checks.base import LocalCheck, Spelling
+from viva.model.turn import PASSED
+
+
+class Polite(LocalCheck, frozen=True, kw_only=True):
+    """The reply is polite."""
+
+    spellings: ClassVar = {"how": Spelling("level")}
+    example: ClassVar = {"level": "very"}
+    level: Literal["very", "hardly"]
+    """How polite it is."""
+    words: tuple[str, ...] = ()
+    """Words that count as polite."""
+
+    @property
+    def label(self):
+        return "polite"
+
+    def check(self, context):
+        return PASSED
+'''
+
+
+@pytest.mark.parametrize("file", generate.render_all(), ids=lambda file: file.name)
+def test_the_checked_in_file_is_what_the_structs_give(file: Path):
+    assert file.read_text(encoding="utf-8") == generate.render_all()[file], "stale: run `make schemas`"
+
+
+@pytest.mark.parametrize("name", catalog.BUILT_IN["check"])
+def test_every_check_and_every_field_has_a_description(name: str):
+    schema = generate.build_check_schema(name)
+    assert schema["description"]
+    own = {key: value for key, value in schema["properties"].items() if key != "type" and "description" not in value}
+    assert all("every_" in value.get("$ref", "") for value in own.values())
+    assert all(each["description"] for each in generate.COMMON.values())
+
+
+@pytest.mark.parametrize("name", catalog.BUILT_IN["check"])
+def test_an_example_is_valid(name: str):
+    example = getattr(catalog.find_component("check", name), "example", None)
+    if example is not None:
+        assert _violations(generate.build_native_schema(), {"type": name, **example}) == []
+
+
+def test_a_new_check_is_one_file_and_one_line_of_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "polite_check.py").write_text(POLITE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(catalog.BUILT_IN["check"], "polite", "polite_check:Polite")
+    monkeypatch.setattr(catalog, "_registered", {})
+    importlib.invalidate_caches()
+
+    schema = generate.build_native_schema()
+    assert _violations(schema, {"type": "polite", "level": "very", "words": ["please"], "weight": 2}) == []
+    assert _violations(schema, {"type": "polite", "how": "hardly"}) == []
+    assert _violations(schema, {"type": "polite"}) == ["misses 'level' or 'how'"]
+    (wrong,) = _violations(schema, {"type": "polite", "level": "very", "word": []})
+    assert wrong == "unknown key 'word'; did you mean 'words'?"
+
+    helper = _load("check_with_polite", generate.write_check_module()).polite
+    assert helper("very", words=["please"], message="m") == {
+        "type": "polite",
+        "level": "very",
+        "words": ["please"],
+        "message": "m",
+    }
+    assert "How polite it is." in helper.__doc__
+    assert "    polite = _method(check.polite)\n" in generate.write_methods_module()
+    assert '{"type": "polite", "level": "very"}\n' in generate.write_prompt()
+
+    monkeypatch.setattr(reference_schemas, "read_schema", lambda _name: json.dumps(schema).encode())
+    page = "\n".join(reference_schemas.check_pages(pytest.fail))
+    assert "## polite\n\nThe reply is polite.\n" in page
+    assert "| `level` | `very`, `hardly` | How polite it is. |" in page
+
+
+def _violations(schema: dict[str, Any], assertion: dict[str, Any]) -> list[str]:
+    case = {"id": "a", "input": "x", "assertions": [assertion]}
+    return [each.message for each in find_schema_violations(schema, case)]
+
+
+def _load(name: str, source: str) -> Any:
+    module = ModuleType(name)
+    exec(compile(source, f"{name}.py", "exec"), module.__dict__)
+    return module
