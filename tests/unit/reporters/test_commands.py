@@ -22,8 +22,8 @@ ODD = [
 @pytest.mark.parametrize("text", ODD)
 def test_quoting_is_one_line_that_the_shell_reads_back(text: str) -> None:
     assert quote_shell(text).isprintable()
-    said = subprocess.run(["bash", "-c", f"printf %s {quote_shell(text)}"], capture_output=True, check=True).stdout
-    assert said.decode() == text
+    output = subprocess.run(["bash", "-c", f"printf %s {quote_shell(text)}"], capture_output=True, check=True).stdout
+    assert output.decode() == text
 
 
 def test_the_rerun_command_has_the_options_that_the_case_needs() -> None:
