@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs schemas reference soak soak-load bench clean
+.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs schemas reference soak soak-load mutate bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -56,18 +56,24 @@ schemas: $(VENV)/.dev
 # The pages under docs/reference, made from the code. A test fails when they are stale, or when something has no words.
 reference: $(VENV)/.dev
 	$(BIN)/python tests/agent_schema.py --write
+	$(BIN)/python tests/run_keywords.py --write
 	$(BIN)/python tests/reference.py --write
 
 # The wheel, installed by itself in a fresh environment, has to run the demo.
 wheel: $(VENV)/.dev
 	$(BIN)/python tests/wheel.py
 
-soak: $(VENV)/.dev large-clis
+soak: $(VENV)/.dev large-clis sandbox
 	$(BIN)/python -m pytest -m soak
+	$(BIN)/python tests/mutation.py
 
 # The whole suite with eight busy processes beside it, three times: what depends on time fails here.
 soak-load: $(VENV)/.dev browser clis sandbox page-tools
 	$(BIN)/python tests/under_load.py
+
+# Small changes in the code of engine, checks and stats, one at a time: those that no test notices are printed.
+mutate: $(VENV)/.dev sandbox
+	$(BIN)/python tests/mutation.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py

@@ -128,7 +128,7 @@ read_tokens = ["other-reader-0123456789"]
 
 
 def golden_task(name: str, task_input: Any, value: Any, strategy: str = "exact", **more: Any) -> dict[str, Any]:
-    """A task with one expected answer."""
+    """A task with one expected response."""
     expected = {"kind": "golden", "match": {"strategy": strategy, "value": value}}
     return {"taskId": name, "input": task_input, "expected": expected, **more}
 
@@ -187,8 +187,8 @@ class Client:
         try:
             raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
             connection.request(method, path, raw, self.headers(headers))
-            answer = connection.getresponse()
-            found = HostResponse(answer.status, dict(answer.getheaders()), answer.read())
+            response = connection.getresponse()
+            found = HostResponse(response.status, dict(response.getheaders()), response.read())
         finally:
             connection.close()
         self.received.append(repr(found.headers).encode() + found.raw)
@@ -214,15 +214,15 @@ class Client:
 
     def wait_for_events(self, run: str) -> list[dict[str, Any]]:
         """All events of a run, after its end."""
-        seen: list[dict[str, Any]] = []
+        received: list[dict[str, Any]] = []
         for _ in range(20):
-            last = seen[-1]["sequence"] if seen else -1
-            answer = self.get(f"/v1/runs/{quote(run)}/events/poll?lastSequence={last}&timeout=20")
-            assert answer.status == 200, answer
-            seen += answer.json["events"]
-            if answer.json["isComplete"]:
-                return seen
-        raise AssertionError(f"{run} does not end: {[each['type'] for each in seen]}")
+            last = received[-1]["sequence"] if received else -1
+            response = self.get(f"/v1/runs/{quote(run)}/events/poll?lastSequence={last}&timeout=20")
+            assert response.status == 200, response
+            received += response.json["events"]
+            if response.json["isComplete"]:
+                return received
+        raise AssertionError(f"{run} does not end: {[each['type'] for each in received]}")
 
     def run_eval(self, ref: str = SUITE, agent: str = ECHO, **configurable: Any) -> tuple[str, list[dict[str, Any]]]:
         """Runs an eval to its end; returns its id and events."""
@@ -232,16 +232,16 @@ class Client:
         return run, self.wait_for_events(run)
 
     def get_summary(self, run: str) -> dict[str, Any]:
-        answer = self.get(f"/v1/runs/{run}/eval-summary")
-        assert answer.status == 200, answer
-        return answer.json
+        response = self.get(f"/v1/runs/{run}/eval-summary")
+        assert response.status == 200, response
+        return response.json
 
     def read_stream(self, run: str, query: str = "", last: str | None = None) -> list[dict[str, Any]]:
         """The frames of a stream until the host closes it: id, event, data."""
         more = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last is not None else {})}
-        answer = self.send("GET", f"/v1/runs/{run}/events{query}", headers=more)
-        assert answer.status == 200, answer
-        return parse_frames(answer.raw.decode())
+        response = self.send("GET", f"/v1/runs/{run}/events{query}", headers=more)
+        assert response.status == 200, response
+        return parse_frames(response.raw.decode())
 
     @contextmanager
     def open_stream(self, run: str, query: str = "", last: str | None = None) -> Generator[http.client.HTTPResponse]:
@@ -370,33 +370,33 @@ def check_event(event: dict[str, Any]) -> None:
         check_schema("eval-summary.schema.json", event["payload"]["outputs"])
 
 
-def check_official(method: str, path: str, answer: HostResponse) -> None:
+def check_official(method: str, path: str, response: HostResponse) -> None:
     """Validates a response with the schema of its endpoint."""
     bare = path.partition("?")[0]
     parts = bare.strip("/").split("/")
-    if answer.status >= 400:
-        check_schema("error-envelope.schema.json", answer.json)
-    elif answer.status == 304:
-        assert answer.raw == b""
+    if response.status >= 400:
+        check_schema("error-envelope.schema.json", response.json)
+    elif response.status == 304:
+        assert response.raw == b""
     elif bare == "/.well-known/openwop":
-        check_schema("capabilities.schema.json", answer.json)
+        check_schema("capabilities.schema.json", response.json)
     elif method == "POST" and bare == "/v1/runs":
-        check_schema("derived/create-run-response.schema.json", answer.json)
+        check_schema("derived/create-run-response.schema.json", response.json)
     elif bare == "/v1/agents":
-        check_schema("agent-inventory-response.schema.json", answer.json)
+        check_schema("agent-inventory-response.schema.json", response.json)
     elif parts[:2] == ["v1", "agents"]:
-        check_schema("agent-inventory-response.schema.json", answer.json, "AgentInventoryEntry")
+        check_schema("agent-inventory-response.schema.json", response.json, "AgentInventoryEntry")
     elif parts[:2] == ["v1", "runs"]:
-        _check_run(method, parts, answer)
+        _check_run(method, parts, response)
 
 
-def _check_run(method: str, parts: list[str], answer: HostResponse) -> None:
+def _check_run(method: str, parts: list[str], response: HostResponse) -> None:
     what = "/".join(parts[3:])
     if what == "events/poll":
-        for event in answer.json["events"]:
+        for event in response.json["events"]:
             check_event(event)
     elif what == "events":
-        for frame in parse_frames(answer.raw.decode()):
+        for frame in parse_frames(response.raw.decode()):
             data = json.loads(frame["data"])
             if frame["event"] == "state.snapshot":
                 check_schema("run-snapshot.schema.json", data)
@@ -404,11 +404,11 @@ def _check_run(method: str, parts: list[str], answer: HostResponse) -> None:
                 for event in data if isinstance(data, list) else [data]:
                     check_event(event)
     elif what == "eval-summary":
-        check_schema("eval-summary.schema.json", answer.json)
+        check_schema("eval-summary.schema.json", response.json)
     elif what == "annotations":
-        for each in [answer.json] if method == "POST" else answer.json["annotations"]:
+        for each in [response.json] if method == "POST" else response.json["annotations"]:
             check_schema("annotation.schema.json", each)
     elif parts[2].endswith(":diff"):
-        check_schema("run-diff-response.schema.json", answer.json)
+        check_schema("run-diff-response.schema.json", response.json)
     elif not what:
-        check_schema("run-snapshot.schema.json", answer.json)
+        check_schema("run-snapshot.schema.json", response.json)

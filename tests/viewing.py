@@ -39,18 +39,18 @@ class ViewerProcess:
 
     def open_link(self) -> ViewerResponse:
         """Opens the link as a browser does, and keeps the cookie."""
-        answer = self.send("GET", f"/?{self.address.query}")
-        self.cookie = answer.headers.get("set-cookie", "").partition(";")[0]
-        return answer
+        response = self.send("GET", f"/?{self.address.query}")
+        self.cookie = response.headers.get("set-cookie", "").partition(";")[0]
+        return response
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> ViewerResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
         with contextlib.closing(connection):
             raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, raw, self._headers(headers))
-            answer = connection.getresponse()
-            kept = {name.lower(): value for name, value in answer.getheaders()}
-            return ViewerResponse(answer.status, kept, answer.read())
+            response = connection.getresponse()
+            kept = {name.lower(): value for name, value in response.getheaders()}
+            return ViewerResponse(response.status, kept, response.read())
 
     def get(self, path: str, **headers: str) -> ViewerResponse:
         return self.send("GET", path, **headers)
@@ -62,17 +62,17 @@ class ViewerProcess:
         """The messages of a stream until the server ends it."""
         connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
         connection.request("GET", path, headers=self._headers({}))
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        return self._messages(connection, answer)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        return self._messages(connection, response)
 
     @staticmethod
     def _messages(
-        connection: http.client.HTTPConnection, answer: http.client.HTTPResponse
+        connection: http.client.HTTPConnection, response: http.client.HTTPResponse
     ) -> Iterator[tuple[str, Any]]:
         with contextlib.closing(connection):
             name = ""
-            for line in answer:
+            for line in response:
                 key, _, value = line.decode().rstrip("\n").partition(": ")
                 if key == "event":
                     name = value
@@ -91,11 +91,11 @@ def run_viewer(project: Project, *arguments: str) -> Generator[ViewerProcess]:
     process = project.start("view", "--no-open", *arguments)
     try:
         assert process.stdout is not None
-        said = ""
-        while (found := re.search(r"http://\S+", said)) is None:
+        text = ""
+        while (found := re.search(r"http://\S+", text)) is None:
             line = process.stdout.readline()
-            assert line, f"it ended: {said}{process.communicate()[1]}"
-            said += line
+            assert line, f"it ended: {text}{process.communicate()[1]}"
+            text += line
         yield ViewerProcess(process, found[0])
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)

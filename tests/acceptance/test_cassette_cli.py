@@ -383,7 +383,7 @@ def test_a_bad_start_leaves_an_old_cassette_alone(project: Project):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--record", "a", "--replay", "suite.jsonl"), "cannot both be meant"),
+        (("--record", "a", "--replay", "suite.jsonl"), "--record and --replay exclude each other"),
         (("--replay", "suite.jsonl"), "suite.jsonl:1: is not a line of a cassette"),
         (("--replay", "absent"), "does not exist"),
         (("--record", "absent/c"), "cannot be written"),

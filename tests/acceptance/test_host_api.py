@@ -44,10 +44,10 @@ def done(client: Client) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_discovery_is_public_accurate_and_cacheable(client: Client):
-    answer = client.with_token(None).get("/.well-known/openwop")
-    assert answer.status == 200
-    assert answer.headers["cache-control"]
-    document = answer.json
+    response = client.with_token(None).get("/.well-known/openwop")
+    assert response.status == 200
+    assert response.headers["cache-control"]
+    document = response.json
     assert document["fixtures"] == ["conformance-noop", "conformance-idempotent"]
     assert document["agents"]["liveRuntime"] == {"supported": True, "structuredOutput": True, "sources": ["run-api"]}
     assert document["agents"]["manifestRuntime"]["supported"] is True
@@ -56,15 +56,15 @@ def test_discovery_is_public_accurate_and_cacheable(client: Client):
         assert absent not in document
     for absent in ("deployment", "supported", "roster", "dispatch", "confidenceEscalation"):
         assert absent not in document["agents"]
-    again = client.with_token(None).get("/.well-known/openwop", if_none_match=answer.headers["etag"])
-    assert (again.status, again.headers["etag"]) == (304, answer.headers["etag"])
+    again = client.with_token(None).get("/.well-known/openwop", if_none_match=response.headers["etag"])
+    assert (again.status, again.headers["etag"]) == (304, response.headers["etag"])
     assert client.with_token(None).get("/.well-known/openwop", if_none_match='"other"').status == 200
 
 
 def test_the_openapi_document_is_public(client: Client):
-    answer = client.with_token(None).get("/v1/openapi.json")
-    assert answer.status == 200
-    assert re.match(r"3\.[1-9]", answer.json["openapi"])
+    response = client.with_token(None).get("/v1/openapi.json")
+    assert response.status == 200
+    assert re.match(r"3\.[1-9]", response.json["openapi"])
 
 
 PATHS = ["/v1/runs/x", "/v1/runs/x/events", "/v1/runs/x/events/poll", "/v1/runs/x/eval-summary", "/v1/runs/x:diff",
@@ -76,11 +76,11 @@ def test_all_other_paths_need_a_valid_token(client: Client, path: str):
     """The same response for no token, a wrong one, and another scheme."""
     missing, wrong = client.with_token(None).get(path), client.with_token("nobodys-token").get(path)
     basic = client.with_token(None).get(path, authorization=f"Basic {ACME}")
-    for answer in (missing, wrong, basic):
-        assert answer.status == 401
-        assert answer.json["error"] == "unauthenticated"
-        assert answer.raw == missing.raw
-        assert answer.headers["www-authenticate"] == "Bearer"
+    for response in (missing, wrong, basic):
+        assert response.status == 401
+        assert response.json["error"] == "unauthenticated"
+        assert response.raw == missing.raw
+        assert response.headers["www-authenticate"] == "Bearer"
 
 
 def test_creating_a_run_needs_a_token(client: Client):
@@ -229,16 +229,16 @@ def test_concurrent_requests_with_one_key_create_one_run(client: Client):
         return client.start_eval_with_key("ten")
 
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(create, range(10)))
-    assert {answer.status for answer in answers} == {201}
-    assert len({answer.json["runId"] for answer in answers}) == 1
-    assert [answer.headers["openwop-idempotent-replay"] for answer in answers].count("false") == 1
+        responses = list(pool.map(create, range(10)))
+    assert {response.status for response in responses} == {201}
+    assert len({response.json["runId"] for response in responses}) == 1
+    assert [response.headers["openwop-idempotent-replay"] for response in responses].count("false") == 1
 
 
 def test_concurrent_requests_with_ten_keys_create_ten_runs(client: Client):
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda at: client.post("/v1/runs", NOOP, key=f"each-{at}"), range(10)))
-    assert len({answer.json["runId"] for answer in answers}) == 10
+        responses = list(pool.map(lambda at: client.post("/v1/runs", NOOP, key=f"each-{at}"), range(10)))
+    assert len({response.json["runId"] for response in responses}) == 10
 
 
 def test_annotations_are_idempotent(client: Client, done: tuple[str, Any]):
@@ -286,23 +286,23 @@ def test_values_are_snapshots_after_each_event(client: Client):
 
 @pytest.mark.parametrize("mode", ["nothing", "values,updates", "updates,nothing", ""])
 def test_an_unknown_stream_mode_is_refused(client: Client, done: tuple[str, Any], mode: str):
-    answer = client.get(f"/v1/runs/{done[0]}/events?streamMode={mode}")
+    response = client.get(f"/v1/runs/{done[0]}/events?streamMode={mode}")
     if mode:
-        assert (answer.status, answer.json["error"]) == (400, "unsupported_stream_mode")
-        assert answer.json["details"]["supported"] == ["values", "updates", "messages", "debug"]
+        assert (response.status, response.json["error"]) == (400, "unsupported_stream_mode")
+        assert response.json["details"]["supported"] == ["values", "updates", "messages", "debug"]
     else:
-        assert answer.status == 200
+        assert response.status == 200
 
 
 def test_a_stream_resumes_after_the_last_event(client: Client):
     run, events = client.run_eval()
     for last in ("4", events[4]["eventId"]):
-        seen = [json.loads(frame["data"]) for frame in client.read_stream(run, "?streamMode=debug", last=last)]
-        assert seen == events[5:]
+        received = [json.loads(frame["data"]) for frame in client.read_stream(run, "?streamMode=debug", last=last)]
+        assert received == events[5:]
     assert client.read_stream(run, last=str(events[-1]["sequence"])) == []
     assert client.read_stream(run, last="99999") == []
-    answer = client.get(f"/v1/runs/{run}/events", last_event_id="nobody")
-    assert answer.status == 400
+    response = client.get(f"/v1/runs/{run}/events", last_event_id="nobody")
+    assert response.status == 400
 
 
 def test_a_buffered_stream_sends_batches_and_the_end_at_once(client: Client):
@@ -328,10 +328,10 @@ def test_polling_returns_events_after_a_number(client: Client):
 
 def test_polling_waits_for_the_next_event(client: Client):
     run = client.start_eval(agent="local.viva.hang").json["runId"]
-    seen = client.get(f"/v1/runs/{run}/events/poll?timeout=1").json
-    assert seen["isComplete"] is False
+    received = client.get(f"/v1/runs/{run}/events/poll?timeout=1").json
+    assert received["isComplete"] is False
     with ThreadPoolExecutor(1) as pool:
-        last = seen["events"][-1]["sequence"] if seen["events"] else 1
+        last = received["events"][-1]["sequence"] if received["events"] else 1
         waiting = pool.submit(client.get, f"/v1/runs/{run}/events/poll?lastSequence={max(last, 1)}&timeout=30")
         assert client.post(f"/v1/runs/{run}/cancel", {}).status == 200
         assert event_types(waiting.result().json["events"]) == ["run.cancelled"]
@@ -424,10 +424,10 @@ def test_streams_get_a_notice_of_an_annotation(client: Client):
         assert watched.readline() == b"id: 0\n"  # the stream is open
         client.post(f"/v1/runs/{run}/annotations", {"signal": {"kind": "flag"}})
         client.post(f"/v1/runs/{run}/cancel", {})
-        seen = parse_frames("id: 0\n" + watched.read().decode())
-    told = [frame for frame in seen if frame["event"] == "run.annotated"]
-    assert len(told) == 1
-    assert "id" not in told[0]
+        received = parse_frames("id: 0\n" + watched.read().decode())
+    notices = [frame for frame in received if frame["event"] == "run.annotated"]
+    assert len(notices) == 1
+    assert "id" not in notices[0]
     assert "run.annotated" not in event_types(client.wait_for_events(run))
 
 

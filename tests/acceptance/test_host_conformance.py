@@ -22,9 +22,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def log_of(client: Client, run: str, query: str = "") -> list[dict[str, Any]]:
-    answer = client.get(f"{SEAM}/test/runs/{run}/events{query}")
-    assert answer.status == 200
-    return answer.json["events"]
+    response = client.get(f"{SEAM}/test/runs/{run}/events{query}")
+    assert response.status == 200
+    return response.json["events"]
 
 
 def test_the_log_of_an_unknown_run_is_empty_and_reset_deletes_nothing(client: Client):
@@ -37,12 +37,12 @@ def test_the_log_of_an_unknown_run_is_empty_and_reset_deletes_nothing(client: Cl
 
 
 def test_the_eval_route_answers_at_the_end_of_the_run(client: Client):
-    answer = client.post(f"{SEAM}/agents/eval-run", {"modes": ["golden"]})
-    assert 200 <= answer.status < 300
-    run = answer.json["runId"]
+    response = client.post(f"{SEAM}/agents/eval-run", {"modes": ["golden"]})
+    assert 200 <= response.status < 300
+    run = response.json["runId"]
     started, scored, completed = (log_of(client, run, f"?type=eval.{kind}") for kind in ("started", "scored", "completed"))  # fmt: skip
     assert (len(started), len(completed)) == (1, 1)
-    assert len(scored) == completed[0]["payload"]["taskCount"] == answer.json["taskCount"]
+    assert len(scored) == completed[0]["payload"]["taskCount"] == response.json["taskCount"]
     assert started[0]["sequence"] < min(e["sequence"] for e in scored)
     assert max(e["sequence"] for e in scored) < completed[0]["sequence"]
     for event in (*started, *scored, *completed):
@@ -53,12 +53,14 @@ def test_the_eval_route_answers_at_the_end_of_the_run(client: Client):
 
 
 def test_a_live_invocation_has_start_and_end_events(client: Client):
-    answer = client.post(f"{SEAM}/agents/live-invoke", {"source": "run-api"})
-    events = log_of(client, answer.json["runId"])
+    response = client.post(f"{SEAM}/agents/live-invoke", {"source": "run-api"})
+    events = log_of(client, response.json["runId"])
     scoped = [event for event in events if event["type"].startswith("agent.")]
     assert (scoped[0]["type"], scoped[-1]["type"]) == ("agent.invocation.started", "agent.invocation.completed")
-    assert scoped[0]["payload"]["invocationId"] == scoped[-1]["payload"]["invocationId"] == answer.json["invocationId"]
-    assert scoped[-1]["payload"]["outcome"] == answer.json["outcome"] == "completed"
+    assert (
+        scoped[0]["payload"]["invocationId"] == scoped[-1]["payload"]["invocationId"] == response.json["invocationId"]
+    )
+    assert scoped[-1]["payload"]["outcome"] == response.json["outcome"] == "completed"
     for event in (scoped[0], scoped[-1]):
         assert not BRACKET_FORBIDDEN & set(event["payload"])
 
@@ -85,10 +87,10 @@ def test_an_agent_of_the_inventory_can_be_dispatched(client: Client):
     agent = client.get("/v1/agents").json["agents"][0]["agentId"]
     for each in (agent, ECHO):
         body = {"task": {}, "validateHandoff": False, "availableTools": []}
-        answer = client.post(f"{SEAM}/agents/{each}/dispatch", body).json
-        assert answer["status"] == "completed"
-        assert {"agent.reasoned", "agent.decided"} <= {event["type"] for event in answer["events"]}
-        assert all(event["agentId"] == each for event in answer["events"])
+        response = client.post(f"{SEAM}/agents/{each}/dispatch", body).json
+        assert response["status"] == "completed"
+        assert {"agent.reasoned", "agent.decided"} <= {event["type"] for event in response["events"]}
+        assert all(event["agentId"] == each for event in response["events"])
     assert client.post(f"{SEAM}/agents/nobody/dispatch", {}).status == 404
 
 
@@ -127,10 +129,10 @@ def test_a_waiting_workflow_is_running_and_its_end_is_sent_at_once(client: Clien
     with client.open_stream(run, "?streamMode=debug&bufferMs=5000") as watched:
         assert watched.readline() == b"id: 1\n"  # earlier events are sent at once
         assert client.get(f"/v1/runs/{run}").json["status"] == "running"
-        seen = parse_frames("id: 1\n" + watched.read().decode())
-    assert [frame["event"] for frame in seen] == ["batch", "batch"]
-    told = [event for frame in seen for event in json.loads(frame["data"])]
-    assert event_types(told) == ["run.started", "node.started", "node.completed", "run.completed"]
+        received = parse_frames("id: 1\n" + watched.read().decode())
+    assert [frame["event"] for frame in received] == ["batch", "batch"]
+    output = [event for frame in received for event in json.loads(frame["data"])]
+    assert event_types(output) == ["run.started", "node.started", "node.completed", "run.completed"]
     assert client.get(f"/v1/runs/{run}").json["status"] == "completed"
     for wrong in (-1, 60_001, "soon", True):
         refused = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": wrong}})

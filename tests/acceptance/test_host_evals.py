@@ -44,7 +44,7 @@ MANIFEST = {
             "agentId": "local.acme.structured.default",
             "persona": "Structured",
             "modelClass": "writing",
-            "systemPrompt": "PROMPTMARKER answer as JSON",
+            "systemPrompt": "PROMPTMARKER response as JSON",
             "evalSuiteRef": "evals/own.json",
             "toolAllowlist": [],
             "handoff": {"taskSchemaRef": "task.schema.json", "returnSchemaRef": "return.schema.json"},

@@ -96,8 +96,8 @@ def test_an_eval_sends_no_content(tmp_path: Path):
             log.seek(0)
             errors = log.read()
             log.close()
-    kept = [path.read_bytes() for path in (tmp_path / ".viva" / "host").rglob("*") if path.is_file()]
-    searched = {"answers": b"\n".join(heard), "stdout": printed.encode(), "stderr": errors, "store": b"\n".join(kept)}
+    stored = [path.read_bytes() for path in (tmp_path / ".viva" / "host").rglob("*") if path.is_file()]
+    searched = {"answers": b"\n".join(heard), "stdout": printed.encode(), "stderr": errors, "store": b"\n".join(stored)}
     for place, text in searched.items():
         found = [mark for mark in (*MARKS.values(), "LEAKKEYMARK", "acme-token") if mark.encode() in text]
         assert found == [], f"{place} holds {found}"
@@ -129,9 +129,9 @@ def test_an_invocation_returns_no_secrets(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "viva.toml").write_text(config.replace("\n[openwop]\n", more + "\n[openwop]\n"))
     with run_host(tmp_path) as client:
         body = {"workflowId": "viva.agent", "agentId": "local.viva.spilling", "inputs": {"input": "x"}}
-        told = client.wait_for_events(client.post("/v1/runs", body).json["runId"])[-1]["payload"]["outputs"]["output"]
+        output = client.wait_for_events(client.post("/v1/runs", body).json["runId"])[-1]["payload"]["outputs"]["output"]
         run, _ = client.run_eval(agent="local.viva.spilling")
-    assert told == {"told": "*** and ***"}
+    assert output == {"told": "*** and ***"}
     journal = (tmp_path / ".viva" / "runs" / run / "journal.jsonl").read_text()
     assert "*** and ***" in journal
     assert "LEAKKEYMARK" not in journal

@@ -1,4 +1,4 @@
-"""Many parallel runs and readers: nothing is lost, and order is kept. Prints the time."""
+"""Many parallel runs and readers: nothing is lost, and order is stored. Prints the time."""
 
 import asyncio
 import json
@@ -45,14 +45,14 @@ async def _load(port: int) -> dict[str, Any]:
 
         async def create() -> tuple[str, float]:
             began = time.perf_counter()
-            async with http.post(f"{url}/v1/runs", json=body) as answer:
-                assert answer.status == 201, await answer.text()
-                return (await answer.json())["runId"], time.perf_counter() - began
+            async with http.post(f"{url}/v1/runs", json=body) as response:
+                assert response.status == 201, await response.text()
+                return (await response.json())["runId"], time.perf_counter() - began
 
         async def read(run: str) -> tuple[str, list[dict[str, Any]], float]:
-            async with http.get(f"{url}/v1/runs/{run}/events?streamMode=debug") as answer:
-                assert answer.status == 200
-                events = [json.loads(line[6:]) async for line in answer.content if line.startswith(b"data: ")]
+            async with http.get(f"{url}/v1/runs/{run}/events?streamMode=debug") as response:
+                assert response.status == 200
+                events = [json.loads(line[6:]) async for line in response.content if line.startswith(b"data: ")]
             return run, events, time.perf_counter()
 
         began = time.perf_counter()
@@ -68,8 +68,8 @@ async def _load(port: int) -> dict[str, Any]:
             scored = [event["payload"]["taskId"] for event in events if event["type"] == "eval.scored"]
             assert scored == [f"task-{number}" for number in range(TASKS)]
             assert events[-1]["type"] == "run.completed"
-        async with http.get(f"{url}/v1/runs/{runs[-1]}/eval-summary") as answer:
-            assert (await answer.json())["passedCount"] == TASKS
+        async with http.get(f"{url}/v1/runs/{runs[-1]}/eval-summary") as response:
+            assert (await response.json())["passedCount"] == TASKS
     events = sum(len(each) for _, each, _ in read_by)
     return {
         "runs": RUNS,

@@ -54,8 +54,8 @@ def test_an_invalid_last_event_id_is_refused(client: Client, done: tuple[str, An
 
 def test_a_negative_last_event_id_means_the_start(client: Client, done: tuple[str, list[dict[str, Any]]]):
     """It does not count from the end."""
-    seen = [json.loads(frame["data"]) for frame in client.read_stream(done[0], "?streamMode=debug", last="-7")]
-    assert seen == done[1]
+    received = [json.loads(frame["data"]) for frame in client.read_stream(done[0], "?streamMode=debug", last="-7")]
+    assert received == done[1]
 
 
 @pytest.mark.parametrize("number", ["1_0", "%201", "1%20", "%D9%A1", "+1", "", "9" * 5000])
@@ -113,8 +113,8 @@ def test_head_of_a_stream_is_answered_at_once(client: Client):
     for path in (f"/v1/runs/{run}/events", f"/v1/runs/{run}", "/.well-known/openwop"):
         connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
         connection.request("HEAD", path, headers={"Authorization": f"Bearer {ACME}"})
-        answer = connection.getresponse()
-        assert (answer.status, answer.read()) == (200, b"")
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, b"")
         connection.close()
     client.post(f"/v1/runs/{run}/cancel", {})
     client.wait_for_events(run)
@@ -123,8 +123,8 @@ def test_head_of_a_stream_is_answered_at_once(client: Client):
 def test_a_second_cancel_does_not_interrupt_the_clean_up(client: Client):
     run = client.start_eval(agent="local.viva.hang").json["runId"]
     for _ in range(3):
-        answer = client.post(f"/v1/runs/{run}/cancel", {})
-        assert (answer.status, answer.json["status"] in ("cancelling", "cancelled")) == (200, True)
+        response = client.post(f"/v1/runs/{run}/cancel", {})
+        assert (response.status, response.json["status"] in ("cancelling", "cancelled")) == (200, True)
     assert [event["type"] for event in client.wait_for_events(run)].count("run.cancelled") == 1
 
 
@@ -150,9 +150,9 @@ def test_an_internal_error_is_logged_without_content(tmp_path: Path):
     with start_host(tmp_path, free_port()) as (client, process):
         run = client.post("/v1/runs", NOOP).json["runId"]
         client.wait_for_events(run)
-        with sqlite3.connect(tmp_path / ".viva" / "host" / "host.sqlite") as kept:
-            kept.execute("DROP TABLE annotations")
-        kept.close()
+        with sqlite3.connect(tmp_path / ".viva" / "host" / "host.sqlite") as stored:
+            stored.execute("DROP TABLE annotations")
+        stored.close()
         broken = client.get(f"/v1/runs/{run}/annotations")
         with socket.create_connection(("127.0.0.1", client.port)) as gone:
             head = f"POST /v1/runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ACME}\r\nContent-Length: 99\r\n\r\n"

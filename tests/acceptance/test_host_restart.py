@@ -24,12 +24,12 @@ import asyncio, pathlib
 HERE = pathlib.Path(__file__).parent
 
 async def careful(messages, options):
-    said = messages[-1]["content"]
+    text = messages[-1]["content"]
     with (HERE / "asked.txt").open("a") as log:
-        log.write(said + "\\n")
-    if said == "task-4" and not (HERE / "go").exists():
+        log.write(text + "\\n")
+    if text == "task-4" and not (HERE / "go").exists():
         await asyncio.Event().wait()
-    return said
+    return text
 """
 
 
@@ -58,12 +58,12 @@ def test_a_run_continues_after_a_kill(folder: Path):
         )
         run = created.json["runId"]
         with client.open_stream(run, "?streamMode=debug") as watched:
-            seen = b""
-            while b'"taskId":"task-3"' not in seen:
-                seen += watched.readline()
+            received = b""
+            while b'"taskId":"task-3"' not in received:
+                received += watched.readline()
             process.send_signal(signal.SIGKILL)
             process.wait(20)
-    before = [json.loads(line[6:]) for line in seen.decode().splitlines() if line.startswith("data: ")]
+    before = [json.loads(line[6:]) for line in received.decode().splitlines() if line.startswith("data: ")]
     (folder / "go").touch()
     with start_host(folder, port) as (client, _):
         again = client.post(

@@ -473,7 +473,7 @@ def test_cases_that_want_a_person_can_be_left_out(folder: Path) -> None:
         (["--interactive", "--json", "-i", "suite.jsonl"], "--interactive and --json"),
         (["--interactive", "-q", "-i", "suite.jsonl"], "--interactive and -q"),
         (["--interactive", "--skip-interactive", "-i", "suite.jsonl"], "--interactive and --skip-interactive"),
-        (["--interactive", "-i", "Hello there"], "leave out -i"),
+        (["--interactive", "-i", "Hello there"], "remove -i"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(folder: Path, flags: list[str], complaint: str) -> None:

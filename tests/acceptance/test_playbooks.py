@@ -630,7 +630,7 @@ def test_the_four_real_samples_load(books: Books, capsys: pytest.CaptureFixture[
     books.write("tools/skill-turn-harness/test/fixtures/mock-tool-use-skill/SKILL.md", "x")
     assert "4 cases in 4 files: no problems" in books.viva("check", "books").out
     listed = books.run("--dry-run", "-o", "x.jsonl", env={"MY_SECRET_ID": "my-project"})
-    assert "is no native case" in listed.err
+    assert "is not a native case" in listed.err
     listed = books.viva("test", "-i", "books", "--evaluator", "judge", "--dry-run", env={"MY_SECRET_ID": "my-project"})
     assert "4 cases, 4 trials, agent gemini; nothing was run" in listed.out, listed
 

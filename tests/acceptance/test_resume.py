@@ -269,7 +269,7 @@ def test_forced_over_a_changed_suite_only_cases_that_stayed_keep_their_outcome(p
 def test_a_setting_of_the_run_cannot_be_given_anew(project: Project, flag: tuple[str, ...]):
     ended = project.viva("test", "--resume", "latest", *flag)
     assert ended.code == 4
-    assert f"leave out {flag[0]}" in ended.err
+    assert f"remove {flag[0]}" in ended.err
 
 
 def test_there_must_be_a_run(project: Project):

@@ -26,10 +26,10 @@ from viewing import ViewerProcess, run_viewer
 WAITING = """
 import pathlib, time
 def agent(messages, options):
-    said = messages[-1]["content"]
-    while said.startswith("wait for ") and not pathlib.Path(said[9:]).exists():
+    text = messages[-1]["content"]
+    while text.startswith("wait for ") and not pathlib.Path(text[9:]).exists():
         time.sleep(0.01)
-    return said
+    return text
 """
 AGENT = "python:./agent.py:agent"
 
@@ -77,7 +77,7 @@ class History:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+def shared_history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     project = expense_project(tmp_path_factory.mktemp("expense"))
     for mood in ("careful", "hasty", "careful"):
         project.write("mood", mood)
@@ -89,9 +89,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         yield History(viewer, [run["id"] for run in reversed(viewer.get("/api/runs").json)])
 
 
-def screens(seen: History) -> dict[str, tuple[str, str]]:
+def screens(shared_history: History) -> dict[str, tuple[str, str]]:
     """Every screen: its URL, and a selector that is present when it is complete."""
-    base, head = seen.runs[-2:]
+    base, head = shared_history.runs[-2:]
     flaky = "case/tests%2Fflows.yaml/yes-but"
     return {
         "runs": ("#/runs", "#runs a"),
@@ -126,10 +126,10 @@ def test_the_printed_link_opens_the_page_once(browser: Any, project: Project):
         first.end()
 
 
-def test_all_screens_are_reached_by_links_alone(browser: Any, seen: History):
-    visit = Visit(browser, seen.viewer)
+def test_all_screens_are_reached_by_links_alone(browser: Any, shared_history: History):
+    visit = Visit(browser, shared_history.viewer)
     page = visit.go("", "#runs a")
-    assert page.locator("#runs a").count() == len(seen.runs)
+    assert page.locator("#runs a").count() == len(shared_history.runs)
     page.locator("#runs input").nth(0).check()
     page.locator("#runs input").nth(1).check()
     page.click("#compare-chosen")
@@ -151,10 +151,10 @@ def test_all_screens_are_reached_by_links_alone(browser: Any, seen: History):
     visit.end()
 
 
-def test_every_screen_has_a_url_and_passes_axe_at_every_size(browser: Any, seen: History):
+def test_every_screen_has_a_url_and_passes_axe_at_every_size(browser: Any, shared_history: History):
     """Desktop and phone, light and dark; at 400 % nothing scrolls sideways."""
-    visit = Visit(browser, seen.viewer)
-    for name, (place, until) in screens(seen).items():
+    visit = Visit(browser, shared_history.viewer)
+    for name, (place, until) in screens(shared_history).items():
         visit.page.goto("about:blank")
         page = visit.go(place, until)
         assert check_all_sizes(page, f"view-{name}") == []
@@ -165,8 +165,8 @@ def test_every_screen_has_a_url_and_passes_axe_at_every_size(browser: Any, seen:
     visit.end()
 
 
-def test_the_header_fits_in_one_line_on_a_phone(browser: Any, seen: History):
-    visit = Visit(browser, seen.viewer, viewport=PHONE)
+def test_the_header_fits_in_one_line_on_a_phone(browser: Any, shared_history: History):
+    visit = Visit(browser, shared_history.viewer, viewport=PHONE)
     page = visit.go("#/history", ".charts")
     middles = page.eval_on_selector_all(
         ".bar-top > a, .bar-top nav a, .bar-top button",
@@ -177,8 +177,8 @@ def test_the_header_fits_in_one_line_on_a_phone(browser: Any, seen: History):
     visit.end()
 
 
-def test_charts_work_with_the_keyboard(browser: Any, seen: History):
-    visit = Visit(browser, seen.viewer)
+def test_charts_work_with_the_keyboard(browser: Any, shared_history: History):
+    visit = Visit(browser, shared_history.viewer)
     page = visit.go("#/history", ".charts")
     chart = page.get_by_role("slider", name="Pass rate")
     chart.focus()
@@ -188,16 +188,16 @@ def test_charts_work_with_the_keyboard(browser: Any, seen: History):
     expect(chart).to_have_attribute("aria-valuetext", re.compile(r"88\.5 %"))
     page.keyboard.press("Enter")
     page.wait_for_selector("#cases a")
-    assert seen.runs[1] in page.url
+    assert shared_history.runs[1] in page.url
     visit.end()
 
 
-def test_an_unknown_url_shows_an_error(browser: Any, seen: History):
-    visit = Visit(browser, seen.viewer)
+def test_an_unknown_url_shows_an_error(browser: Any, shared_history: History):
+    visit = Visit(browser, shared_history.viewer)
     page = visit.go("#/runs/nosuch", "[role=alert]")
     assert "there is no run 'nosuch'" in page.text_content("[role=alert]")
     visit.go("", "#runs a")
-    page = visit.go(f"#/runs/{seen.runs[0]}/case/x/y", "[role=alert]")
+    page = visit.go(f"#/runs/{shared_history.runs[0]}/case/x/y", "[role=alert]")
     assert "no case" in page.text_content("[role=alert]")
     visit.context.close()
 
@@ -268,11 +268,11 @@ def test_a_case_and_a_run_are_rerun_from_the_page(browser: Any, project: Project
         visit.end()
 
 
-def test_without_allow_run_nothing_can_be_started(browser: Any, seen: History):
-    visit = Visit(browser, seen.viewer)
-    page = visit.go(f"#/runs/{seen.runs[0]}/case/tests%2Fflows.yaml/yes-but", "#conversation")
+def test_without_allow_run_nothing_can_be_started(browser: Any, shared_history: History):
+    visit = Visit(browser, shared_history.viewer)
+    page = visit.go(f"#/runs/{shared_history.runs[0]}/case/tests%2Fflows.yaml/yes-but", "#conversation")
     assert page.locator("#rerun").count() == 0
-    asked = f"fetch('api/runs/{seen.runs[0]}/cases/0/rerun', {{method: 'POST'}}).then(answer => answer.status)"
+    asked = f"fetch('api/runs/{shared_history.runs[0]}/cases/0/rerun', {{method: 'POST'}}).then(response => response.status)"
     assert page.evaluate(asked) == 403
     visit.context.close()
 

@@ -18,15 +18,15 @@ AGENT = "python:./agent.py:agent"
 WAITING = """
 import pathlib, time
 def agent(messages, options):
-    said = messages[-1]["content"]
-    while said.startswith("wait for ") and not pathlib.Path(said[9:]).exists():
+    text = messages[-1]["content"]
+    while text.startswith("wait for ") and not pathlib.Path(text[9:]).exists():
         time.sleep(0.01)
-    return said
+    return text
 """
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerProcess]:
+def shared_viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerProcess]:
     """A viewer of two runs, with its link opened."""
     project = Project(tmp_path_factory.mktemp("seen"))
     project.suite(case("a"), case("b", assertions=[contains("nothing like it")]), case("c", tags=["slow"]))
@@ -53,11 +53,11 @@ def test_the_link_works_once_and_gives_a_cookie_that_scripts_cannot_read(project
     assert inside.json["allow_run"] is False
 
 
-def test_cookies_of_other_servers_are_ignored(seen: ViewerProcess):
+def test_cookies_of_other_servers_are_ignored(shared_viewer: ViewerProcess):
     """Cookies ignore ports, and some are malformed."""
     odd = 'prefs={"theme": "dark, light"}; =; \x7f=1; {}; '
-    assert seen.get("/api/status", Cookie=odd + seen.cookie).status == 200
-    assert seen.get("/api/status", Cookie=odd).status == 401
+    assert shared_viewer.get("/api/status", Cookie=odd + shared_viewer.cookie).status == 200
+    assert shared_viewer.get("/api/status", Cookie=odd).status == 401
 
 
 def test_prefetching_does_not_use_up_the_link(project: Project):
@@ -70,25 +70,25 @@ def test_prefetching_does_not_use_up_the_link(project: Project):
 
 
 @pytest.mark.parametrize("path", ["/api/status", "/api/runs", "/api/runs/latest", "/api/history", "/nowhere"])
-def test_without_the_cookie_there_is_no_access(seen: ViewerProcess, path: str):
-    cookie, seen.cookie = seen.cookie, ""
+def test_without_the_cookie_there_is_no_access(shared_viewer: ViewerProcess, path: str):
+    cookie, shared_viewer.cookie = shared_viewer.cookie, ""
     try:
-        assert seen.get(path).status == 401
-        assert seen.get(path, Cookie="viva-00000000=guess; broken\x7f=1").status == 401
+        assert shared_viewer.get(path).status == 401
+        assert shared_viewer.get(path, Cookie="viva-00000000=guess; broken\x7f=1").status == 401
     finally:
-        seen.cookie = cookie
+        shared_viewer.cookie = cookie
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", ""])
-def test_other_host_names_are_refused(seen: ViewerProcess, host: str):
+def test_other_host_names_are_refused(shared_viewer: ViewerProcess, host: str):
     """DNS rebinding: a site that resolves its name to this machine gets nothing."""
-    assert seen.get("/api/runs", Host=host).status == 421
+    assert shared_viewer.get("/api/runs", Host=host).status == 421
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:7", "LOCALHOST"])
-def test_loopback_names_are_accepted_with_any_port(seen: ViewerProcess, host: str):
+def test_loopback_names_are_accepted_with_any_port(shared_viewer: ViewerProcess, host: str):
     """The other end of a tunnel may have another port."""
-    assert seen.get("/api/status", Host=host).status == 200
+    assert shared_viewer.get("/api/status", Host=host).status == 200
 
 
 @pytest.mark.parametrize(
@@ -104,17 +104,17 @@ def test_loopback_names_are_accepted_with_any_port(seen: ViewerProcess, host: st
     ],
     ids=str,
 )
-def test_pages_of_other_origins_get_no_data(seen: ViewerProcess, headers: dict[str, str]):
-    assert seen.get("/api/runs", **headers).status == 403
+def test_pages_of_other_origins_get_no_data(shared_viewer: ViewerProcess, headers: dict[str, str]):
+    assert shared_viewer.get("/api/runs", **headers).status == 403
 
 
-def test_every_response_has_security_headers(seen: ViewerProcess):
+def test_every_response_has_security_headers(shared_viewer: ViewerProcess):
     for path, csp in (
         ("/", "script-src 'sha256-"),
         ("/api/runs", "default-src 'none'"),
         ("/api/none", "default-src 'none'"),
     ):
-        headers = seen.get(path).headers
+        headers = shared_viewer.get(path).headers
         assert headers["cache-control"] == "no-store"
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
@@ -124,44 +124,44 @@ def test_every_response_has_security_headers(seen: ViewerProcess):
         assert "server" not in headers
 
 
-def test_runs_are_listed_newest_first_with_their_summaries(seen: ViewerProcess):
-    newest, oldest = seen.get("/api/runs").json
+def test_runs_are_listed_newest_first_with_their_summaries(shared_viewer: ViewerProcess):
+    newest, oldest = shared_viewer.get("/api/runs").json
     assert (newest["summary"]["passed"], oldest["summary"]["failed"]) == (2, 1)
     assert not newest["live"]
-    assert seen.get("/api/status").json["live"] == []
+    assert shared_viewer.get("/api/status").json["live"] == []
 
 
-def test_an_overview_has_a_row_for_each_case(seen: ViewerProcess):
-    shown = seen.get("/api/runs/latest~1").json
+def test_an_overview_has_a_row_for_each_case(shared_viewer: ViewerProcess):
+    shown = shared_viewer.get("/api/runs/latest~1").json
     assert [(row["id"], row["status"], len(row["trials"])) for row in shown["cases"]] == [
         ("a", "passed", 2),
         ("b", "failed", 2),
         ("c", "passed", 2),
     ]
     assert shown["summary"]["failed"] == 1
-    assert shown["run"] == seen.get(f"/api/runs/{shown['run']}").json["run"]
+    assert shown["run"] == shared_viewer.get(f"/api/runs/{shown['run']}").json["run"]
 
 
-def test_the_trials_of_a_case_are_the_records_of_the_report(seen: ViewerProcess):
-    rows = seen.get("/api/runs/latest~1").json["cases"]
-    trials = seen.get(f"/api/runs/latest~1/cases/{rows[1]['index']}").json["trials"]
+def test_the_trials_of_a_case_are_the_records_of_the_report(shared_viewer: ViewerProcess):
+    rows = shared_viewer.get("/api/runs/latest~1").json["cases"]
+    trials = shared_viewer.get(f"/api/runs/latest~1/cases/{rows[1]['index']}").json["trials"]
     assert [(trial["id"], trial["trial"]) for trial in trials] == [("b", 1), ("b", 2)]
     assert trials[0]["turns"][0]["output"] == "hello"
 
 
-def test_a_comparison_equals_the_command_output(seen: ViewerProcess):
-    compared = seen.get("/api/compare?base=latest~1&head=latest").json
+def test_a_comparison_equals_the_command_output(shared_viewer: ViewerProcess):
+    compared = shared_viewer.get("/api/compare?base=latest~1&head=latest").json
     assert {each["case"]: each["change"] for each in compared["cases"]} == {
         "a": "still passing",
         "b": "gone",
         "c": "still passing",
     }
-    assert seen.get("/api/compare?base=latest").status == 400
-    assert seen.get("/api/compare?base=latest&head=nosuch").status == 404
+    assert shared_viewer.get("/api/compare?base=latest").status == 400
+    assert shared_viewer.get("/api/compare?base=latest&head=nosuch").status == 404
 
 
-def test_history_has_each_run_with_its_pass_rate(seen: ViewerProcess):
-    runs = seen.get("/api/history").json["runs"]
+def test_history_has_each_run_with_its_pass_rate(shared_viewer: ViewerProcess):
+    runs = shared_viewer.get("/api/history").json["runs"]
     assert [(run["passed"], run["judged"], run["pass_rate"]) for run in runs] == [(2, 3, 2 / 3), (2, 2, 1.0)]
     assert all(run["p95_ms"] > 0 for run in runs)
 
@@ -186,25 +186,25 @@ def test_history_has_each_run_with_its_pass_rate(seen: ViewerProcess):
         "//etc/passwd",
     ],
 )
-def test_unknown_resources_are_404_as_json(seen: ViewerProcess, path: str):
-    answer = seen.get(path)
-    assert answer.status == 404, answer
-    assert answer.json["error"]
-    assert b"root:" not in answer.body
+def test_unknown_resources_are_404_as_json(shared_viewer: ViewerProcess, path: str):
+    response = shared_viewer.get(path)
+    assert response.status == 404, response
+    assert response.json["error"]
+    assert b"root:" not in response.body
 
 
-def test_a_name_cannot_reach_a_journal_elsewhere(seen: ViewerProcess, tmp_path: Path):
+def test_a_name_cannot_reach_a_journal_elsewhere(shared_viewer: ViewerProcess, tmp_path: Path):
     """Names are looked up in the index; other folders are not found."""
     (tmp_path / "journal.jsonl").write_text("{}\n")
     up = "..%2F" * 12
-    assert seen.get(f"/api/runs/{up}{str(tmp_path).strip('/').replace('/', '%2F')}").status == 404
+    assert shared_viewer.get(f"/api/runs/{up}{str(tmp_path).strip('/').replace('/', '%2F')}").status == 404
 
 
-def test_a_read_only_viewer_starts_nothing(seen: ViewerProcess):
-    assert seen.post("/api/runs/latest/cases/0/rerun").status == 403
-    assert seen.post("/api/runs/latest/rerun").status == 403
-    assert seen.post("/api/runs", {"inputs": ["suite.jsonl"]}).status == 403
-    assert len(seen.get("/api/runs").json) == 2
+def test_a_read_only_viewer_starts_nothing(shared_viewer: ViewerProcess):
+    assert shared_viewer.post("/api/runs/latest/cases/0/rerun").status == 403
+    assert shared_viewer.post("/api/runs/latest/rerun").status == 403
+    assert shared_viewer.post("/api/runs", {"inputs": ["suite.jsonl"]}).status == 403
+    assert len(shared_viewer.get("/api/runs").json) == 2
 
 
 def next_record(events: Iterator[tuple[str, Any]]) -> dict[str, Any]:
@@ -313,9 +313,9 @@ def test_a_case_is_rerun_alone(allowed: ViewerProcess):
     assert allowed.get("/api/status").json["allow_run"] is True
     first = first_run(allowed)
     index = allowed.get(f"/api/runs/{first}").json["cases"][1]["index"]
-    answer = allowed.post(f"/api/runs/{first}/cases/{index}/rerun")
-    assert answer.status == 201, answer
-    assert ended(allowed, answer.json["run"]) == ["b.+"]
+    response = allowed.post(f"/api/runs/{first}/cases/{index}/rerun")
+    assert response.status == 201, response
+    assert ended(allowed, response.json["run"]) == ["b.+"]
     command = allowed.get(f"/api/runs/{first}/cases/{index}").json["command"]
     assert command == r"viva test -i suite.jsonl -k '^b\.\+$' -v -n echo --config other.toml"
 
@@ -325,10 +325,10 @@ def first_run(viewer: ViewerProcess) -> str:
 
 
 def test_a_whole_run_is_rerun(allowed: ViewerProcess):
-    answer = allowed.post(f"/api/runs/{first_run(allowed)}/rerun")
-    assert answer.status == 201, answer
-    assert ended(allowed, answer.json["run"]) == ["a", "b.+"]
-    assert [len(row["trials"]) for row in allowed.get(f"/api/runs/{answer.json['run']}").json["cases"]] == [2, 2]
+    response = allowed.post(f"/api/runs/{first_run(allowed)}/rerun")
+    assert response.status == 201, response
+    assert ended(allowed, response.json["run"]) == ["a", "b.+"]
+    assert [len(row["trials"]) for row in allowed.get(f"/api/runs/{response.json['run']}").json["cases"]] == [2, 2]
 
 
 def test_a_run_of_known_inputs_is_started(project: Project):
@@ -336,9 +336,9 @@ def test_a_run_of_known_inputs_is_started(project: Project):
     assert project.test("-k", "b").code == 0
     with run_viewer(project, "--allow-run") as viewer:
         viewer.open_link()
-        answer = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": AGENT, "only": "^[ac]$"})
-        assert answer.status == 201, answer
-        assert ended(viewer, answer.json["run"]) == ["a", "c"]
+        response = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": AGENT, "only": "^[ac]$"})
+        assert response.status == 201, response
+        assert ended(viewer, response.json["run"]) == ["a", "c"]
 
 
 def test_started_runs_use_the_config_of_the_viewer(project: Project):
@@ -348,15 +348,15 @@ def test_started_runs_use_the_config_of_the_viewer(project: Project):
     inner.suite(case("a"))
     with run_viewer(project, "--allow-run", "--config", "inner/other.toml") as viewer:
         viewer.open_link()
-        answer = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": "echo"})
-        assert answer.status == 201, answer
-        assert ended(viewer, answer.json["run"]) == ["a"]
+        response = viewer.post("/api/runs", {"inputs": ["suite.jsonl"], "agent": "echo"})
+        assert response.status == 201, response
+        assert ended(viewer, response.json["run"]) == ["a"]
     assert (inner.folder / ".viva").is_dir()
     assert not (project.folder / ".viva").exists()
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [
         ({"inputs": []}, "inputs: is empty"),
         ({"inputs": ["--config=/etc/passwd"]}, "not a file of this project"),
@@ -370,10 +370,10 @@ def test_started_runs_use_the_config_of_the_viewer(project: Project):
     ],
     ids=str,
 )
-def test_unknown_inputs_are_refused(allowed: ViewerProcess, wanted: object, said: str):
+def test_unknown_inputs_are_refused(allowed: ViewerProcess, wanted: object, message: str):
     before = len(allowed.get("/api/runs").json)
-    answer = allowed.post("/api/runs", wanted)
-    assert (answer.status, said in answer.json["error"]) == (422, True), answer
+    response = allowed.post("/api/runs", wanted)
+    assert (response.status, message in response.json["error"]) == (422, True), response
     assert len(allowed.get("/api/runs").json) == before
 
 
@@ -416,7 +416,7 @@ def test_a_run_of_the_command_line_opens_in_the_browser(project: Project):
     assert process.stdout is not None
     process.stdout.readline()
     link = process.stdout.readline().strip()
-    assert process.stdout.readline() == "Stop it with Ctrl-C.\n"
+    assert process.stdout.readline() == "Stop it with Ctrl-C\n"
     while not opened.exists():
         os.sched_yield()
     process.send_signal(signal.SIGINT)

@@ -1,6 +1,5 @@
 """Every flag is shown, explained, and known by the names of the specification."""
 
-import inspect
 import re
 from importlib import import_module
 from typing import Any
@@ -8,9 +7,7 @@ from typing import Any
 import click
 import pytest
 
-import viva
 from viva.cli.main import COMMANDS, app
-from viva.session.options import RunOptions
 
 COMMANDS_THAT_ARE = {name: import_module(f"viva.cli.{name}").command for name in COMMANDS}
 SPECIFIED = [
@@ -65,13 +62,6 @@ def test_every_flag_of_a_command_is_in_its_help(name: str):
             assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", shown), flag
     assert command.help
     assert "Example" in shown
-
-
-def test_what_can_be_asked_of_a_run_can_be_asked_in_python():
-    """Each option of a run is an argument of `viva.run`, but for what only a terminal has or what others come to."""
-    told_otherwise = {"cases", "chosen", "dry_run", "asking", "interactive"}
-    wanted = {name.removesuffix("_s") for name in RunOptions.__struct_fields__} - told_otherwise
-    assert set(inspect.signature(viva.run).parameters) == wanted
 
 
 def test_every_command_has_its_line():

@@ -1,4 +1,4 @@
-"""Every module imports by itself, and looking at Viva loads nothing heavy."""
+"""Every module can be imported alone, and start-up imports nothing heavy."""
 
 import pkgutil
 import subprocess
@@ -8,7 +8,7 @@ import viva
 
 ALONE = """
 import importlib, os, sys
-# What is not ours is loaded once; each module of ours is then imported in a process that knows none of the others.
+# Libraries are imported once; each module of Viva is then imported in a process of its own.
 import asyncio, concurrent.futures, difflib, hashlib, importlib.metadata, inspect, json, msgspec, pathlib, tempfile, typing
 import aiohttp, click, jsonpath_rfc9535, jsonschema_rs, regex, rich.console, ssl, yaml, xml.etree.ElementTree
 
@@ -60,8 +60,10 @@ HEAVY = {
 
 def loaded_after(code: str) -> set[str]:
     """The top-level modules that a fresh interpreter has loaded after this code."""
-    told = f"import sys\n{code}\nprint('\\n'.join({{name.partition('.')[0] for name in sys.modules}}), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=True)
+    script = (
+        f"import sys\n{code}\nprint('\\n'.join({{name.partition('.')[0] for name in sys.modules}}), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     return set(done.stderr.split())
 
 

@@ -1,4 +1,4 @@
-"""The names under which Viva is installed and imported."""
+"""The names of the distribution and the command."""
 
 import re
 import subprocess
@@ -9,13 +9,13 @@ ROOT = Path(__file__).resolve().parents[2]
 _INSTALL = re.compile(r"""pip install (?:-\S+ )*['"]?viva(?!-eval)\b""")
 
 
-def test_the_distribution_has_a_name_of_its_own() -> None:
-    """`viva` on the package index belongs to somebody else."""
+def test_the_distribution_is_viva_eval() -> None:
+    """`viva` on the package index is another project."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (project["name"], list(project["scripts"])) == ("viva-eval", ["viva"])
 
 
-def test_nobody_is_told_to_install_what_belongs_to_somebody_else() -> None:
+def test_no_file_says_to_install_the_other_viva() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     files = [
         ROOT / name for name in listed.split() if Path(name).suffix in {".md", ".py", ".yml", ".toml", ".html", ".tsx"}

@@ -1,4 +1,4 @@
-"""The house keeps its shape: sizes, docstrings, words, and what is exported."""
+"""The structure of the code: sizes, docstrings, names, exports."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "viva").rglob("*.py"))
 MAX_LINES = 500
 MAX_FUNCTION_LINES = 60
-LONG_FOR_A_REASON = {("api/run.py", "run")}  # its signature is the list of all that can be asked of a run
+LONG_FOR_A_REASON = {("api/run.py", "run")}  # its signature has all options of a run
 
 
 def short(path: Path) -> str:
@@ -19,11 +19,11 @@ def short(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=short)
-def test_a_module_is_short_and_says_what_it_is(path: Path):
+def test_a_module_is_short_and_has_a_docstring(path: Path):
     text = path.read_text(encoding="utf-8")
     assert text.count("\n") <= MAX_LINES
     tree = ast.parse(text)
-    assert not tree.body or ast.get_docstring(tree), "a module begins with what lives in it"
+    assert not tree.body or ast.get_docstring(tree), "a module starts with a docstring"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -32,7 +32,7 @@ def test_a_module_is_short_and_says_what_it_is(path: Path):
             )
 
 
-def test_nothing_is_put_off():
+def test_no_file_has_todo_marks():
     words = ("TO" + "DO", "FIX" + "ME", "X" * 3)
     kept = [path for folder in ("src", "tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     kept += [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -45,10 +45,10 @@ def test_nothing_is_put_off():
     assert found == []
 
 
-def test_no_room_is_a_drawer():
-    """A name that says nothing gathers everything."""
-    drawers = {"utils", "util", "common", "base", "helpers_misc", "manager", "misc"}
-    assert not [short(path) for path in SOURCES if path.stem in drawers or path.parent.name in drawers]
+def test_no_module_has_a_catch_all_name():
+    """A name without a meaning collects everything."""
+    catch_all = {"utils", "util", "common", "base", "helpers_misc", "manager", "misc"}
+    assert not [short(path) for path in SOURCES if path.stem in catch_all or path.parent.name in catch_all]
 
 
 def test_tests_do_not_sleep_mock_or_skip():
@@ -70,20 +70,20 @@ def test_tests_do_not_sleep_mock_or_skip():
     assert found <= allowed
 
 
-def test_everything_that_is_exported_is_there():
+def test_every_exported_name_exists():
     assert len(set(viva.__all__)) == len(viva.__all__)
     for name in viva.__all__:
         assert getattr(viva, name) is not None
     assert set(viva.__all__) <= set(dir(viva))
 
 
-def test_what_type_checkers_see_is_what_is_exported():
+def test_type_checkers_see_the_exported_names():
     tree = ast.parse((ROOT / "src" / "viva" / "__init__.py").read_text(encoding="utf-8"))
     (checking,) = (node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.asname for node in checking.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert seen | {"__version__"} == set(viva.__all__)
 
 
-def test_what_is_not_exported_is_an_ordinary_error():
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         viva.nonsense  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

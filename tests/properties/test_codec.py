@@ -35,7 +35,7 @@ replies = st.builds(
     content=texts,
     data=values,
     tool_calls=st.lists(calls, max_size=2).map(tuple),
-    declared=st.sampled_from([None, "awaiting", "done"]),
+    declared_state=st.sampled_from([None, "awaiting", "done"]),
     input_hint=st.none() | texts,
     finish_reason=st.none() | texts,
     calls=st.lists(models, max_size=2).map(tuple),

@@ -20,7 +20,7 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
 _DATA = re.compile(r"[\[{].*[\]}]", re.DOTALL)
 _WORD = re.compile(r"[^\W\d_]+")
 _TOKEN = re.compile(r"\S+")
-_JUDGE_TYPES = frozenset({"agent", "rubric"})
+_JUDGE_TYPES = frozenset({"agent", "judge", "rubric"})
 _NEGATIVE_TYPES = frozenset({"not_contains"})
 """Checks whose label already says what was observed."""
 _RESULT_FIELDS = frozenset(

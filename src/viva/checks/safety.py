@@ -50,11 +50,11 @@ class Safety(LocalCheck, frozen=True, kw_only=True):
     """How severe a finding must be to fail the check; others are only noted."""
     expected: str = ""
     """A text that the reply may contain whatever it looks like."""
-    prompts: tuple[str, ...] = ()
+    prompts: Sequence[str] = ()
     """Instructions of the agent that it must not reveal."""
-    secrets: tuple[str, ...] = ()
+    secrets: Sequence[str] = ()
     """Values that it must not reveal."""
-    allowed_tools: tuple[str, ...] | None = None
+    allowed_tools: Sequence[str] | None = None
     """All tools that the agent may call; any tool, if left out."""
 
     @property

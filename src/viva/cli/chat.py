@@ -1,8 +1,7 @@
-"""`viva test --interactive` without input: a person talks with an agent, and may save the conversation as a case."""
+"""A chat: a person talks with an agent and may save the conversation as a case. No verdict."""
 
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from viva.awaiting.detector import detect
 from viva.cli.interactive import TerminalPrompt
@@ -14,44 +13,43 @@ from viva.model.message import Reply
 from viva.model.turn import Turn
 from viva.reporters.formatting import escape_controls, escape_multiline
 from viva.session.interactive import ConversationSaver
+from viva.session.run_options import RunOptions
 from viva.state.trial_state import TrialState
 from viva.users.person import Person
 
 
-class _UnlimitedClock:
-    """A clock without a limit."""
+class _NoClock:
+    """A clock without a time limit."""
 
     def pause(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
 
-async def run_chat(flags: dict[str, Any]) -> int:
-    """Run the conversation until the person stops."""
-    async with open_direct_session(flags) as agent:
-        terminal = TerminalPrompt(agent.redactor.redact_text, show_hints=False)  # each reply shows its hint
+async def run_chat(options: RunOptions, *, verbose: bool) -> int:
+    """Chats until the person stops."""
+    async with open_direct_session(options) as agent:
+        prompt = TerminalPrompt(agent.redactor.redact_text, show_hints=False)  # each reply has its hint below
         settings = agent.settings
         load_options = LoadOptions(roots=(str(settings.folder),), attachment_roots=settings.attachment_roots)
         saver = ConversationSaver(load_options, Path(), agent=agent.name)
-        person = Person(None, terminal, saver.save)
+        person = Person(None, prompt, saver.save)
         case = Case(id="conversation", user=person, interactive=Interactive(enabled=True, timeout_s=None))
-        confirmation_tools = frozenset(settings.confirmation_tools)
-        state = TrialState(
-            case, Key("", case.id), agent.helpers, _UnlimitedClock(), confirmation_tools=confirmation_tools
-        )
+        tools = frozenset(settings.confirmation_tools)
+        state = TrialState(case, Key("", case.id), agent.helpers, _NoClock(), confirmation_tools=tools)
         print(f"Talking with {escape_controls(agent.name)}.", flush=True)
 
-        async def send(message: UserMessage) -> Reply:
-            return await agent.send(message.message)
+        async def send(line: UserMessage) -> Reply:
+            return await agent.send(line.message)
 
         def show(turn: Turn) -> None:
-            _print_turn(turn, agent, echo=terminal.clears_input, verbose=flags["verbose"])
+            _print_turn(turn, agent, echo=prompt.clears_input, verbose=verbose)
 
         await run_conversation(state, person, send, show)
     return 0
 
 
 def _print_turn(turn: Turn, agent: DirectSession, *, echo: bool, verbose: bool) -> None:
-    """Print the message, unless the typed line is still visible, or the reply."""
+    """Prints the reply; before it, the message, unless the terminal still shows what was typed."""
     if turn.reply is not None:
         awaiting = turn.awaiting or detect(turn.reply)
         lines = format_reply(agent.redactor.redact(turn.reply), awaiting, turn.latency_ms if verbose else None)

@@ -1,42 +1,20 @@
-"""Kinds of flags that several commands share, and what stands at the other end of the standard streams."""
+"""Standard streams and signals of a command."""
 
 import os
 import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, TextIO
-
-import click
-
-from viva.text.duration import parse_duration
-
-
-class DurationType(click.ParamType[float]):
-    """`30s`, `2m30s`, or a number of seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            seconds = parse_duration(value)
-        except ValueError as wrong:
-            self.fail(str(wrong), param, ctx)
-        if seconds <= 0:
-            self.fail("must be more than nothing", param, ctx)
-        return seconds
-
-
-DURATION = DurationType()
+from typing import TextIO
 
 
 def has_terminal() -> bool:
-    """Is there a terminal that somebody can sit at?"""
+    """Are standard input and output a terminal?"""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def use_colour(*, terminal: bool) -> bool:
-    """On a terminal, or where FORCE_COLOR says so (logs of CI services show colours); NO_COLOR and a dumb one mean none."""
+    """Yes on a terminal or with FORCE_COLOR (CI logs show colours); no with NO_COLOR or a dumb terminal."""
     if "NO_COLOR" in os.environ:
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
@@ -44,12 +22,12 @@ def use_colour(*, terminal: bool) -> bool:
 
 @contextmanager
 def reserve_stdout() -> Generator[TextIO]:
-    """Standard output for us alone: what agents print meanwhile, or programs that they start, goes to standard error."""
+    """Yields standard output for the command alone. What agents and their programs print goes to standard error."""
     out = sys.stdout
     with redirect_stdout(sys.stderr):
         try:
             number = out.fileno()
-        except OSError:  # it is a stream of this process only: nothing else can write to it
+        except OSError:  # a stream without a file descriptor: no other process can write to it
             yield out
             return
         out.flush()
@@ -59,21 +37,21 @@ def reserve_stdout() -> Generator[TextIO]:
             with open(private, "w", encoding="utf-8", closefd=False) as stream:
                 yield stream
         finally:
-            out.flush()  # what was printed to it after all is not ours
+            out.flush()  # what agents printed to it goes to standard error
             os.dup2(private, number)
             os.close(private)
 
 
 @contextmanager
 def handle_sigterm() -> Generator[None]:
-    """SIGTERM is as Ctrl-C: what goes on is ended, and the exit code is 2. A run has handlers of its own meanwhile."""
+    """Handles SIGTERM like Ctrl-C: the command stops with exit code 2. A run installs its own handlers."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: signals are not ours to handle
+    except ValueError:  # not the main thread: it cannot handle signals
         yield
         return
     try:

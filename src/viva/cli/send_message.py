@@ -1,4 +1,4 @@
-"""`viva test -i MESSAGE`: sends messages to an agent and prints the replies, without a verdict."""
+"""Sends messages to an agent outside of a run, and prints its replies."""
 
 import asyncio
 import secrets
@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from viva import catalog, config
 from viva.awaiting.detector import detect
@@ -28,8 +28,8 @@ from viva.model.turn import AwaitingState
 from viva.protocols import AgentSession, SessionContext, Workspace
 from viva.record.redaction import Redactor
 from viva.reporters.formatting import escape_controls
-from viva.session.agents import AgentFactory, ConfiguredAgent
-from viva.session.options import RunOptions
+from viva.session.agents import AgentFactory
+from viva.session.run_options import CommandFlags, RunOptions
 from viva.session.workspaces import WorkspaceProvider
 from viva.state.trial_state import to_text
 from viva.text.duration import format_duration
@@ -39,7 +39,7 @@ _KEY = Key("", "direct")
 
 
 class DirectSession(Struct, frozen=True):
-    """A session with the agent under test outside a run. `turn_timeout_s` is the time for one reply."""
+    """A session with the agent under test, outside of a run."""
 
     name: str
     session: AgentSession
@@ -49,35 +49,37 @@ class DirectSession(Struct, frozen=True):
     helpers: HelperPool
     progress: CallProgress
     turn_timeout_s: float | None
+    """The time limit for one reply."""
 
     async def send(self, message: Message) -> Reply:
         return await send_with_timeout(self.session, message, self.options, self.turn_timeout_s, self.progress)
 
 
 @asynccontextmanager
-async def open_direct_session(flags: dict[str, Any]) -> AsyncGenerator[DirectSession]:
-    """Open a session with the agent of the flags. A fault becomes a VivaError: exit code 1."""
-    settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
+async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSession]:
+    """Opens the agent that the options name. Its faults become VivaError, exit code 1."""
+    options = structs.replace(options, folder=Path.cwd())
+    settings = config.load_settings(options.config, options.folder, options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
-    agents = AgentFactory(settings, flags["connector"])
-    agent = agents.find_agent_under_test(flags["agent"], folder=Path.cwd())
+    agents = AgentFactory(settings, options.connector)
+    agent = agents.find_agent_under_test(options.agent, folder=options.folder)
     redactor = settings.redactor
-    budget = Budget(flags["max_cost"])
+    budget = Budget(options.max_cost_usd)
     if budget.max_usd is not None:
         budget.on_unpriced = lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr)
-    chosen = {"connector": flags["connector"], "model": flags["agent_model"]}
-    options = merge_options(
+    agent_options = merge_options(
         {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
         agent.options,
-        {name: value for name, value in chosen.items() if value},
+        {"connector": options.connector} if options.connector else {},
+        {"model": options.agent_model} if options.agent_model else {},
     )
     async with AsyncExitStack() as stack:
         http = HttpTransport()
         stack.push_async_callback(http.close)
-        workspaces = _create_workspaces(flags, settings, agent)
+        workspaces = WorkspaceProvider(options, settings, agent, ())
         workspace = await _open_workspace(stack, workspaces)
         if workspace is not None:
-            options["workspace"] = workspace.path
+            agent_options["workspace"] = workspace.path
         context = SessionContext(
             key=_KEY,
             options=agent.options,
@@ -92,27 +94,16 @@ async def open_direct_session(flags: dict[str, Any]) -> AsyncGenerator[DirectSes
         )
         try:
             session = await stack.enter_async_context(agent.agent.open(context))
-            turn_timeout_s = flags["turn_timeout"] or settings.defaults.turn_timeout_s
+            turn_timeout_s = options.turn_timeout_s or settings.defaults.turn_timeout_s
             yield DirectSession(
-                agent.name, session, options, settings, redactor, helpers, context.progress, turn_timeout_s
+                agent.name, session, agent_options, settings, redactor, helpers, context.progress, turn_timeout_s
             )
         except TrialFault as fault:
             raise VivaError(redactor.redact_text(outcome_of_fault(fault).message or "")) from fault
 
 
-def _create_workspaces(flags: dict[str, Any], settings: Settings, agent: ConfiguredAgent) -> WorkspaceProvider:
-    options = RunOptions(
-        inputs=(),
-        folder=Path.cwd(),
-        workspace=flags["workspace"],
-        keep_workspace=flags["keep_workspace"],
-        sandbox=flags["sandbox"],
-    )
-    return WorkspaceProvider(options, settings, agent, ())
-
-
 async def _open_workspace(stack: AsyncExitStack, workspaces: WorkspaceProvider) -> Workspace | None:
-    """Open the workspace of an agent that needs one, and print its notes."""
+    """The folder of an agent that works in one. Notes and the path of a kept workspace are printed."""
     for note in workspaces.build_notes():
         print(escape_controls(note), file=sys.stderr)
     spec = workspaces.assign_workspace(Case(id=_KEY.case, user=Script(()))).workspace
@@ -124,69 +115,68 @@ async def _open_workspace(stack: AsyncExitStack, workspaces: WorkspaceProvider) 
     return workspace
 
 
-async def send_messages(messages: list[str], flags: dict[str, Any]) -> int:
-    """Send the messages in one conversation. As in a case, --timeout covers all of them."""
-    if flags["dry_run"]:
+async def send_messages(messages: list[str], options: RunOptions, flags: CommandFlags, out: TextIO) -> int:
+    """Sends the messages in one conversation. As for a case, --timeout is for all of them."""
+    if options.dry_run:
         print(f"{len(messages)} message{'s' if len(messages) > 1 else ''}; nothing sent")
         return 0
-    async with open_direct_session(flags) as agent:
-        limit_s = flags["timeout"] or agent.settings.defaults.timeout_s or TIMEOUT_S
-        limit = asyncio.timeout(limit_s)
+    async with open_direct_session(options) as agent:
+        timeout_s = options.timeout_s or agent.settings.defaults.timeout_s or TIMEOUT_S
+        timeout = asyncio.timeout(timeout_s)
         try:
-            async with limit:
+            async with timeout:
                 for text in messages:
-                    await _send_message(agent, text, flags)
+                    await _send_message(agent, text, flags, out)
         except TimeoutError:
-            if not limit.expired():
+            if not timeout.expired():
                 raise
-            message, trouble = f"timeout after {format_duration(limit_s)}", agent.progress.provider_trouble
+            message, trouble = f"timeout after {format_duration(timeout_s)}", agent.progress.provider_trouble
             raise (Unreachable(f"{message}: {trouble}") if trouble else AgentFailed(message)) from None
     return 0
 
 
-async def _send_message(agent: DirectSession, text: str, flags: dict[str, Any]) -> None:
-    """Send one message and print the reply."""
-    start = time.perf_counter()
+async def _send_message(agent: DirectSession, text: str, flags: CommandFlags, out: TextIO) -> None:
+    """Sends one message and prints the reply."""
+    started = time.perf_counter()
     reply = await agent.send(Message("user", text))
-    elapsed_ms = (time.perf_counter() - start) * 1e3
+    elapsed_ms = (time.perf_counter() - started) * 1e3
     awaiting = detect(reply, frozenset(agent.settings.confirmation_tools))
     reply = agent.redactor.redact(reply)
-    if flags["as_json"]:
+    if flags.as_json:
         from viva.model import codec
 
-        fields = {**codec.to_plain(reply), "awaiting_input": awaiting.is_awaiting, "awaiting_reason": awaiting.reason}
-        print(codec.compact_json(fields), file=flags["out"], flush=True)
-        return
-    lines = (
-        format_text(reply)
-        if flags["quiet"]
-        else format_reply(reply, awaiting, elapsed_ms if flags["verbose"] else None)
-    )
-    print("\n".join(lines), file=flags["out"], flush=True)
+        fields = {
+            **codec.to_plain(reply),
+            "awaiting_input": awaiting.is_awaiting,
+            "awaiting_reason": awaiting.reason,
+        }
+        lines = [codec.compact_json(fields)]
+    elif flags.quiet:
+        lines = format_text(reply)
+    else:
+        lines = format_reply(reply, awaiting, elapsed_ms if flags.verbose else None)
+    print("\n".join(lines), file=out, flush=True)
 
 
 def format_text(reply: Reply) -> list[str]:
-    """Return the text and the data of a reply."""
+    """The lines of its content and its data."""
     lines = [escape_controls(line) for line in reply.content.splitlines()] if reply.content else []
     return lines if reply.data is None else [*lines, escape_controls(to_text(reply.data))]
 
 
 def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None = None) -> list[str]:
-    """Return a reply as lines. With `elapsed_ms` they include tool results and the time."""
+    """The lines of its text, tool calls and awaiting state; with `elapsed_ms` also tool results and the time."""
     lines = format_text(reply)
     for call in reply.tool_calls:
         arguments = to_text(call.arguments) if call.arguments is not None else ""
-        end = f" ✗ {call.error}" if call.error else ""
-        lines.append(escape_controls(f"[tool: {call.name}({arguments})]{end}"))
+        error = f" ✗ {call.error}" if call.error else ""
+        lines.append(escape_controls(f"[tool: {call.name}({arguments})]{error}"))
         if elapsed_ms is not None and call.result is not UNSET:
             lines.append(escape_controls(f"  {to_text(call.result)}"))
     hint = f", hint: {escape_controls(reply.input_hint)}" if reply.input_hint else ""
-    duration = "" if elapsed_ms is None else f", {format_duration(round(elapsed_ms) / 1e3)}"
+    tokens = Usage.of(reply.calls).total_tokens
+    usage = f", {tokens} tokens" if tokens else ""
+    elapsed = "" if elapsed_ms is None else f", {format_duration(round(elapsed_ms) / 1e3)}"
     state = "awaiting input" if awaiting.is_awaiting else "not awaiting input"
-    lines.append(f"({state}: {awaiting.reason}{hint}{_format_usage(reply)}{duration})")
+    lines.append(f"({state}: {awaiting.reason}{hint}{usage}{elapsed})")
     return lines
-
-
-def _format_usage(reply: Reply) -> str:
-    usage = Usage.of(reply.calls)
-    return f", {usage.total_tokens} tokens" if usage.total_tokens else ""

@@ -19,6 +19,7 @@ from viva.llm.limits import ConnectorLimits, Sleep
 from viva.model import codec
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
+from viva.text.credentials import find_in_headers
 from viva.text.duration import format_duration
 
 T = TypeVar("T")
@@ -37,7 +38,6 @@ _NO_CHARSETS = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_esc
 _STATUSES = frozenset(HTTPStatus)
 _MAX_MESSAGE = 300
 _MAX_READ = 4000
-_SENSITIVE = ("auth", "key", "token", "secret", "cookie", "password")
 _MIN_SECRET = 6
 
 
@@ -199,10 +199,9 @@ def describe_status(status: int) -> str:
 
 
 def find_header_secrets(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of headers with a secret by their name, with and without a word such as Bearer before them."""
-    values = [value for name, value in headers.items() if any(word in name.lower() for word in _SENSITIVE)]
-    words = {word for value in values for word in (value, value.rpartition(" ")[2]) if len(word) >= _MIN_SECRET}
-    return tuple(sorted(words, key=len, reverse=True))
+    """Credentials in header values, the longest first."""
+    secrets = {secret for secret in find_in_headers(headers) if len(secret) >= _MIN_SECRET}
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def extract_error_message(body: bytes, secrets: tuple[str, ...] = ()) -> str:

@@ -6,29 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from viva.model.record import TrialRecord
-from viva.text.duration import format_duration
 
 _SCRIPTS = "scripts:"  # such a suite is run by its name, not by its file
 _REGEX_CHARACTER = re.compile(r"[\\.^$*+?{}\[\]|()]")
-_RERUN_FLAGS = {
-    "config": "--config",
-    "before": "--before",
-    "after": "--after",
-    "env_file": "--env-file",
-    "format": "--format",
-    "connector": "--connector",
-    "timeout_s": "--timeout",
-    "turn_timeout_s": "--turn-timeout",
-    "simulator": "--simulator",
-    "evaluator": "--evaluator",
-    "agent_model": "--agent-model",
-    "workspace": "--workspace",
-    "link_mode": "--link-mode",
-    "sandbox": "--sandbox",
-    "on_missing_input": "--on-missing-input",
-    "allow_agent_mismatch": "--allow-agent-mismatch",
-}
-"""Options that a case needs to run as before. Options for budgets and repeats are left out."""
 
 
 def split_source(source: str | None) -> tuple[str | None, int | None]:
@@ -48,11 +28,8 @@ def build_case_filter(record: TrialRecord) -> tuple[str, str] | None:
 
 
 def list_rerun_flags(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The flags of a run with these settings, each with its value, if it has one."""
-    options: Mapping[str, Any] = settings.get("options") or {}
-    for name, flag in _RERUN_FLAGS.items():
-        if (value := options.get(name)) is not None and value is not False:
-            yield flag, None if value is True else format_duration(value) if name.endswith("_s") else str(value)
+    """The flags to repeat when a case of the run runs again, each with its value, if it has one."""
+    return iter(settings.get("rerun_flags", ()))
 
 
 def build_rerun_command(record: TrialRecord, settings: Mapping[str, Any]) -> str | None:

@@ -33,10 +33,10 @@ from viva.record.journal import Journal, next_run_number
 from viva.record.private_files import make_private_folder
 from viva.session.hooks import ProjectHooks, add_hooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
-from viva.session.options import dump_options
 from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
 from viva.session.run_plan import RunPlan
+from viva.session.saved_options import save_options
 from viva.text.credentials import mask_reference, mask_text
 from viva.text.duration import format_duration
 
@@ -227,7 +227,7 @@ class _Run(Struct, frozen=True):
                 "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
                 "journal": str(self.journal.path) if options.history else None,
                 **options.pass_rule.to_settings(),
-                "options": dump_options(options, plan.redactor),
+                "options": save_options(options, plan.redactor),
                 "fingerprint": plan.fingerprint,
                 **({"model_class": plan.agent.model_class} if plan.agent.model_class else {}),
                 **({HOSTED_KEY: True} if self.is_hosted else {}),

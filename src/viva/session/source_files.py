@@ -1,7 +1,7 @@
-"""Which files of the project a Python agent is made of: its own, and all that it imports from there, however far away.
+"""Finds the project files of a Python agent: its own file and everything it imports from the project, transitively.
 
-Imports are read from the source, not from what happens to be loaded: so those inside of functions count, and the answer
-is the same whatever else the run has imported. A module whose name is made up at run time is not found.
+Imports are read from the source, so imports inside functions count and the result does not depend on what is loaded.
+Modules imported by a computed name are not found. Viva itself is not part of an agent: its version is recorded.
 """
 
 import ast
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _INSTALLED = frozenset({"site-packages", "dist-packages", "node_modules"})
+_VIVA = Path(__file__).parents[1]
 
 
 def digest_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
@@ -52,7 +53,7 @@ def _roots(project: Path, files: Sequence[Path]) -> list[Path]:
 
 
 def _is_installed(path: Path) -> bool:
-    return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(sys.prefix)
+    return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(sys.prefix) or path.is_relative_to(_VIVA)
 
 
 def _imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> Iterator[Path]:

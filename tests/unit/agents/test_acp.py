@@ -196,7 +196,7 @@ def test_a_pipe_in_the_workspace_is_neither_read_nor_written(tmp_path):
     told = json.loads(
         hold_conversation(agent, "read CWD/pipe\nwrite CWD/pipe x\nread CWD/a\\0b".replace("\\0", "\0")).reply.content
     )
-    assert told[0] == "CWD/pipe: is no ordinary file"
+    assert told[0] == "CWD/pipe: is not a regular file"
     assert told[1].startswith("CWD/pipe: ")
     assert told[2].endswith("is not in the workspace")
 

@@ -36,7 +36,7 @@ def test_an_unknown_agent_lists_near_names(project: Project):
     assert ended.code == 4
     assert "there is no agent 'asistants.expense'; did you mean assistants.expense?" in ended.err
     far = project.test("-n", "zebra")
-    assert "knows assistants.expense" in far.err
+    assert "has assistants.expense" in far.err
     assert "assistants.expense" in project.test("-n", "agents:assistants.expense").out  # N8
 
 

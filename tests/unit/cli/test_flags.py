@@ -7,12 +7,12 @@ import click
 import pytest
 
 from project import Project, case, contains
-from viva.cli.flag_rules import CHAT_FLAGS, MESSAGE_FLAGS
+from viva.cli.run_flags import list_flags
 from viva.cli.test import command
 
 
-def test_cases_are_chosen_by_id_and_tag(project: Project):
-    """`-k` searches in the id; several tags mean any of them; nothing left is exit 5, with what there is."""
+def test_cases_are_selected_by_id_and_tag(project: Project):
+    """`-k` searches in the id; one of several tags is enough; no match is exit 5 with the known names."""
     project.suite(
         case("refund-1", tags=["money", "slow"]), case("refund-2"), case("greet", tags=["talk"]), case("pre-refund")
     )
@@ -40,7 +40,7 @@ def test_cases_are_chosen_by_id_and_tag(project: Project):
 
 
 def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project):
-    """What it writes loads again."""
+    """The file that it writes can be loaded."""
     project.write("agent.py", "def agent(messages):\n    raise SystemExit('it was called')\n")
     project.write(
         "suite.yaml",
@@ -60,7 +60,7 @@ def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project)
     assert (message.code, message.out) == (0, "1 message; nothing sent\n")
 
 
-def test_a_dry_run_writes_nothing_that_would_not_load_again(project: Project):  # N30
+def test_a_dry_run_writes_only_cases_that_load(project: Project):  # N30
     one, other = project.suite(case("same"), name="a.jsonl"), project.suite(case("same"), name="b.jsonl")
     ended = project.viva("test", "-n", "python:./agent.py:agent", "-i", one, "-i", other, "--dry-run", "-o", "c.jsonl")
     assert ended.code == 4
@@ -68,7 +68,7 @@ def test_a_dry_run_writes_nothing_that_would_not_load_again(project: Project):  
     assert not (project.folder / "c.jsonl").exists()
 
 
-def test_a_dry_run_writes_the_simulator_that_a_flag_gave(project: Project):  # N30
+def test_a_dry_run_writes_the_simulator_of_the_flag(project: Project):  # N30
     project.write("viva.toml", '[agents.sim]\nuse = "python:./agent.py:agent"\n')
     project.suite({"id": "a", "checkpoints": [{"id": "c", "assertion": contains("x")}]}, case("b"))
     ended = project.test("--simulator", "agents:sim", "--dry-run", "-o", "cases.jsonl")
@@ -77,7 +77,7 @@ def test_a_dry_run_writes_the_simulator_that_a_flag_gave(project: Project):  # N
     assert project.viva("check", "cases.jsonl").out == "2 cases in 1 file: no problems\n"
 
 
-def test_quiet_says_only_what_did_not_pass(project: Project):
+def test_quiet_shows_only_failures_and_a_summary(project: Project):
     project.suite(case("fine"), case("bad", assertions=[contains("no")]))
     ended = project.test("-q")
     assert ended.code == 1
@@ -112,7 +112,7 @@ def test_plain_output_has_lines_and_a_summary(project: Project):
 
 
 def test_exit_codes(project: Project):
-    """0 passed, 1 failed, 4 bad input, 5 nothing to run or nothing checked; 2 is Ctrl-C's, 3 our own bug's."""
+    """0 passed, 1 failed, 4 bad input, 5 nothing to run or nothing checked; 2 is Ctrl-C, 3 a bug in Viva."""
     project.suite(case("a"))
     assert project.test().code == 0  # N35
     assert project.viva("test").code == 4
@@ -123,7 +123,7 @@ def test_exit_codes(project: Project):
     assert project.test("--config", "absent.toml").code == 4
 
 
-def test_repeats_are_counted_by_case_and_recorded_by_trial(project: Project):
+def test_repeats_count_as_one_case_and_have_a_record_per_trial(project: Project):
     project.write("agent.py", "n = 0\ndef agent(messages):\n    global n\n    n += 1\n    return f'call {n}'\n")
     project.suite(
         {"id": "flaky", "input": "x", "assertions": [{"type": "regex", "pattern": "[13579]$"}]},
@@ -142,7 +142,7 @@ def test_repeats_are_counted_by_case_and_recorded_by_trial(project: Project):
     assert lenient.code == 0, lenient
 
 
-def test_nothing_checked_is_exit_5_with_repeats_too(project: Project):
+def test_repeats_without_checks_are_exit_5(project: Project):
     project.suite({"id": "bare", "input": "hello."})
     assert project.test("--runs", "3").code == 5  # N11
     project.suite({"id": "bare", "input": "hello."}, case("off", skip=True))
@@ -155,7 +155,7 @@ def test_completion_prints_a_line_for_the_shell(project: Project, shell: str):
     assert (ended.code, f"_VIVA_COMPLETE={shell}_source" in ended.out) == (0, True)
 
 
-def test_the_schema_that_is_printed_is_the_one_that_is_used(project: Project):
+def test_viva_schema_prints_the_json_schema(project: Project):
     native = json.loads(project.viva("schema", "native").out)
     assert native["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert {"id", "input", "turns", "assertions"} <= native["properties"].keys()
@@ -163,7 +163,7 @@ def test_the_schema_that_is_printed_is_the_one_that_is_used(project: Project):
     assert project.viva("schema", "nothing").code == 4
 
 
-def test_parallel_is_capped_by_the_agent_and_by_its_own_number(project: Project):
+def test_parallel_is_limited_by_the_flag_and_by_the_agent(project: Project):
     project.write(
         "agent.py",
         "import asyncio\nnow = most = 0\n"
@@ -187,8 +187,8 @@ def test_parallel_is_capped_by_the_agent_and_by_its_own_number(project: Project)
     assert most("-n", "free", "--parallel", "1") == "at most 1"
 
 
-def test_a_report_never_takes_the_place_of_what_the_run_needs(project: Project):
-    """Neither the suite, nor the config, nor the environment, nor a cassette; by whatever path they are named."""
+def test_a_report_does_not_overwrite_files_of_the_run(project: Project):
+    """Suite, env file and cassette, by any path to them."""
     project.suite(case("a"))
     before = (project.folder / "suite.jsonl").read_bytes()
     (project.folder / "link.jsonl").symlink_to("suite.jsonl")
@@ -204,7 +204,7 @@ def test_a_report_never_takes_the_place_of_what_the_run_needs(project: Project):
     assert (project.folder / "suite.jsonl").read_bytes() == before
 
 
-def test_a_report_goes_through_a_link_and_replaces_no_pipe(project: Project):
+def test_a_report_follows_links_and_does_not_replace_pipes(project: Project):
     project.suite(case("a"))
     os.mkfifo(project.folder / "pipe.md")
     (project.folder / "device.md").symlink_to("/dev/null")
@@ -220,7 +220,7 @@ def test_a_report_goes_through_a_link_and_replaces_no_pipe(project: Project):
     assert target.read_text() != "old"
 
 
-def test_what_an_agent_prints_is_not_among_the_events(project: Project):
+def test_prints_of_an_agent_are_not_in_the_events(project: Project):
     project.suite(case("a"))
     project.write(
         "agent.py", "print('loud')\ndef agent(messages):\n    print('louder')\n    return messages[-1]['content']\n"
@@ -232,8 +232,8 @@ def test_what_an_agent_prints_is_not_among_the_events(project: Project):
         assert "louder" in ended.err
 
 
-def test_a_reference_on_the_command_line_starts_where_the_command_was_given(project: Project):
-    """What the config refers to stands beside the config; what `-n` refers to, in the working folder."""
+def test_a_reference_of_a_flag_starts_in_the_working_folder(project: Project):
+    """One of the config starts in the folder of the config."""
     project.write("viva.toml", '[agents.kept]\nuse = "python:./mine.py:agent"\n')
     project.write("mine.py", "def agent(messages):\n    return 'beside the config'\n")
     project.write("deep/mine.py", "def agent(messages):\n    return 'in the working folder'\n")
@@ -254,8 +254,8 @@ SAMPLES = {"config": "viva.toml", "env_file": "viva.toml", "replay": "viva.toml"
 FLAGS = {each.name: each for each in command.params if isinstance(each, click.Option) and each.name != "inputs"}
 
 
-def given(option: click.Option) -> list[str]:
-    """The flag as somebody would write it."""
+def flag_with_value(option: click.Option) -> list[str]:
+    """The flag with a sample value."""
     flag = option.opts[0]
     if option.is_flag:
         return [flag]
@@ -265,23 +265,23 @@ def given(option: click.Option) -> list[str]:
     return [flag, SAMPLES.get(str(option.name), numbers.get(option.type.name, "report.md"))]
 
 
-ELSEWHERE = {"host", "resume", "interactive"}
-"""These make of the command something else, which says by itself what it does not take."""
+ACTIONS = {"host", "resume", "interactive"}
+"""Flags that start another action, which has its own rules."""
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS.keys() - MESSAGE_FLAGS - ELSEWHERE))
-def test_a_flag_that_means_nothing_for_a_message_is_refused(project: Project, name: str):
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags("message") - ACTIONS))
+def test_a_message_refuses_flags_of_a_run(project: Project, name: str):
     project.write("viva.toml", "")
     project.write("agent.py", "raise SystemExit('it was called')\n")
-    ended = project.test("-i", "Hello there", *given(FLAGS[name]))
+    ended = project.test("-i", "Hello there", *flag_with_value(FLAGS[name]))
     assert ended.code == 4, ended  # N11
     assert FLAGS[name].opts[0] in ended.err
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS.keys() - CHAT_FLAGS - ELSEWHERE))
-def test_a_flag_that_means_nothing_for_a_conversation_by_hand_is_refused(project: Project, name: str):
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags("chat") - ACTIONS))
+def test_a_chat_refuses_flags_of_a_run(project: Project, name: str):
     project.write("viva.toml", "")
-    ended = project.viva("test", "-n", "python:./agent.py:agent", "--interactive", *given(FLAGS[name]))
+    ended = project.viva("test", "-n", "python:./agent.py:agent", "--interactive", *flag_with_value(FLAGS[name]))
     assert ended.code == 4, ended
     assert FLAGS[name].opts[0] in ended.err
 
@@ -290,7 +290,7 @@ CONNECTORS = "".join(f'[connectors.{name}]\nbase_url = "http://127.0.0.1:9"\nmod
 
 
 def test_flags_of_a_message_reach_the_agent(project: Project):
-    """As for a case: the connector and the model among the options, time for all and for each, what is shown."""
+    """Connector and model are in the options; time limits hold for one reply and for all; -q and -v choose the output."""
     project.write(
         "viva.toml", CONNECTORS + '[agents.a]\nuse = "python:./agent.py:agent"\noptions = {connector = "one"}\n'
     )
@@ -316,7 +316,7 @@ def test_flags_of_a_message_reach_the_agent(project: Project):
     assert project.test("-i", "Hello", "-n", "a", "-c", "tow").code == 4
 
 
-def test_inputs_may_stand_without_a_flag(project: Project):
+def test_inputs_need_no_flag(project: Project):
     project.suite(case("a"), name="a.jsonl")
     project.suite(case("b"), name="b.jsonl")
     agent = ("-n", "python:./agent.py:agent")
@@ -326,19 +326,19 @@ def test_inputs_may_stand_without_a_flag(project: Project):
     for words in (("Hello", "there"), ("a.jsonl", "Hello")):
         ended = project.viva("test", *words, *agent)
         assert ended.code == 4
-        assert "there is no file 'Hello'; put a message in quotes" in ended.err
+        assert "There is no file 'Hello'. Put a message in quotes" in ended.err
     assert project.viva("test", *agent).code == 4
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--max-runs", "3"), "--max-runs belongs to --until-decided"),
-        (("--replay-missing", "live"), "--replay-missing belongs to --replay"),
-        (("--force",), "--force belongs to --resume"),
+        (("--max-runs", "3"), "--max-runs needs --until-decided"),
+        (("--replay-missing", "live"), "--replay-missing needs --replay"),
+        (("--force",), "--force needs --resume"),
     ],
 )
-def test_a_flag_without_the_one_that_it_belongs_to_is_refused(project: Project, flags: tuple[str, ...], said: str):
+def test_a_flag_that_needs_another_one_is_refused_without_it(project: Project, flags: tuple[str, ...], said: str):
     project.suite(case("a"))
     ended = project.test(*flags)
     assert ended.code == 4

@@ -34,7 +34,7 @@ def run(project: Project, *flags: str):
     return ended, json.loads(path.read_text()) if path.exists() else {}
 
 
-def test_rates_have_intervals_and_k(three: Project):
+def test_pass_rates_have_intervals_and_pass_at_k(three: Project):
     ended, whole = run(three, "--runs", "5")
     assert ended.code == 1
     assert "Pass rate: 60.0 % (" in ended.out
@@ -54,7 +54,7 @@ def test_rates_have_intervals_and_k(three: Project):
     assert "| mid | 4/5 passed &#40;38 to 96 %&#41;, mostly stable | 1.0 |" in text
 
 
-def test_a_single_run_says_nothing_of_repeats(three: Project):
+def test_a_single_run_has_no_repeat_statistics(three: Project):
     ended, whole = run(three)
     assert "repeats" not in whole
     assert "Pass rate" not in ended.out + (three.folder / "r.md").read_text()
@@ -86,7 +86,7 @@ def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Pro
     assert ended.code == 0, ended
 
 
-def test_the_default_of_max_runs_is_printed_with_what_it_promises(three: Project):
+def test_the_default_of_max_runs_is_printed(three: Project):
     ended, whole = run(three, *FLAGS, "-k", "good")
     assert whole["run"]["trials"] == 39
     said = "at most 39 trials per case (--max-runs); a case with a pass rate of exactly 0.9 stays undecided in 9.6 % of runs"
@@ -104,8 +104,8 @@ def judge(messages, options):
 """
 
 
-def test_a_case_of_which_one_trial_in_ten_was_judged_is_an_error(project: Project):
-    """N33: the judge is down for nine of ten trials; they may have been either."""
+def test_a_case_with_one_verdict_in_ten_trials_is_an_error(project: Project):
+    """N33: the judge fails in nine of ten trials."""
     project.write("wavering.py", AGENT)
     project.write("down.py", JUDGE)
     project.write("viva.toml", '[agents.judge]\ntype = "python"\nuse = "./down.py:judge"\n')
@@ -122,7 +122,7 @@ def test_a_case_of_which_one_trial_in_ten_was_judged_is_an_error(project: Projec
     assert ended.code == 1, "none of them was judged this time"
 
 
-def test_fail_fast_goes_on_as_long_as_the_case_can_pass(three: Project):
+def test_fail_fast_stops_when_the_case_cannot_pass(three: Project):
     """`mid` fails each fifth trial."""
     ended, whole = run(three, "-k", "mid", "--runs", "10", "--min-pass", "0.8", "--fail-fast")
     assert (ended.code, len(whole["cases"][0]["trials"])) == (0, 10)  # N33
@@ -135,18 +135,18 @@ def test_fail_fast_goes_on_as_long_as_the_case_can_pass(three: Project):
     ("flags", "said"),
     [
         (("--until-decided",), "needs --min-pass"),
-        ((*FLAGS, "--runs", "3"), "--until-decided and --runs cannot both be meant"),
-        ((*FLAGS, "--fail-fast"), "--until-decided and --fail-fast cannot both be meant"),
+        ((*FLAGS, "--runs", "3"), "--until-decided and --runs exclude each other"),
+        ((*FLAGS, "--fail-fast"), "--until-decided and --fail-fast exclude each other"),
         (
             (*FLAGS, "--max-runs", "20", "--margin", "0.1"),
-            "to tell 0.9 from 0.8 takes 26 passes in a row, more than --max-runs 20",
+            "to distinguish 0.9 from 0.8 takes 26 passes in a row, more than --max-runs 20",
         ),
         ((*FLAGS, "--margin", "0.95"), "margin is 0.95"),
         ((*FLAGS, "--alpha", "0.6", "--beta", "0.5"), "their sum below 1"),
         ((*FLAGS, "--alpha", "0"), "--alpha"),
     ],
 )
-def test_a_test_that_cannot_be_is_refused_before_anything_runs(three: Project, flags: tuple[str, ...], said: str):
+def test_an_impossible_sequential_test_is_refused_before_the_run(three: Project, flags: tuple[str, ...], said: str):
     ended, whole = run(three, *flags)
     assert (ended.code, whole) == (4, {})
     assert said in ended.err.replace("\n", " ")

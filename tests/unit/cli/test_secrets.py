@@ -31,7 +31,7 @@ def forms(secret: str) -> list[str]:
 
 
 def left_in(project: Project, *said: str, known: tuple[str, ...] = (PASSWORD, KEY)) -> list[tuple[str, str]]:
-    """Where a form of a secret is left: in the files that the run made, or in what it said."""
+    """The files and texts that contain a form of a secret."""
     files = [path for path in project.folder.rglob("*") if path.is_file() and path.suffix not in (".toml", ".pyc")]
     texts = {str(path): path.read_bytes().decode(errors="replace") for path in files} | dict(enumerate(said))
     found = [form for secret in known for form in forms(secret)]
@@ -39,7 +39,7 @@ def left_in(project: Project, *said: str, known: tuple[str, ...] = (PASSWORD, KE
 
 
 def echo(request: ReceivedRequest) -> StubResponse:
-    """Tells all that it was told, in every form that it knows."""
+    """Returns the request in several encodings."""
     told = " | ".join(form for secret in (PASSWORD, KEY, HEADER) for form in forms(secret))
     headers = dict(request.headers)
     return json_response({"content": f"{request.path} {headers} {told}", "data": {KEY: [PASSWORD, headers]}})
@@ -64,7 +64,7 @@ def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def test_an_address_with_secrets_leaves_none_anywhere(project: Project, server: HttpServer):
+def test_secrets_of_a_url_are_in_no_file_and_no_output(project: Project, server: HttpServer):
     project.suite(case("good", "chat"), case("bad", "chat", assertions=[{"type": "contains", "value": "never"}]))
     url = address(server)
     ended = project.test("-n", url, "-v", "--record", "c.cassette", *outputs(*REPORTS))
@@ -82,8 +82,8 @@ def test_an_address_with_secrets_leaves_none_anywhere(project: Project, server: 
     assert (again.code, "stands for a secret" in again.err) == (4, True), again
 
 
-def test_the_config_leaves_none_either(project: Project, server: HttpServer):
-    """A literal address and literal headers, of an agent and of a connector."""
+def test_secrets_of_the_config_are_in_no_file_and_no_output(project: Project, server: HttpServer):
+    """A URL and headers, of an agent and of a connector."""
     project.suite(case("good", "chat"))
     project.write(
         "viva.toml",
@@ -103,7 +103,7 @@ def test_the_config_leaves_none_either(project: Project, server: HttpServer):
     assert "api_key=***" in cassette
 
 
-def test_a_resumed_run_needs_the_secrets_again(project: Project, server: HttpServer):
+def test_a_resumed_run_needs_its_secrets_again(project: Project, server: HttpServer):
     project.suite(case("one", "chat"), case("two", "chat"))
     url = address(server)
     assert project.test("-n", url).code == 0
@@ -111,27 +111,27 @@ def test_a_resumed_run_needs_the_secrets_again(project: Project, server: HttpSer
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line and b'"id":"two"' not in line))
     without = project.viva("test", "--resume", "latest")
-    assert (without.code, "secrets are not kept: give -n again" in without.err) == (4, True), without
+    assert (without.code, "secrets are not saved: pass -n again" in without.err) == (4, True), without
     other = project.viva("test", "--resume", "latest", "-n", server.url)
-    assert (other.code, "-n is not the one that the run had" in other.err) == (4, True), other
+    assert (other.code, "-n differs from that of the run" in other.err) == (4, True), other
     ended = project.viva("test", "--resume", "latest", "-n", url)
     assert ended.code == 0, ended
     assert left_in(project, without.err, other.err, ended.out) == []
 
 
-def test_a_run_without_secrets_takes_no_agent_when_it_is_resumed(project: Project):
+def test_a_resumed_run_without_secrets_refuses_an_agent(project: Project):
     project.suite(case("one"))
     assert project.test().code == 0
     (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line))
     given = project.viva("test", "--resume", "latest", "-n", "python:./agent.py:agent")
-    assert (given.code, "leave out -n" in given.err) == (4, True), given
+    assert (given.code, "remove -n" in given.err) == (4, True), given
 
 
 @pytest.mark.parametrize("key", ["passed", "static", "123456", "assertions", "completed", '{"a":1}', "failed"])
-def test_a_key_that_is_a_word_of_the_record_loses_no_result(project: Project, key: str):
-    """Only texts are rewritten: the record can still be read."""
+def test_a_key_that_equals_a_word_of_the_record_keeps_the_record_readable(project: Project, key: str):
+    """Only string values are redacted."""
     project.suite(case("passed", f"say {key}"), case("bad", "x", assertions=[{"type": "contains", "value": "y"}]))
     ended = project.test("-v", *outputs(*REPORTS), env={"OPENAI_API_KEY": key})
     assert ended.code == 1, ended
@@ -140,7 +140,7 @@ def test_a_key_that_is_a_word_of_the_record_loses_no_result(project: Project, ke
     assert project.viva("runs", "show", "latest").code == 0
 
 
-def test_what_is_kept_is_private(project: Project):
+def test_stored_files_are_private(project: Project):
     # 0600 and 0700
     project.suite(case("one"))
     assert project.test("--record", "c.cassette", "-o", "r.jsonl").code == 0
@@ -163,12 +163,12 @@ def test_a_proxy_with_a_password_hides_it(project: Project):
     assert project.records("r.jsonl")[0]["turns"][0]["output"] == "***", ended
 
 
-@pytest.mark.parametrize("flag", ["-n", "--reporter", "--simulator", "--evaluator"])
-def test_a_complete_run_takes_no_agents_when_its_reports_are_written_again(project: Project, flag: str):
+@pytest.mark.parametrize("flag", ["-n", "-r", "--simulator", "--evaluator"])
+def test_a_complete_run_refuses_agents_when_its_reports_are_written_again(project: Project, flag: str):
     project.suite(case("one"))
     assert project.test().code == 0
     given = project.viva("test", "--resume", "latest", flag, "python:./agent.py:agent", "-o", "again.jsonl")
-    assert (given.code, "the run is complete" in given.err, f"leave out {flag}" in given.err) == (4, True, True), given
+    assert (given.code, "The run is complete" in given.err, f"remove {flag}" in given.err) == (4, True, True), given
     assert project.records("again.jsonl") == []
     assert project.viva("test", "--resume", "latest", "-o", "again.jsonl").code == 0
     assert [record["id"] for record in project.records("again.jsonl")] == ["one"]

@@ -274,4 +274,4 @@ def test_our_own_keys_are_struck_out_of_what_a_server_says():
     )
     assert extract_error_message(
         b"key sk-12345678 or Bearer sk-12345678 or k-abcdef is wrong for application/json", secrets
-    ) == ("key *** or *** or *** is wrong for application/json")
+    ) == ("key *** or Bearer *** or *** is wrong for application/json")

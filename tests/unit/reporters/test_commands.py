@@ -22,27 +22,16 @@ ODD = [
 @pytest.mark.parametrize("text", ODD)
 def test_quoting_is_one_line_that_the_shell_reads_back(text: str) -> None:
     assert quote_shell(text).isprintable()
-    said = subprocess.run(["bash", "-c", f"printf %s {quote_shell(text)}"], capture_output=True, check=True).stdout
-    assert said.decode() == text
+    output = subprocess.run(["bash", "-c", f"printf %s {quote_shell(text)}"], capture_output=True, check=True).stdout
+    assert output.decode() == text
 
 
 def test_the_rerun_command_has_the_options_that_the_case_needs() -> None:
-    """Config, evaluator, workspace and sandbox, but not options such as reports."""
-    options = {
-        "config": "my config.toml",
-        "env_file": "a.env",
-        "evaluator": "judge",
-        "workspace": "empty",
-        "sandbox": "bwrap",
-        "allow_agent_mismatch": True,
-        "connector": None,
-        "fail_fast": True,
-        "outputs": ["report.html"],
-    }
+    """The journal lists them."""
+    flags = [("--config", "my config.toml"), ("--evaluator", "judge"), ("--allow-agent-mismatch", None)]
     record = trial("a", "failed", [turn(1, "x")], source="a.yaml:1", agent="me", tags=("playbook",), simulator="other")
-    assert build_rerun_command(record, {"options": options}) == (
-        "viva test -i a.yaml -k '^a$' -v -n me --config 'my config.toml' --env-file a.env --evaluator judge "
-        "--workspace empty --sandbox bwrap --allow-agent-mismatch"
+    assert build_rerun_command(record, {"rerun_flags": flags}) == (
+        "viva test -i a.yaml -k '^a$' -v -n me --config 'my config.toml' --evaluator judge --allow-agent-mismatch"
     )
     assert shlex.split(build_rerun_command(record, {}) or "")[-2:] == [
         "--evaluator",

@@ -403,8 +403,10 @@ def test_warnings_of_a_passed_case_are_shown() -> None:  # N32
 
 
 def test_only_paths_and_commands_are_longer_than_the_terminal() -> None:
-    said = "word " * 100
-    wide = trial("W" * 50, "failed", [turn(1, said, said, error=said)], name=said, error=said, hint=said, fault="agent")
+    words = "word " * 100
+    wide = trial(
+        "W" * 50, "failed", [turn(1, words, words, error=words)], name=words, error=words, hint=words, fault="agent"
+    )
     events = [run_started(), *map(trial_ended, [*all_kinds(), wide]), run_ended()]
     for text in (render_console(events, width=60), render_console(events, width=60, verbose=True)):
         long = [line for line in text.splitlines() if display_width(line) > 60]
@@ -512,9 +514,9 @@ def test_progress_leaves_out_parts_that_do_not_fit(width: int) -> None:
 def test_a_failure_ends_with_the_show_command() -> None:
     """It has the id of the run, and needs a journal."""
     record = failed()
-    kept = render_console([run_started(journal=".viva/runs/r1/journal.jsonl"), trial_ended(record)]).splitlines()
-    assert kept[-2] == f"    viva runs show r1 {record.id}"
-    assert kept[-1].startswith("    viva test -i ")
+    lines = render_console([run_started(journal=".viva/runs/r1/journal.jsonl"), trial_ended(record)]).splitlines()
+    assert lines[-2] == f"    viva runs show r1 {record.id}"
+    assert lines[-1].startswith("    viva test -i ")
     assert "viva runs show" not in render_console([run_started(), trial_ended(record)])
     tree = render_console([run_started(journal="j"), trial_ended(record)], verbose=True).splitlines()
     assert tree[-2:] == [f"     viva runs show r1 {record.id}", ""]
@@ -546,9 +548,9 @@ def test_the_message_of_an_assertion_wraps(verbose: bool) -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_a_passed_case_shows_findings_and_workspace(verbose: bool) -> None:
-    record = trial("A", turns=[turn(1, "x")], workspace="/tmp/kept", findings=(Finding("pii-leak", "low"),))
+    record = trial("A", turns=[turn(1, "x")], workspace="/tmp/workspace", findings=(Finding("pii-leak", "low"),))
     out = render_console([trial_ended(record)], verbose=verbose)
-    assert "/tmp/kept" in out
+    assert "/tmp/workspace" in out
     assert "safety findings: pii-leak (low)" in out
 
 

@@ -31,8 +31,8 @@ def test_control_and_reordering_characters_are_escaped() -> None:
 
 
 def test_text_of_any_language_and_emoji_are_unchanged() -> None:
-    said = "Größe 東京 شكرا 👩‍🚀"
-    assert escape_controls(said) == said
+    text = "Größe 東京 شكرا 👩‍🚀"
+    assert escape_controls(text) == text
 
 
 def test_multiline_text_keeps_only_line_breaks_and_tabs() -> None:
@@ -89,7 +89,7 @@ def test_a_deep_or_huge_value_costs_only_what_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "asked"),
+    ("text", "question"),
     [
         ("This requires manager approval. Please provide PO number.", "Please provide PO number"),
         ("Which account? I can look it up for you.", "Which account?"),
@@ -97,12 +97,12 @@ def test_a_deep_or_huge_value_costs_only_what_is_shown() -> None:
         ("", ""),
     ],
 )
-def test_the_last_question_is_found(said: str, asked: str) -> None:  # N34
-    assert find_question(said) == asked
+def test_the_last_question_is_found(text: str, question: str) -> None:  # N34
+    assert find_question(text) == question
 
 
 @pytest.mark.parametrize(
-    ("said", "room", "shown"),
+    ("text", "room", "expected"),
     [
         ("short", 9, "short"),
         ("tests/playbooks/release/ship", 15, "tests/p…se/ship"),
@@ -111,6 +111,6 @@ def test_the_last_question_is_found(said: str, asked: str) -> None:  # N34
         ("two\nlines", 20, "two ⏎ lines"),
     ],
 )
-def test_a_long_id_is_cut_in_the_middle(said: str, room: int, shown: str) -> None:
-    assert shorten_id(said, room) == shown
-    assert display_width(shorten_id(said, room)) <= room
+def test_a_long_id_is_cut_in_the_middle(text: str, room: int, expected: str) -> None:
+    assert shorten_id(text, room) == expected
+    assert display_width(shorten_id(text, room)) <= room

@@ -213,10 +213,12 @@ def test_a_case_has_its_rerun_command(tmp_path: Path) -> None:
 
 
 def planted() -> TrialRecord:
-    said = turn(
+    hostile_turn = turn(
         1, PLANTED, PLANTED, assertions=[check(PLANTED, False, reason=PLANTED, expected=PLANTED, actual=PLANTED)]
     )
-    return trial(PLANTED, "failed", [said], name=PLANTED, suite=PLANTED, error=PLANTED, tags=(PLANTED,), fault="agent")
+    return trial(
+        PLANTED, "failed", [hostile_turn], name=PLANTED, suite=PLANTED, error=PLANTED, tags=(PLANTED,), fault="agent"
+    )
 
 
 def test_texts_stay_inside_their_script_element(tmp_path: Path) -> None:
@@ -237,11 +239,11 @@ def test_embedded_json_decodes_and_has_no_markup(text: str) -> None:
 
 @given(st.text(), st.text())
 @settings(max_examples=25, deadline=None)
-def test_any_text_survives_embedding(name: str, said: str) -> None:
+def test_any_text_survives_embedding(name: str, text: str) -> None:
     with TemporaryDirectory() as folder:
-        read = report(Path(folder), [trial("a", turns=[turn(1, said, said)], name=name)])
+        read = report(Path(folder), [trial("a", turns=[turn(1, text, text)], name=name)])
     assert read.overview["cases"][0].get("name", "") == ("" if name == "a" else name)
-    assert read.cases[0]["trials"][0]["turns"][0]["output"] == said
+    assert read.cases[0]["trials"][0]["turns"][0]["output"] == text
 
 
 def test_the_policy_allows_only_the_script_of_the_page(tmp_path: Path) -> None:

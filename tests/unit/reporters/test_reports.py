@@ -208,7 +208,7 @@ def test_json_follows_the_runs_min_pass(tmp_path: Path) -> None:  # N33
 
 
 @pytest.mark.parametrize(
-    ("statuses", "said"),
+    ("statuses", "message"),
     [
         (["passed"], "1 of 10 trials passed, 9 not run: not enough verdicts to pass or fail"),
         (
@@ -218,14 +218,14 @@ def test_json_follows_the_runs_min_pass(tmp_path: Path) -> None:  # N33
     ],
 )
 def test_a_case_with_missing_trials_is_an_error_with_a_reason(
-    statuses: list[str], said: str, tmp_path: Path
+    statuses: list[str], message: str, tmp_path: Path
 ) -> None:  # N33
     cut_off = runs("A", *statuses, trials=10)
     assert json.loads(written(JsonReport, tmp_path, cut_off))["cases"][0]["status"] == "error"
     (error,) = ET.fromstring(written(JunitReport, tmp_path, cut_off)).iter("error")
-    assert (error.get("type"), error.get("message")) == ("undetermined", said)
-    assert escape_markdown(said) in written(MarkdownReport, tmp_path, cut_off)
-    assert said in written(HtmlReport, tmp_path, cut_off)
+    assert (error.get("type"), error.get("message")) == ("undetermined", message)
+    assert escape_markdown(message) in written(MarkdownReport, tmp_path, cut_off)
+    assert message in written(HtmlReport, tmp_path, cut_off)
 
 
 def test_junit_has_suites_in_order_with_counts_and_places(tmp_path: Path) -> None:
@@ -318,12 +318,12 @@ def test_junit_has_one_testcase_for_all_trials_of_a_case(tmp_path: Path) -> None
 @given(st.text(), st.text(), st.sampled_from(["passed", "failed", "skipped", "error"]))
 @example("\ufffe\uffff\x00\x1b]]>&<\r", "\ufffe\"'<", "failed")
 @settings(max_examples=60)
-def test_junit_is_well_formed_for_any_text(said: str, name: str, status: str) -> None:
-    call = ToolCallRecord(said, {said: said}, error=said)
-    checks = [check("x" + said, False, message=said, reason=said, expected=said, actual=[said])]
-    turns = [turn(1, said, said, assertions=checks, error=said, tool_calls=[call])]
-    record = trial("i" + name, status, turns, name=name, suite=said, source=said, tags=(said,), warnings=[said])
-    record.error, record.hint, record.fault = said, said, "agent"
+def test_junit_is_well_formed_for_any_text(text: str, name: str, status: str) -> None:
+    call = ToolCallRecord(text, {text: text}, error=text)
+    checks = [check("x" + text, False, message=text, reason=text, expected=text, actual=[text])]
+    turns = [turn(1, text, text, assertions=checks, error=text, tool_calls=[call])]
+    record = trial("i" + name, status, turns, name=name, suite=text, source=text, tags=(text,), warnings=[text])
+    record.error, record.hint, record.fault = text, text, "agent"
     with TemporaryDirectory() as folder:
         root = ET.fromstring(written(JunitReport, Path(folder), [record]))
     assert len(list(root.iter("testcase"))) == 1
@@ -404,8 +404,8 @@ def test_markdown_escapes_agent_text(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_any_text_in_a_markdown_cell_is_escaped(said: str) -> None:
-    line = fit_line(said, 100)
+def test_any_text_in_a_markdown_cell_is_escaped(text: str) -> None:
+    line = fit_line(text, 100)
     page = rendered(f"| a | b |\n| --- | --- |\n| <code>{escape_markdown(line)}</code> | end |\n")
     assert page.text["code"] == [line]
     assert page.text["td"][1] == "end"

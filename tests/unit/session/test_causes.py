@@ -48,12 +48,14 @@ def path(value: Any) -> dict[str, Any]:
     return {"type": "json_path", "label": "json_path $.a", "reason": f"$.a: is {value}, not 5", "actual": value}
 
 
+JUDGE = {"type": "judge", "label": 'judge "is kind"', "criteria": "is kind"}
 RUBRIC = {"type": "rubric", "label": "rubric of 2 criteria", "criteria": ["is kind", "is short"]}
 
 
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
+        (failed("a", {**JUDGE, "reason": "is rude"}), failed("b", {**JUDGE, "reason": "shouts at people"}), True),
         (failed("a", text("Order 17 was cancelled")), failed("b", text("Order W-9 was cancelled")), True),
         (failed("a", text("Order 17 was cancelled")), failed("b", text("How can I help you today?")), False),
         (failed("tell me of cats", text("You said: tell me of cats")), failed("me", text("You said: me")), True),

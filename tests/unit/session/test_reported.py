@@ -38,7 +38,7 @@ def test_usage_that_a_python_agent_reports_is_priced(tmp_path: Path) -> None:
 
 def test_the_budget_sees_what_agents_report(tmp_path: Path) -> None:
     result = viva.run(
-        [case(id=str(n)) for n in range(9)], used, folder=tmp_path, history=False, max_cost_usd=0.4, parallel=1
+        [case(id=str(n)) for n in range(9)], used, folder=tmp_path, history=False, max_cost=0.4, parallel=1
     )
     assert result.exit_code == 1
     assert 1 <= len(list(result.records())) <= 4

@@ -28,7 +28,14 @@ def places(
     **asked: Any,
 ) -> WorkspaceProvider:
     made = ScriptedAgent(("x",))
-    agent = ConfiguredAgent(name="the-agent", agent=made, kind=kind, auto_approves=unasked, follows_links=follows_links)
+    agent = ConfiguredAgent(
+        name="the-agent",
+        agent=made,
+        kind=kind,
+        needs_workspace=kind == "gemini",
+        auto_approves=unasked,
+        follows_links=follows_links,
+    )
     settings = Settings(folder=Path(), defaults=defaults or Defaults(), environ={"PATH": "/nowhere"})
     return WorkspaceProvider(
         RunOptions(inputs=(), folder=Path("/r"), **asked), settings, agent, [Path("/r/books/a.yaml")]

@@ -451,7 +451,7 @@ def test_a_cli_that_deletes_its_workspace_cannot_go_on(tmp_path):
     body = INIT + "import shutil; shutil.rmtree(os.getcwd())\n" + DONE
     fault = fault_of(gemini(tmp_path, body), "one", "two")
     assert isinstance(fault, AgentFailed)
-    assert "the folder that it works in is gone" in fault.message
+    assert "its working folder is gone" in fault.message
 
 
 def test_noise_and_bytes_that_are_no_text_do_not_matter(tmp_path):

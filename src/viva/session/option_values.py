@@ -1,0 +1,134 @@
+"""Checks the keywords of `viva.run` by the table of run options, and documents them."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from viva.errors import BadInput, Problem
+from viva.session.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_conflicts
+from viva.stats.sequential import SequentialTest
+from viva.text.duration import parse_duration
+
+F = TypeVar("F", bound=Callable[..., Any])
+_TYPE_NAMES: Mapping[Any, str] = {bool: "True or False", int: "an integer", float: "a number", str: "a string"}
+
+
+def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
+    """The options of a run, without inputs, from the keywords of `viva.run`. Raises BadInput for bad values.
+
+    A sequential test sets the number of runs and the pass rate.
+    """
+    if unknown := [name for name in keywords if name not in KEYWORDS]:
+        near = get_close_matches(unknown[0], KEYWORDS, 1)
+        hint = f". Did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}{hint}")
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for keyword, value in keywords.items():
+        option = KEYWORDS[keyword]
+        if value is None:
+            continue  # as if it was not passed
+        try:
+            values[option.name] = parse_value(option, value)
+        except ValueError as error:
+            problems.append(f"{keyword}: {error}")
+    labels = {option.name: keyword for keyword, option in KEYWORDS.items()}
+    given = {name: value for name, value in values.items() if _is_given(KEYWORDS[labels[name]], value)}
+    problems += find_conflicts(given, labels, KEYWORDS.values())
+    sequential: SequentialTest | None = values.get("sequential")
+    if sequential is not None and not problems:
+        problems += find_sequential_problems(sequential, "")
+        values |= {"runs": sequential.max_runs, "min_pass": sequential.min_pass}
+    if problems:
+        raise BadInput(*(Problem("", 0, "", problem) for problem in problems))
+    return RunOptions(inputs=(), **values)
+
+
+def _is_given(option: Option, value: Any) -> bool:
+    return option.default is None or value != option.default  # `agent` may be any object: it is not compared
+
+
+def parse_value(option: Option, value: Any) -> Any:
+    """The value as `RunOptions` has it. Raises ValueError that says what would be right."""
+    if not option.is_list:
+        return _parse_item(option, value)
+    if isinstance(value, str | Path):
+        if option.item_type is not Path:
+            raise ValueError(f"{value!r} is a string; pass a list: [{value!r}]")
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise ValueError(f"{value!r} is not a list")
+    return tuple(_parse_item(option, item) for item in cast("Iterable[Any]", value))
+
+
+def _parse_item(option: Option, value: Any) -> Any:
+    if option.is_duration:
+        seconds = parse_duration(value)
+        if not seconds:
+            raise ValueError("must be greater than 0")
+        return seconds
+    expected = option.item_type
+    if option.choices:
+        if value not in option.choices:
+            raise ValueError(f"{value!r} is not one of {', '.join(option.choices)}")
+    elif expected is Path:
+        if not isinstance(value, str | Path):
+            raise ValueError(f"{value!r} is not a path")
+        return Path(value)
+    elif expected in _TYPE_NAMES:
+        is_number = expected is float and isinstance(value, int) and not isinstance(value, bool)
+        if not is_number and type(value) is not expected and not (expected is str and isinstance(value, str)):
+            raise ValueError(f"{value!r} is not {_TYPE_NAMES[expected]}")
+    elif expected is SequentialTest and not isinstance(value, SequentialTest):
+        raise ValueError(f"{value!r} is not a viva.SequentialTest")
+    if option.range is not None and value not in option.range:
+        raise ValueError(f"{value!r} is not {option.range}")
+    return value
+
+
+def find_sequential_problems(test: SequentialTest, prefix: str) -> Iterator[str]:
+    """A test that no case can pass within its runs is refused. `prefix` is `--` for flags."""
+    if test.min_passes > test.max_runs:
+        runs = "--max-runs" if prefix else "max_runs"
+        yield (
+            f"to distinguish {test.min_pass:g} from {test.too_low:g} takes {test.min_passes} passes in a row, more than "
+            f"{runs} {test.max_runs}; raise {runs}, {prefix}margin or {prefix}alpha"
+        )
+
+
+def list_keyword_docs() -> Mapping[str, str]:
+    """What each keyword of `viva.run` means: the help of its flag, with keywords instead of flags."""
+    keywords = {flag: option.keyword for option in FLAGS.values() for flag in option.flags if option.keyword}
+
+    def replace_flag(match: re.Match[str]) -> str:
+        return f"`{keywords[match[0]]}`" if match[0] in keywords else match[0]
+
+    docs: dict[str, str] = {}
+    for keyword, option in KEYWORDS.items():
+        text = re.sub(r"(?<![\w-])--?[a-z][a-z-]*", replace_flag, option.help.replace(" Repeatable.", ""))
+        docs[keyword] = f"False: {text[0].lower()}{text[1:]}" if option.default is True else text
+    return docs
+
+
+def list_written_keywords(function: Callable[..., Any]) -> Sequence[str]:
+    """The parameters that the source of `viva.run` names; the others are in `**options`."""
+    return function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+
+
+def describe_keywords(function: F) -> F:
+    """Completes the signature and the docstring of `viva.run` by the keywords of the table, for `help` and the reference."""
+    written = inspect.signature(function).parameters
+    parameters = [each for each in written.values() if each.kind is not each.VAR_KEYWORD]
+    parameters += [
+        inspect.Parameter(keyword, inspect.Parameter.KEYWORD_ONLY, default=option.default)
+        for keyword, option in KEYWORDS.items()
+        if keyword not in written
+    ]
+    docs = list_keyword_docs()
+    lines = [f"- `{each.name}`: {docs[each.name]}" for each in parameters if each.kind is each.KEYWORD_ONLY]
+    function.__dict__["__signature__"] = inspect.Signature(parameters)
+    function.__doc__ = f"{inspect.getdoc(function)}\n\n" + "\n".join(lines)
+    return function

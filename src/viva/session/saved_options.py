@@ -1,0 +1,111 @@
+"""What the journal saves of a run's options: to resume the run, and to print the command that runs one case again."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from viva.errors import BadInput, Problem
+from viva.model import codec
+from viva.record.redaction import Redactor
+from viva.session.run_options import RUN_OPTIONS, Option, RunOptions
+from viva.stats.sequential import SequentialTest
+from viva.text.credentials import MASK, mask_reference, mask_text
+from viva.text.duration import format_duration
+
+AGENT_OPTION_FLAGS: Mapping[str, str] = {
+    option.name: option.flag for option in RUN_OPTIONS.values() if option.on_resume == "reference"
+}
+"""Options that name agents, possibly by a URL or command with secrets in it, and their flags."""
+
+
+def save_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
+    """The entries of the journal's settings: the options, and the flags to repeat when one case runs again."""
+    saved = dump_options(options, redactor)
+    return {"options": saved, "rerun_flags": list(_list_rerun_flags(saved))}
+
+
+def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
+    """The options as JSON values. Python objects and secrets are not saved.
+
+    Paths and names are saved unchanged even if they hold a secret: the run cannot be resumed without them.
+    """
+    values = {name: getattr(options, name) for name, option in RUN_OPTIONS.items() if option.on_resume != "drop"}
+    values["folder"] = options.folder.resolve()
+    values["inputs"] = tuple(map(mask_text, options.inputs))
+    values["cases"] = redactor.redact(codec.to_plain(options.cases))
+    for name in AGENT_OPTION_FLAGS:
+        if isinstance(values[name], str):
+            values[name] = mask_reference(values[name])
+    return {name: codec.to_builtins(value) for name, value in values.items() if value is None or not callable(value)}
+
+
+def _list_rerun_flags(saved: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    for name, option in RUN_OPTIONS.items():
+        value = saved.get(name)
+        if not option.is_repeated or value is None or value == option.default:
+            continue
+        if option.type is bool:
+            yield option.flags[-1], None
+        else:
+            for item in value if option.is_list else (value,):
+                yield option.flags[-1], format_duration(item) if option.is_duration else str(item)
+
+
+def restore_options(saved: Mapping[str, Any]) -> RunOptions:
+    """The options of a run that is resumed."""
+    return RunOptions(**{name: _restore_value(RUN_OPTIONS[name], value) for name, value in saved.items()})
+
+
+def _restore_value(option: Option, value: Any) -> Any:
+    if value is None:
+        return None
+    if option.type is SequentialTest:
+        return SequentialTest(**value)
+    if not option.is_list:
+        return Path(value) if option.type is Path else value
+    if option.item_type is Path:
+        return tuple(map(Path, value))
+    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+
+
+def replace_options(options: RunOptions, given: RunOptions) -> RunOptions:
+    """The options of a resumed run with the given ones that may replace them. Paths are made absolute."""
+    changes: dict[str, Any] = {}
+    for name, option in RUN_OPTIONS.items():
+        value = getattr(given, name)
+        if option.on_resume != "replace" or not value:
+            continue
+        if option.item_type is Path:
+            value = tuple(path.absolute() for path in value) if option.is_list else value.absolute()
+        changes[name] = value
+    return structs.replace(options, **changes)
+
+
+def restore_secrets(options: RunOptions, references: Mapping[str, str | None]) -> RunOptions:
+    """The options of a resumed run with the agents that were passed again, because the journal does not save secrets.
+
+    Raises BadInput for those that are missing, not needed, or differ from before.
+    """
+    restored: dict[str, str] = {}
+    problems: list[Problem] = []
+    for name, flag in AGENT_OPTION_FLAGS.items():
+        before, now = getattr(options, name), references.get(name)
+        has_secret = isinstance(before, str) and MASK in before
+        message = None
+        if now is None:
+            message = (
+                f"The run had {flag} {before}, and secrets are not saved: pass {flag} again" if has_secret else None
+            )
+        elif not has_secret:
+            message = f"A resumed run keeps its settings; remove {flag}"
+        elif mask_reference(now) != before:
+            message = f"{flag} differs from that of the run: {before}"
+        else:
+            restored[name] = now
+        if message is not None:
+            problems.append(Problem("", 0, "", message))
+    if problems:
+        raise BadInput(*problems)
+    return structs.replace(options, **restored)
