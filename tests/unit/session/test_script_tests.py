@@ -343,7 +343,7 @@ def test_a_module_has_tests_or_a_generator(tmp_path):  # N8
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("def test_a(t, tmp_path): ...", ":1: test_a needs 'tmp_path'; a script test is given t and ctx"),
+        ("def test_a(t, tmp_path): ...", ":1: test_a needs 'tmp_path'; a script test takes t and ctx"),
         ("import nothing_like_this", "does not import"),
     ],
 )
@@ -360,7 +360,7 @@ def test_a_script_that_is_not_there_is_bad_input(folder):
 
 def test_tests_take_no_values(folder):
     name = write(folder, "def test_a(t): ...")
-    with pytest.raises(viva.errors.BadInput, match=r"script tests take no values; leave out \?count"):
+    with pytest.raises(viva.errors.BadInput, match=r"script tests take no values; remove \?count"):
         viva.run(f"scripts:{name}?count=5", folder=folder)
 
 
