@@ -227,7 +227,7 @@ class _Run(Struct, frozen=True):
                 "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
                 "journal": str(self.journal.path) if options.history else None,
                 **options.pass_rule.to_settings(),
-                "options": save_options(options, plan.redactor),
+                **save_options(options, plan.redactor),
                 "fingerprint": plan.fingerprint,
                 **({"model_class": plan.agent.model_class} if plan.agent.model_class else {}),
                 **({HOSTED_KEY: True} if self.is_hosted else {}),

@@ -46,8 +46,8 @@ from viva.session.names import (
     create_helper_check,
     find_flag_problems,
 )
-from viva.session.options import RunOptions
 from viva.session.resume import PreviousRun
+from viva.session.run_options import RunOptions
 from viva.session.workspaces import WorkspaceProvider
 from viva.stats.sequential import SequentialTest
 from viva.text.credentials import find_in_text
