@@ -277,11 +277,7 @@ def _tool_names() -> Iterator[str]:
 
 
 def _public_names(module: Any) -> list[str]:
-<<<<<<< Updated upstream
     """`__all__` or, without it, the public functions and classes that the module defines, but no types of keywords."""
-=======
-    """`__all__` or, without it, the public functions and classes that the module defines."""
->>>>>>> Stashed changes
     own = [
         name
         for name, thing in vars(module).items()
