@@ -6,7 +6,7 @@ from project import Project, case
 
 HOUSE = """
 import viva
-from viva.checks.base import Cheap
+from viva.checks.base_check import Cheap
 from viva.reporters.report import Report
 from contextlib import asynccontextmanager
 from msgspec import Struct
