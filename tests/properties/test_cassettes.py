@@ -121,7 +121,7 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
             Counting(""), "bot", {"header": "changed"}, CassettePlayer(path, "error", hiding_of(now))
         )
         with pytest.raises(NotRecorded, match=r"header: .* when recorded, \"changed\" now"):
-            asyncio.run(state(other, sessions, now, []))
+            asyncio.run(hold_conversation(other, sessions, now, []))
     assert [[reply.content.replace(now, then) for reply in each] for each in replayed] == [
         [reply.content for reply in each] for each in recorded
     ]
