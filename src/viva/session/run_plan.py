@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,6 @@ from viva.session.names import (
 from viva.session.resume import PreviousRun
 from viva.session.run_options import RunOptions
 from viva.session.workspaces import WorkspaceProvider
-from viva.stats.sequential import SequentialTest
 from viva.text.credentials import find_in_text
 
 
@@ -144,12 +143,12 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
     generator = CaseGenerator(
         agent, helpers, settings, load_options, timeout_s=options.timeout_s or load_options.timeout_s
     )
-    generated_cases: dict[str, Sequence[Any]] = {}
-    for source in inputs.generators:
-        earlier = previous_run.generated_cases.get(source.name) if previous_run else None
-        cases = earlier or await generator.generate(source)
-        generated_cases[source.name] = cases
-        suites.append(native.load(wrap_values(cases, source.name), source.name, settings.folder, load_options))
+    earlier_cases = previous_run.generated_cases if previous_run else {}
+    generated_cases: dict[str, Sequence[Any]] = {
+        source.name: earlier_cases.get(source.name) or await generator.generate(source) for source in inputs.generators
+    }
+    for name, cases in generated_cases.items():
+        suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
     saver = ConversationSaver(load_options, options.folder, suites, agent.name)
     person_policy = PersonPolicy(options.person_prompt, options.interactive, options.skip_interactive, saver)
     select_case = create_case_selector(options, settings.defaults, person_policy, workspaces)
@@ -178,16 +177,23 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
         notes=[
             *inputs.notes,
             *workspaces.build_notes(),
-            *(note for suite in suites for note in suite.notes),
+            *_list_notes(suites),
             *audience_notes,
-            *([_sequential_note(options.sequential)] if options.sequential else []),
+            *_sequential_notes(options),
         ],
     )
 
 
-def _sequential_note(test: SequentialTest) -> str:
+def _list_notes(suites: Sequence[Suite]) -> list[str]:
+    return [note for suite in suites for note in suite.notes]
+
+
+def _sequential_notes(options: RunOptions) -> Iterator[str]:
+    """How long `--until-decided` may run."""
+    if (test := options.sequential) is None:
+        return
     undecided = test.chances(test.min_pass).undecided
-    return (
+    yield (
         f"at most {test.max_runs} trials per case (--max-runs); a case with a pass rate of exactly {test.min_pass:.4g} "
         f"stays undecided in {undecided * 100:.2g} % of runs"
     )
