@@ -368,12 +368,8 @@ def _watch_budget(budget: Budget, bus: EventBus) -> None:
     def warn() -> None:
         bus.emit(Note(f"--max-cost: {UNPRICED_WARNING}", "warning"))
 
-    if budget.max_usd is None:
-        return
-    if budget.unpriced_calls:
-        warn()
-    else:
-        budget.on_unpriced = warn
+    if budget.max_usd is not None:
+        budget.watch_unpriced(warn)
 
 
 def _describe_lag(agent: str, seconds: float) -> str:

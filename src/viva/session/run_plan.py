@@ -121,7 +121,9 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
     agents = AgentFactory(
         settings, options.connector, cassette_mode.wrap_agent, is_replaying=options.replay is not None
     )
-    load_options = _build_load_options(options, settings, agents)
+    # Cases are built after `agent` is chosen below.
+    get_prompts = lambda: extract_prompts(agents.definitions.get(agent.name, {}))  # noqa: E731
+    load_options = _build_load_options(options, settings, agents, get_prompts)
     problems = list(find_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
@@ -135,7 +137,6 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
         is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in suites),
         folder=options.folder,
     )
-    load_options.eval_options.prompts.extend(extract_prompts(agents.definitions.get(agent.name, {})))
     audience_notes = check_audience(suites, agent, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, agent, inputs.files)
     helpers = HelperPool(agents.find_helper, http, settings.connectors, budget.spend, workspaces.empty_workspaces)
@@ -212,7 +213,9 @@ def _check_options(options: RunOptions, settings: Settings) -> RunOptions:
     return options
 
 
-def _build_load_options(options: RunOptions, settings: Settings, agents: AgentFactory) -> LoadOptions:
+def _build_load_options(
+    options: RunOptions, settings: Settings, agents: AgentFactory, get_prompts: Callable[[], Sequence[str]]
+) -> LoadOptions:
     simulator = options.simulator or settings.defaults.simulator
     return LoadOptions(
         roots=(str(settings.folder),),
@@ -228,7 +231,7 @@ def _build_load_options(options: RunOptions, settings: Settings, agents: AgentFa
         evaluator=options.evaluator,
         default_evaluator=settings.defaults.evaluator,
         add_secret=settings.redactor.add_variable,
-        eval_options=build_eval_options(options, settings),
+        eval_options=build_eval_options(options, settings, get_prompts=get_prompts),
         find_evaluator_problems=create_evaluator_check(agents, settings, options.evaluator),
     )
 
