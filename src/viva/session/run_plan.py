@@ -112,8 +112,17 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
     """Load and check everything that a run needs. Raises BadInput with all problems.
 
-    A resumed run passes the `previous_run`: its generated cases are used again.
+    A resumed run passes the `previous_run`: its generated cases are used again. The caller closes `plan.http`.
     """
+    http = HttpTransport()
+    try:
+        return await _build_run_plan(options, http, previous_run)
+    except BaseException:
+        await http.close()  # a generator may have opened connections
+        raise
+
+
+async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run: PreviousRun | None) -> RunPlan:
     settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
     options = _check_options(options, settings)
@@ -128,7 +137,6 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
     budget = Budget(options.max_cost_usd, previous_run.spent_usd if previous_run else 0.0)
-    http = HttpTransport()
     inputs = _load_inputs(options, load_options, problems)
     suites = add_baselines(inputs.suites, options, settings)
     agent = agents.find_agent_under_test(
