@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from msgspec import Struct, UnsetType
 
 from viva import catalog
-from viva.checks.base import AssertionFields, Spelling
+from viva.checks.base_check import AssertionFields, Spelling
 from viva.model.case import Assertion
 from viva.schemas.struct_schema import FieldSchema, Schema, list_fields, merge_schemas
 from viva.session.soft_assertions import SoftAssertions

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, is_typeddict
 
 import click
 import msgspec
@@ -277,8 +277,12 @@ def _tool_names() -> Iterator[str]:
 
 
 def _public_names(module: Any) -> list[str]:
-    """`__all__` or, without it, the public functions and classes that the module defines."""
-    own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
+    """`__all__` or, without it, the public functions and classes that the module defines, but no types of keywords."""
+    own = [
+        name
+        for name, thing in vars(module).items()
+        if getattr(thing, "__module__", "") == module.__name__ and not is_typeddict(thing)
+    ]
     return list(getattr(module, "__all__", [name for name in own if not name.startswith("_")]))
 
 

@@ -11,7 +11,7 @@ A plugin is a module that `plugins` in `viva.toml` or an entry point of the grou
 """
 
 from viva.catalog import register
-from viva.checks.base import LocalCheck
+from viva.checks.base_check import LocalCheck
 from viva.model.component import Component
 from viva.model.turn import Verdict
 from viva.protocols import Agent, AgentSession, Check, SessionContext, Sink

@@ -227,14 +227,18 @@ class Check(Protocol):
     """Tests a turn or a transcript; a `costly` one calls a model. Raises CheckError if it cannot be evaluated."""
 
     @property
-    def costly(self) -> bool: ...
+    def costly(self) -> bool:
+        """Does it call a model?"""
+        ...
 
     @property
     def label(self) -> str:
         """The name of this check in reports: `contains "submitted"`."""
         ...
 
-    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]: ...
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
+        """The verdict on a turn or a transcript."""
+        ...
 
 
 class HelperSession(Protocol):
@@ -348,9 +352,13 @@ class Sink(Protocol):
     """Receives the events of a run. A `live` sink also gets each turn as it happens."""
 
     @property
-    def live(self) -> bool: ...
+    def live(self) -> bool:
+        """Does it also want each turn as it happens?"""
+        ...
 
-    def receive(self, events: Sequence[Event]) -> None: ...
+    def receive(self, events: Sequence[Event]) -> None:
+        """Takes events, in order, after they were journaled."""
+        ...
 
 
 class EventStore(Protocol):

@@ -44,14 +44,14 @@ def persona(said: str, **criteria: Any) -> dict[str, Any]:
     return {"initial_user_input": said, "context": "You want two files.", "max_turns": 2, "success_criteria": criteria}
 
 
-def test_a_playbook_for_the_gemini_cli_holds_for_codex(run_context: RunContext) -> None:
+def test_a_playbook_for_the_gemini_cli_holds_for_codex(stand_in_server: RunContext) -> None:
     """P9: a command counts whatever its exit status; P11: the second turn resumes the session."""
     criteria = {
         "files_contain": {"second.txt": ["two"]},
         "tool_calls_contain": {"run_shell_command": ["touch first.txt", "second.txt"]},
     }
-    name = run_context.playbook("persona", timeout=120, persona=persona("RUN touch first.txt; exit 3", **criteria))
-    _, (record,) = run_context.test("-i", name, "-n", "coder")
+    name = stand_in_server.playbook("persona", timeout=120, persona=persona("RUN touch first.txt; exit 3", **criteria))
+    _, (record,) = stand_in_server.test("-i", name, "-n", "coder")
     first, second = record["turns"]
     assert [call["name"] for call in first["tool_calls"]] == ["command_execution"]
     assert first["tool_calls"][0]["error"]
@@ -59,27 +59,27 @@ def test_a_playbook_for_the_gemini_cli_holds_for_codex(run_context: RunContext) 
     assert [(file["path"], file["change"]) for file in second["files"]] == [("second.txt", "added")]
     resumed = [
         asked
-        for asked in run_context.server.model_requests
+        for asked in stand_in_server.server.model_requests
         if "WRITE second.txt" in asked.text and asked.model == "m-1"
     ]
     assert any("RUN touch first.txt" in message.text for message in resumed[0].messages)
-    assert run_context.untouched()  # P10
+    assert stand_in_server.untouched()  # P10
 
 
-def test_a_provider_that_fails_is_no_fault_of_the_agent(run_context: RunContext) -> None:
-    name = run_context.playbook("busy", timeout=120, persona=persona("FAIL 503", files_exist=["x"]))
-    _, (record,) = run_context.test("-i", name, "-n", "coder", "--retry-faults", "0", code=1)
+def test_a_provider_that_fails_is_no_fault_of_the_agent(stand_in_server: RunContext) -> None:
+    name = stand_in_server.playbook("busy", timeout=120, persona=persona("FAIL 503", files_exist=["x"]))
+    _, (record,) = stand_in_server.test("-i", name, "-n", "coder", "--retry-faults", "0", code=1)
     assert (record["status"], record["fault"]) == ("error", "infra")  # P11
     assert "the puppet fails" in record["error"]
 
 
-def test_without_a_key_it_says_so_at_once(run_context: RunContext) -> None:
+def test_without_a_key_it_says_so_at_once(stand_in_server: RunContext) -> None:
     """P10: it would wait for the network until its time is up."""
-    for name in run_context.server.env:
-        del run_context.project.env[name]
-    run_context.playbook("keyless", timeout=120, persona=persona("hello", files_exist=["x"]))
-    _, (record,) = run_context.test("-i", "playbooks", "-n", "coder", "--retry-faults", "0", code=1)
+    for name in stand_in_server.server.env:
+        del stand_in_server.project.env[name]
+    stand_in_server.playbook("keyless", timeout=120, persona=persona("hello", files_exist=["x"]))
+    _, (record,) = stand_in_server.test("-i", "playbooks", "-n", "coder", "--retry-faults", "0", code=1)
     assert (record["status"], record["fault"]) == ("error", "infra")
     assert "Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY" in record["error"]
     assert record["duration_ms"] < 60_000
-    assert run_context.said == []
+    assert stand_in_server.said == []

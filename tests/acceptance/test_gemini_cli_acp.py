@@ -20,26 +20,26 @@ def stand_in_server(project: Project) -> Iterator[RunContext]:
         yield RunContext(project, server, ".gemini", "gemini")
 
 
-def agent(run_context: RunContext, permissions: str) -> None:
+def agent(stand_in_server: RunContext, permissions: str) -> None:
     talker = f'[agents.talker]\ntype = "acp"\ncommand = "gemini --acp"\nmodel = "m-1"\npermissions = {permissions}'
-    run_context.config(f"{talker}\n{COMPILED}")
+    stand_in_server.config(f"{talker}\n{COMPILED}")
 
 
 @pytest.mark.parametrize("permissions", ['"allow"', '["edit"]', '["write_file"]'])
-def test_what_the_policy_allows_is_done_and_the_session_goes_on(run_context: RunContext, permissions: str) -> None:
-    agent(run_context, permissions)
-    _, (record,) = run_context.test("-i", run_context.playbook("two_steps", steps=STEPS), "-n", "talker")
+def test_what_the_policy_allows_is_done_and_the_session_goes_on(stand_in_server: RunContext, permissions: str) -> None:
+    agent(stand_in_server, permissions)
+    _, (record,) = stand_in_server.test("-i", stand_in_server.playbook("two_steps", steps=STEPS), "-n", "talker")
     first, second = record["turns"]
     assert [(call["name"], call.get("error")) for call in first["tool_calls"]] == [("write_file", None)]
     assert [(file["path"], file["change"]) for file in first["files"]] == [("notes.txt", "added")]  # P4
     assert "WRITE notes.txt: buy milk" in second["output"]
-    assert run_context.untouched()  # P10
-    assert processes(str(run_context.project.folder)) == []
+    assert stand_in_server.untouched()  # P10
+    assert processes(str(stand_in_server.project.folder)) == []
 
 
-def test_what_it_denies_is_not_done_and_the_agent_waits(run_context: RunContext) -> None:
-    agent(run_context, '"deny"')
-    _, (record,) = run_context.test("-i", run_context.playbook("denied", steps=STEPS[:1]), "-n", "talker")
+def test_what_it_denies_is_not_done_and_the_agent_waits(stand_in_server: RunContext) -> None:
+    agent(stand_in_server, '"deny"')
+    _, (record,) = stand_in_server.test("-i", stand_in_server.playbook("denied", steps=STEPS[:1]), "-n", "talker")
     (turn,) = record["turns"]
     assert (turn["awaiting_input"], turn["awaiting_reason"]) == (True, "protocol_state")  # N22
     assert turn["input_hint"] == "Writing to notes.txt"

@@ -51,23 +51,23 @@ def persona(said: str, **criteria: Any) -> dict[str, Any]:
     return {"initial_user_input": said, "context": "You want two files.", "max_turns": 2, "success_criteria": criteria}
 
 
-def test_a_playbook_for_the_gemini_cli_holds_for_opencode(run_context: RunContext) -> None:
+def test_a_playbook_for_the_gemini_cli_holds_for_opencode(stand_in_server: RunContext) -> None:
     """P9: tools by its own names, a command counts whatever its exit status; P11: the second turn resumes the session."""
     criteria = {
         "files_contain": {"second.txt": ["two"]},
         "tool_calls_contain": {"run_shell_command": ["touch first.txt"], "write_file": ["second.txt", "two"]},
     }
-    name = run_context.playbook("persona", timeout=180, persona=persona("RUN touch first.txt; exit 3", **criteria))
-    _, (record,) = run_context.test("-i", name, "-n", "coder")
+    name = stand_in_server.playbook("persona", timeout=180, persona=persona("RUN touch first.txt; exit 3", **criteria))
+    _, (record,) = stand_in_server.test("-i", name, "-n", "coder")
     assert [turn["input"] for turn in record["turns"]] == ["RUN touch first.txt; exit 3", "WRITE second.txt: two"]
     assert [call["name"] for turn in record["turns"] for call in turn["tool_calls"]] == ["bash", "write"]
     resumed = [
         asked
-        for asked in run_context.server.model_requests
+        for asked in stand_in_server.server.model_requests
         if "WRITE second.txt" in asked.text and asked.model == "m-1"
     ]
     assert any("RUN touch first.txt" in message.text for message in resumed[0].messages)
-    assert run_context.untouched()  # P10
+    assert stand_in_server.untouched()  # P10
 
 
 def test_a_provider_that_fails_is_no_fault_of_the_agent(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def _text(folder: Path, log: Path) -> str:
     return "".join(path.read_text(encoding="utf-8") for path in folder.glob(f"viva-*/{log}"))
 
 
-def test_what_the_provider_refuses_is_the_agents_failure(run_context: RunContext) -> None:
-    name = run_context.playbook("bad", timeout=180, persona=persona("FAIL 400", files_exist=["x"]))
-    _, (record,) = run_context.test("-i", name, "-n", "coder", code=1)
+def test_what_the_provider_refuses_is_the_agents_failure(stand_in_server: RunContext) -> None:
+    name = stand_in_server.playbook("bad", timeout=180, persona=persona("FAIL 400", files_exist=["x"]))
+    _, (record,) = stand_in_server.test("-i", name, "-n", "coder", code=1)
     assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
     assert "the puppet fails" in record["error"]

@@ -218,7 +218,7 @@ def test_what_cannot_be_asked_is_said_and_nothing_runs(project: Project, argumen
 def test_flags_of_eval_suites_are_refused_for_other_suites(project: Project):
     project.suite({"id": "a", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]})
     ended = project.test("--modes", "golden", "--eval-summary", "e.json")
-    assert (ended.code, "there is none in the input" in ended.err) == (4, True), ended
+    assert (ended.code, "and the input has none" in ended.err) == (4, True), ended
 
 
 def test_live_shadow_uses_no_fixtures(project: Project):
@@ -371,7 +371,7 @@ def test_a_baseline_of_another_suite_or_version_is_refused(project: Project):
     never_ran(project, "is about version 1.0.0", "and this is 1.0.1", arguments=("--baseline", "before.json"))
     never_ran(project, "is about version 1.0.0", arguments=("--baseline", "latest"))
     wrote(project, suite(modes=modes, suiteId="acme.evals.other"))
-    never_ran(project, f"tells of {SUITE_ID}, not of acme.evals.other", arguments=("--baseline", "before.json"))
+    never_ran(project, f"is about {SUITE_ID}, not about acme.evals.other", arguments=("--baseline", "before.json"))
     project.write("broken.json", "{}")
     never_ran(project, "is no eval summary", arguments=("--baseline", "broken.json"))
     project.suite({"id": "n", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]})

@@ -6,13 +6,13 @@ from project import Project, case
 
 HOUSE = """
 import viva
-from viva.checks.base import Cheap
-from viva.reporters.report import Report
+from viva.plugins import LocalCheck
+from viva.plugins import Report
 from contextlib import asynccontextmanager
 from msgspec import Struct
 
 @viva.plugins.register("check", "max_words")
-class MaxWords(Cheap, frozen=True, kw_only=True):
+class MaxWords(LocalCheck, frozen=True, kw_only=True):
     value: int
     label = "max_words"
 

@@ -31,15 +31,15 @@ def contains(value: str) -> dict[str, Any]:
     return {"type": "contains", "value": value}
 
 
-def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(run_context: RunContext) -> None:
+def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_in_server: RunContext) -> None:
     criteria = {
         "llm_checks": ["Both files were made."],
         "files_contain": {"first.txt": ["one"], "second.txt": ["two"]},
         "tool_calls_contain": {"write_file": ["second.txt", "two"]},
     }
     persona = {"initial_user_input": "WRITE first.txt: one", "context": "You want two files.", "max_turns": 3}
-    name = run_context.playbook("persona", persona=persona | {"success_criteria": criteria})
-    _, (record,) = run_context.test("-i", name, "-n", "coder")
+    name = stand_in_server.playbook("persona", persona=persona | {"success_criteria": criteria})
+    _, (record,) = stand_in_server.test("-i", name, "-n", "coder")
     first, second = record["turns"]
     assert (first["input"], second["input"]) == ("WRITE first.txt: one", "WRITE second.txt: two")  # P8
     assert [(file["path"], file["change"]) for file in second["files"]] == [("second.txt", "added")]
@@ -47,45 +47,45 @@ def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(run_con
     assert [turn["usage"]["input_tokens"] for turn in record["turns"]] == [20, 20]
     resumed = [
         asked
-        for asked in run_context.server.model_requests
+        for asked in stand_in_server.server.model_requests
         if "WRITE second.txt: two" in asked.text and asked.model == "m-1"
     ]
     assert any("WRITE first.txt: one" in message.text for message in resumed[0].messages)  # P11
-    assert run_context.untouched()  # P10
-    assert run_context.server.unknown_requests == []
-    assert list(run_context.temporary.iterdir()) == []  # P5
+    assert stand_in_server.untouched()  # P10
+    assert stand_in_server.server.unknown_requests == []
+    assert list(stand_in_server.temporary.iterdir()) == []  # P5
 
 
-def test_a_refused_tool_does_not_count(run_context: RunContext) -> None:
-    run_context.config(AGENT + 'approval = "default"')
+def test_a_refused_tool_does_not_count(stand_in_server: RunContext) -> None:
+    stand_in_server.config(AGENT + 'approval = "default"')
     called = {"type": "tool_called", "name": "write_file"}
     done = {**called, "status": "ok", "negate": True}
-    run_context.project.suite({"id": "a", "input": "WRITE no.txt: x", "assertions": [called, done]})
-    _, (record,) = run_context.test(agent="coder")
+    stand_in_server.project.suite({"id": "a", "input": "WRITE no.txt: x", "assertions": [called, done]})
+    _, (record,) = stand_in_server.test(agent="coder")
     (call,) = record["turns"][0]["tool_calls"]
     assert "permission" in call["error"]
     assert "files" not in record["turns"][0]
 
 
-def test_a_hang_is_cut_off_and_a_busy_provider_is_no_fault_of_the_agent(run_context: RunContext) -> None:
+def test_a_hang_is_cut_off_and_a_busy_provider_is_no_fault_of_the_agent(stand_in_server: RunContext) -> None:
     mark = f"32{os.getpid()}"
-    run_context.project.suite(
+    stand_in_server.project.suite(
         case("hang", (f"RUN setsid sleep {mark} & touch began; sleep {mark}", contains("x"))),
         case("busy", ("FAIL 503", contains("x"))),
     )
-    _, (hung, busy) = run_context.test("--turn-timeout", "14s", "--retry-faults", "0", agent="coder", code=1)
+    _, (hung, busy) = stand_in_server.test("--turn-timeout", "14s", "--retry-faults", "0", agent="coder", code=1)
     assert (hung["status"], hung["fault"], hung["error"]) == ("failed", "agent", "timeout after 14s")  # P7, P11
     assert Path(hung["workspace"], "began").exists()  # P5
     assert (busy["status"], busy["fault"]) == ("error", "infra")  # P11: its stderr is silent, its own log is not
     assert "503" in busy["error"]
     assert processes(mark) == []  # P7
-    assert processes(str(run_context.project.folder)) == []
+    assert processes(str(stand_in_server.project.folder)) == []
 
 
-def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(run_context: RunContext) -> None:
+def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(stand_in_server: RunContext) -> None:
     killing = "RUN kill -TERM $PPID; sleep 5"
-    run_context.project.suite(case("bad", ("FAIL 400", contains("x"))), case("killed", (killing, contains("x"))))
-    _, (bad, killed) = run_context.test(agent="coder", code=1)
+    stand_in_server.project.suite(case("bad", ("FAIL 400", contains("x"))), case("killed", (killing, contains("x"))))
+    _, (bad, killed) = stand_in_server.test(agent="coder", code=1)
     for record in (bad, killed):
         assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
         assert record["error"].startswith("agent error: ")
@@ -93,10 +93,10 @@ def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(
     assert "without a result" in killed["error"]
 
 
-def test_a_message_that_no_command_line_would_hold_is_heard_whole(run_context: RunContext) -> None:
+def test_a_message_that_no_command_line_would_hold_is_heard_whole(stand_in_server: RunContext) -> None:
     long = " ".join(map(str, range(30_000)))
-    run_context.project.suite(
+    stand_in_server.project.suite(
         {"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": [{"type": "file_exists", "path": "a.txt"}]}
     )
-    run_context.test(agent="coder")
-    assert any(long in text for text in run_context.said)
+    stand_in_server.test(agent="coder")
+    assert any(long in text for text in stand_in_server.said)

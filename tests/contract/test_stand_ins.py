@@ -352,11 +352,11 @@ def test_its_environment_leads_there(client: Client):
 
 @clients
 def test_it_can_be_used_in_an_event_loop(client: Client):
-    async def state() -> str:
+    async def hold_conversation() -> str:
         async with client.stand_in("fine") as server:
             return (await asyncio.to_thread(client.ask, server))[1].text
 
-    assert asyncio.run(state()) == "fine"
+    assert asyncio.run(hold_conversation()) == "fine"
 
 
 @clients
@@ -377,12 +377,12 @@ def test_a_script_that_breaks_is_not_overlooked(client: Client):
     def script(asked: ModelRequest) -> str:
         raise LookupError("a bug of the test")
 
-    def state() -> None:
+    def hold_conversation() -> None:
         with client.stand_in(script) as server:
             assert client_status(client, server) == 500
 
     with pytest.raises(LookupError, match="a bug of the test"):
-        state()
+        hold_conversation()
 
 
 def client_status(client: Client, server: ModelServer) -> int:

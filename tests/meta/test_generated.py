@@ -16,7 +16,7 @@ from viva.schemas.validation import find_schema_violations
 POLITE = '''
 from typing import ClassVar, Literal
 
-from viva.checks.base import LocalCheck, Spelling
+from viva.checks.base_check import LocalCheck, Spelling
 from viva.model.turn import PASSED
 
 

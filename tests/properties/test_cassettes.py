@@ -73,7 +73,7 @@ def with_value(value: Any, secret: str) -> Any:
     return codec.decode(codec.encode(value).replace(VALUE.encode(), codec.encode(secret)[1:-1]))
 
 
-async def state(agent: Any, sessions: list[Said], secret: str, spent: list[ModelCall]) -> list[list[Reply]]:
+async def hold_conversation(agent: Any, sessions: list[Said], secret: str, spent: list[ModelCall]) -> list[list[Reply]]:
     """All sessions at once; what each was answered, as it was then."""
 
     async def one(number: int, said: Said) -> list[Reply]:
@@ -109,17 +109,19 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
         path = Path(folder) / "c"
         recorder = Recorder(path, "1.0", hiding_of(then))
         recorded = asyncio.run(
-            state(RecordingAgent(Counting(then), "bot", definition(then), recorder), sessions, then, paid)
+            hold_conversation(RecordingAgent(Counting(then), "bot", definition(then), recorder), sessions, then, paid)
         )
         recorder.close()
         assert then in STRUCTURE or codec.encode(then)[1:-1] not in path.read_bytes()
         tape = CassettePlayer(path, "error", hiding_of(now))
-        replayed = asyncio.run(state(ReplayingAgent(Counting(""), "bot", definition(now), tape), sessions, now, spent))
+        replayed = asyncio.run(
+            hold_conversation(ReplayingAgent(Counting(""), "bot", definition(now), tape), sessions, now, spent)
+        )
         other = ReplayingAgent(
             Counting(""), "bot", {"header": "changed"}, CassettePlayer(path, "error", hiding_of(now))
         )
         with pytest.raises(NotRecorded, match=r"header: .* when recorded, \"changed\" now"):
-            asyncio.run(state(other, sessions, now, []))
+            asyncio.run(hold_conversation(other, sessions, now, []))
     assert [[reply.content.replace(now, then) for reply in each] for each in replayed] == [
         [reply.content for reply in each] for each in recorded
     ]

@@ -193,13 +193,13 @@ class _Streaming(Struct):
 def say(agent: Agent, http: Canned) -> None:
     metered: list[ModelCall] = []
 
-    async def state() -> Reply:
+    async def hold_conversation() -> Reply:
         async with agent.open(SessionContext(key=Key("s", "c"), meter=metered.append, http=http)) as session:
             await session.send(Message("user", "first"), {})
             return await session.send(Message("user", "second"), {})
 
     try:
-        check_reply(finished(state()))
+        check_reply(finished(hold_conversation()))
     except TrialFault as fault:
         check_fault(fault)
     check_calls(tuple(metered))

@@ -134,7 +134,7 @@ def test_a_summary_lies_between_the_least_and_the_greatest_value(several):
 
 @given(sequential_tests(), st.lists(st.booleans() | st.none(), min_size=60, max_size=60))
 def test_a_sequential_test_always_comes_to_an_end_within_its_runs(test, outcomes):
-    found = test.follow(outcomes)
+    found = test.evaluate(outcomes)
     assert found is not None
     assert found.passed + found.failed + found.errors <= test.max_runs
 

@@ -26,8 +26,8 @@ from viva.protocols import PlannedTrial
 from viva.session.hooks import add_hooks
 from viva.session.loop import LoopThread
 from viva.session.messages import AgentReply, AttachmentInput, MessageInput, build_agent_reply
-from viva.session.options import RunOptions
 from viva.session.run import RunResult, create_run_context
+from viva.session.run_options import RunOptions
 from viva.session.run_plan import build_run_plan
 from viva.session.script_context import create_context
 from viva.session.script_tests import UNCHECKED_HINT

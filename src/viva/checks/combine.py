@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, cast
 
 from msgspec import UNSET
 
-from viva.checks.base import BaseCheck
+from viva.checks.base_check import BaseCheck
 from viva.checks.formatting import format_label
 from viva.model.case import Assertion
 from viva.model.component import BuildContext

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
-from viva.checks.base import LocalCheck, NonEmptyText, Validators
+from viva.checks.base_check import LocalCheck, NonEmptyText, Validators
 from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.concurrency.threads import run_in_thread
 from viva.errors import CheckError

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET
 
-from viva.checks.base import LocalCheck
+from viva.checks.base_check import LocalCheck
 from viva.checks.compare import is_same_json
 from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.checks.json import JsonSchema

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 
 from msgspec import UNSET, UnsetType
 
-from viva.checks.base import LocalCheck, NonEmptyText, Number, Validators
+from viva.checks.base_check import LocalCheck, NonEmptyText, Number, Validators
 from viva.checks.compare import JsonType, is_same_json, json_type
 from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.model.turn import PASSED, Verdict

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from viva.checks.base import HelperOptions, Spelling
+from viva.checks.base_check import HelperOptions, Spelling
 from viva.checks.formatting import format_label, is_score, quote_value
 from viva.checks.quotes import QuotableTurn, is_about_user, is_substantial, list_quotable_turns
 from viva.errors import HelperFailed, RunStopped, TrialEnd

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from viva.checks.base import Count, LocalCheck, NotNegative
+from viva.checks.base_check import Count, LocalCheck, NotNegative
 from viva.checks.formatting import format_label
 from viva.errors import CheckError
 from viva.model.message import ModelCall

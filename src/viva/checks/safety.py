@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from viva.checks.base import BaseCheck, LocalCheck
+from viva.checks.base_check import BaseCheck, LocalCheck
 from viva.checks.judge import build_judge_metadata, build_judge_prompt
 from viva.checks.leaks import find_personal_data, find_prompt_leaks, find_secret_leaks
 from viva.checks.unsafe_behavior import find_jailbreaks, find_unsafe_compliance, find_unsafe_tool_calls

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, cast
 from msgspec import UNSET
 
 from viva.catalog import find_script, suggest_functions
-from viva.checks.base import HelperOptions, Spelling
+from viva.checks.base_check import HelperOptions, Spelling
 from viva.checks.formatting import format_label, is_score, quote_value, truncate_text
 from viva.concurrency.loops import time_steps
 from viva.concurrency.threads import is_being_cancelled, run_in_thread

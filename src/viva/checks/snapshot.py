@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from msgspec import UNSET
 
-from viva.checks.base import LocalCheck, NonEmptyText
+from viva.checks.base_check import LocalCheck, NonEmptyText
 from viva.checks.compare import is_same_json
 from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.errors import CheckError

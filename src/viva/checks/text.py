@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from viva.checks.base import LocalCheck, Spelling, Validators
+from viva.checks.base_check import LocalCheck, Spelling, Validators
 from viva.checks.formatting import format_label, quote_context, quote_value, truncate_text
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from viva.checks.base import Count, LocalCheck, Spelling
+from viva.checks.base_check import Count, LocalCheck, Spelling
 from viva.checks.compare import GetPattern, find_mismatch, list_patterns
 from viva.checks.formatting import format_label, quote_value
 from viva.model import codec

@@ -14,7 +14,7 @@ from viva.model.case import Suite
 from viva.session.agents import AgentFactory
 from viva.session.eval_suites import build_eval_options
 from viva.session.names import create_connector_check, create_helper_check
-from viva.session.options import RunOptions
+from viva.session.run_options import RunOptions
 
 EPILOG = """\b
 Examples:

@@ -66,7 +66,7 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
     redactor = settings.redactor
     budget = Budget(options.max_cost_usd)
     if budget.max_usd is not None:
-        budget.on_unpriced = lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr)
+        budget.watch_unpriced(lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr))
     agent_options = merge_options(
         {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
         agent.options,

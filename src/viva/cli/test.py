@@ -139,15 +139,18 @@ async def _run(invocation: Invocation) -> int:
     plan = await _build_plan(options)
     if person_prompt is not None:
         person_prompt.redact = plan.redactor.redact_text
-    if not plan.case_count and plan.options.is_filtered:
-        print(await explain_empty_selection(plan.options, plan.suites), file=sys.stderr)
-        return 5
-    if options.dry_run:
-        from viva.cli.dry_run import list_cases
+    try:
+        if not plan.case_count and plan.options.is_filtered:
+            print(await explain_empty_selection(plan.options, plan.suites), file=sys.stderr)
+            return 5
+        if options.dry_run:
+            from viva.cli.dry_run import list_cases
 
-        return await list_cases(plan)
-    result = await execute(plan, [_create_reporter(invocation, plan.parallel, has_person=plan.has_person)])
-    return _print_report_text(result, flags)
+            return await list_cases(plan)
+        result = await execute(plan, [_create_reporter(invocation, plan.parallel, has_person=plan.has_person)])
+        return _print_report_text(result, flags)
+    finally:
+        await plan.http.close()
 
 
 async def _build_plan(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:

@@ -6,7 +6,7 @@ from typing import Any, cast
 from msgspec import Struct, field, structs
 
 from viva import catalog
-from viva.checks.base import AssertionFields, BaseCheck, Spelling
+from viva.checks.base_check import AssertionFields, BaseCheck, Spelling
 from viva.checks.formatting import format_label
 from viva.errors import BadInput, CheckError, Problem
 from viva.formats.documents import format_key_path

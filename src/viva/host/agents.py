@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from viva.checks.base import LocalCheck
+from viva.checks.base_check import LocalCheck
 from viva.checks.golden import ReturnSchema
 from viva.config import Settings
 from viva.formats.openwop.packs import Pack

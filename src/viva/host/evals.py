@@ -26,9 +26,9 @@ from viva.model.record import TrialRecord
 from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
-from viva.session.options import RunOptions
 from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import execute
+from viva.session.run_options import RunOptions
 from viva.session.run_plan import RunPlan, build_run_plan
 
 

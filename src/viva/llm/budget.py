@@ -15,15 +15,21 @@ class Budget:
         self.max_usd = max_usd
         self.spent_usd = spent_usd
         self.unpriced_calls = 0
-        self.on_unpriced: Callable[[], None] | None = None
-        """Called once, at the first call of unknown price."""
+        self._on_unpriced: Callable[[], None] | None = None
+
+    def watch_unpriced(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, at the first call of unknown price; at once if there was one already."""
+        if self.unpriced_calls:
+            callback()
+        else:
+            self._on_unpriced = callback
 
     def spend(self, call: ModelCall) -> None:
         """Raises RunStopped once the budget is spent. A call of unknown price is counted separately, not as free."""
         if call.cost_usd is None:
             self.unpriced_calls += 1
-            if self.unpriced_calls == 1 and self.on_unpriced is not None:
-                self.on_unpriced()
+            if self.unpriced_calls == 1 and self._on_unpriced is not None:
+                self._on_unpriced()
             return
         self.spent_usd += call.cost_usd
         if self.max_usd is not None and self.spent_usd >= self.max_usd:

@@ -152,7 +152,7 @@ class Fixtures(Struct, frozen=True):
 
     tools: tuple[ToolStub, ...] = ()
     memory: tuple[Any, ...] = ()
-    stub_all_tools: bool = False
+    stub_all_tools: bool = field(default=False, name="stubbed")  # the name that forwarded fixtures have
 
     @property
     def needs(self) -> frozenset[Feature]:

@@ -31,6 +31,7 @@ class Report:
         self._started: RunStarted | None = None
 
     def receive(self, events: Sequence[Event]) -> None:
+        """Collects what the report needs."""
         for event in events:
             if isinstance(event, RunStarted):
                 self._started = event
@@ -39,6 +40,7 @@ class Report:
                     self.write(out, event)
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
+        """Writes the report; called once, when the run ends."""
         raise NotImplementedError
 
     def cases(self) -> "Iterator[CaseTrials]":

@@ -9,7 +9,7 @@ from viva.config import Defaults
 from viva.errors import BadInput, CheckError
 from viva.model.case import Case, Limits, Suite
 from viva.session.interactive import PersonPolicy
-from viva.session.options import RunOptions
+from viva.session.run_options import RunOptions
 from viva.session.workspaces import WorkspaceProvider
 from viva.text.pattern import compile_pattern, search
 

@@ -15,8 +15,8 @@ from viva.history.index import History
 from viva.model.case import Baseline, Case, Feature, Suite, Threshold
 from viva.model.record import TrialRecord
 from viva.session.agents import ConfiguredAgent
-from viva.session.options import RunOptions
 from viva.session.resume import load_previous_run
+from viva.session.run_options import RunOptions
 from viva.stats.pass_rule import PassRule
 
 _FLAGS = {
@@ -30,7 +30,13 @@ _FLAGS = {
 _FEATURE_NAMES: dict[Feature, str] = {"tool_stubs": "stubbed tools", "memory": "memory", "workspace": "workspace"}
 
 
-def build_eval_options(options: RunOptions, settings: Settings, *, is_check_only: bool = False) -> EvalOptions:
+def build_eval_options(
+    options: RunOptions,
+    settings: Settings,
+    *,
+    is_check_only: bool = False,
+    get_prompts: Callable[[], Sequence[str]] = tuple,
+) -> EvalOptions:
     """What flags and config say about eval suites."""
     openwop = settings.openwop
     return EvalOptions(
@@ -46,7 +52,7 @@ def build_eval_options(options: RunOptions, settings: Settings, *, is_check_only
         trusted_keys=openwop.trusted_keys,
         require_signature=openwop.require_signature,
         secrets=settings.redactor.secrets,
-        prompts=[],
+        get_prompts=get_prompts,
     )
 
 

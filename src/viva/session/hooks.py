@@ -22,7 +22,7 @@ from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.protocols import PlannedTrial
 from viva.session.loop import LoopBridge, run_user_function
 from viva.session.messages import AgentReply, build_agent_reply
-from viva.session.options import RunOptions
+from viva.session.run_options import RunOptions
 from viva.session.script_context import create_context
 from viva.state.trial_state import TrialState
 

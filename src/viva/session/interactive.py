@@ -69,4 +69,4 @@ class ConversationSaver:
         except BadInput as error:
             return f"not saved: {error}"
         agent = f" -n {shlex.quote(self._agent)}" if self._agent else ""
-        return f"saved as {case_id!r}; run it with: viva test -i {shlex.quote(str(path))}{agent}"
+        return f"saved as {case_id!r}; run it with viva test -i {shlex.quote(str(path))}{agent}"

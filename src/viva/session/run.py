@@ -227,7 +227,7 @@ class _Run(Struct, frozen=True):
                 "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
                 "journal": str(self.journal.path) if options.history else None,
                 **options.pass_rule.to_settings(),
-                "options": save_options(options, plan.redactor),
+                **save_options(options, plan.redactor),
                 "fingerprint": plan.fingerprint,
                 **({"model_class": plan.agent.model_class} if plan.agent.model_class else {}),
                 **({HOSTED_KEY: True} if self.is_hosted else {}),
@@ -368,12 +368,8 @@ def _watch_budget(budget: Budget, bus: EventBus) -> None:
     def warn() -> None:
         bus.emit(Note(f"--max-cost: {UNPRICED_WARNING}", "warning"))
 
-    if budget.max_usd is None:
-        return
-    if budget.unpriced_calls:
-        warn()
-    else:
-        budget.on_unpriced = warn
+    if budget.max_usd is not None:
+        budget.watch_unpriced(warn)
 
 
 def _describe_lag(agent: str, seconds: float) -> str:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,9 @@ from viva.session.names import (
     create_helper_check,
     find_flag_problems,
 )
-from viva.session.options import RunOptions
 from viva.session.resume import PreviousRun
+from viva.session.run_options import RunOptions
 from viva.session.workspaces import WorkspaceProvider
-from viva.stats.sequential import SequentialTest
 from viva.text.credentials import find_in_text
 
 
@@ -113,8 +112,17 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
     """Load and check everything that a run needs. Raises BadInput with all problems.
 
-    A resumed run passes the `previous_run`: its generated cases are used again.
+    A resumed run passes the `previous_run`: its generated cases are used again. The caller closes `plan.http`.
     """
+    http = HttpTransport()
+    try:
+        return await _build_run_plan(options, http, previous_run)
+    except BaseException:
+        await http.close()  # a generator may have opened connections
+        raise
+
+
+async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run: PreviousRun | None) -> RunPlan:
     settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
     options = _check_options(options, settings)
@@ -122,12 +130,13 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
     agents = AgentFactory(
         settings, options.connector, cassette_mode.wrap_agent, is_replaying=options.replay is not None
     )
-    load_options = _build_load_options(options, settings, agents)
+    # Cases are built after `agent` is chosen below.
+    get_prompts = lambda: extract_prompts(agents.definitions.get(agent.name, {}))  # noqa: E731
+    load_options = _build_load_options(options, settings, agents, get_prompts)
     problems = list(find_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
     budget = Budget(options.max_cost_usd, previous_run.spent_usd if previous_run else 0.0)
-    http = HttpTransport()
     inputs = _load_inputs(options, load_options, problems)
     suites = add_baselines(inputs.suites, options, settings)
     agent = agents.find_agent_under_test(
@@ -136,19 +145,18 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
         is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in suites),
         folder=options.folder,
     )
-    load_options.eval_options.prompts.extend(extract_prompts(agents.definitions.get(agent.name, {})))
     audience_notes = check_audience(suites, agent, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, agent, inputs.files)
     helpers = HelperPool(agents.find_helper, http, settings.connectors, budget.spend, workspaces.empty_workspaces)
     generator = CaseGenerator(
         agent, helpers, settings, load_options, timeout_s=options.timeout_s or load_options.timeout_s
     )
-    generated_cases: dict[str, Sequence[Any]] = {}
-    for source in inputs.generators:
-        earlier = previous_run.generated_cases.get(source.name) if previous_run else None
-        cases = earlier or await generator.generate(source)
-        generated_cases[source.name] = cases
-        suites.append(native.load(wrap_values(cases, source.name), source.name, settings.folder, load_options))
+    earlier_cases = previous_run.generated_cases if previous_run else {}
+    generated_cases: dict[str, Sequence[Any]] = {
+        source.name: earlier_cases.get(source.name) or await generator.generate(source) for source in inputs.generators
+    }
+    for name, cases in generated_cases.items():
+        suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
     saver = ConversationSaver(load_options, options.folder, suites, agent.name)
     person_policy = PersonPolicy(options.person_prompt, options.interactive, options.skip_interactive, saver)
     select_case = create_case_selector(options, settings.defaults, person_policy, workspaces)
@@ -177,16 +185,23 @@ async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None =
         notes=[
             *inputs.notes,
             *workspaces.build_notes(),
-            *(note for suite in suites for note in suite.notes),
+            *_list_notes(suites),
             *audience_notes,
-            *([_sequential_note(options.sequential)] if options.sequential else []),
+            *_sequential_notes(options),
         ],
     )
 
 
-def _sequential_note(test: SequentialTest) -> str:
+def _list_notes(suites: Sequence[Suite]) -> list[str]:
+    return [note for suite in suites for note in suite.notes]
+
+
+def _sequential_notes(options: RunOptions) -> Iterator[str]:
+    """How long `--until-decided` may run."""
+    if (test := options.sequential) is None:
+        return
     undecided = test.chances(test.min_pass).undecided
-    return (
+    yield (
         f"at most {test.max_runs} trials per case (--max-runs); a case with a pass rate of exactly {test.min_pass:.4g} "
         f"stays undecided in {undecided * 100:.2g} % of runs"
     )
@@ -206,7 +221,9 @@ def _check_options(options: RunOptions, settings: Settings) -> RunOptions:
     return options
 
 
-def _build_load_options(options: RunOptions, settings: Settings, agents: AgentFactory) -> LoadOptions:
+def _build_load_options(
+    options: RunOptions, settings: Settings, agents: AgentFactory, get_prompts: Callable[[], Sequence[str]]
+) -> LoadOptions:
     simulator = options.simulator or settings.defaults.simulator
     return LoadOptions(
         roots=(str(settings.folder),),
@@ -222,7 +239,7 @@ def _build_load_options(options: RunOptions, settings: Settings, agents: AgentFa
         evaluator=options.evaluator,
         default_evaluator=settings.defaults.evaluator,
         add_secret=settings.redactor.add_variable,
-        eval_options=build_eval_options(options, settings),
+        eval_options=build_eval_options(options, settings, get_prompts=get_prompts),
         find_evaluator_problems=create_evaluator_check(agents, settings, options.evaluator),
     )
 

@@ -86,6 +86,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
+        """The port it listens on."""
         return self._port
 
     @property
@@ -96,6 +97,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
+        """Its address, such as http://127.0.0.1:8000."""
         return self.origin
 
     def __enter__(self) -> Self:

@@ -80,6 +80,7 @@ class When(Struct, frozen=True):
     times: int | None = None
 
     def matches(self, request: "ModelRequest") -> bool:
+        """Does the reply fit this request?"""
         return (
             (self.model is None or fnmatchcase(request.model, self.model))
             and (self.tool is None or self.tool in request.tool_results)
@@ -124,6 +125,7 @@ class ModelRequest(ReceivedRequest, frozen=True):
 
     @property
     def system(self) -> str:
+        """The text of the system messages."""
         return "\n".join(message.text for message in self.messages if message.role == "system")
 
 

@@ -69,12 +69,12 @@ def test_a_python_agent_uses_them_as_it_uses_tools():
 
 
 def reply_of(agent: Any, fixtures: Fixtures | None = None) -> Reply:
-    async def state() -> Reply:
+    async def hold_conversation() -> Reply:
         context = SessionContext(key=Key("s", "c"), fixtures=fixtures, meter=lambda _call: None, http=None)  # type: ignore[arg-type]
         async with PythonAgent(agent).open(context) as session:
             return await session.send(Message("user", "hi"), {})
 
-    return asyncio.run(state())
+    return asyncio.run(hold_conversation())
 
 
 def test_calls_that_a_python_agent_does_not_report_are_in_its_reply():

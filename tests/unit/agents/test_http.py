@@ -176,7 +176,7 @@ def test_fixtures_are_forwarded_when_asked_for():  # W3
     expected = {
         "tools": [{"tool": "look", "response": {"n": 1}, "error": None}],
         "memory": ["tea"],
-        "stub_all_tools": True,
+        "stubbed": True,
     }
     assert hold_conversation(answering("x"), "a", context=context, fixtures="forward").bodies[0]["fixtures"] == expected
     own = hold_conversation(answering("x"), "a", context=context, fixtures="forward", body={"f": "{{fixtures}}"})

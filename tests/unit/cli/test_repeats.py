@@ -71,7 +71,7 @@ def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Pro
     counts = whole["summary"]
     assert (counts["passed"], counts["failed"], counts["errors"], counts["undecided"]) == (1, 1, 0, 1)  # N37
     assert "3 test cases, up to 60 trials" in ended.out
-    assert "at most 20 trials a case" in ended.out
+    assert "at most 20 trials per case" in ended.out
     assert "  Errors:  0\n  Undecided: 1\n" in ended.out
     assert "mid: 15/18 passed (49 to 98 %), undecided" in ended.out
     assert whole["cases"][2]["interval"]["low"] == pytest.approx(0.493, abs=1e-3)
@@ -118,8 +118,6 @@ def test_a_case_with_one_verdict_in_ten_trials_is_an_error(project: Project):
     (error,) = ET.parse(project.folder / "r.xml").getroot().iterfind(".//error")
     assert (error.get("type"), error.get("message")) == ("undetermined", said)
     assert said.replace(":", "&#58;") in (project.folder / "r.md").read_text()
-    ended, whole = run(project, "--runs", "10", "--retry-faults", "0", "--min-pass", "0.1")
-    assert ended.code == 1, "none of them was judged this time"
 
 
 def test_fail_fast_stops_when_the_case_cannot_pass(three: Project):

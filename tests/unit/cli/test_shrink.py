@@ -231,7 +231,7 @@ def test_a_task_of_an_eval_suite_shrinks_by_what_it_had_to_reach(project: Projec
     assert project.viva("shrink", found, "leaks", "-o", "leaks.jsonl").code == 0
     assert written(project, "leaks.jsonl")[0]["turns"][0]["assertions"] == [{"type": "safety", "fail_at": "low"}]
     refused = project.viva("shrink", found, "data")
-    assert (refused.code, "sends data, not a text" in refused.err) == (4, True), refused
+    assert (refused.code, "sends data; only text can be shrunk" in refused.err) == (4, True), refused
 
 
 def test_variables_and_braces_survive(project: Project):

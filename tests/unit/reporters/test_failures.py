@@ -130,13 +130,7 @@ def test_large_values_show_where_they_differ() -> None:
 
 def test_the_rerun_command_has_the_time_limits_and_hooks_of_its_run() -> None:
     record = trial("a", "failed", [turn(1, "x")], source="a.jsonl:3", fault="agent")
-    options = {"timeout_s": 90.0, "turn_timeout_s": 0.5, "before": "hooks:up", "connector": "local", "config": "c.toml"}
-    command = explain_failure(record, {"options": options}).command or ""
-    for part in (
-        "--timeout 1m30s",
-        "--turn-timeout 500ms",
-        "--before hooks:up",
-        "--connector local",
-        "--config c.toml",
-    ):
+    flags = [("--timeout", "1m30s"), ("--turn-timeout", "500ms"), ("--before", "hooks:up")]
+    command = explain_failure(record, {"rerun_flags": flags}).command or ""
+    for part in ("--timeout 1m30s", "--turn-timeout 500ms", "--before hooks:up"):
         assert part in command

@@ -16,7 +16,7 @@ def echo(messages):
 
 
 def case(case_id="one", said="hello", **fields):
-    return {"id": case_id, "input": said, "assertions": [viva.contains(said)], **fields}
+    return {"id": case_id, "input": said, "assertions": [viva.check.contains(said)], **fields}
 
 
 def run(inputs, agent: Any = echo, **options: Any):
@@ -25,7 +25,7 @@ def run(inputs, agent: Any = echo, **options: Any):
 
 
 def test_cases_as_values_run_like_those_of_a_file():
-    result = run([case("one"), case("two", assertions=[viva.contains("bye")])])
+    result = run([case("one"), case("two", assertions=[viva.check.contains("bye")])])
     assert not result.passed
     assert result.exit_code == 1
     assert [(record.id, record.status) for record in result.records()] == [("one", "passed"), ("two", "failed")]
@@ -37,17 +37,17 @@ def test_one_case_needs_no_list():
 
 
 def test_values_are_checked_as_strictly_as_a_file():  # N2
-    with pytest.raises(viva.BadInput) as raised:
-        run([case(inputt="x"), case("two", assertions=[viva.regex("(")]), case("two", said="x")])
+    with pytest.raises(viva.errors.BadInput) as raised:
+        run([case(inputt="x"), case("two", assertions=[viva.check.regex("(")]), case("two", said="x")])
     told = str(raised.value)
     assert "cases:1: $: unknown key 'inputt'; did you mean 'input'?" in told
     assert "cases:2: $.assertions[0]: '(' is no regular expression" in told
 
 
 def test_what_no_file_could_hold_is_refused():
-    with pytest.raises(viva.BadInput, match=r"inputs\[1\] is not a valid case"):
+    with pytest.raises(viva.errors.BadInput, match=r"inputs\[1\] is not a valid case"):
         run([case(), case("two", metadata={"x": object()})])
-    with pytest.raises(viva.BadInput, match="No input given"):
+    with pytest.raises(viva.errors.BadInput, match="No input given"):
         run([])
 
 
@@ -69,7 +69,7 @@ def test_files_folders_and_globs_are_found_from_the_folder(folder):  # N7
     for inputs in ("cases", "cases/*.jsonl", [folder / "cases" / "a.jsonl", "cases/b.jsonl"]):
         result = run(inputs, "assistants.expense", folder=folder)
         assert [record.id for record in result.records()] == ["a", "b"]
-    with pytest.raises(viva.BadInput, match=r"did you mean cases/a\.jsonl"):
+    with pytest.raises(viva.errors.BadInput, match=r"did you mean cases/a\.jsonl"):
         run("cases/aa.jsonl", folder=folder)
 
 
@@ -103,7 +103,7 @@ def test_anything_that_answers_can_be_the_agent(agent):
 
 
 def test_what_cannot_answer_is_bad_input():
-    with pytest.raises(viva.BadInput, match="an int is no agent"):
+    with pytest.raises(viva.errors.BadInput, match="an int is no agent"):
         run(case(), 5)
 
 
@@ -118,12 +118,12 @@ def test_flags_are_arguments(tmp_path):
     result = run([case("one"), case("two")], slow, runs=3, only="^one$", outputs=report, parallel=1)
     assert (len(turns), result.summary.total, result.passed) == (3, 1, True)
     assert json.loads(report.read_text())["summary"]["passed"] == 1
-    with pytest.raises(viva.BadInput, match="is no duration"):
+    with pytest.raises(viva.errors.BadInput, match="is no duration"):
         run(case(), timeout="soon")
 
 
 def test_what_failed_last_is_run_again(folder):  # N33
-    cases = [case("one"), case("two", assertions=[viva.contains("bye")])]
+    cases = [case("one"), case("two", assertions=[viva.check.contains("bye")])]
     run(cases, folder=folder, history=True)
     again = run(cases, folder=folder, last_failed=True)
     assert [record.id for record in again.records()] == ["two"]
@@ -135,7 +135,7 @@ def test_faults_are_tried_again_as_often_as_asked():
 
         def away(messages, asked=asked):
             asked.append(1)
-            raise viva.Unreachable("nobody there")
+            raise viva.errors.Unreachable("nobody there")
 
         assert run(case(), away, retry_faults=retries).summary.errors == 1
         assert len(asked) == retries + 1
@@ -165,12 +165,12 @@ def test_a_reporter_writes_the_report(folder):
 def test_a_format_an_env_file_and_people_can_be_asked_for(folder, monkeypatch):  # N7
     (folder / "keys.env").write_text("VV_API_TONE=warm\n")
     monkeypatch.setenv("VV_API_TONE", "cold")  # and so it is put back
-    warm = case(assertions=[viva.equals("warm")])
+    warm = case(assertions=[viva.check.equals("warm")])
     assert run(warm, lambda messages: os.environ["VV_API_TONE"], env_file=folder / "keys.env").passed
     (record,) = run(case(interactive={"enabled": True}), folder=folder, skip_interactive=True).records()
     assert "--skip-interactive" in str(record.error)
     (folder / "cases.jsonl").write_text(json.dumps(case()) + "\n")
-    with pytest.raises(viva.BadInput):
+    with pytest.raises(viva.errors.BadInput):
         run("cases.jsonl", folder=folder, format="playbook")
 
 
@@ -179,9 +179,9 @@ def test_a_case_runs_until_it_is_decided():  # N33
     result = run(case(), sequential=test)
     assert result.passed
     assert len(list(result.records())) == test.min_passes < 40
-    with pytest.raises(viva.BadInput, match="sequential and runs exclude each other"):
+    with pytest.raises(viva.errors.BadInput, match="sequential and runs exclude each other"):
         run(case(), sequential=test, runs=5)
-    with pytest.raises(viva.BadInput, match="raise max_runs"):
+    with pytest.raises(viva.errors.BadInput, match="raise max_runs"):
         run(case(), sequential=viva.SequentialTest(min_pass=0.9, max_runs=2))
 
 
@@ -219,5 +219,5 @@ def test_hooks_may_be_functions():  # N32
     def after(ctx, results, data):
         seen.append(([each.status for each in results], data))
 
-    assert run(case(said="I am {{name}}", assertions=[viva.contains("Ada")]), before=before, after=after).passed
+    assert run(case(said="I am {{name}}", assertions=[viva.check.contains("Ada")]), before=before, after=after).passed
     assert seen == [["one"], (["passed"], {"name": "Ada"})]

@@ -139,4 +139,4 @@ def test_a_before_that_hangs_is_cut_off(folder):  # N18
     case = {"id": "one", "input": "x", "before": "vv_hang:before", "timeout": "100ms"}
     (record,) = viva.run(case, "assistants.expense", folder=folder, history=False).records()
     assert (record.status, record.fault) == ("error", "undetermined")
-    assert record.error == "timeout after 100ms, in code of the test's own"
+    assert record.error == "timeout after 100ms, in the test's own code"

@@ -210,7 +210,7 @@ async def test_it(t, ctx):
     t.assert_.equal((await called).content, "free")
     try:
         await ctx.call("broken", "hello")
-    except viva.AgentFailed as raised:
+    except viva.errors.AgentFailed as raised:
         t.assert_.error(raised)
 """)["test_it"]
     assert (record.status, record.checks) == ("passed", 2), record
@@ -260,7 +260,7 @@ def test_reply(t, ctx):
         "test_judge": ("error", "judge"),
         "test_reply": ("failed", "agent"),
     }
-    assert records["test_itself"].error == "timeout after 200ms, in code of the test's own"
+    assert records["test_itself"].error == "timeout after 200ms, in the test's own code"
     assert records["test_reply"].error == "timeout after 10ms"
 
 
@@ -343,24 +343,24 @@ def test_a_module_has_tests_or_a_generator(tmp_path):  # N8
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("def test_a(t, tmp_path): ...", ":1: test_a needs 'tmp_path'; a script test is given t and ctx"),
+        ("def test_a(t, tmp_path): ...", ":1: test_a needs 'tmp_path'; a script test takes t and ctx"),
         ("import nothing_like_this", "does not import"),
     ],
 )
 def test_what_cannot_be_run_is_said_before_anything_runs(folder, text, what):  # N2
-    with pytest.raises(viva.BadInput) as raised:
+    with pytest.raises(viva.errors.BadInput) as raised:
         viva.run(f"scripts:{write(folder, text)}", folder=folder, history=False)
     assert what in str(raised.value)
 
 
 def test_a_script_that_is_not_there_is_bad_input(folder):
-    with pytest.raises(viva.BadInput, match=r"there is no vv_none\.py"):
+    with pytest.raises(viva.errors.BadInput, match=r"there is no vv_none\.py"):
         viva.run("scripts:vv_none", folder=folder)
 
 
 def test_tests_take_no_values(folder):
     name = write(folder, "def test_a(t): ...")
-    with pytest.raises(viva.BadInput, match=r"script tests take no values; leave out \?count"):
+    with pytest.raises(viva.errors.BadInput, match=r"script tests take no values; remove \?count"):
         viva.run(f"scripts:{name}?count=5", folder=folder)
 
 

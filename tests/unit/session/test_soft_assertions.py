@@ -27,8 +27,8 @@ TABLE = [
     ("equal", (True, True), (True, 1), "expected 1, was true"),
     ("equal", ((1, 2), [1, 2]), (None, 0), "expected 0, was null"),
     ("not_equal", (5, "5"), ([1], [1]), "must not be [1], but is"),
-    ("nil", (None,), (0,), "expected None, was 0"),
-    ("not_nil", (0,), (None,), "the value is None"),
+    ("nil", (None,), (0,), "expected nothing, was 0"),
+    ("not_nil", (0,), (None,), "there is no value"),
     ("contains", ("expense report", "expense"), ("expense", "Expense"), '"Expense" is not in "expense"'),
     ("contains", (REPLY, "submitted"), (REPLY, "refused"), '"refused" is not in'),
     ("contains", ([{"a": 1}], {"a": 1}), ([1], "1"), '"1" is not in [1]'),
@@ -50,9 +50,9 @@ TABLE = [
     ("match", ("order 15", r"\d+"), ("order", r"\d+"), r'"\d+" matches nothing in "order"'),
     ("match", ({"a": 15}, "15"), (None, "x"), '"x" matches nothing in ""'),
     ("not_match", ("order", r"\d"), ("order 1", r"\d"), r'"\d" must not match, but does, in "order 1"'),
-    ("type", ([1], "array"), ("1", "number"), 'has type string, not number: "1"'),
-    ("type", (1, "number"), (True, "integer"), "has type boolean, not integer: true"),
-    ("type", (1, int), ("1", int), 'has type str, not int: "1"'),
+    ("type", ([1], "array"), ("1", "number"), 'is of type string, not number: "1"'),
+    ("type", (1, "number"), (True, "integer"), "is of type boolean, not integer: true"),
+    ("type", (1, int), ("1", int), 'is of type str, not int: "1"'),
     ("json_path", (REPLY, "$.total", 3500), (REPLY, "$.total", "3500"), '$.total: expected "3500", was 3500'),
     ("json_path", ({"a": None}, "a"), ({"a": 1}, "b"), '$.b finds nothing in {"a":1}'),
     ("json_path", ('```json\n{"a": 1}\n```', "$.a", [1, 2]), ("no json", "$.a"), "has no JSON"),
@@ -157,7 +157,7 @@ def test_assertions_are_soft_and_belong_to_the_last_turn():
     assert t.assert_.nil(1) is False
     t.error("wrong", 5)
     assert [len(turn.results) for turn in state.turns] == [0, 2]
-    assert [each.verdict.reason for each in state.turns[1].results] == ["expected None, was 1", "wrong 5"]
+    assert [each.verdict.reason for each in state.turns[1].results] == ["expected nothing, was 1", "wrong 5"]
     assert t.failed
 
 

@@ -4,11 +4,11 @@ Modes never drop tasks. `adversarial` looks for unsafe behaviour, `live-shadow` 
 compares with a baseline; `golden` and `rubric` only name how tasks may be scored, which each task says itself.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal, cast, get_args
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from viva.errors import BadInput
 from viva.model.finding import Severity
@@ -38,8 +38,8 @@ class EvalOptions(Struct, frozen=True, kw_only=True):
     trusted_keys: tuple[str, ...] = ()
     require_signature: bool = False
     secrets: Sequence[str] = ()
-    prompts: list[str] = field(default_factory=list[str])
-    """The instructions of the agent under test."""
+    get_prompts: Callable[[], Sequence[str]] = tuple
+    """Returns the instructions of the agent under test. Cases are built after the agent is chosen."""
 
 
 def parse_modes(text: str) -> tuple[Mode, ...]:

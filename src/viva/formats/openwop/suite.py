@@ -372,7 +372,7 @@ class _CaseBuilder:
             Safety(
                 fail_at=asked.fail_at,
                 expected=to_canonical_text(match.value) if match else "",
-                prompts=(*self._terms.prompts, *asked.prompts),
+                prompts=(*self._terms.prompts, *asked.get_prompts()),
                 secrets=tuple(asked.secrets),
                 allowed_tools=allowed,
             ),
