@@ -1,7 +1,7 @@
-"""Viva in a few seconds: an assistant passes its suites, then the same assistant with a planted bug is caught; an agent
-that works in a folder passes its playbooks.
+"""A demo of Viva: an assistant passes its suites, a planted bug is found, and an agent that works in a folder passes its
+playbooks.
 
-Needs no network, no key and no set-up beyond Viva itself. Reports are written to demo-out/ in the working folder.
+It needs no network, no key and no setup beyond Viva itself. Reports are written to demo-out/ in the working folder.
 """
 
 import shlex
@@ -22,30 +22,30 @@ def main() -> int:
     outputs = [argument for report in REPORTS for argument in ("-o", str(report))]
     as_expected = [
         run(
-            "The expense assistant and its suites: every case has to pass.",
+            "The expense assistant and its suites: every case must pass.",
             [*always, "-i", str(expense / "tests"), *outputs],
             exit_code=0,
         ),
         run(
-            "The same assistant with a bug planted in it: one case has to fail, and to say why.",
+            "The same assistant with a bug planted in it: one case must fail.",
             [*always, "-i", str(expense / "planted"), "-n", "assistants.expense-buggy", "--parallel", "1", "-v"],
             exit_code=1,
         ),
         run(
-            "Three playbooks, for an agent that works in a folder: each has to pass.",
+            "Three playbooks for an agent that works in a folder: each must pass.",
             ["test", "-i", "playbooks", "--env-file", "release.env", "--workspace", "empty", "--no-history"],
             exit_code=0,
             folder=PLAYBOOKS,
         ),
     ]
     print(f"\nReports of the first run: {', '.join(map(str, REPORTS))}")
-    print("The suites passed and the bug was caught." if all(as_expected) else "This is not what was expected.")
+    print("The suites passed and the bug was found." if all(as_expected) else "The demo failed: see the exit codes.")
     return 0 if all(as_expected) else 1
 
 
-def run(what: str, arguments: list[str], *, exit_code: int, folder: Path | None = None) -> bool:
-    """Runs Viva as a user would, and tells whether it ended with the expected exit code."""
-    print(f"\n{what}\n$ {f'cd {folder} && ' if folder else ''}viva {shlex.join(arguments)}\n", flush=True)
+def run(title: str, arguments: list[str], *, exit_code: int, folder: Path | None = None) -> bool:
+    """Runs Viva as a command. Returns whether it ends with the expected exit code."""
+    print(f"\n{title}\n$ {f'cd {folder} && ' if folder else ''}viva {shlex.join(arguments)}\n", flush=True)
     code = subprocess.run([sys.executable, "-m", "viva", *arguments], check=False, cwd=folder).returncode
     print(f"\nExit code {code}, expected {exit_code}.", flush=True)
     return code == exit_code

@@ -1,11 +1,11 @@
-"""The expense assistant with a bug, planted to see it caught: the kind that the happy path never shows."""
+"""The expense assistant with a planted bug that the happy path does not show."""
 
 from assistant import ExpenseAssistant
-from hearing import Heard
+from message_parser import ParsedMessage
 
 
 class HastyAssistant(ExpenseAssistant):
-    """Hears the yes in "Yes, but make it $420", and submits the old amount."""
+    """Takes "Yes, but make it $420" for a yes, and submits the old amount."""
 
-    def confirms(self, heard: Heard) -> bool:
-        return self._asked == "confirmation" and "yes" in heard.wants
+    def confirms(self, parsed: ParsedMessage) -> bool:
+        return self._question == "confirmation" and "yes" in parsed.intents

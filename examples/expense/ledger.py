@@ -1,4 +1,4 @@
-"""The tools of the expense assistant. They are real: a ledger in SQLite that enforces the policy by itself."""
+"""The tools of the expense assistant: a ledger in SQLite that enforces the policy."""
 
 import sqlite3
 from typing import Any
@@ -19,19 +19,19 @@ CREATE TABLE expenses (
 """
 
 
-class Refused(Exception):  # noqa: N818 -- a rule that says no, not an error of the program
-    """The ledger says no; `about` is the detail that would have to change."""
+class LedgerError(Exception):
+    """The ledger refuses an expense; `detail` is the field to change."""
 
-    def __init__(self, about: str, reason: str) -> None:
+    def __init__(self, detail: str, reason: str) -> None:
         super().__init__(reason)
-        self.about = about
+        self.detail = detail
 
 
 class Ledger:
-    """A fresh ledger for one conversation, so that conversations can run side by side."""
+    """The ledger of one conversation, so that conversations can run in parallel."""
 
     def __init__(self) -> None:
-        # Turns may run on different threads, though never two at once.
+        # Turns may run on different threads, but one at a time.
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._db.row_factory = sqlite3.Row
         self._db.execute(SCHEMA)
@@ -44,7 +44,7 @@ class Ledger:
         row = self._db.execute(
             "INSERT INTO expenses (category, amount_cents, date, po_number, receipt)"
             " VALUES (:category, :amount_cents, :date, :po_number, :receipt)",
-            _checked(**details),
+            _validate(**details),
         )
         return self.get_expense(f"EXP-{row.lastrowid:04}")
 
@@ -52,7 +52,7 @@ class Ledger:
         self._db.execute(
             "UPDATE expenses SET category = :category, amount_cents = :amount_cents, date = :date,"
             " po_number = :po_number, receipt = :receipt WHERE id = :id AND status = 'draft'",
-            {**_checked(**details), "id": _id(reference)},
+            {**_validate(**details), "id": _id(reference)},
         )
         return self.get_expense(reference)
 
@@ -65,7 +65,7 @@ class Ledger:
     def get_expense(self, reference: str) -> dict[str, Any]:
         row = self._db.execute("SELECT * FROM expenses WHERE id = ?", [_id(reference)]).fetchone()
         if row is None:
-            raise Refused("reference", f"There is no expense {reference}.")
+            raise LedgerError("reference", f"There is no expense {reference}.")
         expense = {**row, "reference": reference, "amount": row["amount_cents"] / 100, "currency": "USD"}
         return {"expense": {key: expense[key] for key in expense if key not in ("id", "amount_cents")}}
 
@@ -74,16 +74,16 @@ class Ledger:
         return self.get_expense(reference)
 
 
-def _checked(
+def _validate(
     category: str, amount: float, date: str, po_number: str | None = None, receipt: str | None = None
 ) -> dict[str, Any]:
-    """The details as they are stored, if the policy allows them."""
+    """The row to store. Raises LedgerError if the policy does not allow it."""
     if amount <= 0:
-        raise Refused("amount", "The amount has to be more than zero.")
+        raise LedgerError("amount", "The amount has to be more than zero.")
     if amount > APPROVAL_ABOVE[category] and po_number is None:
-        raise Refused("po_number", f"Above ${APPROVAL_ABOVE[category]:,} {category} requires manager approval.")
-    stored = {"category": category, "date": date, "po_number": po_number, "receipt": receipt}
-    return {**stored, "amount_cents": round(amount * 100)}
+        raise LedgerError("po_number", f"Above ${APPROVAL_ABOVE[category]:,} {category} requires manager approval.")
+    row = {"category": category, "date": date, "po_number": po_number, "receipt": receipt}
+    return {**row, "amount_cents": round(amount * 100)}
 
 
 def _id(reference: str) -> int:

@@ -1,4 +1,4 @@
-"""A support assistant without a model, so that the example runs anywhere. It uses tools and memory as it is given them."""
+"""A support assistant without a model. It uses the tools and the memory that Viva passes to it."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ POLICY = "You can return an item within 30 days. I am sorry that it did not fit!
 
 
 def support(messages: list[dict[str, Any]], tools: Any = None, memory: Any = None) -> str | dict[str, Any]:
-    asked = messages[-1]
-    if isinstance(asked.get("data"), dict):
-        return {"data": order(asked["data"]["orderId"], tools)}
-    text = str(asked["content"]).lower()
+    message = messages[-1]
+    if isinstance(message.get("data"), dict):
+        return {"data": find_order(message["data"]["orderId"], tools)}
+    text = str(message["content"]).lower()
     if "prompt" in text or "instructions" in text:
         return "I cannot share how I am set up, but I am happy to help with an order."
     if "my name" in text:
@@ -20,9 +20,9 @@ def support(messages: list[dict[str, Any]], tools: Any = None, memory: Any = Non
     return "Hello! How can I help?"
 
 
-def order(number: str, tools: Any) -> dict[str, Any]:
-    """With canned tools, `tools.call` answers as the real one would."""
+def find_order(number: str, tools: Any) -> dict[str, Any]:
+    """With fixtures, `tools.call` returns the response of the fixture."""
     if tools is None:
         return {"orderId": number, "status": "unknown"}
-    found = tools.call("acme:orders.lookup", orderId=number)
-    return {"orderId": number, "status": found["status"], "days": found["days"]}
+    order = tools.call("acme:orders.lookup", orderId=number)
+    return {"orderId": number, "status": order["status"], "days": order["days"]}

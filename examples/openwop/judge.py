@@ -1,4 +1,4 @@
-"""A judge that needs no model: a criterion is met if one of the words is there that stand for it."""
+"""A judge without a model: a criterion is met if the reply contains one of its words."""
 
 from typing import Any
 
@@ -10,10 +10,12 @@ WORDS = {
 
 
 def judge(options: dict[str, Any]) -> dict[str, Any]:
-    asked = options["metadata"]
-    words = next((words for topic, words in WORDS.items() if topic in asked["criteria"]), ())
-    found = [word for word in words if word in asked["output"].lower()]
+    metadata = options["metadata"]
+    words = next((words for topic, words in WORDS.items() if topic in metadata["criteria"]), ())
+    matches = [word for word in words if word in metadata["output"].lower()]
     return {
-        "passed": bool(found),
-        "reason": f"it says {found[0]!r}" if found else f"none of {', '.join(words)} is there",
+        "passed": bool(matches),
+        "reason": f"the reply contains {matches[0]!r}"
+        if matches
+        else f"the reply contains none of: {', '.join(words)}",
     }

@@ -1,6 +1,6 @@
-"""An agent that works in a folder, as a coding CLI does, but needs no model: it knows three small jobs.
+"""An agent that works in a folder, as a coding CLI does, without a model: it knows three small tasks.
 
-Viva tells where its workspace is: `options["workspace"]`.
+`options["workspace"]` is the path of its workspace.
 """
 
 import re
@@ -9,41 +9,41 @@ from typing import Any
 
 
 def reply(messages: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
-    work = Path(options["workspace"])
-    said = [message["content"] for message in messages if message["role"] == "user"]
-    if "hello.txt" in said[0]:
-        return greet(work, said)
-    if "notes.txt" in said[0]:
-        return note(work, said[-1])
-    return release(work, said)
+    folder = Path(options["workspace"])
+    texts = [message["content"] for message in messages if message["role"] == "user"]
+    if "hello.txt" in texts[0]:
+        return greet(folder, texts)
+    if "notes.txt" in texts[0]:
+        return note(folder, texts[-1])
+    return release(folder, texts)
 
 
-def greet(work: Path, said: list[str]) -> dict[str, Any]:
-    pattern = re.findall(r"`(.+)`", (work / "style" / "guide.md").read_text(encoding="utf-8"))[0]
-    if len(said) == 1:
-        return {"content": "What name shall stand in it?", "awaiting_input": True}
-    return written(work, "hello.txt", pattern.replace("NAME", said[-1]) + "\n")
+def greet(folder: Path, texts: list[str]) -> dict[str, Any]:
+    pattern = re.findall(r"`(.+)`", (folder / "style" / "guide.md").read_text(encoding="utf-8"))[0]
+    if len(texts) == 1:
+        return {"content": "Which name should it contain?", "awaiting_input": True}
+    return write_file(folder, "hello.txt", pattern.replace("NAME", texts[-1]) + "\n")
 
 
-def note(work: Path, said: str) -> dict[str, Any]:
-    notes = work / "notes.txt"
-    if found := re.search(r'Add "(.+)"', said):
+def note(folder: Path, text: str) -> dict[str, Any]:
+    notes = folder / "notes.txt"
+    if match := re.search(r'Add "(.+)"', text):
         before = notes.read_text(encoding="utf-8") if notes.exists() else ""
-        return written(work, "notes.txt", f"{before}- {found[1]}\n")
+        return write_file(folder, "notes.txt", f"{before}- {match[1]}\n")
     return {"content": "Your notes say:\n" + notes.read_text(encoding="utf-8")}
 
 
-def release(work: Path, said: list[str]) -> dict[str, Any]:
-    log = work / "CHANGELOG.md"
-    if found := re.search(r"for the release (.+)\.", said[-1]):
-        return written(work, log.name, f"# {found[1]}\n")
-    if not said[-1].isdigit():
-        return {"content": "What number has the issue?", "awaiting_input": True}
-    entry = re.sub(r'^.*"(.+)".*$', r"\1", said[-2])
-    return written(work, log.name, f"{log.read_text(encoding='utf-8')}- {entry} ({said[-1]})\n")
+def release(folder: Path, texts: list[str]) -> dict[str, Any]:
+    log = folder / "CHANGELOG.md"
+    if match := re.search(r"for the release (.+)\.", texts[-1]):
+        return write_file(folder, log.name, f"# {match[1]}\n")
+    if not texts[-1].isdigit():
+        return {"content": "What is the number of the issue?", "awaiting_input": True}
+    entry = re.sub(r'^.*"(.+)".*$', r"\1", texts[-2])
+    return write_file(folder, log.name, f"{log.read_text(encoding='utf-8')}- {entry} ({texts[-1]})\n")
 
 
-def written(work: Path, name: str, text: str) -> dict[str, Any]:
-    (work / name).write_text(text, encoding="utf-8")
+def write_file(folder: Path, name: str, text: str) -> dict[str, Any]:
+    (folder / name).write_text(text, encoding="utf-8")
     call = {"name": "write_file", "arguments": {"file_path": name, "content": text}, "result": "written"}
     return {"content": f"{name} now says:\n{text}", "tool_calls": [call]}

@@ -1,4 +1,4 @@
-"""What a message says: the details of an expense, and what its author wants. Rules only, no model."""
+"""Parses a user message into the details of an expense and the user's intents. Rules only, no model."""
 
 import re
 from calendar import month_name
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
-# From the specific to the general: a dinner on a trip is a meal.
+# From specific to general: a dinner on a trip is a meal.
 CATEGORIES = {
     "lodging": r"lodging|hotels?|hostel",
     "meals": r"meals?|lunch|dinner|breakfast|restaurant",
@@ -14,7 +14,7 @@ CATEGORIES = {
     "travel": r"travel|trips?|flights?|trains?|taxis?|mileage",
     "other": r"other|supplies|books?|software",
 }
-WANTS = {
+INTENTS = {
     "cancel": r"cancel|never ?mind|forget (it|about it)",
     "policy": r"policy|limits?|allowed|maximum|how much (may|can)",
     "no": r"no|not|nope|wrong|don.?t|wait",
@@ -34,77 +34,77 @@ DATES = (
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A message as the assistant understands it. `number` is one that may or may not be an amount."""
+class ParsedMessage:
+    """A parsed message. `number` may be an amount."""
 
     details: dict[str, Any] = field(default_factory=dict[str, Any])
-    wants: frozenset[str] = frozenset()
+    intents: frozenset[str] = frozenset()
     number: float | None = None
     reference: str | None = None
     foreign_money: bool = False
 
 
-def hear(message: dict[str, Any], today: date) -> Heard:
-    """Understands one message of the user, attachments included."""
+def parse_message(message: dict[str, Any], today: date) -> ParsedMessage:
+    """Parses one user message with its attachments."""
     content = message["content"]
     parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     text = " ".join(part["text"] for part in parts if part["type"] == "text")
     reference = re.search(r"\bEXP-\d{4}\b", text)
     po_number = re.search(r"\bPO[-\s#]*(\d{3,})\b", text, re.IGNORECASE)
-    day, text_left = _date(text, today)
+    day, text_left = _parse_date(text, today)
     text_left = re.sub(r"\b(?:EXP|PO)[-\s#]*\d+", "", text_left, flags=re.IGNORECASE)
     number = re.search(NUMBER, text_left)
     foreign = re.search(FOREIGN, text_left, re.IGNORECASE) is not None
-    found = {
-        "category": next((name for name, words in CATEGORIES.items() if _says(words, text)), None),
-        "amount": _amount(text_left),
+    details = {
+        "category": next((name for name, words in CATEGORIES.items() if _contains(words, text)), None),
+        "amount": _parse_amount(text_left),
         "date": day and day.isoformat(),
         "po_number": po_number and f"PO-{po_number[1]}",
-        # Its bytes came along: an address without them is no receipt.
+        # Only an image with its bytes is a receipt.
         "receipt": next((p["name"] for p in parts if str(p.get("url")).startswith("data:image/")), None),
     }
-    return Heard(
-        details={name: value for name, value in found.items() if value is not None},
-        wants=_wants(text),
-        number=_number(number[0]) if number and not foreign else None,
+    return ParsedMessage(
+        details={name: value for name, value in details.items() if value is not None},
+        intents=_parse_intents(text),
+        number=_parse_number(number[0]) if number and not foreign else None,
         reference=reference[0] if reference else None,
         foreign_money=foreign,
     )
 
 
-def _says(words: str, text: str) -> bool:
+def _contains(words: str, text: str) -> bool:
     return re.search(rf"\b(?:{words})\b", text, re.IGNORECASE) is not None
 
 
-def _wants(text: str) -> frozenset[str]:
-    wants = {want for want, words in WANTS.items() if _says(words, text)}
-    return frozenset(wants - {"yes"} if "no" in wants else wants)
+def _parse_intents(text: str) -> frozenset[str]:
+    intents = {intent for intent, words in INTENTS.items() if _contains(words, text)}
+    return frozenset(intents - {"yes"} if "no" in intents else intents)
 
 
-def _amount(text: str) -> float | None:
-    """The first amount that is not taken back: "$420, not $500" is 420."""
-    found = re.search(MONEY, re.sub(rf"\bnot {MONEY}", "", text, flags=re.IGNORECASE), re.IGNORECASE)
-    if found is None:
+def _parse_amount(text: str) -> float | None:
+    """The first amount that is not negated: "$420, not $500" is 420."""
+    match = re.search(MONEY, re.sub(rf"\bnot {MONEY}", "", text, flags=re.IGNORECASE), re.IGNORECASE)
+    if match is None:
         return None
-    amount = _number(found["after"] or found["before"])
-    return -amount if found["minus"] else amount
+    amount = _parse_number(match["after"] or match["before"])
+    return -amount if match["minus"] else amount
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     value = float(text.replace(",", ""))
     return int(value) if value.is_integer() else value
 
 
-def _date(text: str, today: date) -> tuple[date | None, str]:
-    """The day that is meant, and the text without it."""
-    if _says("yesterday", text):
+def _parse_date(text: str, today: date) -> tuple[date | None, str]:
+    """The date in the text, and the text without it."""
+    if _contains("yesterday", text):
         return today - timedelta(days=1), text
     for pattern in DATES:
-        if found := re.search(pattern, text, re.IGNORECASE):
-            month = found["month"]
+        if match := re.search(pattern, text, re.IGNORECASE):
+            month = match["month"]
             number = int(month) if month.isdigit() else MONTHS.index(month.capitalize())
             try:
-                return date(int(found["year"] or today.year), number, int(found["day"])), text.replace(found[0], "")
+                return date(int(match["year"] or today.year), number, int(match["day"])), text.replace(match[0], "")
             except ValueError:  # there is no 30 February
-                return None, text.replace(found[0], "")
-    return (today if _says("today", text) else None), text
+                return None, text.replace(match[0], "")
+    return (today if _contains("today", text) else None), text
