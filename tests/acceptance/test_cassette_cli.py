@@ -123,6 +123,7 @@ def told(project: Project, name: str) -> list[dict[str, Any]]:
 RUN = ("-i", "suite.jsonl", "-i", "agents:viva.generator?count=2", "-n", "shop", "--runs", "2")
 
 
+@pytest.mark.process
 def test_a_replay_gives_the_same_report_without_network(project: Project):
     """Agent, simulator, judges with votes, generator, a fault that was retried, and two trials of each; in parallel."""
     whole_suite(project)
@@ -143,6 +144,7 @@ def test_a_replay_gives_the_same_report_without_network(project: Project):
     assert all(record["cost_usd"] > 0 for record in records)
 
 
+@pytest.mark.process
 def test_the_guard_of_the_test_above_sees_the_network(project: Project, server: OpenAIServer):
     project.suite(case("a"))
     assert project.test("-n", "shop", env=offline(project)).code == 1

@@ -35,6 +35,8 @@ from viva.testing import (
 )
 from viva.testing.model_server import ModelServer
 
+pytestmark = pytest.mark.process
+
 Outcome = tuple[str, str | None]
 PASSED: Outcome = ("passed", None)
 AGENT: Outcome = ("failed", "agent")

@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from project import Project, case, contains
 
 MISFITS = """
@@ -61,6 +63,7 @@ BLAMED = {
 }
 
 
+@pytest.mark.process
 def test_an_agent_that_raises_or_returns_rubbish_has_failed(project: Project):
     """Whatever it raises, even SystemExit, and whatever it returns: its failure, and the run goes on to the next case."""
     project.write("agent.py", MISFITS)
@@ -98,6 +101,7 @@ class SlowToMake:
 """
 
 
+@pytest.mark.process
 def test_an_agent_that_hangs_is_cut_off_and_the_process_ends(project: Project):
     """Sleeping, spinning, refusing to be interrupted, or awaiting for ever: the turn fails and nothing is waited for."""
     project.write("agent.py", HANGING)
@@ -192,6 +196,7 @@ def _alive(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.process
 def test_fail_fast_cancels_what_runs_and_counts_it_as_not_run(project: Project):
     """In parallel too; on `error` as on `failed`."""
     project.write("agent.py", SLOW)
@@ -206,6 +211,7 @@ def test_fail_fast_cancels_what_runs_and_counts_it_as_not_run(project: Project):
         assert "Not run: 3 of 4" in ended.out
 
 
+@pytest.mark.process
 def test_a_full_disk_stops_the_run_with_what_it_has(project: Project):
     """The journal cannot be written any more: no half record, a report of what is done, exit 1."""
     project.suite(*(case(f"c{i}", "x" * 500) for i in range(50)))
@@ -286,6 +292,7 @@ def test_a_reader_that_goes_away_is_no_bug(project: Project):
     process.stderr.close()
 
 
+@pytest.mark.process
 def test_no_history_leaves_nothing(project: Project, tmp_path: Path):
     project.suite(case("a"))
     (tmp_path / "tmp").mkdir()

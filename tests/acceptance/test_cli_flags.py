@@ -9,6 +9,8 @@ import subprocess
 import sys
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from project import Project, case, contains
 
 UNEVEN = '''
@@ -138,6 +140,7 @@ def test_init_makes_a_project_that_runs_at_once(project: Project):
     assert (folder / "agent.py").read_text() == "# mine now\n"
 
 
+@pytest.mark.process
 def test_what_programs_of_an_agent_print_is_not_among_the_events(project: Project):
     """With --json, standard output is ours alone, below Python too."""
     project.suite(case("a"))

@@ -2,7 +2,11 @@
 
 import shlex
 
+import pytest
+
 from project import Project, case, contains
+
+pytestmark = pytest.mark.process
 
 LONG = "word " * 60
 

@@ -14,6 +14,8 @@ import pytest
 import bubblewrap
 from project import Ended, Project, case
 
+pytestmark = pytest.mark.process
+
 HANGING = """
 import sys, time
 

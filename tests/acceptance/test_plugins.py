@@ -4,6 +4,8 @@ import pytest
 
 from project import Project, case
 
+pytestmark = pytest.mark.process
+
 HOUSE = """
 import viva
 from viva.plugins import LocalCheck

@@ -14,6 +14,8 @@ import pytest
 
 from project import Project
 
+pytestmark = pytest.mark.process
+
 CONFIG = """
 [connectors.smol]
 base_url = "{url}"

@@ -13,6 +13,8 @@ import pytest
 
 from project import Project, case, contains
 
+pytestmark = pytest.mark.process
+
 AGENT = """
 import asyncio, os
 

@@ -23,6 +23,8 @@ from project import Project, case
 from showcase import EVERYTHING, PLANTED, expense_project, planted_runs
 from viewing import ViewerProcess, run_viewer
 
+pytestmark = pytest.mark.process
+
 WAITING = """
 import pathlib, time
 def agent(messages, options):

@@ -14,6 +14,8 @@ import pytest
 from project import Project, case, contains
 from viewing import ViewerProcess, run_viewer
 
+pytestmark = pytest.mark.process
+
 AGENT = "python:./agent.py:agent"
 WAITING = """
 import pathlib, time

@@ -18,6 +18,8 @@ from project import Ended, Project
 from rooms import git, tree
 from viva.workspace.processes import find_trial_processes
 
+pytestmark = pytest.mark.process
+
 WRITER = """
 from pathlib import Path
 
