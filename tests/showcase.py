@@ -39,9 +39,9 @@ Careful, Hasty = metered(ExpenseAssistant), metered(HastyAssistant)
 
 class Moody(Careful):
     \"\"\"Hasty where a file says so: the same agent, another day.\"\"\"
-    def confirms(self, heard):
+    def confirms(self, parsed):
         hasty = pathlib.Path("mood").read_text() == "hasty"
-        return HastyAssistant.confirms(self, heard) if hasty else super().confirms(heard)
+        return HastyAssistant.confirms(self, parsed) if hasty else super().confirms(parsed)
 
 def quoting(messages, options):
     return {
