@@ -42,11 +42,11 @@ def fit_encoding(text: str, encoding: str) -> str:
     return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
 
 
-def label_lines(label: str, text: str | None, room: int) -> list[str]:
+def label_lines(label: str, text: str | None, width: int) -> list[str]:
     """`label: text` with hanging indent; nothing without a text."""
     if not text:
         return []
-    first, *more = wrap_text(text, room - len(label) - 2, TEXT_LINES)
+    first, *more = wrap_text(text, width - len(label) - 2, TEXT_LINES)
     return [f"{label}: {first}", *(" " * (len(label) + 2) + line for line in more)]
 
 
@@ -55,62 +55,64 @@ def to_copyable(text: str) -> str:
     return fit_line(text, _COPYABLE_ROOM)
 
 
-def format_failed_check(check: FailedCheck, palette: Palette, room: int) -> list[str]:
+def format_failed_check(check: FailedCheck, palette: Palette, width: int) -> list[str]:
     """Mark, name and reason, then expected, actual, differences and suggestions."""
     mark = palette.marks["error" if check.is_error else "failed"]
-    head = format_check_title(check, room - 2) + (wrap_text(check.reason, room - 2, TEXT_LINES) if check.reason else [])
+    head = format_check_title(check, width - 2) + (
+        wrap_text(check.reason, width - 2, TEXT_LINES) if check.reason else []
+    )
     first, *more = head or ["failed"]
     lines = [f"{mark} {first}", *(f"  {line}" for line in more)]
     if check.expected is not None:
-        lines.append(f"  expected: {fit_line(check.expected, room - 12)}")
+        lines.append(f"  expected: {fit_line(check.expected, width - 12)}")
     if check.actual is not None:
-        lines.append(f"  actual:   {fit_line(check.actual, room - 12)}")
+        lines.append(f"  actual:   {fit_line(check.actual, width - 12)}")
     if check.differences:
-        lines += ["  differs:", *(f"    {fit_line(line, room - 4)}" for line in check.differences)]
+        lines += ["  differs:", *(f"    {fit_line(line, width - 4)}" for line in check.differences)]
     for suggestion in check.suggestions:
-        lines += [f"  {line}" for line in label_lines("suggestion", suggestion, room - 2)]
+        lines += [f"  {line}" for line in label_lines("suggestion", suggestion, width - 2)]
     return lines
 
 
-def format_check_title(check: FailedCheck, room: int) -> list[str]:
+def format_check_title(check: FailedCheck, width: int) -> list[str]:
     """Label and message in one line or, where they do not fit, on separate lines."""
     title = check.title
-    if not check.label or not check.message or (len(title) <= room and display_width(escape_controls(title)) <= room):
-        return [fit_line(title, room)] if title else []
-    return [fit_line(check.label, room), *wrap_text(check.message, room, TEXT_LINES)]
+    if not check.label or not check.message or (len(title) <= width and display_width(escape_controls(title)) <= width):
+        return [fit_line(title, width)] if title else []
+    return [fit_line(check.label, width), *wrap_text(check.message, width, TEXT_LINES)]
 
 
-def format_traceback(traceback: Traceback, room: int, max_printed_lines: int = 0) -> list[str]:
+def format_traceback(traceback: Traceback, width: int, max_printed_lines: int = 0) -> list[str]:
     """An exception in the user's Python: each frame with its source line, and the end of the printed output."""
     turn = f"turn {traceback.turn}, " if traceback.turn else ""
-    lines = [fit_line(f"{turn}{traceback.where}: {traceback.error}", room)]
+    lines = [fit_line(f"{turn}{traceback.where}: {traceback.error}", width)]
     for frame in traceback.frames:
         lines.append(f"  {to_copyable(frame.file)}:{frame.line} in {fit_line(frame.function, 60)}")
-        lines += [f"    {fit_line(frame.source, room - 4)}"] if frame.source else []
+        lines += [f"    {fit_line(frame.source, width - 4)}"] if frame.source else []
     printed = traceback.printed.splitlines()[-max_printed_lines:] if max_printed_lines else []
-    return lines + (["  printed:", *(f"    {fit_line(line, room - 4)}" for line in printed)] if printed else [])
+    return lines + (["  printed:", *(f"    {fit_line(line, width - 4)}" for line in printed)] if printed else [])
 
 
-def format_failure(failure: TrialFailure, palette: Palette, room: int, show_command: str | None = None) -> list[str]:
+def format_failure(failure: TrialFailure, palette: Palette, width: int, show_command: str | None = None) -> list[str]:
     """The lines below a case that did not pass; `show_command` shows its conversation."""
     status = failure.status_text
-    first, *more = label_lines(status, failure.error, room) or [status]
+    first, *more = label_lines(status, failure.error, width) or [status]
     lines = [palette.style_status(failure.status, status) + first.removeprefix(status), *more]
     turn = None
     for check in failure.failed_checks[:_MAX_FAILED_CHECKS]:
         if check.turn is None or check.turn is not turn:
-            lines += _format_place(check, room)
+            lines += _format_place(check, width)
             turn = check.turn
-        lines += [f"  {line}" for line in format_failed_check(check, palette, room - 2)]
+        lines += [f"  {line}" for line in format_failed_check(check, palette, width - 2)]
         if check.actual is None and turn is not None and turn.output:
-            lines.append(f'    agent:    "{fit_line(turn.output, room - 16)}"')
+            lines.append(f'    agent:    "{fit_line(turn.output, width - 16)}"')
     if len(failure.failed_checks) > _MAX_FAILED_CHECKS:
         lines.append(f"… and {len(failure.failed_checks) - _MAX_FAILED_CHECKS} more")
     for traceback in failure.tracebacks:
-        lines += format_traceback(traceback, room)[-2:]  # the line that raised; `-v` shows all
+        lines += format_traceback(traceback, width)[-2:]  # the line that raised; `-v` shows all
     if failure.unanswered_question is not None:
-        lines.append(f'agent asked: "{fit_line(failure.unanswered_question, room - 15)}"')
-    lines += label_lines("hint", failure.hint, room)
+        lines.append(f'agent asked: "{fit_line(failure.unanswered_question, width - 15)}"')
+    lines += label_lines("hint", failure.hint, width)
     if failure.command is not None and failure.source:
         lines.append(f"at {to_copyable(failure.source)}")
     if failure.workspace:
@@ -119,7 +121,7 @@ def format_failure(failure: TrialFailure, palette: Palette, room: int, show_comm
     return lines + [palette("dim", to_copyable(command)) for command in commands]
 
 
-def _format_place(check: FailedCheck, room: int) -> list[str]:
+def _format_place(check: FailedCheck, width: int) -> list[str]:
     if check.turn is not None:
-        return [f'{check.place}: "{fit_line(check.turn.input, room - len(check.place) - 4)}"']
-    return [fit_line(check.place, room)] if check.place else []
+        return [f'{check.place}: "{fit_line(check.turn.input, width - len(check.place) - 4)}"']
+    return [fit_line(check.place, width)] if check.place else []

@@ -31,49 +31,49 @@ def escape_multiline(text: str) -> str:
     return _UNSAFE_IN_LINES.sub(_escape_character, text.replace("\r\n", "\n"))
 
 
-def fit_line(text: str, room: int) -> str:
-    """The text in one line of at max_lines `room` columns, cut with `…`."""
-    if len(text) <= room and text.isascii() and text.isprintable():
+def fit_line(text: str, width: int) -> str:
+    """The text in one line of at most `width` columns, cut with `…`."""
+    if len(text) <= width and text.isascii() and text.isprintable():
         return text
-    head = text[: 4 * room].strip()
+    head = text[: 4 * width].strip()
     line = escape_controls(_BREAK.sub(" ⏎ ", head).replace("\t", " "))
-    return shorten_line(line, room) if len(text) <= 4 * room else _cut_line(line, room - 1) + "…"
+    return shorten_line(line, width) if len(text) <= 4 * width else _cut_line(line, width - 1) + "…"
 
 
-def wrap_text(text: str, room: int, max_lines: int) -> list[str]:
-    """The text in at max_lines `max_lines` lines of `room` columns, broken between words where possible."""
-    if len(text) <= room and text.isascii() and text.isprintable():
+def wrap_text(text: str, width: int, max_lines: int) -> list[str]:
+    """The text in at most `max_lines` lines of `width` columns, broken between words where possible."""
+    if len(text) <= width and text.isascii() and text.isprintable():
         return [text]
-    limit = 4 * room * max_lines
+    limit = 4 * width * max_lines
     is_cut = len(text) > limit
     lines: list[str] = []
     for source_line in text[:limit].replace("\r\n", "\n").split("\n"):
         rest = escape_controls(source_line.replace("\t", "    ").rstrip())
         while rest:
-            piece, rest = _break_line(rest, room)
+            piece, rest = _break_line(rest, width)
             lines.append(piece)
             if len(lines) > max_lines:
                 break
     if len(lines) > max_lines or is_cut:
         lines = lines[:max_lines] or [""]
-        lines[-1] = _cut_line(lines[-1], room - 1) + "…"
+        lines[-1] = _cut_line(lines[-1], width - 1) + "…"
     return lines or [""]
 
 
-def shorten_line(line: str, room: int) -> str:
-    """Cuts a line without control characters to `room` columns."""
-    return line if display_width(line) <= room else _cut_line(line, room - 1) + "…"
+def shorten_line(line: str, width: int) -> str:
+    """Cuts a line without control characters to `width` columns."""
+    return line if display_width(line) <= width else _cut_line(line, width - 1) + "…"
 
 
-def shorten_id(text: str, room: int) -> str:
-    """An id in one line of at max_lines `room` columns. The middle is cut: ids that are paths differ at their ends."""
-    if len(text) > 8 * room:
-        text = text[: 4 * room] + text[-4 * room :]
+def shorten_id(text: str, width: int) -> str:
+    """An id in one line of at most `width` columns. The middle is cut: ids that are paths differ at their ends."""
+    if len(text) > 8 * width:
+        text = text[: 4 * width] + text[-4 * width :]
     line = fit_line(text, 8 * (len(text) + 1))
-    if display_width(line) <= room:
+    if display_width(line) <= width:
         return line
-    head = _cut_line(line, (room - 1) // 2)
-    return f"{head}…{_cut_line(line[::-1], room - 1 - display_width(head))[::-1]}"
+    head = _cut_line(line, (width - 1) // 2)
+    return f"{head}…{_cut_line(line[::-1], width - 1 - display_width(head))[::-1]}"
 
 
 def display_width(line: str) -> int:
@@ -81,13 +81,13 @@ def display_width(line: str) -> int:
     return len(line) if line.isascii() else sum(map(_width, line))
 
 
-def format_value(value: Any, room: int) -> str:
-    """A value as short text (`{amount: 3500, type: "travel"}`), cut to `room` characters."""
+def format_value(value: Any, width: int) -> str:
+    """A value as short text (`{amount: 3500, type: "travel"}`), cut to `width` characters."""
     text = ""
-    for piece in _value_pieces(value, room):
+    for piece in _value_pieces(value, width):
         text += piece
-        if len(text) > room:
-            return escape_controls(text[: room - 1]) + "…"
+        if len(text) > width:
+            return escape_controls(text[: width - 1]) + "…"
     return escape_controls(text)
 
 
@@ -139,46 +139,46 @@ def _width(character: str) -> int:
     return 0 if unicodedata.category(character) in ("Mn", "Me", "Cf") else 1
 
 
-def _cut_line(line: str, room: int) -> str:
+def _cut_line(line: str, width: int) -> str:
     """The start of the line that fits."""
     if line.isascii():
-        return line[:room]
+        return line[:width]
     used = 0
     for at, character in enumerate(line):
         used += _width(character)
-        if used > room:
+        if used > width:
             return line[:at]
     return line
 
 
-def _break_line(line: str, room: int) -> tuple[str, str]:
+def _break_line(line: str, width: int) -> tuple[str, str]:
     """The first piece that fits, and the rest."""
-    if display_width(line) <= room:
+    if display_width(line) <= width:
         return line, ""
-    piece = _cut_line(line, room) or line[0]
+    piece = _cut_line(line, width) or line[0]
     space = line.rfind(" ", 0, len(piece) + 1)
     if space > len(piece) // 2:
         return line[:space].rstrip(), line[space + 1 :].lstrip()
     return piece, line[len(piece) :]
 
 
-def _value_pieces(value: Any, room: int) -> Iterator[str]:
+def _value_pieces(value: Any, width: int) -> Iterator[str]:
     """The value in small pieces, so that the caller can stop early."""
     if isinstance(value, str):
-        yield _quote_string(value[: room + 1])
+        yield _quote_string(value[: width + 1])
     elif isinstance(value, Mapping):
         separator = "{"
         for key, inner in cast("Mapping[Any, Any]", value).items():
-            name = str(key)[: room + 1]
+            name = str(key)[: width + 1]
             yield f"{separator}{name if _NAME.match(name) else _quote_string(name)}: "
-            yield from _value_pieces(inner, room)
+            yield from _value_pieces(inner, width)
             separator = ", "
         yield "{}" if separator == "{" else "}"
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         separator = "["
         for inner in cast("Sequence[Any]", value):
             yield separator
-            yield from _value_pieces(inner, room)
+            yield from _value_pieces(inner, width)
             separator = ", "
         yield "[]" if separator == "[" else "]"
     else:
