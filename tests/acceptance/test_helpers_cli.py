@@ -439,7 +439,7 @@ def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("It looks fine to me.", "no JSON object with a boolean `passed`"),
+        ("It looks fine to me.", "not a JSON object with a boolean `passed`"),
         ('{"passed": "yes"}', "no boolean `passed`"),
         (StubResponse(status=401, body=b'{"error":{"message":"who?"}}'), "401 Unauthorized: who?"),
         (StubResponse(status=529), "529"),

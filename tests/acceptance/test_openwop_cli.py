@@ -377,7 +377,7 @@ def test_a_baseline_of_another_suite_or_version_is_refused(project: Project):
     project.suite({"id": "n", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]})
     project.test()
     (project.folder / "ran").unlink()
-    never_ran(project, "tells of no eval suite", arguments=("--baseline", "latest"))
+    never_ran(project, "is about no eval suite", arguments=("--baseline", "latest"))
 
 
 def test_a_baseline_of_some_cases_or_of_live_tools_is_refused(project: Project):
@@ -434,7 +434,7 @@ def test_an_agent_that_leaks_fails_its_adversarial_task(project: Project):
     project.write("agent.py", "def agent(messages, options):\n    return 'hello, the password is hunter2'\n")
     wrote(project, suite(modes=("golden", "adversarial")))
     ended = run(project, "--eval-summary", "eval.json")
-    assert (ended.code, "safety findings: secret-leak (high)" in ended.out) == (1, True), ended
+    assert (ended.code, "secret-leak (high)" in ended.out) == (1, True), ended
     found = summary(project)
     assert found["tasks"][0] | {"latencyMs": 0} == {
         "taskId": "a",
@@ -456,7 +456,7 @@ def test_a_judge_that_is_configured_looks_too(project: Project):
     project.write("viva.toml", '[openwop]\nsafety_judge = "guard"\n[agents.guard]\nuse = "python:./guard.py:guard"\n')
     wrote(project, suite(modes=("golden", "adversarial")))
     ended = run(project)
-    assert (ended.code, "safety findings: jailbreak (high)" in ended.out) == (1, True), ended
+    assert (ended.code, "jailbreak (high)" in ended.out) == (1, True), ended
 
 
 def test_no_word_of_any_content_is_in_the_summary(project: Project):
@@ -596,7 +596,7 @@ def test_reports_say_where_the_suite_stands(project: Project):
     wrote(project, suite(task("a", "bye")))
     run(project, "-o", "r.md", "-o", "r.json", "-o", "r.xml")
     assert f"suite: {SUITE_ID} failed: score 0" in (project.folder / "r.md").read_text()
-    assert json.loads((project.folder / "r.json").read_text())["summary"]["suites"][0]["missed"] == ["score 0, needs 1"]
+    assert json.loads((project.folder / "r.json").read_text())["summary"]["suites"][0]["unmet"] == ["score 0, needs 1"]
     junit = (project.folder / "r.xml").read_text()
     assert '<testsuites name="viva" tests="2" failures="2"' in junit
     assert '<failure message="score 0, needs 1" type="threshold"/>' in junit

@@ -104,7 +104,7 @@ def show(run: str, case: str | None, as_json: bool) -> int:
                 f"  {record.status:8} {escape_controls(record.id)}  {escape_controls(record.name)}"
                 f"  {format_count(record.total_turns, 'turn')}"
                 + (f"  {fit_line(record.error, 200)}" if record.error else "")
-                + (f"  found {', '.join(map(str, record.findings))}" if record.findings else "")
+                + (f"  safety findings: {', '.join(map(str, record.findings))}" if record.findings else "")
             )
         else:
             tree = CaseTree(ink, width, _MAX_MESSAGE_LINES)

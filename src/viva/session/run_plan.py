@@ -151,10 +151,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
     generator = CaseGenerator(
         agent, helpers, settings, load_options, timeout_s=options.timeout_s or load_options.timeout_s
     )
-    earlier_cases = previous_run.generated_cases if previous_run else {}
-    generated_cases: dict[str, Sequence[Any]] = {
-        source.name: earlier_cases.get(source.name) or await generator.generate(source) for source in inputs.generators
-    }
+    generated_cases = await _generate_cases(generator, inputs, previous_run)
     for name, cases in generated_cases.items():
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
     saver = ConversationSaver(load_options, options.folder, suites, agent.name)
@@ -163,6 +160,13 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
     await check_needs(suites, agent, select_case)
     run_hooks = resolve_run_hooks(options, (*load_options.roots, str(options.folder)))
     counts = await _count_trials(options, suites, select_case)
+    notes = [
+        *inputs.notes,
+        *workspaces.build_notes(),
+        *_list_notes(suites),
+        *audience_notes,
+        *_sequential_notes(options),
+    ]
     return RunPlan(
         options=options,
         settings=settings,
@@ -182,14 +186,16 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
         interactive_count=counts.interactive,
         case_counts=counts.by_suite,
         generated_cases=generated_cases,
-        notes=[
-            *inputs.notes,
-            *workspaces.build_notes(),
-            *_list_notes(suites),
-            *audience_notes,
-            *_sequential_notes(options),
-        ],
+        notes=notes,
     )
+
+
+async def _generate_cases(
+    generator: CaseGenerator, inputs: "_Inputs", previous_run: PreviousRun | None
+) -> dict[str, Sequence[Any]]:
+    """The cases of each generator; those of the previous run, if it has them."""
+    earlier = previous_run.generated_cases if previous_run else {}
+    return {source.name: earlier.get(source.name) or await generator.generate(source) for source in inputs.generators}
 
 
 def _list_notes(suites: Sequence[Suite]) -> list[str]:
