@@ -10,7 +10,7 @@ ALONE = """
 import importlib, os, sys
 # Libraries are imported once; each module of Viva is then imported in a process of its own.
 import asyncio, concurrent.futures, difflib, hashlib, importlib.metadata, inspect, json, msgspec, pathlib, tempfile, typing
-import aiohttp, click, jsonpath_rfc9535, jsonschema_rs, regex, rich.console, ssl, yaml, xml.etree.ElementTree
+import aiohttp, click, jsonpath_rfc9535, jsonschema_rs, regex, ssl, yaml, xml.etree.ElementTree
 
 for name in sys.stdin.read().split():
     sys.stdout.flush()
@@ -47,7 +47,6 @@ def test_every_module_imports_by_itself():
 
 HEAVY = {
     "aiohttp",
-    "rich",
     "starlette",
     "yaml",
     "regex",
@@ -78,9 +77,9 @@ def test_help_and_version_load_nothing_heavy():
 
 
 def test_a_run_against_python_code_needs_neither_http_nor_tables(tmp_path):
-    """A suite of JSON lines and an agent that is a function: no aiohttp, no yaml, no rich."""
+    """A suite of JSON lines and an agent that is a function: no aiohttp, no yaml."""
     (tmp_path / "s.jsonl").write_text('{"id": "a", "input": "x", "assertions": [{"type": "contains", "value": "x"}]}')
     (tmp_path / "a.py").write_text("def a(messages): return 'x'\n")
     arguments = ["test", "-i", str(tmp_path / "s.jsonl"), "-n", f"python:{tmp_path}/a.py:a", "--no-history"]
     run = f"from viva.cli.main import main\ntry: main({arguments!r})\nexcept SystemExit as left: assert not left.code"
-    assert not loaded_after(run) & {"aiohttp", "yaml", "rich", "starlette", "prompt_toolkit"}
+    assert not loaded_after(run) & {"aiohttp", "yaml", "starlette", "prompt_toolkit"}
