@@ -423,7 +423,7 @@ def hosted(received: ReceivedRequest) -> StubResponse:
 
 
 def test_nothing_that_an_openwop_host_sends_ends_the_run(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("viva.agents.openwop_client.PATIENCE", 1)
+    monkeypatch.setattr("viva.agents.openwop_client.MAX_STREAM_FAILURES", 1)
     with HttpServer(hosted) as server:
         project.write("viva.toml", f'[agents.bot]\nuse = "openwop:{server.url}#core.bot"\n')
         suite(project, HOSTED)

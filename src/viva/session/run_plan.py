@@ -139,12 +139,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
     budget = Budget(options.max_cost_usd, previous_run.spent_usd if previous_run else 0.0)
     inputs = _load_inputs(options, load_options, problems)
     suites = add_baselines(inputs.suites, options, settings)
-    agent = agents.find_agent_under_test(
-        options.agent,
-        _find_target(options, settings, suites, inputs.generators),
-        is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in suites),
-        folder=options.folder,
-    )
+    agent = _find_agent(options, settings, agents, suites, inputs)
     audience_notes = check_audience(suites, agent, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, agent, inputs.files)
     helpers = HelperPool(agents.find_helper, http, settings.connectors, budget.spend, workspaces.empty_workspaces)
@@ -154,8 +149,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
     generated_cases = await _generate_cases(generator, inputs, previous_run)
     for name, cases in generated_cases.items():
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
-    saver = ConversationSaver(load_options, options.folder, suites, agent.name)
-    person_policy = PersonPolicy(options.person_prompt, options.interactive, options.skip_interactive, saver)
+    person_policy = _create_person_policy(options, load_options, suites, agent.name)
     select_case = create_case_selector(options, settings.defaults, person_policy, workspaces)
     await check_needs(suites, agent, select_case)
     run_hooks = resolve_run_hooks(options, (*load_options.roots, str(options.folder)))
@@ -188,6 +182,25 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
         generated_cases=generated_cases,
         notes=notes,
     )
+
+
+def _find_agent(
+    options: RunOptions, settings: Settings, agents: AgentFactory, suites: Sequence[Suite], inputs: "_Inputs"
+) -> ConfiguredAgent:
+    """The agent under test; suites whose cases all name their agents need none."""
+    return agents.find_agent_under_test(
+        options.agent,
+        _find_target(options, settings, suites, inputs.generators),
+        is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in suites),
+        folder=options.folder,
+    )
+
+
+def _create_person_policy(
+    options: RunOptions, load_options: LoadOptions, suites: Sequence[Suite], agent: str
+) -> PersonPolicy:
+    saver = ConversationSaver(load_options, options.folder, suites, agent)
+    return PersonPolicy(options.person_prompt, options.interactive, options.skip_interactive, saver)
 
 
 async def _generate_cases(
