@@ -4,7 +4,7 @@ The engine knows these and nothing else: no format, no provider, no file. A comp
 what the user writes; `catalog` finds it by name.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -377,10 +377,9 @@ class PlannedTrial(Struct, frozen=True):
 
 
 class Executor(Protocol):
-    """Runs many trials, several at a time; `stop` cancels those that are running."""
+    """Runs one attempt of a trial, in this process or in a worker, and returns its record.
 
-    async def run(
-        self, trials: AsyncIterator[PlannedTrial], work: Callable[[PlannedTrial], Awaitable[None]]
-    ) -> None: ...
+    Model calls are charged and recorded before it returns. If the status is one of `keep`, the workspace stays.
+    """
 
-    def stop(self) -> None: ...
+    async def run_attempt(self, planned: PlannedTrial, attempt: int, keep: Collection[str]) -> TrialRecord: ...

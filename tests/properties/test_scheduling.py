@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import viva
-from viva.engine.local_executor import LocalExecutor
+from viva.engine.trial_pool import TrialPool
 from viva.model.case import Case
 from viva.model.event import RunSummary
 from viva.protocols import PlannedTrial
@@ -30,7 +30,7 @@ def test_each_trial_runs_once_in_order_and_never_too_many_at_once(
     running: set[int] = set()
     begun: list[int] = []
     ended: set[int] = set()
-    executor = LocalExecutor(parallel)
+    executor = TrialPool(parallel)
     stopped = False
 
     async def trials() -> AsyncIterator[PlannedTrial]:

@@ -1,14 +1,16 @@
 """Runs many trials: repeats, retries of errors that are not the agent's fault, and fail-fast."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
+from viva.engine.trial_pool import TrialPool
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Suite
 from viva.model.event import StopReason, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
-from viva.protocols import Executor, PlannedTrial
+from viva.protocols import CassetteInfo, Executor, PlannedTrial
 from viva.stats.pass_rule import PassRule
 
 
@@ -35,11 +37,23 @@ class FailFast:
         return self._rule.can_pass(before, planned) and not self._rule.can_pass(statuses, planned)
 
 
+@dataclass(frozen=True)
+class LocalExecutor:
+    """Runs trials in this process."""
+
+    run_context: RunContext
+
+    async def run_attempt(self, planned: PlannedTrial, attempt: int, keep: Collection[str]) -> TrialRecord:
+        return await run_trial(self.run_context, planned, attempt, keep)
+
+
 @dataclass
 class Scheduler:
     """Runs planned trials. `stop` ends the run early: running trials are cancelled and count as not run."""
 
-    run_context: RunContext
+    bus: EventBus
+    cassette: CassetteInfo
+    pool: TrialPool
     executor: Executor
     fail_fast: FailFast | None = None
     retry_faults: int = 0
@@ -48,21 +62,20 @@ class Scheduler:
 
     async def run(self, trials: AsyncIterator[PlannedTrial]) -> None:
         try:
-            await self.executor.run(trials, self._run_trial)
+            await self.pool.run(trials, self._run_trial)
         finally:
-            self.run_context.bus.flush()
+            self.bus.flush()
 
     def stop(self, reason: StopReason) -> None:
         self.stop_reason = self.stop_reason or reason
-        self.executor.stop()
+        self.pool.stop()
 
     async def _run_trial(self, planned: PlannedTrial) -> None:
-        bus, cassette = self.run_context.bus, self.run_context.cassette
         record = await self._run_attempt(planned, 1)
         for attempt in range(2, 2 + self.retry_faults):
-            if record.status != "error" or record.deterministic or not cassette.may_retry(record.key):
+            if record.status != "error" or record.deterministic or not self.cassette.may_retry(record.key):
                 break
-            bus.emit(
+            self.bus.emit(
                 TrialRetried(
                     record.key,
                     planned.index,
@@ -74,7 +87,7 @@ class Scheduler:
                 )
             )
             record = await self._run_attempt(planned, attempt)
-        bus.emit(TrialEnded(record.key, planned.index, planned.total, record))
+        self.bus.emit(TrialEnded(record.key, planned.index, planned.total, record))
         self.on_trial_ended(record)
         if self.fail_fast is not None and self.fail_fast.has_lost(record, planned.total):
             self.stop("fail_fast")
@@ -82,7 +95,7 @@ class Scheduler:
     async def _run_attempt(self, planned: PlannedTrial, attempt: int) -> TrialRecord:
         """Keeps the workspace of an error only if there is no retry: no record could say where it is."""
         keep = ("failed", "error") if attempt > self.retry_faults else ("failed",)
-        return await run_trial(self.run_context, planned, attempt, keep)
+        return await self.executor.run_attempt(planned, attempt, keep)
 
 
 async def plan_trials(

@@ -15,11 +15,11 @@ import viva
 from viva.concurrency.prints import capture_prints
 from viva.config import Settings
 from viva.engine.event_bus import EventBus
-from viva.engine.local_executor import LocalExecutor
-from viva.engine.scheduler import FailFast, Scheduler
+from viva.engine.scheduler import FailFast, LocalExecutor, Scheduler
 from viva.engine.summary import RunTally, exit_code
 from viva.engine.thresholds import SuiteTally
 from viva.engine.trial import RunContext
+from viva.engine.trial_pool import TrialPool
 from viva.engine.until_decided import TrialsUntilDecided
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.load_options import TIMEOUT_S
@@ -121,13 +121,15 @@ class _Run(Struct, frozen=True):
         tally = RunTally(plan.case_count, options.pass_rule, self._create_suite_tallies())
         # This order: what is journaled can be replayed, and what is counted or shown is never lost.
         stores = [*plan.cassette_mode.event_stores, self.journal, tally]
-        executor = LocalExecutor(plan.parallel)
-        bus = EventBus(stores, [*history_sinks, *sinks, reports], executor.stop)
+        pool = TrialPool(plan.parallel)
+        bus = EventBus(stores, [*history_sinks, *sinks, reports], pool.stop)
         run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
         trials, on_trial_ended = self._iterate_trials_left()
         scheduler = Scheduler(
-            run_context,
-            executor,
+            bus,
+            run_context.cassette,
+            pool,
+            LocalExecutor(run_context),
             FailFast(options.pass_rule, self._earlier_records) if options.fail_fast else None,
             options.retry_faults,
             on_trial_ended,

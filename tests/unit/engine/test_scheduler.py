@@ -9,11 +9,11 @@ import pytest
 from msgspec import structs
 
 from viva.engine.event_bus import EventBus
-from viva.engine.local_executor import LocalExecutor
 from viva.engine.outcome import AWAITING_MESSAGE, UNCHECKED_MESSAGE
 from viva.engine.scheduler import FailFast, plan_trials
 from viva.engine.sending import merge_options
 from viva.engine.summary import RunTally, exit_code
+from viva.engine.trial_pool import TrialPool
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Limits, Suite
 from viva.model.event import Event, Note, RunSummary, StopReason, TrialEnded, TurnStarted
@@ -81,7 +81,7 @@ def test_at_most_n_trials_run_and_none_waits_for_a_batch():
         await asyncio.sleep(0)
         running.discard(each.index)
 
-    asyncio.run(LocalExecutor(3).run(trials(10), work))
+    asyncio.run(TrialPool(3).run(trials(10), work))
     assert most == 3
     assert begun == list(range(10))
 
@@ -100,14 +100,14 @@ def test_cases_are_pulled_as_they_are_needed():
         assert pulled <= each.index + 5
         await asyncio.sleep(0)
 
-    asyncio.run(LocalExecutor(4).run(counted(), work))
+    asyncio.run(TrialPool(4).run(counted(), work))
     assert pulled == 1000
 
 
 def test_stop_cancels_running_trials_and_starts_no_more():
     begun: list[int] = []
     ended: list[int] = []
-    executor = LocalExecutor(4)
+    executor = TrialPool(4)
 
     async def work(each: PlannedTrial) -> None:
         begun.append(each.index)
@@ -131,7 +131,7 @@ def test_an_error_of_one_worker_ends_all_and_is_raised_itself():
         await asyncio.sleep(60)
 
     with pytest.raises(RunStopped, match="no space left"):
-        asyncio.run(LocalExecutor(3).run(trials(10), work))
+        asyncio.run(TrialPool(3).run(trials(10), work))
 
 
 def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None = None, turns: int = 1) -> TrialRecord:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from viva.engine.local_executor import LocalExecutor
+from viva.engine.trial_pool import TrialPool
 from viva.engine.until_decided import TrialsUntilDecided
 from viva.model.case import Case
 from viva.model.record import Status, TrialRecord
@@ -56,7 +56,7 @@ class Run:
             deciding.on_trial_ended(record(case, trial, status))
 
         async with asyncio.timeout(10):
-            await LocalExecutor(parallel).run(deciding.trials(), work)
+            await TrialPool(parallel).run(deciding.trials(), work)
 
     def trials(self, case: str) -> list[int]:
         return [planned.trial for planned in self.started if planned.case.id == case]
