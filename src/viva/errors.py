@@ -13,6 +13,7 @@
     │       ├── Skipped           the trial cannot run here, which is no failure              skipped
     │       └── CallCutOff        replay of a call that a time limit cut off                  as the time limit says
     ├── CheckError        a check cannot be evaluated: its verdict is an error
+    ├── WorkerCrashed     a worker process ended twice while it ran one trial alone
     └── RunStopped        the run cannot continue (journal not writable, budget spent); finished trials are kept
 
 Errors carry fields; reporters make the text. Any other exception that escapes is a bug of Viva: traceback, exit 3.
@@ -154,6 +155,10 @@ class CheckError(VivaError):
         super().__init__(message)
         self.fault: Fault = fault
         self.deterministic = deterministic
+
+
+class WorkerCrashed(VivaError):  # noqa: N818 -- see BadInput
+    """The worker process ended twice while it ran this trial and no other."""
 
 
 class RunStopped(VivaError):  # noqa: N818 -- see BadInput

@@ -383,3 +383,18 @@ class Executor(Protocol):
     """
 
     async def run_attempt(self, planned: PlannedTrial, attempt: int, keep: Collection[str]) -> TrialRecord: ...
+
+
+class Workers(Protocol):
+    """Processes that run trials. Requests and results are bytes, so that they can be on other machines."""
+
+    async def run(self, request: bytes) -> bytes:
+        """The result of one request. If a worker ends, another one runs it again.
+
+        Raises WorkerCrashed if the request itself ends its worker, and RunStopped if there are no workers left.
+        """
+        ...
+
+    def take_warnings(self) -> Sequence[str]:
+        """What happened to workers since the last call."""
+        ...

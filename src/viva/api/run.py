@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
@@ -80,7 +81,8 @@ def run(
 
 
 async def _execute(options: RunOptions) -> RunResult:
-    return await execute(await build_run_plan(options))
+    async with aclosing(await build_run_plan(options)) as plan:
+        return await execute(plan)
 
 
 def _run_blocking(work: Coroutine[Any, Any, R]) -> R:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,8 +133,7 @@ async def _shrink(
         tags=(),
         folder=Path(),
     )
-    plan = await build_run_plan(options, previous_run)
-    try:
+    async with aclosing(await build_run_plan(options, previous_run)) as plan:
         case = await find_case(plan, record)
         shrinker = Shrinker(
             plan,
@@ -142,8 +142,6 @@ async def _shrink(
             max_trials=max_trials,
         )
         result = await shrinker.shrink(output.parent)
-    finally:
-        await plan.http.close()
     from viva.formats.case_writer import append_case
 
     case_id = append_case(output, result.case)

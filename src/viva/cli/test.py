@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -136,10 +137,9 @@ async def _run(invocation: Invocation) -> int:
 
         person_prompt = TerminalPrompt()
         options = structs.replace(options, person_prompt=person_prompt)
-    plan = await _build_plan(options)
-    if person_prompt is not None:
-        person_prompt.redact = plan.redactor.redact_text
-    try:
+    async with aclosing(await _build_plan(options)) as plan:
+        if person_prompt is not None:
+            person_prompt.redact = plan.redactor.redact_text
         if not plan.case_count and plan.options.is_filtered:
             print(await explain_empty_selection(plan.options, plan.suites), file=sys.stderr)
             return 5
@@ -149,8 +149,6 @@ async def _run(invocation: Invocation) -> int:
             return await list_cases(plan)
         result = await execute(plan, [_create_reporter(invocation, plan.parallel, has_person=plan.has_person)])
         return _print_report_text(result, flags)
-    finally:
-        await plan.http.close()
 
 
 async def _build_plan(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
@@ -186,12 +184,12 @@ async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation
             previous_run, previous_run.run_ended, journal, options.outputs, [reporter], options.eval_summary
         )
     options = restore_secrets(options, references)
-    plan = await _build_plan(structs.replace(options, folder=Path()), previous_run)
-    if invocation.flags.force:
-        previous_run = await keep_unchanged_trials(previous_run, plan.iterate_trials())
-    else:
-        check_unchanged(previous_run.settings["fingerprint"], plan.fingerprint)
-    result = await execute(plan, [_create_reporter(invocation, plan.parallel)], previous_run, journal=journal)
+    async with aclosing(await _build_plan(structs.replace(options, folder=Path()), previous_run)) as plan:
+        if invocation.flags.force:
+            previous_run = await keep_unchanged_trials(previous_run, plan.iterate_trials())
+        else:
+            check_unchanged(previous_run.settings["fingerprint"], plan.fingerprint)
+        result = await execute(plan, [_create_reporter(invocation, plan.parallel)], previous_run, journal=journal)
     return _print_report_text(result, invocation.flags)
 
 

@@ -144,18 +144,9 @@ async def run_trial(
 ) -> TrialRecord:
     """Runs one case once. If the status is one of `keep`, the workspace stays for inspection."""
     case = planned.case
-    key = Key(case.suite, case.id, planned.trial, attempt)
     limit = asyncio.timeout(case.limits.timeout_s)
-    state = TrialState(
-        case,
-        key,
-        run_context.helpers,
-        Deadline(limit),
-        session_id=f"viva-{run_context.run}-{planned.index}.{attempt}",
-        confirmation_tools=run_context.confirmation_tools,
-        progress=CallProgress(agent=run_context.agent.name, lag=run_context.lag),
-        uses_cassette=run_context.cassette.is_active,
-    )
+    state = create_trial_state(run_context, planned, attempt, limit)
+    key = state.key
     if case.skip_reason is not None:
         outcome = Outcome("skipped", None, case.skip_reason)
     else:
@@ -178,6 +169,23 @@ async def run_trial(
             record.tracebacks = tuple(state.tracebacks)
             record = run_context.redactor.redact(record)
     return record
+
+
+def create_trial_state(
+    run_context: RunContext, planned: PlannedTrial, attempt: int, limit: asyncio.Timeout | None = None
+) -> TrialState:
+    """The state of a trial that has not begun."""
+    case = planned.case
+    return TrialState(
+        case,
+        Key(case.suite, case.id, planned.trial, attempt),
+        run_context.helpers,
+        Deadline(limit or asyncio.timeout(None)),
+        session_id=f"viva-{run_context.run}-{planned.index}.{attempt}",
+        confirmation_tools=run_context.confirmation_tools,
+        progress=CallProgress(agent=run_context.agent.name, lag=run_context.lag),
+        uses_cassette=run_context.cassette.is_active,
+    )
 
 
 async def _run_in_workspace(

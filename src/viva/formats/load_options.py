@@ -36,6 +36,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     """Who does where they say nothing."""
     add_secret: Callable[[str, str], None] = lambda _name, _value: None
     """Hears of each variable whose value must not be shown."""
+    standard_input: bytes | None = None
+    """What `-i -` reads, if it was read before."""
     eval_options: EvalOptions = EvalOptions()
     """What is asked of eval suites."""
     find_helper_problems: Callable[[str], Sequence[Problem]] = lambda _name: ()

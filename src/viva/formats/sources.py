@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
@@ -222,7 +223,7 @@ def load_files(
             if not piped and (pack_suites := _load_pack(path, folder, options, has_format=format_ is not None)):
                 suites += pack_suites
                 continue
-            documents = read_document_stream(sys.stdin.buffer, STDIN) if piped else open_documents(path, shown)
+            documents = read_document_stream(_open_stdin(options), STDIN) if piped else open_documents(path, shown)
             kind = format_ or detect_format(documents.peek())
             if kind == "openwop":
                 import_module("viva.formats.openwop.packs").require_signature(
@@ -242,6 +243,10 @@ def load_files(
     if problems:
         raise BadInput(*dict.fromkeys(problems))
     return suites
+
+
+def _open_stdin(options: LoadOptions) -> BinaryIO:
+    return sys.stdin.buffer if options.standard_input is None else BytesIO(options.standard_input)
 
 
 def _load_pack(path: Path, folder: Path, options: LoadOptions, *, has_format: bool) -> list[Suite]:

@@ -1,6 +1,7 @@
 """Eval runs: validates the request, executes the suite with the engine, and writes its events."""
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -157,22 +158,22 @@ async def run_eval(host: Host, run: Run, log: RunLog) -> None:
     if agent is None:
         raise RunError("agent_gone", "The agent is no longer in the config")
     previous_run = _read_previous_run(host, run)
-    plan: RunPlan | None = host.run_inputs.pop(run.id, None)
-    try:
-        if plan is None:
-            plan = await _build_plan(host, run, agent, previous_run)
-        if previous_run is not None:
-            check_unchanged(previous_run.settings["fingerprint"], plan.fingerprint)
-    except BadInput:
-        raise RunError("suite_changed", "The suite, the agent or Viva changed after the run started") from None
-    writer = EvalEventWriter(run, log, agent)
-    writer.write_start()
-    if previous_run is not None and previous_run.run_ended is not None:
-        writer.receive((*previous_run.ended_trials, previous_run.run_ended))
-        records = [event.record for event in sorted(previous_run.ended_trials, key=lambda event: event.index)]
-    else:
-        result = await execute(plan, [writer], previous_run, hosted_run_id=run.id)
-        records = list(result.records())
+    async with AsyncExitStack() as exits:
+        try:
+            plan: RunPlan = host.run_inputs.pop(run.id, None) or await _build_plan(host, run, agent, previous_run)
+            exits.push_async_callback(plan.aclose)
+            if previous_run is not None:
+                check_unchanged(previous_run.settings["fingerprint"], plan.fingerprint)
+        except BadInput:
+            raise RunError("suite_changed", "The suite, the agent or Viva changed after the run started") from None
+        writer = EvalEventWriter(run, log, agent)
+        writer.write_start()
+        if previous_run is not None and previous_run.run_ended is not None:
+            writer.receive((*previous_run.ended_trials, previous_run.run_ended))
+            records = [event.record for event in sorted(previous_run.ended_trials, key=lambda event: event.index)]
+        else:
+            result = await execute(plan, [writer], previous_run, hosted_run_id=run.id)
+            records = list(result.records())
     summary = writer.build_summary(records)
     run.summary = codec.decode_kept(codec.encode(summary))
     run.metrics = sum_usage(log)

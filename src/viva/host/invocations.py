@@ -4,7 +4,7 @@ An invocation returns the agent's reply to its caller, in the outputs of the las
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -118,9 +118,8 @@ async def call_agent(host: Host, run: Run, request: InvocationRequest) -> Invoca
     """Runs a conversation of one turn."""
     agent, settings = request.agent, host.settings
     options = RunOptions(inputs=(), agent=agent.instance or agent.name, folder=settings.folder, config=settings.file)
-    plan = await build_run_plan(options)
-    plan.redactor.add_secrets(settings.redactor.secrets)  # an agent may know the tokens of tenants
-    try:
+    async with aclosing(await build_run_plan(options)) as plan:
+        plan.redactor.add_secrets(settings.redactor.secrets)  # an agent may know the tokens of tenants
         case = Case(
             id="invocation",
             user=Script((UserMessage(request.message),)),
@@ -130,8 +129,6 @@ async def call_agent(host: Host, run: Run, request: InvocationRequest) -> Invoca
             keep_calls=True,
         )
         record = await run_trial(create_run_context(plan, run.id, EventBus((), ())), PlannedTrial(case, 0))
-    finally:
-        await plan.http.close()
     schema = request.result_schema or agent.manifest.return_schema
     is_valid = None if schema is None else _matches_schema(schema, get_output(record))
     return build_invocation_result(record, agent, "invocation", source=request.source, is_valid=is_valid)

@@ -34,3 +34,20 @@ class Budget:
         self.spent_usd += call.cost_usd
         if self.max_usd is not None and self.spent_usd >= self.max_usd:
             raise RunStopped(f"the budget of ${self.max_usd:g} is spent (${self.spent_usd:.4f})", is_budget=True)
+
+
+class CallLog(Budget):
+    """Collects the model calls of a worker. Its coordinator has the budget."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[ModelCall] = []
+
+    def spend(self, call: ModelCall) -> None:
+        self._calls.append(call)
+
+    def take_calls(self) -> tuple[ModelCall, ...]:
+        """Remove and return the calls so far."""
+        calls = tuple(self._calls)
+        self._calls.clear()
+        return calls

@@ -146,7 +146,64 @@ class SecretFilter(Protocol):
         ...
 
 
-class Recorder:
+class LineCollector:
+    """Collects the lines of a cassette. A worker sends those of each ended trial to its coordinator, which writes them."""
+
+    def __init__(self, secrets: SecretFilter) -> None:
+        self._secrets = secrets
+        self._pending: list[CassetteLine] = []
+        self.add_line = self._pending.append
+        self._defined_agents: set[str] = set()
+        self.session_numbers = count(1)
+
+    def define_agent(self, agent: str, definition: Any) -> None:
+        """Record the definition of an agent, once."""
+        if agent not in self._defined_agents:
+            self._defined_agents.add(agent)
+            self.add_line(AgentDefinition(agent, codec.to_raw(definition)))
+
+    def hide_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
+        return tuple(map_image_text(image, self._secrets.hide) for image in images)
+
+    def flush(self) -> None:
+        """Write what is pending. A collector only keeps it."""
+
+    def take_trial(self, key: Key) -> tuple[CassetteLine, ...]:
+        """Remove and return the lines of one attempt, and the definitions of agents so far. Secrets are hidden."""
+        sessions = {session for line in self._pending if (session := _opened_session(line, key)) is not None}
+        taken = [line for line in self._pending if isinstance(line, AgentDefinition) or _session_of(line) in sessions]
+        self._pending[:] = [
+            line
+            for line in self._pending
+            if not isinstance(line, AgentDefinition) and _session_of(line) not in sessions
+        ]
+        return tuple(self._secrets.hide(line) for line in taken)
+
+    def add_trial(self, lines: Iterable[CassetteLine]) -> None:
+        """Add the lines that a worker collected. Its sessions get numbers of this cassette."""
+        numbers: dict[int, int] = {}
+        for line in lines:
+            if isinstance(line, AgentDefinition):
+                self.define_agent(line.agent, line.definition)
+            elif isinstance(line, RecordedReply):
+                if line.session not in numbers:
+                    numbers[line.session] = next(self.session_numbers)
+                line.session = numbers[line.session]
+                self.add_line(line)
+
+
+def _session_of(line: CassetteLine) -> int | None:
+    return line.session if isinstance(line, RecordedReply) else None
+
+
+def _opened_session(line: CassetteLine, key: Key) -> int | None:
+    """The session that the line opens, if it belongs to this attempt."""
+    if isinstance(line, RecordedReply) and line.new_session is not None and line.new_session.key == key:
+        return line.session
+    return None
+
+
+class Recorder(LineCollector):
     """Writes a cassette, complete lines at a time: at the latest when a trial ends, before its journal says so.
 
     The file is opened at the first write, so a run that never starts destroys no cassette.
@@ -158,22 +215,13 @@ class Recorder:
             raise BadInput.of(f"--record {path}: cannot be written; choose a file in an existing, writable folder")
         if not _may_be_replaced(path):
             raise BadInput.of(f"--record {path}: is not a cassette and would be overwritten; choose another file")
+        super().__init__(secrets)
         self._path = path
-        self._secrets = secrets
         self._file: int | None = None
         self._end = 0
         self._is_broken = False
         self._open_flag = os.O_TRUNC
-        self._pending: list[CassetteLine] = [CassetteHeader(VERSION, viva)]
-        self.add_line = self._pending.append
-        self._defined_agents: set[str] = set()
-        self.session_numbers = count(1)
-
-    def define_agent(self, agent: str, definition: Any) -> None:
-        """Record the definition of an agent, once."""
-        if agent not in self._defined_agents:
-            self._defined_agents.add(agent)
-            self.add_line(AgentDefinition(agent, codec.to_raw(definition)))
+        self.add_line(CassetteHeader(VERSION, viva))
 
     def resume(self, ended: Container[Key]) -> None:
         """Continue the cassette of an earlier run: keep the replies of its `ended` trials, drop those of all others."""
@@ -194,9 +242,6 @@ class Recorder:
         self._open_flag = 0
         last = max((line.session for line in lines if isinstance(line, RecordedReply)), default=0)
         self.session_numbers = count(last + 1)
-
-    def hide_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
-        return tuple(map_image_text(image, self._secrets.hide) for image in images)
 
     def append(self, *events: Event) -> None:
         """Write the replies of a trial when it ends: an event store that comes before the journal."""

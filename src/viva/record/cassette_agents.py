@@ -19,10 +19,10 @@ from viva.protocols import Agent, AgentSession, SessionContext, Workspace
 from viva.record.cassette import (
     CUT_OFF,
     ConversationKey,
+    LineCollector,
     RecordedReply,
     RecordedRequest,
     RecordedSession,
-    Recorder,
     TurnFiles,
 )
 from viva.record.player import CassettePlayer
@@ -92,7 +92,7 @@ class _WrappedAgent:
 class RecordingAgent(_WrappedAgent):
     """An agent whose replies are recorded."""
 
-    def __init__(self, agent: Agent, name: str, definition: Any, recorder: Recorder) -> None:
+    def __init__(self, agent: Agent, name: str, definition: Any, recorder: LineCollector) -> None:
         super().__init__(agent, name)
         recorder.define_agent(name, definition)
         self._recorder = recorder
@@ -104,7 +104,7 @@ class RecordingAgent(_WrappedAgent):
 class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSession]):
     """Records requests and replies. It runs around every call, so it does as little as possible."""
 
-    def __init__(self, agent: Agent, name: str, context: SessionContext, recorder: Recorder) -> None:
+    def __init__(self, agent: Agent, name: str, context: SessionContext, recorder: LineCollector) -> None:
         super().__init__(context)
         self._agent, self._recorder = agent, recorder
         self._number = next(recorder.session_numbers)

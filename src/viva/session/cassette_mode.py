@@ -1,6 +1,6 @@
 """How a run uses a cassette: it records one, replays one, or uses none."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import viva
@@ -8,7 +8,7 @@ from viva.errors import BadInput
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.protocols import Agent, EventStore
-from viva.record.cassette import Recorder
+from viva.record.cassette import CassetteLine, LineCollector, Recorder
 from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
 from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
@@ -16,24 +16,36 @@ from viva.session.run_options import RunOptions
 
 
 class CassetteMode:
-    """The recorder or the player of a run, if it has one."""
+    """The recorder or the player of a run, if it has one. A worker collects what its coordinator writes."""
 
-    def __init__(self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector]) -> None:
+    def __init__(
+        self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector], *, is_worker: bool = False
+    ) -> None:
         record, replay = options.record, options.replay
         if record is not None and replay is not None:
             raise BadInput.of("--record and --replay exclude each other; --replay-missing live calls what is missing")
-        self._recorder = Recorder(record, viva.__version__, redactor) if record else None
+        self._recorder = Recorder(record, viva.__version__, redactor) if record and not is_worker else None
+        self._collector = LineCollector(redactor) if record and is_worker else self._recorder
         self._player = CassettePlayer(replay, options.replay_missing, redactor) if replay else None
         self._connectors = connectors
 
     @property
     def is_active(self) -> bool:
-        return self._recorder is not None or self._player is not None
+        return self._collector is not None or self._player is not None
 
     def wrap_agent(self, agent: Agent, name: str, definition: Any) -> Agent:
-        if self._recorder is not None:
-            return RecordingAgent(agent, name, definition, self._recorder)
+        if self._collector is not None:
+            return RecordingAgent(agent, name, definition, self._collector)
         return agent if self._player is None else ReplayingAgent(agent, name, definition, self._player)
+
+    def take_trial(self, key: Key) -> tuple[CassetteLine, ...]:
+        """What a worker recorded of one attempt."""
+        return () if self._collector is None else self._collector.take_trial(key)
+
+    def add_trial(self, lines: Iterable[CassetteLine]) -> None:
+        """Record what a worker sent."""
+        if self._recorder is not None:
+            self._recorder.add_trial(lines)
 
     def resume(self, ended: frozenset[Key]) -> None:
         """Continue the cassette of a resumed run: recordings of trials that have ended stay."""

@@ -37,12 +37,12 @@ class RunHooks(Struct, frozen=True):
 
 
 class ProjectHooks:
-    """Calls the hooks of a run and of its cases; `run_context` connects them to agents."""
+    """Calls the hooks of a run and of its cases; `run_context` connects them to agents. `data` is the result of `--before`."""
 
-    def __init__(self, run_context: RunContext, run_hooks: RunHooks) -> None:
+    def __init__(self, run_context: RunContext, run_hooks: RunHooks, data: Any = None) -> None:
         self._run_context = run_context
         self._run_hooks = run_hooks
-        self._data: Any = None
+        self.data = data
         self._is_set_up = False
 
     async def before_run(self, iterate_trials: Callable[[], AsyncIterator[PlannedTrial]]) -> None:
@@ -51,7 +51,7 @@ class ProjectHooks:
         if hook is not None:
             cases = [planned.case async for planned in iterate_trials() if planned.trial == 1]
             try:
-                self._data = await self._call(hook, None, {}, cases)
+                self.data = await self._call(hook, None, {}, cases)
             except RunStopped:
                 raise
             except Exception as error:  # user code may raise anything; without its set-up no case can run
@@ -64,13 +64,13 @@ class ProjectHooks:
         if hook is None or not self._is_set_up:
             return None
         try:
-            await self._call(hook, None, _as_variables(self._data), list(records()), self._data)
+            await self._call(hook, None, _as_variables(self.data), list(records()), self.data)
         except Exception as error:  # user code may raise anything; the results stand
             return f"--after {_describe_failure(hook, error)}"
         return None
 
     async def before(self, state: TrialState) -> None:
-        state.variables.update(_as_variables(self._data))
+        state.variables.update(_as_variables(self.data))
         hook, data = state.case.before, None
         if hook is not None:
             state.waiting_for = "script"
@@ -121,9 +121,16 @@ class ProjectHooks:
             bridge.close()
 
 
-def add_hooks(run_context: RunContext, run_hooks: RunHooks = RunHooks()) -> tuple[RunContext, ProjectHooks]:  # noqa: B008 -- frozen
-    """The context with hooks for its trials, and the hooks themselves. Hooks call agents by the context without hooks."""
-    hooks = ProjectHooks(run_context, run_hooks)
+def add_hooks(
+    run_context: RunContext,
+    run_hooks: RunHooks = RunHooks(),  # noqa: B008 -- frozen
+    data: Any = None,
+) -> tuple[RunContext, ProjectHooks]:
+    """The context with hooks for its trials, and the hooks themselves. Hooks call agents by the context without hooks.
+
+    A worker passes the `data` that `--before` returned in its coordinator.
+    """
+    hooks = ProjectHooks(run_context, run_hooks, data)
     return structs.replace(run_context, hooks=hooks), hooks
 
 

@@ -130,12 +130,16 @@ def read_previous_run(path: Path) -> PreviousRun:
     )
 
 
-def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises BadInput if the fingerprint differs: the report of a resumed run must equal that of an unbroken one."""
-    changed = [
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names of the entries in which two fingerprints differ."""
+    return [
         name
         for name in sorted({*before, *now})
         if codec.canonical_bytes(before.get(name)) != codec.canonical_bytes(now.get(name))
     ]
-    if changed:
+
+
+def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises BadInput if the fingerprint differs: the report of a resumed run must equal that of an unbroken one."""
+    if changed := find_changes(before, now):
         raise BadInput.of(f"changed since the run began: {', '.join(changed)}; --force resumes it anyway")

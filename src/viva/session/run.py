@@ -5,7 +5,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from viva.history.index import HOSTED_KEY, History, HistorySink
 from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
-from viva.protocols import PlannedTrial, Sink
+from viva.protocols import Executor, PlannedTrial, Sink, Workers
 from viva.record.atomic_files import replace_file
 from viva.record.journal import Journal, next_run_number
 from viva.record.private_files import make_private_folder
@@ -87,18 +87,27 @@ async def execute(
     handles signals and the list of runs.
     """
     run_id = previous_run.run_id if previous_run else hosted_run_id or _create_run_id()
-    if journal is None:
-        journal = _open_journal(plan.settings, run_id, history=plan.options.history)
-    run = _Run(plan, run_id, journal, previous_run, hosted_run_id is not None)
-    try:
-        result = await run.execute(sinks)
-    except BaseException:
-        journal.abandon()  # it has no end: the next command says how to resume the run
-        raise
-    finally:
-        await plan.http.close()
-    journal.release_lock()
-    return result
+    async with _open_workers(plan, run_id) as workers:
+        if journal is None:
+            journal = _open_journal(plan.settings, run_id, history=plan.options.history)
+        run = _Run(plan, run_id, journal, previous_run, hosted_run_id is not None, workers)
+        try:
+            result = await run.execute(sinks)
+        except BaseException:
+            journal.abandon()  # it has no end: the next command says how to resume the run
+            raise
+        journal.release_lock()
+        return result
+    raise AssertionError  # no context manager here swallows errors
+
+
+def _open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Workers | None]:
+    """The worker processes of the run; None if it runs in this process."""
+    if not plan.options.has_workers:
+        return nullcontext()
+    from viva.session.worker_executor import open_workers  # most runs need none
+
+    return open_workers(plan, run_id)
 
 
 class _Run(Struct, frozen=True):
@@ -109,6 +118,7 @@ class _Run(Struct, frozen=True):
     journal: Journal
     previous_run: PreviousRun | None
     is_hosted: bool
+    workers: Workers | None
 
     async def execute(self, sinks: Sequence[Sink]) -> RunResult:
         plan, options, previous_run = self.plan, self.plan.options, self.previous_run
@@ -129,7 +139,7 @@ class _Run(Struct, frozen=True):
             bus,
             run_context.cassette,
             pool,
-            LocalExecutor(run_context),
+            self._create_executor(run_context, hooks),
             FailFast(options.pass_rule, self._earlier_records) if options.fail_fast else None,
             options.retry_faults,
             on_trial_ended,
@@ -167,6 +177,13 @@ class _Run(Struct, frozen=True):
         if interrupts.is_cancelled:
             raise asyncio.CancelledError
         return RunResult(self.run_id, ended.exit_code, ended.summary, self.journal, report_text)
+
+    def _create_executor(self, run_context: RunContext, hooks: ProjectHooks) -> Executor:
+        if self.workers is None:
+            return LocalExecutor(run_context)
+        from viva.session.worker_executor import WorkerExecutor
+
+        return WorkerExecutor(run_context, self.plan.cassette_mode, self.workers, lambda: hooks.data)
 
     @property
     def _earlier_records(self) -> list[TrialRecord]:

@@ -33,7 +33,8 @@ USERS = "Simulator, person and hooks"
 WORKSPACES = "Playbooks and workspaces"
 EVALS = "OpenWOP eval suites"
 STORAGE = "Recording, replay, resume and history"
-GROUPS = (INPUT, SELECTION, OUTPUT, LIMITS, REPEATS, USERS, WORKSPACES, EVALS, STORAGE)
+WORKERS = "Worker processes and clusters"
+GROUPS = (INPUT, SELECTION, OUTPUT, LIMITS, REPEATS, WORKERS, USERS, WORKSPACES, EVALS, STORAGE)
 """The headings of `viva test --help`, in their order."""
 
 
@@ -187,6 +188,16 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         group=REPEATS, excludes=("runs", "min_pass", "fail_fast"),
         help="Run each case only until this `viva.SequentialTest` decides, as --until-decided does.")] = None
 
+    workers: Annotated[int | None, Option(
+        flags=("--workers",), group=WORKERS, metavar="N", range=Range(1), on_resume="replace", excludes=("cluster",),
+        help="Run the trials in N processes of this machine. For agents that use much CPU, or that end the process.")] = None
+    cluster: Annotated[str | None, Option(
+        flags=("--cluster",), group=WORKERS, metavar="ADDRESS", on_resume="replace",
+        help="Run the trials on the workers of a Dask cluster: tcp://HOST:8786 or tls://HOST:8786.")] = None
+    cluster_folder: Annotated[Path | None, Option(
+        flags=("--cluster-folder",), group=WORKERS, metavar="FOLDER", on_resume="replace", needs="cluster",
+        help="The project's folder as the workers see it. Without it the project's files are sent to them.")] = None
+
     simulator: Annotated[str | None, Option(
         flags=("--simulator",), group=USERS, metavar="AGENT", on_resume="reference", is_repeated=True,
         help="The agent that plays the user in cases that have checkpoints but no simulator.")] = None
@@ -268,6 +279,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     def is_filtered(self) -> bool:
         """Do only some of the cases run?"""
         return self.only is not None or bool(self.tags) or self.selected_cases is not None
+
+    @property
+    def has_workers(self) -> bool:
+        """Do trials run in other processes?"""
+        return self.workers is not None or self.cluster is not None
 
     @property
     def pass_rule(self) -> PassRule:

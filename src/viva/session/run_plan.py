@@ -1,6 +1,7 @@
 """Builds the plan of a run: loads and checks files, agents, helpers and outputs before anything is sent."""
 
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,15 @@ from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import wrap_values
 from viva.formats.load_options import TIMEOUT_S, LoadOptions
-from viva.formats.sources import GeneratedCases, PlainMessage, StandardInput, SuiteFiles, load_files, parse_input
+from viva.formats.sources import (
+    STDIN,
+    GeneratedCases,
+    PlainMessage,
+    StandardInput,
+    SuiteFiles,
+    load_files,
+    parse_input,
+)
 from viva.history.index import History
 from viva.llm.budget import Budget
 from viva.llm.transport import HttpTransport
@@ -78,6 +87,12 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     """Cases that were generated for this run, by suite."""
     notes: Sequence[str]
     """Shown before the run starts."""
+    standard_input: bytes | None
+    """What `-i -` read, if workers need it."""
+
+    async def aclose(self) -> None:
+        """Close the connections to agents and models."""
+        await self.http.close()
 
     @property
     def redactor(self) -> Redactor:
@@ -105,48 +120,70 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     def parallel(self) -> int:
         if self.has_person:
             return 1
-        limit = self.options.parallel or self.settings.defaults.parallel or 4
+        limit = self.options.parallel or self.settings.defaults.parallel or 4 * (self.options.workers or 1)
         return max(1, min(limit, self.agent.parallel or limit, self.trial_count))
 
 
-async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
-    """Load and check everything that a run needs. Raises BadInput with all problems.
+class PlanInputs(Struct, frozen=True, kw_only=True):
+    """What a plan takes from an earlier part of its run, or a worker from its coordinator, instead of making it anew."""
 
-    A resumed run passes the `previous_run`: its generated cases are used again. The caller closes `plan.http`.
+    generated_cases: Mapping[str, Sequence[Any]] = {}
+    standard_input: bytes | None = None
+    budget: Budget
+    is_worker: bool = False
+
+
+async def build_run_plan(
+    options: RunOptions, previous_run: PreviousRun | None = None, inputs: PlanInputs | None = None
+) -> RunPlan:
+    """Load and check everything that a run needs. Raises BadInput with all problems. The caller closes the plan.
+
+    A resumed run passes the `previous_run`: its generated cases are used again. A worker passes the `inputs`.
     """
+    if inputs is None:
+        inputs = PlanInputs(
+            generated_cases=previous_run.generated_cases if previous_run else {},
+            standard_input=sys.stdin.buffer.read() if options.has_workers and STDIN in options.inputs else None,
+            budget=Budget(options.max_cost_usd, previous_run.spent_usd if previous_run else 0.0),
+        )
     http = HttpTransport()
     try:
-        return await _build_run_plan(options, http, previous_run)
+        return await _build_run_plan(options, http, inputs)
     except BaseException:
         await http.close()  # a generator may have opened connections
         raise
 
 
-async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run: PreviousRun | None) -> RunPlan:
+async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanInputs) -> RunPlan:
     settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
-    options = _check_options(options, settings)
-    cassette_mode = CassetteMode(options, settings.redactor, settings.connectors)
+    if not given.is_worker:  # a worker gets options that are checked
+        options = _check_options(options, settings)
+    settings.redactor.add_secrets(secret for text in options.inputs for secret in find_in_text(text))
+    cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=given.is_worker)
     agents = AgentFactory(
         settings, options.connector, cassette_mode.wrap_agent, is_replaying=options.replay is not None
     )
     # Cases are built after `agent` is chosen below.
     get_prompts = lambda: extract_prompts(agents.definitions.get(agent.name, {}))  # noqa: E731
     load_options = _build_load_options(options, settings, agents, get_prompts)
+    load_options = structs.replace(load_options, standard_input=given.standard_input)
     problems = list(find_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
-    budget = Budget(options.max_cost_usd, previous_run.spent_usd if previous_run else 0.0)
     inputs = _load_inputs(options, load_options, problems)
-    suites = add_baselines(inputs.suites, options, settings)
+    suites = inputs.suites if given.is_worker else add_baselines(inputs.suites, options, settings)
     agent = _find_agent(options, settings, agents, suites, inputs)
     audience_notes = check_audience(suites, agent, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, agent, inputs.files)
-    helpers = HelperPool(agents.find_helper, http, settings.connectors, budget.spend, workspaces.empty_workspaces)
+    helpers = HelperPool(agents.find_helper, http, settings.connectors, given.budget.spend, workspaces.empty_workspaces)
     generator = CaseGenerator(
         agent, helpers, settings, load_options, timeout_s=options.timeout_s or load_options.timeout_s
     )
-    generated_cases = await _generate_cases(generator, inputs, previous_run)
+    generated_cases = {
+        source.name: given.generated_cases.get(source.name) or await generator.generate(source)
+        for source in inputs.generators
+    }
     for name, cases in generated_cases.items():
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
     person_policy = _create_person_policy(options, load_options, suites, agent.name)
@@ -169,7 +206,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
         agent=agent,
         helpers=helpers,
         http=http,
-        budget=budget,
+        budget=given.budget,
         person_policy=person_policy,
         workspaces=workspaces,
         cassette_mode=cassette_mode,
@@ -181,6 +218,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
         case_counts=counts.by_suite,
         generated_cases=generated_cases,
         notes=notes,
+        standard_input=given.standard_input,
     )
 
 
@@ -201,14 +239,6 @@ def _create_person_policy(
 ) -> PersonPolicy:
     saver = ConversationSaver(load_options, options.folder, suites, agent)
     return PersonPolicy(options.person_prompt, options.interactive, options.skip_interactive, saver)
-
-
-async def _generate_cases(
-    generator: CaseGenerator, inputs: "_Inputs", previous_run: PreviousRun | None
-) -> dict[str, Sequence[Any]]:
-    """The cases of each generator; those of the previous run, if it has them."""
-    earlier = previous_run.generated_cases if previous_run else {}
-    return {source.name: earlier.get(source.name) or await generator.generate(source) for source in inputs.generators}
 
 
 def _list_notes(suites: Sequence[Suite]) -> list[str]:
@@ -236,7 +266,6 @@ def _check_options(options: RunOptions, settings: Settings) -> RunOptions:
     baseline = options.folder / options.baseline if options.baseline else None
     needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
     _refuse_overwriting(options, [path for path in needed_files if path])
-    settings.redactor.add_secrets(secret for text in options.inputs for secret in find_in_text(text))
     return options
 
 

@@ -31,14 +31,45 @@ def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
 
     Paths and names are saved unchanged even if they hold a secret: the run cannot be resumed without them.
     """
-    values = {name: getattr(options, name) for name, option in RUN_OPTIONS.items() if option.on_resume != "drop"}
-    values["folder"] = options.folder.resolve()
+    values = _resumable_values(options)
     values["inputs"] = tuple(map(mask_text, options.inputs))
     values["cases"] = redactor.redact(codec.to_plain(options.cases))
     for name in AGENT_OPTION_FLAGS:
         if isinstance(values[name], str):
             values[name] = mask_reference(values[name])
     return {name: codec.to_builtins(value) for name, value in values.items() if value is None or not callable(value)}
+
+
+def _resumable_values(options: RunOptions) -> dict[str, Any]:
+    values = {name: getattr(options, name) for name, option in RUN_OPTIONS.items() if option.on_resume != "drop"}
+    return values | {"folder": options.folder.resolve()}
+
+
+def dump_worker_options(options: RunOptions) -> dict[str, Any]:
+    """The options of a run for its workers, as JSON values. Raises BadInput for what has no name and cannot be sent.
+
+    What only the coordinator does is left out: reports, history and budget.
+    """
+    for name in ("agent", "before", "after"):
+        if not isinstance(getattr(options, name), str | None):
+            example = "python:FILE.py:NAME" if name == "agent" else "MODULE:FUNCTION"
+            raise BadInput.of(
+                f"The {name} is a Python object of this process, which workers cannot get. Give its name: {example}"
+            )
+    options = structs.replace(
+        options,
+        outputs=(),
+        reporter=None,
+        eval_summary=None,
+        max_cost_usd=None,
+        history=False,
+        workers=None,
+        cluster=None,
+        cluster_folder=None,
+    )
+    values = _resumable_values(options)
+    values["cases"] = codec.to_plain(options.cases)
+    return {name: codec.to_builtins(value) for name, value in values.items()}
 
 
 def _list_rerun_flags(saved: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:

@@ -1,0 +1,1 @@
+"""Workers: other processes, on this machine or on others, that run trials for a run."""

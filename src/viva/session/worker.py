@@ -1,0 +1,241 @@
+"""What a worker process runs: it builds the plan of the run again, and then runs the trials that it is sent by name.
+
+Only bytes cross the border. A worker gets a `WorkerSetup` once and a `TrialRequest` for each attempt of a trial; it returns a
+`TrialResult`. The coordinator has the journal, the cassette, the budget and the retries.
+"""
+
+import asyncio
+import platform
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw, Struct, structs
+
+from viva.concurrency.prints import capture_prints
+from viva.engine.event_bus import EventBus
+from viva.engine.trial import RunContext, run_trial
+from viva.errors import BadInput, RunStopped
+from viva.llm.budget import CallLog
+from viva.model import codec
+from viva.model.case import Case, Key
+from viva.model.message import ModelCall
+from viva.model.record import TrialRecord
+from viva.protocols import PlannedTrial
+from viva.record.cassette import CassetteLine
+from viva.session.hooks import add_hooks
+from viva.session.loop import LoopThread
+from viva.session.resume import find_changes
+from viva.session.run import create_run_context
+from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
+from viva.session.saved_options import restore_options
+
+_MAX_CASES_IN_MEMORY = 2000
+
+
+class WorkerSetup(Struct, frozen=True, kw_only=True):
+    """What a worker gets once, to build the plan of the run."""
+
+    run_id: str
+    options: Mapping[str, Any]
+    folder: str
+    fingerprint: Mapping[str, Any]
+    generated_cases: Mapping[str, Sequence[Any]] = {}
+    standard_input: bytes | None = None
+    packages: Mapping[str, str] = {}
+    """The versions of Python and of the packages that the coordinator has loaded."""
+    is_local: bool = True
+    """Is the worker a process of this run, on the same machine?"""
+
+
+class WorkerReport(Struct, frozen=True, kw_only=True):
+    """Whether a worker is ready."""
+
+    problems: tuple[tuple[str, int, str, str], ...] = ()
+    """Why it cannot run trials: the fields of each Problem."""
+    warnings: tuple[str, ...] = ()
+
+
+class TrialRequest(Struct, frozen=True, kw_only=True):
+    """One attempt of a trial. `variables` are those that `--before` set, encoded once."""
+
+    suite: str
+    case: str
+    index: int
+    trial: int
+    total: int
+    attempt: int
+    keep: tuple[str, ...]
+    variables: Raw
+
+
+class TrialResult(Struct, frozen=True, kw_only=True):
+    """The record of an attempt, and what happened in its worker since the last result."""
+
+    record: TrialRecord | None = None
+    lines: tuple[CassetteLine, ...] = ()
+    calls: tuple[ModelCall, ...] = ()
+    lag: Mapping[str, float] = {}
+    stop_reason: str | None = None
+    """Why the whole run has to stop, in place of the record."""
+
+
+class TrialWorker:
+    """Runs trials on an event loop in a thread of its own, so that the loop of the process stays free for heartbeats."""
+
+    def __init__(self, setup: bytes) -> None:
+        self._setup = codec.decode_kept(setup, type=WorkerSetup)
+        self._loop = LoopThread()
+        self._runner: _TrialRunner | None = None
+
+    async def prepare(self) -> bytes:
+        """Build the plan. Returns a WorkerReport."""
+        if self._setup.is_local:  # Ctrl-C reaches all processes of a terminal; the coordinator handles it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return await self._loop.bridge.run_async(self._prepare())
+
+    async def run(self, request: bytes) -> bytes:
+        """Run one attempt of a trial. Returns a TrialResult."""
+        if self._runner is None:
+            raise RuntimeError("the worker is not prepared")
+        return await self._loop.bridge.run_async(self._runner.run(request))
+
+    async def close(self) -> None:
+        """Cancel the trials that are running, and close everything."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await self._loop.bridge.run_async(runner.close())
+        await asyncio.to_thread(self._loop.close)
+
+    async def _prepare(self) -> bytes:
+        try:
+            self._runner = await _TrialRunner.open(self._setup)
+        except BadInput as error:
+            problems = tuple((each.file, each.line, each.path, each.message) for each in error.problems)
+            return codec.encode(WorkerReport(problems=problems))
+        return codec.encode(WorkerReport(warnings=tuple(_compare_packages(self._setup.packages))))
+
+
+class _TrialRunner:
+    """The plan of the run in this process."""
+
+    def __init__(self, plan: RunPlan, run_id: str, calls: CallLog, exits: AsyncExitStack) -> None:
+        self._plan = plan
+        self._calls = calls
+        self._run_context = create_run_context(plan, run_id, EventBus((), ()))
+        self._cases = CaseFinder(plan)
+        self._tasks: set[asyncio.Task[TrialResult]] = set()
+        self._exits = exits
+
+    @classmethod
+    async def open(cls, setup: WorkerSetup) -> "_TrialRunner":
+        calls = CallLog()
+        options = structs.replace(restore_options(setup.options), folder=Path(setup.folder))
+        inputs = PlanInputs(
+            generated_cases=setup.generated_cases, standard_input=setup.standard_input, budget=calls, is_worker=True
+        )
+        async with AsyncExitStack() as exits:
+            plan = await build_run_plan(options, inputs=inputs)
+            exits.push_async_callback(plan.aclose)
+            if changes := find_changes(setup.fingerprint, plan.fingerprint):
+                raise BadInput.of(f"differs from the coordinator: {', '.join(changes)}")
+            exits.enter_context(capture_prints())
+            return cls(plan, setup.run_id, calls, exits.pop_all())
+        raise AssertionError  # no context manager here swallows errors
+
+    async def run(self, raw: bytes) -> bytes:
+        task = asyncio.ensure_future(self._run(codec.decode_kept(raw, type=TrialRequest)))
+        self._tasks.add(task)
+        try:
+            return codec.encode(await task)
+        except RunStopped as stopped:
+            return codec.encode(TrialResult(stop_reason=stopped.reason, calls=self._calls.take_calls()))
+        finally:
+            self._tasks.discard(task)
+
+    async def _run(self, request: TrialRequest) -> TrialResult:
+        case = await self._cases.find(request.suite, request.case)
+        planned = PlannedTrial(case, request.index, request.trial, request.total)
+        record = await run_trial(self._add_hooks(request), planned, request.attempt, request.keep)
+        key = Key(case.suite, case.id, request.trial, request.attempt)
+        lag = self._run_context.lag.by_agent
+        result = TrialResult(
+            record=record,
+            lines=self._plan.cassette_mode.take_trial(key),
+            calls=self._calls.take_calls(),
+            lag=dict(lag),
+        )
+        lag.clear()
+        return result
+
+    def _add_hooks(self, request: TrialRequest) -> RunContext:
+        variables = codec.decode_kept(bytes(request.variables))
+        return add_hooks(self._run_context, data=variables)[0]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._exits.aclose()
+
+
+class CaseFinder:
+    """Finds cases by suite and id. They are decoded in input order, which is mostly the order of the requests."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._trials = plan.iterate_trials()
+        self._recent: dict[tuple[str, str], Case] = {}
+        self._lock = asyncio.Lock()
+
+    async def find(self, suite: str, case: str) -> Case:
+        wanted = (suite, case)
+        async with self._lock:
+            if wanted in self._recent:
+                return self._recent[wanted]
+            for _ in range(2):  # from here to the end, then from the start
+                async for planned in self._trials:
+                    name = (planned.case.suite, planned.case.id)
+                    if name not in self._recent:
+                        self._remember(planned.case)
+                    if name == wanted:
+                        return planned.case
+                self._trials = self._plan.iterate_trials()
+        raise RunStopped(f"a worker cannot find the case {case!r} of {suite}")
+
+    def _remember(self, case: Case) -> None:
+        self._recent[case.suite, case.id] = case
+        if len(self._recent) > _MAX_CASES_IN_MEMORY:
+            del self._recent[next(iter(self._recent))]
+
+
+def list_packages() -> dict[str, str]:
+    """The versions of Python and of the packages that this process has loaded."""
+    from importlib import metadata
+
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    names = {each for package, each in _distributions().items() if package in loaded}
+    return {"Python": platform.python_version()} | {name: metadata.version(name) for name in sorted(names)}
+
+
+def _distributions() -> dict[str, str]:
+    from importlib import metadata
+
+    return {package: names[0] for package, names in metadata.packages_distributions().items()}
+
+
+def _compare_packages(theirs: Mapping[str, str]) -> list[str]:
+    from importlib import metadata
+
+    differences: list[str] = []
+    for name, version in theirs.items():
+        try:
+            mine = platform.python_version() if name == "Python" else metadata.version(name)
+        except metadata.PackageNotFoundError:
+            mine = "none"
+        if mine != version:
+            differences.append(f"{name} {mine} instead of {version}")
+    return differences

@@ -1,0 +1,106 @@
+"""Runs the trials of a run in worker processes: sends each attempt by name, and charges and records what comes back."""
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from importlib.util import find_spec
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from viva.engine.outcome import Outcome
+from viva.engine.records import trial_record
+from viva.engine.trial import RunContext, create_trial_state
+from viva.errors import BadInput, Problem, RunStopped, WorkerCrashed
+from viva.model import codec
+from viva.model.event import Note, TrialStarted
+from viva.model.record import TrialRecord
+from viva.protocols import PlannedTrial, Workers
+from viva.session.cassette_mode import CassetteMode
+from viva.session.run_plan import RunPlan
+from viva.session.saved_options import dump_worker_options
+from viva.session.worker import TrialRequest, TrialResult, TrialWorker, WorkerReport, WorkerSetup, list_packages
+
+_CRASH = "the worker process ended while it ran this trial alone, twice: the agent ends or crashes its process"
+
+
+class WorkerExecutor(Struct, frozen=True):
+    """Runs each attempt in a worker. The journal, the cassette, the budget and the retries stay here."""
+
+    run_context: RunContext
+    cassette_mode: CassetteMode
+    workers: Workers
+    get_data: Callable[[], Any]
+    """What `--before` returned."""
+
+    async def run_attempt(self, planned: PlannedTrial, attempt: int, keep: Collection[str]) -> TrialRecord:
+        case, bus = planned.case, self.run_context.bus
+        state = create_trial_state(self.run_context, planned, attempt)
+        if bus.live and case.skip_reason is None:
+            user = case.user
+            name = case.name or case.id
+            bus.emit(TrialStarted(state.key, planned.index, name, len(user.planned_messages), user.simulator))
+        request = TrialRequest(
+            suite=case.suite,
+            case=case.id,
+            index=planned.index,
+            trial=planned.trial,
+            total=planned.total,
+            attempt=attempt,
+            keep=tuple(keep),
+            variables=self._encode_data(),
+        )
+        try:
+            raw = await self.workers.run(codec.encode(request))
+        except WorkerCrashed:
+            return trial_record(state, Outcome.failed(_CRASH), self.run_context.agent.name, planned.total)
+        finally:
+            for warning in self.workers.take_warnings():
+                bus.emit(Note(warning, "warning"))
+        return self._take_result(codec.decode_kept(raw, type=TrialResult))
+
+    def _take_result(self, result: TrialResult) -> TrialRecord:
+        self.cassette_mode.add_trial(result.lines)
+        for agent, seconds in result.lag.items():
+            lag = self.run_context.lag.by_agent
+            lag[agent] = lag.get(agent, 0.0) + seconds
+        for call in result.calls:
+            self.run_context.meter(call)
+        if result.record is None:
+            raise RunStopped(result.stop_reason or "a worker stopped")
+        return result.record
+
+    def _encode_data(self) -> Raw:
+        try:
+            return codec.to_raw(self.get_data())
+        except (TypeError, ValueError) as error:
+            raise RunStopped(f"--before returned a value that cannot be sent to workers: {error}") from error
+
+
+def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Workers]:
+    """Start the workers of a run, or connect to them. Raises BadInput if they cannot run its trials."""
+    options = plan.options
+    flag = "--cluster" if options.workers is None else "--workers"
+    if plan.has_person:
+        raise BadInput.of(f"{flag}: a person cannot take part in trials on workers; run interactive cases without it")
+    if find_spec("distributed") is None:
+        raise BadInput.of(f"{flag} needs Dask; install it with: pip install 'viva-eval[cluster]'")
+    from viva.executors.dask_workers import Cluster, open_dask_workers
+
+    setup = WorkerSetup(
+        run_id=run_id,
+        options=dump_worker_options(options),
+        folder=str((options.cluster_folder or options.folder).resolve()),
+        fingerprint=plan.fingerprint,
+        generated_cases=plan.generated_cases,
+        standard_input=plan.standard_input,
+        packages=list_packages(),
+        is_local=options.cluster is None,
+    )
+    return open_dask_workers(Cluster(options.workers, options.cluster, TrialWorker, codec.encode(setup)), _check_report)
+
+
+def _check_report(raw: bytes) -> tuple[str, ...]:
+    report = codec.decode_kept(raw, type=WorkerReport)
+    if report.problems:
+        raise BadInput(*(Problem(*fields) for fields in report.problems))
+    return report.warnings
