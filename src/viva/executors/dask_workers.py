@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, cast
 
+import dask.config
 from distributed import Client, LocalCluster, Security
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from viva.errors import BadInput, RunStopped, WorkerCrashed
 
 _POLL_S = 0.25
 _NO_WORKER_S = 60.0
+_CONNECT_S = 10
 _CLOSE_S = 5.0
 _LOSSES_BEFORE_ALONE = 2
 _LOSSES_ALONE = 2
@@ -33,7 +35,7 @@ class Cluster(Struct, frozen=True):
     worker_count: int | None
     address: str | None
     actor_type: type
-    setup: bytes
+    actor_arguments: tuple[bytes, ...]
 
 
 @asynccontextmanager
@@ -51,15 +53,20 @@ async def open_dask_workers(cluster: Cluster, check_report: CheckReport) -> Asyn
 async def _connect(cluster: Cluster) -> AsyncGenerator[Client]:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if cluster.address is not None:
+        client = Client(
+            cluster.address, asynchronous=True, direct_to_workers=True, timeout=_CONNECT_S, set_as_default=False
+        )
         try:
-            client = await Client(cluster.address, asynchronous=True, direct_to_workers=True, timeout=10)
-        except (OSError, ValueError) as error:
+            await client
+        except (OSError, ValueError, TypeError) as error:
+            await cast("Any", client).close(timeout=1)  # a coroutine here, as the client is asynchronous
             raise BadInput.of(f"--cluster {cluster.address}: cannot be reached: {error}") from error
         async with client:
             yield client
         return
     # A scheduler runs code of everybody who can reach it: loopback, with TLS credentials of this run only.
     security = Security.temporary()
+    dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []})
     async with (
         LocalCluster(
             n_workers=cluster.worker_count,
@@ -68,11 +75,13 @@ async def _connect(cluster: Cluster) -> AsyncGenerator[Client]:
             host="127.0.0.1",
             protocol="tls",
             security=security,
-            dashboard_address=cast("str", None),  # none; the annotation of Dask lacks it
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
             asynchronous=True,
             silence_logs=logging.CRITICAL,
         ) as local,
-        Client(local, asynchronous=True, direct_to_workers=True, security=security) as client,
+        Client(local, asynchronous=True, direct_to_workers=True, security=security, set_as_default=False) as client,
     ):
         yield client
 
@@ -239,9 +248,9 @@ class DaskWorkers:
     async def _add_worker(self, address: str) -> None:
         """Raises BadInput if the worker cannot run the trials."""
         cluster = self._cluster
-        actor = await self._client.submit(
-            cluster.actor_type, cluster.setup, actor=True, workers=[address], allow_other_workers=False, pure=False
-        )
+        arguments = cluster.actor_arguments
+        with self._client.as_current():  # an actor takes the current client
+            actor = await self._client.submit(cluster.actor_type, *arguments, actor=True, workers=[address], pure=False)
         self._warnings += [f"worker {address}: {text}" for text in self._check_report(await actor.prepare())]
         self._workers[address] = _Worker(address, actor)
 

@@ -228,8 +228,21 @@ class _Run(Struct, frozen=True):
         for note in (*plan.notes, plan.person_policy.explain_skips(plan.interactive_count)):
             if note:
                 bus.emit(Note(plan.redactor.redact_text(note)))
-        for warning in plan.cassette_mode.find_drift():
+        for warning in (*plan.cassette_mode.find_drift(), *self._worker_warnings()):
             bus.emit(Note(plan.redactor.redact_text(warning), "warning"))
+
+    def _worker_warnings(self) -> Iterator[str]:
+        if self.workers is None:
+            return
+        options = self.plan.options
+        if options.cluster and options.cluster.startswith("tcp:"):
+            yield f"--cluster {options.cluster}: without TLS, everybody who reaches this scheduler can run code on its workers"
+        if options.max_cost_usd is not None:
+            yield (
+                f"--max-cost: a trial on a worker is charged when it ends, so the cost can exceed the budget by that of the "
+                f"{self.plan.parallel} trials that run at once"
+            )
+        yield from self.workers.take_warnings()
 
     def _create_started_event(self, number: int) -> RunStarted:
         plan, options = self.plan, self.plan.options

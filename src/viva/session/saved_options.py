@@ -45,10 +45,11 @@ def _resumable_values(options: RunOptions) -> dict[str, Any]:
     return values | {"folder": options.folder.resolve()}
 
 
-def dump_worker_options(options: RunOptions) -> dict[str, Any]:
+def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
     """The options of a run for its workers, as JSON values. Raises BadInput for what has no name and cannot be sent.
 
-    What only the coordinator does is left out: reports, history and budget.
+    What only the coordinator does is left out: reports, history and budget. Paths inside the project are relative to its
+    `root`, which may be elsewhere on the workers.
     """
     for name in ("agent", "before", "after"):
         if not isinstance(getattr(options, name), str | None):
@@ -69,7 +70,18 @@ def dump_worker_options(options: RunOptions) -> dict[str, Any]:
     )
     values = _resumable_values(options)
     values["cases"] = codec.to_plain(options.cases)
+    for name, value in values.items():
+        if isinstance(value, Path):
+            path = value.absolute()
+            values[name] = path.relative_to(root) if path.is_relative_to(root) else path
     return {name: codec.to_builtins(value) for name, value in values.items()}
+
+
+def restore_worker_options(saved: Mapping[str, Any], root: Path, subfolder: str) -> RunOptions:
+    """The options of a run in a worker, for the project in the folder `root`."""
+    options = restore_options(saved)
+    paths = {name: root / value for name in RUN_OPTIONS if isinstance(value := getattr(options, name), Path)}
+    return structs.replace(options, **(paths | {"folder": root / subfolder}))
 
 
 def _list_rerun_flags(saved: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:

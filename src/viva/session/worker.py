@@ -6,6 +6,7 @@ Only bytes cross the border. A worker gets a `WorkerSetup` once and a `TrialRequ
 
 import asyncio
 import platform
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from msgspec import Raw, Struct, structs
+from msgspec import Raw, Struct
 
 from viva.concurrency.prints import capture_prints
 from viva.engine.event_bus import EventBus
@@ -28,10 +29,11 @@ from viva.protocols import PlannedTrial
 from viva.record.cassette import CassetteLine
 from viva.session.hooks import add_hooks
 from viva.session.loop import LoopThread
+from viva.session.project_archive import unpack_project
 from viva.session.resume import find_changes
 from viva.session.run import create_run_context
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
-from viva.session.saved_options import restore_options
+from viva.session.saved_options import restore_worker_options
 
 _MAX_CASES_IN_MEMORY = 2000
 
@@ -41,7 +43,10 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
 
     run_id: str
     options: Mapping[str, Any]
-    folder: str
+    folder: str | None
+    """The project's folder; None if it comes as an archive."""
+    subfolder: str = "."
+    """Where in the project the run was started."""
     fingerprint: Mapping[str, Any]
     generated_cases: Mapping[str, Sequence[Any]] = {}
     standard_input: bytes | None = None
@@ -86,8 +91,9 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 class TrialWorker:
     """Runs trials on an event loop in a thread of its own, so that the loop of the process stays free for heartbeats."""
 
-    def __init__(self, setup: bytes) -> None:
+    def __init__(self, setup: bytes, archive: bytes) -> None:
         self._setup = codec.decode_kept(setup, type=WorkerSetup)
+        self._archive = archive
         self._loop = LoopThread()
         self._runner: _TrialRunner | None = None
 
@@ -112,7 +118,7 @@ class TrialWorker:
 
     async def _prepare(self) -> bytes:
         try:
-            self._runner = await _TrialRunner.open(self._setup)
+            self._runner = await _TrialRunner.open(self._setup, self._archive)
         except BadInput as error:
             problems = tuple((each.file, each.line, each.path, each.message) for each in error.problems)
             return codec.encode(WorkerReport(problems=problems))
@@ -131,13 +137,16 @@ class _TrialRunner:
         self._exits = exits
 
     @classmethod
-    async def open(cls, setup: WorkerSetup) -> "_TrialRunner":
+    async def open(cls, setup: WorkerSetup, archive: bytes) -> "_TrialRunner":
         calls = CallLog()
-        options = structs.replace(restore_options(setup.options), folder=Path(setup.folder))
         inputs = PlanInputs(
             generated_cases=setup.generated_cases, standard_input=setup.standard_input, budget=calls, is_worker=True
         )
         async with AsyncExitStack() as exits:
+            root = Path(setup.folder or await asyncio.to_thread(unpack_project, archive))
+            if setup.folder is None:
+                exits.callback(shutil.rmtree, root, ignore_errors=True)
+            options = restore_worker_options(setup.options, root, setup.subfolder)
             plan = await build_run_plan(options, inputs=inputs)
             exits.push_async_callback(plan.aclose)
             if changes := find_changes(setup.fingerprint, plan.fingerprint):

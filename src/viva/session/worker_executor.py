@@ -1,8 +1,10 @@
 """Runs the trials of a run in worker processes: sends each attempt by name, and charges and records what comes back."""
 
+import re
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -16,10 +18,12 @@ from viva.model.event import Note, TrialStarted
 from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial, Workers
 from viva.session.cassette_mode import CassetteMode
+from viva.session.project_archive import pack_project
 from viva.session.run_plan import RunPlan
 from viva.session.saved_options import dump_worker_options
 from viva.session.worker import TrialRequest, TrialResult, TrialWorker, WorkerReport, WorkerSetup, list_packages
 
+_ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:\d+")
 _CRASH = "the worker process ended while it ran this trial alone, twice: the agent ends or crashes its process"
 
 
@@ -84,19 +88,33 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         raise BadInput.of(f"{flag}: a person cannot take part in trials on workers; run interactive cases without it")
     if find_spec("distributed") is None:
         raise BadInput.of(f"{flag} needs Dask; install it with: pip install 'viva-eval[cluster]'")
+    if options.cluster and not _ADDRESS.fullmatch(options.cluster):
+        raise BadInput.of(
+            f"--cluster {options.cluster}: is not the address of a scheduler, such as tcp://localhost:8786"
+        )
     from viva.executors.dask_workers import Cluster, open_dask_workers
 
+    root = _find_root(plan)
     setup = WorkerSetup(
         run_id=run_id,
-        options=dump_worker_options(options),
-        folder=str((options.cluster_folder or options.folder).resolve()),
+        options=dump_worker_options(options, root),
+        folder=None if options.cluster and not options.cluster_folder else str(options.cluster_folder or root),
+        subfolder=options.folder.resolve().relative_to(root).as_posix(),
         fingerprint=plan.fingerprint,
         generated_cases=plan.generated_cases,
         standard_input=plan.standard_input,
         packages=list_packages(),
         is_local=options.cluster is None,
     )
-    return open_dask_workers(Cluster(options.workers, options.cluster, TrialWorker, codec.encode(setup)), _check_report)
+    archive = pack_project(root) if setup.folder is None else b""
+    actor_arguments = (codec.encode(setup), archive)
+    return open_dask_workers(Cluster(options.workers, options.cluster, TrialWorker, actor_arguments), _check_report)
+
+
+def _find_root(plan: RunPlan) -> Path:
+    """The folder of the project: that of the config, if the run was started there or below."""
+    folder, project = plan.options.folder.resolve(), plan.settings.folder.resolve()
+    return project if folder.is_relative_to(project) else folder
 
 
 def _check_report(raw: bytes) -> tuple[str, ...]:

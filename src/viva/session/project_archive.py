@@ -1,0 +1,69 @@
+"""The files of a project as one archive, for workers that do not share its folder.
+
+It holds what git tracks or does not ignore, or everything in a folder without git. Secrets and results are never in it: `.env`
+files and `.viva` stay here.
+"""
+
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+from viva.errors import BadInput
+
+_MAX_BYTES = 64 * 1024 * 1024
+_SKIPPED = frozenset({".git", ".viva", ".venv", "__pycache__", "node_modules"})
+
+
+def pack_project(root: Path) -> bytes:
+    """The archive of a folder. Raises BadInput if its files are too large."""
+    out = BytesIO()
+    size = 0
+    with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:
+        for path in sorted(_list_files(root)):
+            size += path.stat().st_size
+            if size > _MAX_BYTES:
+                raise BadInput.of(
+                    f"the files of {root} are more than {_MAX_BYTES >> 20} MB, too many to send to workers; let them share the "
+                    "folder and pass --cluster-folder, or add large files to .gitignore"
+                )
+            archive.add(path, path.relative_to(root).as_posix(), recursive=False)
+    return out.getvalue()
+
+
+def unpack_project(archive: bytes) -> Path:
+    """Unpack an archive into a new private folder. The caller removes it."""
+    folder = Path(tempfile.mkdtemp(prefix="viva-project-"))
+    with tarfile.open(fileobj=BytesIO(archive), mode="r:gz") as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+def _list_files(root: Path) -> Iterator[Path]:
+    for name in _list_git_files(root) or _walk(root):
+        path = root / name
+        is_secret = path.name == ".env" or path.name.startswith(".env.")
+        if not is_secret and not _SKIPPED.intersection(Path(name).parts) and path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _list_git_files(root: Path) -> list[str]:
+    """What git tracks or does not ignore; empty without git."""
+    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        result = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [name for name in result.stdout.decode(errors="surrogateescape").split("\0") if name]
+
+
+def _walk(root: Path) -> Iterator[str]:
+    for path in root.iterdir():
+        if path.name in _SKIPPED or path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from (f"{path.name}/{inner}" for inner in _walk(path))
+        else:
+            yield path.name
