@@ -217,24 +217,35 @@ class DaskWorkers:
         self._warnings.append(f"worker {worker.address} ended; {trials} run again elsewhere")
 
     async def _watch(self) -> None:
-        """Notice workers that come and go. Without workers or scheduler for a minute the run stops; it can be resumed."""
-        last_seen = time.monotonic()
+        """Notice workers that come and go, and stop the run if none are left."""
+        last_contact = last_worker = time.monotonic()
         while True:
             await asyncio.sleep(_POLL_S)
             try:
-                addresses = await asyncio.wait_for(self._list_addresses(), _NO_WORKER_S)
+                addresses = await asyncio.wait_for(self._list_addresses(), _CONNECT_S)
+                last_contact = time.monotonic()
             except (OSError, TimeoutError):
-                addresses = []
+                if time.monotonic() - last_contact > _CONNECT_S:
+                    await self._fail("the scheduler of the cluster is gone")
+                continue
             for address in set(self._workers) - set(addresses):
                 self._lose_worker(self._workers[address])
             for address in set(addresses) - set(self._workers) - self._refused:
                 await self._add_late_worker(address)
             if self._workers:
-                last_seen = time.monotonic()
-            elif time.monotonic() - last_seen > _NO_WORKER_S:
-                self._failure = RunStopped(f"there has been no worker for {_NO_WORKER_S:.0f} s")
+                last_worker = time.monotonic()
+            elif time.monotonic() - last_worker > _NO_WORKER_S:
+                await self._fail(f"there has been no worker for {_NO_WORKER_S:.0f} s")
             async with self._changed:
                 self._changed.notify_all()
+
+    async def _fail(self, reason: str) -> None:
+        """Stop every request. The run can be resumed."""
+        self._failure = RunStopped(reason)
+        for worker in tuple(self._workers.values()):
+            self._lose_worker(worker)
+        async with self._changed:
+            self._changed.notify_all()
 
     async def _add_late_worker(self, address: str) -> None:
         try:

@@ -84,6 +84,11 @@ class Redactor:
         for name, value in (variables or {}).items():
             self.add_variable(name, value)
 
+    @property
+    def variable_names(self) -> list[str]:
+        """The environment variables whose values are secrets of this run."""
+        return sorted(self._variables)
+
     def add_secrets(self, secrets: Iterable[str]) -> None:
         new = [value for value in dict.fromkeys(secrets) if value and value not in self.secrets]
         if new:

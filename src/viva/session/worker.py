@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from viva.concurrency.prints import capture_prints
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
-from viva.errors import BadInput, RunStopped
+from viva.errors import BadInput, Problem, RunStopped
 from viva.llm.budget import CallLog
 from viva.model import codec
 from viva.model.case import Case, Key
@@ -50,6 +50,8 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
     fingerprint: Mapping[str, Any]
     generated_cases: Mapping[str, Sequence[Any]] = {}
     standard_input: bytes | None = None
+    variables: Sequence[str] = ()
+    """The names of environment variables that the run needs. Their values are never sent."""
     packages: Mapping[str, str] = {}
     """The versions of Python and of the packages that the coordinator has loaded."""
     is_local: bool = True
@@ -149,8 +151,19 @@ class _TrialRunner:
             options = restore_worker_options(setup.options, root, setup.subfolder)
             plan = await build_run_plan(options, inputs=inputs)
             exits.push_async_callback(plan.aclose)
+            if missing := [name for name in setup.variables if not plan.settings.environ.get(name)]:
+                host = platform.node()
+                raise BadInput(
+                    *(
+                        Problem("", 0, "", f"the worker on {host} has no environment variable {name}")
+                        for name in missing
+                    )
+                )
             if changes := find_changes(setup.fingerprint, plan.fingerprint):
-                raise BadInput.of(f"differs from the coordinator: {', '.join(changes)}")
+                raise BadInput.of(
+                    f"{', '.join(changes)}: a worker has others than this process. Start the run in the project's folder, with "
+                    "relative paths, and use the same version of Viva everywhere"
+                )
             exits.enter_context(capture_prints())
             return cls(plan, setup.run_id, calls, exits.pop_all())
         raise AssertionError  # no context manager here swallows errors

@@ -103,12 +103,20 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         fingerprint=plan.fingerprint,
         generated_cases=plan.generated_cases,
         standard_input=plan.standard_input,
+        variables=_list_variables(plan),
         packages=list_packages(),
         is_local=options.cluster is None,
     )
     archive = pack_project(root) if setup.folder is None else b""
     actor_arguments = (codec.encode(setup), archive)
     return open_dask_workers(Cluster(options.workers, options.cluster, TrialWorker, actor_arguments), _check_report)
+
+
+def _list_variables(plan: RunPlan) -> list[str]:
+    """The environment variables that hold secrets of the connectors and playbooks. A worker checks all others itself."""
+    connectors = plan.settings.connectors.values()
+    keys = {each.key_source for each in connectors if each.api_key and not each.is_default}
+    return sorted(keys.union(plan.redactor.variable_names))
 
 
 def _find_root(plan: RunPlan) -> Path:

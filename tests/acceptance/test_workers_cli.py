@@ -1,0 +1,120 @@
+"""`--workers`: what is lost and what is not when a worker, the coordinator or the scheduler ends."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from project import Project, case
+
+AGENT = """\
+import os, time
+from pathlib import Path
+
+LOG = Path(__file__).with_name("calls.log")
+
+def agent(messages, options):
+    text = messages[-1]["content"]
+    with LOG.open("a") as log:
+        log.write(f"{os.getpid()} {text}\\n")
+    if text == "crash":
+        os._exit(7)
+    time.sleep(0.05)
+    return text
+"""
+CASES = 60
+PARALLEL = 6
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    project = Project(tmp_path)
+    project.write("agent.py", AGENT)
+    project.suite(*(case(f"case{n}", f"hello {n}") for n in range(CASES)))
+    return project
+
+
+def start(project: Project, *arguments: str) -> "subprocess.Popen[str]":
+    flags = ["--workers", "2", "--parallel", str(PARALLEL), "-o", "report.jsonl"]
+    return project.start("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", *flags, *arguments)
+
+
+def read_calls(project: Project) -> list[tuple[int, str]]:
+    path = project.folder / "calls.log"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(int(pid), text) for pid, _, text in (line.partition(" ") for line in lines)]
+
+
+def wait_for_calls(project: Project, process: "subprocess.Popen[str]", count: int) -> list[tuple[int, str]]:
+    while len(calls := read_calls(project)) < count:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    return calls
+
+
+def read_journal(project: Project) -> list[str]:
+    """The cases whose end is journaled."""
+    journal = next((project.folder / ".viva" / "runs").glob("*/journal.jsonl"))
+    events = [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
+    return [event["record"]["id"] for event in events if event.get("event") == "trial_ended"]
+
+
+@pytest.mark.parametrize("moment", [1, 25])
+def test_a_killed_worker_costs_only_what_was_in_flight(project: Project, moment: int) -> None:
+    process = start(project)
+    calls = wait_for_calls(project, process, moment)
+    os.kill(calls[-1][0], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, (out, err)
+    records = project.records()
+    assert [record["id"] for record in records] == [f"case{n}" for n in range(CASES)]
+    assert {record["status"] for record in records} == {"passed"}
+    assert "run again elsewhere" in out
+    extra = sum(count - 1 for count in Counter(text for _, text in read_calls(project)).values())
+    assert extra <= PARALLEL
+
+
+def test_a_run_whose_coordinator_was_killed_is_resumed(project: Project) -> None:
+    process = start(project)
+    wait_for_calls(project, process, 20)
+    process.kill()
+    process.communicate(timeout=60)
+    ended = read_journal(project)
+    before = {text for _, text in read_calls(project)}
+    (project.folder / "calls.log").unlink()
+    resumed = project.viva("test", "--resume", "latest", "--workers", "1", "-o", "report.jsonl", timeout_s=120)
+    assert resumed.code == 0, resumed
+    assert [record["id"] for record in project.records()] == [f"case{n}" for n in range(CASES)]
+    again = {text for _, text in read_calls(project)}
+    assert not again & {f"hello {name.removeprefix('case')}" for name in ended}
+    assert len(again & before) <= PARALLEL
+
+
+def test_an_agent_that_ends_its_process_fails_alone(project: Project) -> None:
+    project.suite(*(case(f"case{n}", "crash" if n == 3 else f"hello {n}") for n in range(8)))
+    process = start(project)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 1, (out, err)
+    records = {record["id"]: record for record in project.records()}
+    assert {name: record["status"] for name, record in records.items()} == {
+        f"case{n}": "failed" if n == 3 else "passed" for n in range(8)
+    }
+    assert records["case3"]["fault"] == "agent"
+    assert Counter(text for _, text in read_calls(project))["crash"] == 4
+
+
+def test_ctrl_c_stops_the_workers_and_writes_the_reports(project: Project) -> None:  # the first one, as without workers
+    process = start(project)
+    pids = {pid for pid, _ in wait_for_calls(project, process, 10)}
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2, (out, err)
+    assert len(project.records()) < CASES
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
