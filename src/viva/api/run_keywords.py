@@ -39,6 +39,15 @@ class RunKeywords(TypedDict, total=False):
     sequential: SequentialTest | None
     """Run each case only until this `viva.SequentialTest` decides, as --until-decided does."""
 
+    workers: int | None
+    """Run the trials in N processes of this machine. For agents that use much CPU, or that end the process."""
+
+    cluster: str | None
+    """Run the trials on the workers of a Dask cluster: tcp://HOST:8786 or tls://HOST:8786."""
+
+    cluster_folder: str | Path | None
+    """The project's folder as the workers see it. Without it the project's files are sent to them."""
+
     skip_interactive: bool
     """Skip cases that need a person (interactive.enabled)."""
 

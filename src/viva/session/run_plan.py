@@ -166,8 +166,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     )
     # Cases are built after `agent` is chosen below.
     get_prompts = lambda: extract_prompts(agents.definitions.get(agent.name, {}))  # noqa: E731
-    load_options = _build_load_options(options, settings, agents, get_prompts)
-    load_options = structs.replace(load_options, standard_input=given.standard_input)
+    load_options = _build_load_options(options, settings, agents, get_prompts, given.standard_input)
     problems = list(find_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
@@ -180,10 +179,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     generator = CaseGenerator(
         agent, helpers, settings, load_options, timeout_s=options.timeout_s or load_options.timeout_s
     )
-    generated_cases = {
-        source.name: given.generated_cases.get(source.name) or await generator.generate(source)
-        for source in inputs.generators
-    }
+    generated_cases = await _generate_cases(generator, inputs.generators, given)
     for name, cases in generated_cases.items():
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
     person_policy = _create_person_policy(options, load_options, suites, agent.name)
@@ -191,13 +187,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     await check_needs(suites, agent, select_case)
     run_hooks = resolve_run_hooks(options, (*load_options.roots, str(options.folder)))
     counts = await _count_trials(options, suites, select_case)
-    notes = [
-        *inputs.notes,
-        *workspaces.build_notes(),
-        *_list_notes(suites),
-        *audience_notes,
-        *_sequential_notes(options),
-    ]
+    suite_notes = [note for suite in suites for note in suite.notes]
     return RunPlan(
         options=options,
         settings=settings,
@@ -217,7 +207,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         interactive_count=counts.interactive,
         case_counts=counts.by_suite,
         generated_cases=generated_cases,
-        notes=notes,
+        notes=[*inputs.notes, *workspaces.build_notes(), *suite_notes, *audience_notes, *_sequential_notes(options)],
         standard_input=given.standard_input,
     )
 
@@ -241,8 +231,12 @@ def _create_person_policy(
     return PersonPolicy(options.person_prompt, options.interactive, options.skip_interactive, saver)
 
 
-def _list_notes(suites: Sequence[Suite]) -> list[str]:
-    return [note for suite in suites for note in suite.notes]
+async def _generate_cases(
+    generator: CaseGenerator, sources: Sequence[GeneratedCases], given: PlanInputs
+) -> dict[str, Sequence[Any]]:
+    """The cases of each generator; those of an earlier part of the run, if it has them."""
+    earlier = given.generated_cases
+    return {source.name: earlier.get(source.name) or await generator.generate(source) for source in sources}
 
 
 def _sequential_notes(options: RunOptions) -> Iterator[str]:
@@ -270,7 +264,11 @@ def _check_options(options: RunOptions, settings: Settings) -> RunOptions:
 
 
 def _build_load_options(
-    options: RunOptions, settings: Settings, agents: AgentFactory, get_prompts: Callable[[], Sequence[str]]
+    options: RunOptions,
+    settings: Settings,
+    agents: AgentFactory,
+    get_prompts: Callable[[], Sequence[str]],
+    standard_input: bytes | None,
 ) -> LoadOptions:
     simulator = options.simulator or settings.defaults.simulator
     return LoadOptions(
@@ -284,6 +282,7 @@ def _build_load_options(
         timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
         folder=str(options.folder.resolve()),
         environ=settings.environ,
+        standard_input=standard_input,
         evaluator=options.evaluator,
         default_evaluator=settings.defaults.evaluator,
         add_secret=settings.redactor.add_variable,
