@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,12 +121,14 @@ class InProcessProject(Project):
         os.environ.clear()
         os.environ.update(env)
         sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+        tempfile.tempdir = None  # it caches TMPDIR
         try:
             yield
         finally:
             os.chdir(folder)
             os.environ.clear()
             os.environ.update(environ)
+            tempfile.tempdir = None
             sys.stdin, sys.path[:] = stdin, path
             for name in set(sys.modules) - modules:
                 if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(self.folder)):

@@ -23,8 +23,6 @@ from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
 from viva.session.remote import RemoteRun, resolve_remote_suite
 
-pytestmark = pytest.mark.process
-
 GOOD = build_suite("good", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), targetAgentId=ECHO)
 
 
