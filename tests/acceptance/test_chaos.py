@@ -22,8 +22,7 @@ from typing import Any, Self
 import pytest
 
 import bubblewrap
-from project import Ended, Project, contains
-from viva.cli.main import main
+from project import Ended, InProcessProject, Project, contains
 from viva.testing import (
     AnthropicServer,
     GeminiServer,
@@ -34,8 +33,6 @@ from viva.testing import (
     json_response,
 )
 from viva.testing.model_server import ModelServer
-
-pytestmark = pytest.mark.process
 
 Outcome = tuple[str, str | None]
 PASSED: Outcome = ("passed", None)
@@ -48,23 +45,6 @@ GOOD = ("good one", "good two")
 TLS = Path(__file__).parents[1] / "contract" / "tls"
 JSON = {"Content-Type": "application/json"}
 MEGABYTE = b"x" * 2**20
-
-
-class Indoors(Project):
-    """Runs commands in this process."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, said: pytest.CaptureFixture[str]) -> None:
-        super().__init__(folder)
-        self._patch = patch
-        self._said = said
-
-    def viva(self, *arguments: str, **kwargs: Any) -> Ended:
-        self._patch.chdir(self.folder)
-        self._said.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = self._said.readouterr()
-        return Ended(int(left.value.code or 0), said.out, said.err)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from project import Ended, Project
+from project import Ended, InProcessProject, Project
 from viva.testing import AnthropicServer, GeminiServer, OpenAIServer, When
 from viva.testing.model_server import ModelServer
 
@@ -78,11 +78,11 @@ def persona(first: str = "hello", context: str = "go on", max_turns: int = 3, **
     }
 
 
-class Books(Project):
+class Books(InProcessProject):
     """A project with a repository, whose playbooks stand in `books`."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        super().__init__(folder, capture)
         self.write("viva.toml", CONFIG)
         self.write("agents.py", AGENTS)
         (folder / "agent.py").unlink()
@@ -110,8 +110,8 @@ class Books(Project):
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
-    return Books(tmp_path)
+def books(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Books:
+    return Books(tmp_path, capfd)
 
 
 def test_a_folder_of_playbooks_runs_like_any_suite(books: Books):
@@ -613,10 +613,10 @@ print(result.exit_code, record.turns[0].output.splitlines(), record.workspace is
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "specs" / "playbook-samples"
 
 
-def test_the_four_real_samples_load(books: Books, capsys: pytest.CaptureFixture[str]):
+def test_the_four_real_samples_load(books: Books, capfd: pytest.CaptureFixture[str]):
     """P1: as they are; one links a folder of its own repository."""
     if not SAMPLES.is_dir():
-        with capsys.disabled():
+        with capfd.disabled():
             print(f"\nNOT RUN: the four real playbooks, for there is no {SAMPLES}", file=sys.stderr, flush=True)
         return
     for sample in SAMPLES.glob("*.yaml"):
