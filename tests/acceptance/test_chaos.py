@@ -53,7 +53,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("viva.llm.calls._FIRST_PAUSE_S", 0.0)  # tries follow each other at once
-    return Indoors(tmp_path, monkeypatch, capsys)
+    return InProcessProject(tmp_path, capsys)
 
 
 # What goes wrong
