@@ -3,7 +3,7 @@
 import pytest
 
 import bubblewrap
-from browsing import CHROMIUM
+from browser import CHROMIUM
 from real_clis import search_path
 
 

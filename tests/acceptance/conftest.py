@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from browsing import CHROMIUM
+from browser import CHROMIUM
 from project import Ended, InProcessProject, Project
 from real_clis import search_path
 

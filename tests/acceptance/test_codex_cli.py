@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from project import Project
-from puppets import RunContext, puppet
+from scripted_clis import RunContext, puppet
 from viva.model.message import ToolCall
 from viva.testing import ModelRequest, OpenAIServer, Say
 from viva.testing.model_server import ScriptLine

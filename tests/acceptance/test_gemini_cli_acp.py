@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from project import Project
-from puppets import COMPILED, RunContext, processes, puppet
+from scripted_clis import COMPILED, RunContext, processes, puppet
 from viva.testing import GeminiServer
 
 pytestmark = pytest.mark.process

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hosting import ACME, ECHO, SUITE, Client, build_suite, golden_task, run_host, write_project
 from project import Ended, Project
+from running_host import ACME, ECHO, SUITE, Client, build_suite, golden_task, run_host, write_project
 from viva import config
 from viva.agents.openwop import parse_reference
 from viva.agents.openwop_client import HostClient

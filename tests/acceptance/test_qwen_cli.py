@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from project import Project
-from puppets import COMPILED, RunContext, processes, puppet
+from scripted_clis import COMPILED, RunContext, processes, puppet
 from viva.testing import OpenAIServer
 
 pytestmark = pytest.mark.process

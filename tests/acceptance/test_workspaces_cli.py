@@ -15,7 +15,7 @@ import pytest
 
 import bubblewrap
 from project import Ended, Project
-from rooms import git, tree
+from trial_workspaces import git, tree
 from viva.workspace.processes import find_trial_processes
 
 WRITER = """
