@@ -19,8 +19,6 @@ from viva.model.message import ToolCall
 from viva.testing import GeminiServer, ModelRequest, Say
 from viva.testing.model_server import ScriptLine
 
-pytestmark = pytest.mark.process
-
 EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 
 

@@ -8,8 +8,6 @@ from project import Project
 from scripted_clis import COMPILED, RunContext, processes, puppet
 from viva.testing import GeminiServer
 
-pytestmark = pytest.mark.process
-
 STEPS = [
     {"user_input": "WRITE notes.txt: buy milk", "expected_outcome": "It did so."},
     {"user_input": "What have I said?", "expected_outcome": "It did so."},

@@ -21,8 +21,6 @@ from viva.testing import ModelRequest, OpenAIServer, Say
 from viva.testing.model_server import ScriptLine
 from viva.workspace.folders import LocalWorkspaces
 
-pytestmark = pytest.mark.process
-
 AGENT = '[agents.coder]\ntype = "opencode"\nmodel = "m-1"\n'
 
 

@@ -11,8 +11,6 @@ from project import Project
 from scripted_clis import COMPILED, RunContext, processes, puppet
 from viva.testing import OpenAIServer
 
-pytestmark = pytest.mark.process
-
 AGENT = f'[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n{COMPILED}\n'
 
 
