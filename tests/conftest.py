@@ -12,7 +12,7 @@ from real_clis import search_path
 @pytest.fixture
 def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
     """Sets a time limit of the code under test, by the name of its constant, for one test."""
-    return lambda name, seconds: monkeypatch.setattr(name, seconds)
+    return monkeypatch.setattr
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
