@@ -1,10 +1,18 @@
-"""What could not be tested here is said at the end of every run, in a line of its own."""
+"""The end of a test run names what could not be tested here. `shorten` is for tests that wait for a time limit."""
+
+from collections.abc import Callable
 
 import pytest
 
 import bubblewrap
-from browsing import CHROMIUM
+from browser import CHROMIUM
 from real_clis import search_path
+
+
+@pytest.fixture
+def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
+    """Sets a time limit of the code under test, by the name of its constant, for one test."""
+    return monkeypatch.setattr
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

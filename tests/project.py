@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,13 @@ class Project:
             **{key: value for key, value in kwargs.items() if key != "input"},
         )
 
+    @property
+    def as_process(self) -> "Project":
+        """The same project. Its commands run as real processes."""
+        project = Project.__new__(Project)
+        project.folder, project.env = self.folder, self.env
+        return project
+
     def viva(self, *arguments: str, input: str | None = None, timeout_s: float = 60, **kwargs: Any) -> Ended:  # noqa: A002
         process = self.start(*arguments, **({"input": True} if input is not None else {}), **kwargs)
         try:
@@ -95,7 +103,8 @@ class Project:
 class InProcessProject(Project):
     """A project that runs `viva` in this process. `start` still starts a process.
 
-    A test needs a real process for a terminal, signals, kill -9, limits, or the exit code of the interpreter.
+    A test needs a real process for a terminal, signals, kill -9, limits, or the exit code of the interpreter. Either it is
+    marked `process`, or `project.as_process` runs that command.
     """
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +113,9 @@ class InProcessProject(Project):
 
     def viva(self, *arguments: str, input: str | None = None, timeout_s: float = 60, **kwargs: Any) -> Ended:  # noqa: A002
         env = self.env | kwargs.pop("env", {})
-        assert not kwargs, "these arguments need a real process: mark the test with `process`"
+        assert not kwargs, (
+            "these arguments need a real process: use `project.as_process`, or mark the test with `process`"
+        )
         self._capture.readouterr()
         with self._surroundings(env, input or ""), pytest.raises(SystemExit) as exit_:
             main(arguments)
@@ -120,12 +131,14 @@ class InProcessProject(Project):
         os.environ.clear()
         os.environ.update(env)
         sys.stdin = io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8")
+        tempfile.tempdir = None  # it caches TMPDIR
         try:
             yield
         finally:
             os.chdir(folder)
             os.environ.clear()
             os.environ.update(environ)
+            tempfile.tempdir = None
             sys.stdin, sys.path[:] = stdin, path
             for name in set(sys.modules) - modules:
                 if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(self.folder)):

@@ -1,4 +1,4 @@
-"""Fixtures of the acceptance tests: they run `viva` as a real process, those marked `in_process` in this one."""
+"""Fixtures of the acceptance tests: `viva` runs in this process, for tests marked `process` as a real one."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from browsing import CHROMIUM
+from browser import CHROMIUM
 from project import Ended, InProcessProject, Project
 from real_clis import search_path
 
@@ -21,9 +21,8 @@ collect_ignore_glob += [
 
 @pytest.fixture
 def project(tmp_path: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Project:
-    """A project that runs `viva` as a real process: agents of these tests may kill it. `in_process` marks harmless ones."""
-    is_harmless = request.node.get_closest_marker("in_process") and not request.node.get_closest_marker("process")
-    return InProcessProject(tmp_path, capfd) if is_harmless else Project(tmp_path)
+    """A project that runs `viva` in this process, or as a real process if the test is marked `process`."""
+    return Project(tmp_path) if request.node.get_closest_marker("process") else InProcessProject(tmp_path, capfd)
 
 
 @pytest.fixture

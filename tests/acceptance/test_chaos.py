@@ -22,8 +22,7 @@ from typing import Any, Self
 import pytest
 
 import bubblewrap
-from project import Ended, Project, contains
-from viva.cli.main import main
+from project import Ended, InProcessProject, Project, contains
 from viva.testing import (
     AnthropicServer,
     GeminiServer,
@@ -34,8 +33,6 @@ from viva.testing import (
     json_response,
 )
 from viva.testing.model_server import ModelServer
-
-pytestmark = pytest.mark.process
 
 Outcome = tuple[str, str | None]
 PASSED: Outcome = ("passed", None)
@@ -50,30 +47,13 @@ JSON = {"Content-Type": "application/json"}
 MEGABYTE = b"x" * 2**20
 
 
-class Indoors(Project):
-    """Runs commands in this process."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, said: pytest.CaptureFixture[str]) -> None:
-        super().__init__(folder)
-        self._patch = patch
-        self._said = said
-
-    def viva(self, *arguments: str, **kwargs: Any) -> Ended:
-        self._patch.chdir(self.folder)
-        self._said.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        said = self._said.readouterr()
-        return Ended(int(left.value.code or 0), said.out, said.err)
-
-
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Project:
     monkeypatch.setenv("CHAOS_KEY", "k-chaos-0123456789")
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("viva.llm.calls._FIRST_PAUSE_S", 0.0)  # tries follow each other at once
-    return Indoors(tmp_path, monkeypatch, capsys)
+    return InProcessProject(tmp_path, capsys)
 
 
 # What goes wrong

@@ -17,7 +17,7 @@ import pytest
 
 import bubblewrap
 from project import Project
-from rooms import put, tree
+from trial_workspaces import put, tree
 
 DISK_BYTES = 48_000_000
 HOSTILE = '''#!{python}

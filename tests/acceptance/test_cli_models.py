@@ -3,13 +3,9 @@
 import signal
 from typing import Any
 
-import pytest
-
 from project import Project, case, contains
 from viva.model.message import ToolCall
 from viva.testing import HttpServer, OpenAIServer, ReceivedRequest, Say, StubResponse, error_response, json_response
-
-pytestmark = pytest.mark.process
 
 TOOLS = '''
 def add(a, b):

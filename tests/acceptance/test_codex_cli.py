@@ -8,12 +8,12 @@ import pytest
 from msgspec import structs
 
 from project import Project
-from puppets import RunContext, puppet
+from scripted_clis import RunContext, puppet
 from viva.model.message import ToolCall
 from viva.testing import ModelRequest, OpenAIServer, Say
 from viva.testing.model_server import ScriptLine
 
-pytestmark = [pytest.mark.soak, pytest.mark.process]  # it is a download of 170 MB
+pytestmark = pytest.mark.soak  # it is a download of 170 MB
 AGENT = '[agents.coder]\ntype = "codex"\nmodel = "m-1"\n'
 
 

@@ -2,11 +2,7 @@
 
 import shlex
 
-import pytest
-
 from project import Project, case, contains
-
-pytestmark = pytest.mark.process
 
 LONG = "word " * 60
 

@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 
 from project import Project
-from puppets import JUDGE, RunContext, processes, puppet
+from scripted_clis import JUDGE, RunContext, processes, puppet
 from viva.model.message import ToolCall
 from viva.testing import GeminiServer, ModelRequest, Say
 from viva.testing.model_server import ScriptLine
-
-pytestmark = pytest.mark.process
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 

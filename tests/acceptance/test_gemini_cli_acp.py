@@ -5,10 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from project import Project
-from puppets import COMPILED, RunContext, processes, puppet
+from scripted_clis import COMPILED, RunContext, processes, puppet
 from viva.testing import GeminiServer
-
-pytestmark = pytest.mark.process
 
 STEPS = [
     {"user_input": "WRITE notes.txt: buy milk", "expected_outcome": "It did so."},

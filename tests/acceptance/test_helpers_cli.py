@@ -12,8 +12,6 @@ from viva.model.message import ToolCall
 from viva.testing import AnthropicServer, GeminiServer, OpenAIServer, ReceivedRequest, Say, StubResponse
 from viva.testing.model_server import ModelServer, ScriptLine
 
-pytestmark = pytest.mark.process
-
 AGENT = """
 REPLIES = iter(["Which order?", "I have refunded W1. Reference R-7.", "Anything else?", "Goodbye."])
 def agent(messages, options):

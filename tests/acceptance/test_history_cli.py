@@ -2,11 +2,7 @@
 
 import json
 
-import pytest
-
 from project import Ended, Project, case
-
-pytestmark = pytest.mark.process
 
 
 def test_the_folder_of_runs_is_beside_the_config_and_ignored_by_git(project: Project):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hosting import (
+from running_host import (
     ACME,
     ECHO,
     OTHER,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hosting import ACME, ECHO, SUITE, Client, build_suite, golden_task, run_host, write_project
 from project import Ended, Project
+from running_host import ACME, ECHO, SUITE, Client, build_suite, golden_task, run_host, write_project
 from viva import config
 from viva.agents.openwop import parse_reference
 from viva.agents.openwop_client import HostClient
@@ -22,8 +22,6 @@ from viva.errors import BadInput, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
 from viva.session.remote import RemoteRun, resolve_remote_suite
-
-pytestmark = pytest.mark.process
 
 GOOD = build_suite("good", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), targetAgentId=ECHO)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hosting import ECHO, OTHER, Client, check_schema, event_types, parse_frames, run_host, write_project
+from running_host import ECHO, OTHER, Client, check_schema, event_types, parse_frames, run_host, write_project
 
 SEAM = "/v1/host/sample"
 EVAL_FORBIDDEN = {"taskOutput", "output", "rubric", "completion", "prompt", "body", "secret", "credentials", "token", "apiKey"}  # fmt: skip

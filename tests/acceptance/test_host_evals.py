@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from hosting import ECHO, OTHER, SUITE, Client, build_suite, event_types, golden_task, run_host, write_project
+from running_host import ECHO, OTHER, SUITE, Client, build_suite, event_types, golden_task, run_host, write_project
 from viva.errors import BadInput
 from viva.host.server import load_setup
 

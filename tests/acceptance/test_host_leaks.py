@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hosting import AGENTS, Client, build_suite, golden_task, run_host, write_project
+from running_host import AGENTS, Client, build_suite, golden_task, run_host, write_project
 from viva.testing import OpenAIServer
 
 MARKS = {

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hosting import ACME, ECHO, build_suite, free_port, golden_task, start_host, write_project
+from running_host import ACME, ECHO, build_suite, free_port, golden_task, start_host, write_project
 
 RUNS, READERS, TASKS = 200, 500, 5
 HEADERS = {"Authorization": f"Bearer {ACME}"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hosting import ACME, ECHO, Client, build_suite, free_port, golden_task, run_host, start_host, write_project
+from running_host import ACME, ECHO, Client, build_suite, free_port, golden_task, run_host, start_host, write_project
 
 NOOP = {"workflowId": "conformance-noop"}
 ASK = {"workflowId": "viva.agent", "agentId": ECHO}

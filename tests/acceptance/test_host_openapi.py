@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from hosting import ACME, Client, run_host, write_project
+from running_host import ACME, Client, run_host, write_project
 from viva.host.openapi import build_openapi
 
 # The document has no 500, so the first check finds internal errors too; 501 is expected.

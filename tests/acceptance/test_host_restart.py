@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hosting import ACME, AGENTS, build_suite, event_types, free_port, golden_task, start_host, write_project
+from running_host import ACME, AGENTS, build_suite, event_types, free_port, golden_task, start_host, write_project
 from viva.agents.openwop_client import HostClient
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret

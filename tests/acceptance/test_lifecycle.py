@@ -14,8 +14,6 @@ import pytest
 import bubblewrap
 from project import Ended, Project, case
 
-pytestmark = pytest.mark.process
-
 HANGING = """
 import sys, time
 
@@ -34,13 +32,12 @@ def events(project: Project) -> list[dict[str, Any]]:
     return [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("flags", "records"),
+    ("flags", "records", "number"),
     [
-        (("--before", "hooks:hang"), 0),
-        (("--after", "hooks:hang"), 1),
-        (("-r", "slow"), 1),
+        (("--before", "hooks:hang"), 0, signal.SIGINT),
+        (("--after", "hooks:hang"), 1, signal.SIGTERM),
+        (("-r", "slow"), 1, signal.SIGINT),
     ],
 )
 def test_the_first_signal_ends_hooks_and_reporters_and_still_writes_all_reports(  # N35
@@ -226,29 +223,25 @@ def test_viva_run_ends_in_order_and_gives_the_signals_back(project: Project, run
     assert (last["event"], last["stopped"]) == ("run_ended", "interrupted")
 
 
-DYING = {
-    "os._exit": "os._exit(0)",
-    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
-    "segfault": "import ctypes; ctypes.string_at(0)",
-}
-
-
-@pytest.mark.parametrize("how", DYING)
 @pytest.mark.parametrize(
-    "command",
-    [("runs",), ("test", "-i", "suite.jsonl", "-n", "python:./echo.py:agent"), ("compare", "latest", "latest")],
+    ("death", "command"),
+    [
+        ("os._exit(0)", ("runs",)),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ("test", *ECHO[:2], "-n", "python:./echo.py:agent")),
+        ("import ctypes; ctypes.string_at(0)", ("compare", "latest", "latest")),  # a segmentation fault
+    ],
 )
 def test_the_next_command_notices_a_run_that_was_cut_off_and_says_how_to_go_on_once(
-    project: Project, how: str, command: tuple[str, ...]
+    project: Project, death: str, command: tuple[str, ...]
 ):
     project.write("echo.py", "def agent(messages):\n    return messages[-1]['content']\n")
     project.write(
         "agent.py",
         f"import os, signal\ndef agent(messages):\n    if messages[-1]['content'] == 'die' and not os.path.exists('go'):\n"
-        f"        {DYING[how]}\n    return messages[-1]['content']\n",
+        f"        {death}\n    return messages[-1]['content']\n",
     )
     project.suite(case("a"), case("b", "die"))
-    died = project.test("--parallel", "1", "-o", "report.jsonl")
+    died = project.as_process.test("--parallel", "1", "-o", "report.jsonl")
     assert died.code not in (1, 2, 3, 4)
     (folder,) = (project.folder / ".viva" / "runs").iterdir()
     line = f"Run {folder.name} stopped unexpectedly; continue with `viva test --resume {folder.name}`\n"
@@ -266,8 +259,8 @@ def test_the_next_command_notices_a_run_that_was_cut_off_and_says_how_to_go_on_o
 def test_several_that_were_cut_off_are_said_in_one_line(project: Project):
     project.write("agent.py", "import os\ndef agent(messages):\n    os._exit(7)\n")
     project.suite(case("a"))
-    assert [project.test().code for _ in range(2)] == [7, 7]  # the second one has noticed the first
-    project.test("--no-history")
+    assert [project.as_process.test().code for _ in range(2)] == [7, 7]  # the second one has noticed the first
+    project.as_process.test("--no-history")
     assert project.viva("runs", "--json").err.count("\n") == 0
     for path in (project.folder / ".viva" / "runs").glob("*/journal.lock"):
         path.write_text("4194999 1 somewhere\n")
@@ -454,15 +447,7 @@ def test_a_disk_that_is_full_loses_nothing_that_had_ended(tmp_path: Path):
     driver.write_text(SMALL_DISK)
     sandbox = [
         "bwrap",
-        "--dev-bind",
-        "/",
-        "/",
-        "--size",
-        str(4 << 20),
-        "--tmpfs",
-        "/small",
-        "--unshare-pid",
-        "--die-with-parent",
+        *["--dev-bind", "/", "/", "--size", "4194304", "--tmpfs", "/small", "--unshare-pid", "--die-with-parent"],
     ]
     done = subprocess.run(
         [*sandbox, sys.executable, str(driver)], capture_output=True, text=True, timeout=120, check=False
@@ -506,17 +491,8 @@ def retrying(project: Project) -> tuple[str, ...]:
 
 def check_totals(project: Project) -> None:
     report = json.loads((project.folder / "r.json").read_text())["summary"]
-    found = {
-        key: report[key] for key in ("total_turns", "avg_turns", "input_tokens", "output_tokens", "cost_usd", "retried")
-    }
-    assert found == {
-        "total_turns": 6,
-        "avg_turns": 1.0,
-        "input_tokens": 60,
-        "output_tokens": 30,
-        "cost_usd": 1.5,
-        "retried": 2,
-    }
+    keys = ("total_turns", "avg_turns", "input_tokens", "output_tokens", "cost_usd", "retried")
+    assert [report[key] for key in keys] == [6, 1.0, 60, 30, 1.5, 2]
     assert "retried: 2 trials" in (project.folder / "r.md").read_text()
     assert (project.folder / "r.xml").read_text().count('name="retried" value="1"') == 2
     assert [record["attempt"] for record in project.records()] == [2, 1, 2, 1]
@@ -550,7 +526,7 @@ def test_a_resumed_run_knows_what_retried_trials_used(project: Project):
             "    if 'again-2' in name:\n        os.kill(os.getpid(), 9) if not os.path.exists('go') else None\n    return {\"passed\"",
         ),
     )
-    assert project.viva("test", *flags).code == -signal.SIGKILL
+    assert project.as_process.viva("test", *flags).code == -signal.SIGKILL
     project.write("go", "")
     resumed = project.viva("test", "--resume", "latest")
     assert resumed.code == 0, resumed

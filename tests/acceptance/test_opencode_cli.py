@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from project import Project
-from puppets import RunContext, puppet
 from real_clis import search_path
+from scripted_clis import RunContext, puppet
 from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.opencode import OPENCODE
 from viva.llm.transport import HttpTransport
@@ -20,8 +20,6 @@ from viva.protocols import SessionContext
 from viva.testing import ModelRequest, OpenAIServer, Say
 from viva.testing.model_server import ScriptLine
 from viva.workspace.folders import LocalWorkspaces
-
-pytestmark = pytest.mark.process
 
 AGENT = '[agents.coder]\ntype = "opencode"\nmodel = "m-1"\n'
 

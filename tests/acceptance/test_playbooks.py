@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from project import Ended, Project
+from project import Ended, InProcessProject, Project
 from viva.testing import AnthropicServer, GeminiServer, OpenAIServer, When
 from viva.testing.model_server import ModelServer
 
@@ -78,11 +78,11 @@ def persona(first: str = "hello", context: str = "go on", max_turns: int = 3, **
     }
 
 
-class Books(Project):
+class Books(InProcessProject):
     """A project with a repository, whose playbooks stand in `books`."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        super().__init__(folder, capture)
         self.write("viva.toml", CONFIG)
         self.write("agents.py", AGENTS)
         (folder / "agent.py").unlink()
@@ -110,8 +110,8 @@ class Books(Project):
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
-    return Books(tmp_path)
+def books(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Books:
+    return Books(tmp_path, capfd)
 
 
 def test_a_folder_of_playbooks_runs_like_any_suite(books: Books):
@@ -587,14 +587,18 @@ def test_native_cases_of_an_agent_that_is_a_command_have_a_workspace_too(books: 
 def test_pytest_collects_playbooks(books: Books):
     books.write("books/one.playbook.yaml", json.dumps({"name": "one", "steps": [step("hi")]}))
     books.write("books/two.playbook.json", json.dumps({"name": "two", "steps": [step("hi", "says bye")]}))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--viva-agent", "coder"]
-    ran = subprocess.run(
-        [*command, "--viva-evaluator", "judge"], cwd=books.folder, capture_output=True, text=True, check=False
-    )
-    assert "1 failed, 1 passed" in ran.stdout, ran
-    assert "looked for bye" in ran.stdout
-    ran = subprocess.run(command, cwd=books.folder, capture_output=True, text=True, check=False)
-    assert "--viva-evaluator NAME" in ran.stdout
+
+    def pytest_prints(*flags: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "viva.pytest_plugin", "--viva-agent", "coder", *flags]
+        env = books.env | {
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"
+        }  # the plugins of this environment take seconds to import
+        return subprocess.run(command, cwd=books.folder, env=env, capture_output=True, text=True, check=False).stdout
+
+    printed = pytest_prints("--viva-evaluator", "judge")
+    assert "1 failed, 1 passed" in printed
+    assert "looked for bye" in printed
+    assert "--viva-evaluator NAME" in pytest_prints()
 
 
 def test_the_same_can_be_asked_in_python(books: Books):
@@ -613,10 +617,10 @@ print(result.exit_code, record.turns[0].output.splitlines(), record.workspace is
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "specs" / "playbook-samples"
 
 
-def test_the_four_real_samples_load(books: Books, capsys: pytest.CaptureFixture[str]):
+def test_the_four_real_samples_load(books: Books, capfd: pytest.CaptureFixture[str]):
     """P1: as they are; one links a folder of its own repository."""
     if not SAMPLES.is_dir():
-        with capsys.disabled():
+        with capfd.disabled():
             print(f"\nNOT RUN: the four real playbooks, for there is no {SAMPLES}", file=sys.stderr, flush=True)
         return
     for sample in SAMPLES.glob("*.yaml"):

@@ -76,10 +76,13 @@ class Pytest:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    def run(self, *arguments: str) -> tuple[str, dict[str, str]]:
-        """What it printed, and the outcome of each test by its id."""
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-v", *arguments]
+    def run(self, *arguments: str, plugins: tuple[str, ...] = ("viva.pytest_plugin",)) -> tuple[str, dict[str, str]]:
+        """What it printed, and the outcome of each test by its id. Without `plugins` it loads all that are installed."""
+        named = [word for plugin in plugins for word in ("-p", plugin)]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-v", *named, *arguments]
         env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+        if plugins:
+            env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the many plugins of this environment take seconds to import
         ended = subprocess.run(
             command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120, check=False
         )
@@ -118,11 +121,13 @@ def test_each_case_is_an_item(inner: Pytest):
     assert not (inner.folder / ".viva").exists()
 
 
-@pytest.mark.parametrize("name", ["a.viva.jsonl", "a.viva.json", "a.viva.yml"])
-def test_files_of_every_suffix_are_collected_and_others_are_not(inner: Pytest, name: str):
-    inner.write(name, '{"id": "one", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]}\n')
+def test_files_of_every_suffix_are_collected_and_others_are_not(inner: Pytest):
+    for name in ("jsonl", "json", "yml"):
+        inner.write(
+            f"a.viva.{name}", json.dumps({"id": name, "input": "a", "assertions": [{"type": "contains", "value": "a"}]})
+        )
     inner.write("b.jsonl", "{}")
-    assert inner.run()[1] == {"one": "PASSED"}
+    assert inner.run()[1] == {"jsonl": "PASSED", "json": "PASSED", "yml": "PASSED"}
 
 
 def test_each_task_of_an_eval_suite_is_an_item(inner: Pytest):
@@ -138,7 +143,10 @@ def test_the_agent_can_be_named_and_cases_chosen(inner: Pytest):
     """`--viva-agent` for all; `-k` knows ids and tags; other workers do as well."""
     inner.write("cases.viva.yaml", CASES)
     assert inner.run("--viva-agent", "other", "-k", "quick")[1] == {"holds": "FAILED"}
-    assert inner.run("cases.viva.yaml::holds", "-n", "2")[0].count("1 passed") == 1
+    assert (
+        inner.run("cases.viva.yaml::holds", "-n", "2", plugins=("viva.pytest_plugin", "xdist"))[0].count("1 passed")
+        == 1
+    )
 
 
 def test_a_bad_file_is_an_error_of_collection(inner: Pytest):  # N2
@@ -384,7 +392,7 @@ def TestHelper(ctx):
     raise AssertionError("not a test")
 """,
     )
-    assert inner.run()[1] == {
+    assert inner.run(plugins=())[1] == {
         "test_it[1]": "PASSED",
         "test_async[a]": "PASSED",
         "test_the_project_ran_it_itself": "PASSED",

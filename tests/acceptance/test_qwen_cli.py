@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from project import Project
-from puppets import COMPILED, RunContext, processes, puppet
+from scripted_clis import COMPILED, RunContext, processes, puppet
 from viva.testing import OpenAIServer
-
-pytestmark = pytest.mark.process
 
 AGENT = f'[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n{COMPILED}\n'
 

@@ -14,8 +14,6 @@ import pytest
 
 from project import Project
 
-pytestmark = pytest.mark.process
-
 CONFIG = """
 [connectors.smol]
 base_url = "{url}"

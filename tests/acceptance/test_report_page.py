@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from browsing import DESKTOP, TIMEOUT_MS, ZOOMED, check_all_sizes, screenshot, start_browser
+from browser import DESKTOP, TIMEOUT_MS, ZOOMED, check_all_sizes, screenshot, start_browser
 from project import Project
 from showcase import EVERYTHING, PLANTED, expense_project, many_report, planted_project, planted_runs
 

@@ -13,8 +13,6 @@ import pytest
 
 from project import Project, case, contains
 
-pytestmark = pytest.mark.process
-
 AGENT = """
 import asyncio, os
 

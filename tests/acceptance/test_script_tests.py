@@ -2,11 +2,7 @@
 
 from xml.etree import ElementTree as ET
 
-import pytest
-
 from project import Project, case
-
-pytestmark = pytest.mark.process
 
 CONFIG = '[agents."assistants.expense"]\nuse = "python:./agent.py:agent"\n\n[agents."workers.test.validator"]\nuse = "python:./judge.py:judge"\n'
 JUDGE = """

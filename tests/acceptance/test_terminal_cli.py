@@ -2,12 +2,13 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from project import Project
+from project import InProcessProject, Project
 from terminals import fake
 
 INIT = 'say(type="init", session_id=option("--resume") or "s-1")\n'
@@ -16,9 +17,9 @@ ECHO = INIT + 'say(type="message", role="assistant", content="you said " + optio
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Project:
+def place(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Project:
     """A project, and beside it a folder of programs that alone is the PATH."""
-    project = Project(tmp_path / "project")
+    project = InProcessProject(tmp_path / "project", capfd)
     project.env = {key: value for key, value in project.env.items() if not key.endswith(("_API_KEY", "_BASE_URL"))}
     project.env |= {"PATH": f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(tmp_path)}
     (tmp_path / "tmp").mkdir()
@@ -135,7 +136,10 @@ def test_agents_tells_machines_too_and_fails_for_what_the_config_wants(place: Pr
     assert {row["name"] for row in told["clis"]} == {"gemini", "claude", "codex", "qwen", "opencode"}
 
 
-def test_one_that_does_not_answer_for_its_version_does_not_hold_up_the_list(place: Project, tmp_path: Path):
+def test_one_that_does_not_answer_for_its_version_does_not_hold_up_the_list(
+    place: Project, tmp_path: Path, shorten: Callable[[str, float], None]
+):
+    shorten("viva.agents.cli.installation._VERSION_S", 0.5)
     (tmp_path / "bin").mkdir()
     slow = tmp_path / "bin" / "gemini"
     slow.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")

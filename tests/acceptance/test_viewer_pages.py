@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from browsing import (
+from browser import (
     DESKTOP,
     PHONE,
     TIMEOUT_MS,
@@ -20,8 +20,8 @@ from browsing import (
     start_browser,
 )
 from project import Project, case
+from running_viewer import ViewerProcess, run_viewer
 from showcase import EVERYTHING, PLANTED, expense_project, planted_runs
-from viewing import ViewerProcess, run_viewer
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from project import Project, case, contains
-from viewing import ViewerProcess, run_viewer
+from running_viewer import ViewerProcess, run_viewer
 
 pytestmark = pytest.mark.process
 

@@ -15,10 +15,8 @@ import pytest
 
 import bubblewrap
 from project import Ended, Project
-from rooms import git, tree
+from trial_workspaces import git, tree
 from viva.workspace.processes import find_trial_processes
-
-pytestmark = pytest.mark.process
 
 WRITER = """
 from pathlib import Path
@@ -233,6 +231,7 @@ def test_no_process_is_left_after_ctrl_c(project: Project, base: Path, daemon: t
     assert workspaces(base) == []
 
 
+@pytest.mark.process
 def test_no_process_is_left_when_viva_is_killed_and_its_workspace_is_swept_later(
     project: Project, base: Path, daemon: tuple[str, str]
 ):

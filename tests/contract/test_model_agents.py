@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET, Struct, structs
 
-from chatting import ADD, Told, hold_conversation, only
+from model_conversations import ADD, Told, hold_conversation, only
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent, Tool
 from viva.agents.gemini_api import GeminiAgent

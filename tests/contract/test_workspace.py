@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rooms import folders, git, put, tree
+from trial_workspaces import folders, git, put, tree
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.turn import FileImage
 from viva.protocols import Workspace, WorkspaceFactory

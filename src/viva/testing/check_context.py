@@ -51,9 +51,9 @@ def make_trial_state(
     case = Case(id="case", user=SilentUser(), metadata=metadata or {})
     state = TrialState(case, Key("suite", "case"), NoHelpers(), FrozenClock())
     for number, reply in enumerate(replies, 1):
-        said = inputs[number - 1] if number <= len(inputs) else "hello"
+        text = inputs[number - 1] if number <= len(inputs) else "hello"
         answer = Reply(reply) if isinstance(reply, str) else reply
-        state.turns.append(Turn(number, UserMessage(Message("user", said)), answer, latency_ms=100.0))
+        state.turns.append(Turn(number, UserMessage(Message("user", text)), answer, latency_ms=100.0))
     return state
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chatting import ADD, Told, hold_conversation, only
+from model_conversations import ADD, Told, hold_conversation, only
 from viva.agents.anthropic import AnthropicAgent
 from viva.errors import AgentFailed, Unreachable
 from viva.model.connector import Connector, Secret

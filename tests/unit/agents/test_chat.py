@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from chatting import ADD, hold_conversation, only
+from model_conversations import ADD, hold_conversation, only
 from viva.agents.chat import ChatAgent, Tool
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.limits import get_limits

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from chatting import ADD, hold_conversation, only
+from model_conversations import ADD, hold_conversation, only
 from viva.errors import Unreachable
 from viva.model import codec
 from viva.model.message import ModelCall, Reply, ToolCall

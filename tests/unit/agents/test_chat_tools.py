@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from chatting import ADD, hold_conversation, only
+from model_conversations import ADD, hold_conversation, only
 from viva.agents.chat import ChatAgent, Tool
 from viva.errors import AgentFailed
 from viva.llm.transport import HttpTransport

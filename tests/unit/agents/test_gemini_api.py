@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chatting import ADD, Told, hold_conversation, only
+from model_conversations import ADD, Told, hold_conversation, only
 from viva.agents.chat import Tool
 from viva.agents.gemini_api import GeminiAgent
 from viva.errors import AgentFailed, Unreachable

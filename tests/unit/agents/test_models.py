@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from chatting import hold_conversation, only
+from model_conversations import hold_conversation, only
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.gemini_api import GeminiAgent

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rooms import folders, put
+from trial_workspaces import folders, put
 from viva.checks.files import FileContains, FileExists
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.turn import Verdict

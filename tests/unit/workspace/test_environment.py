@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rooms import folders, opened
+from trial_workspaces import folders, opened
 from viva.model.case import WorkspaceSpec
 from viva.workspace.environment import build_environment
 from viva.workspace.folders import TrialWorkspace

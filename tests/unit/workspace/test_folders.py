@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rooms import KEY, files, folders, git, opened, put, tree
+from trial_workspaces import KEY, files, folders, git, opened, put, tree
 from viva.errors import TrialFault, Undetermined
 from viva.model.case import Key, LinkMode, WorkspaceSpec
 from viva.workspace.folders import TrialWorkspace, remove_stale_workspaces

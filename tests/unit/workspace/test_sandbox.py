@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bubblewrap
-from rooms import folders, opened, put
+from trial_workspaces import folders, opened, put
 from viva.errors import BadInput
 from viva.model.case import WorkspaceSpec
 from viva.workspace.environment import build_environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rooms import put, tree
+from trial_workspaces import put, tree
 from viva.model.turn import FileChange, FileImage
 from viva.workspace import snapshot
 from viva.workspace.snapshot import (

@@ -334,8 +334,9 @@ def test_what_may_stand_for_a_key(tmp_path, env: dict[str, str], fields: dict[st
     hold_conversation(CliAgent(spec=CODEX, host=host(tmp_path, HOME=str(tmp_path), **env), **fields), "x")
 
 
-def test_a_cli_that_waits_for_a_login_is_not_waited_for(tmp_path):
+def test_a_cli_that_waits_for_a_login_is_not_waited_for(tmp_path, shorten):
     """Its message is shown, not a timeout."""
+    shorten("viva.agents.cli.monitor._LOGIN_S", 0.5)
     body = 'print("Please sign in: visit http://127.0.0.1/auth", file=sys.stderr, flush=True); time.sleep(600)'
     began = time.monotonic()
     fault = fault_of(gemini(tmp_path, body), limit_s=60)
@@ -426,7 +427,8 @@ def test_one_huge_line_is_left_out_and_the_rest_is_read(tmp_path):
     assert hold_conversation(gemini(tmp_path, body), "x").reply.content == ""
 
 
-def test_a_cli_that_lingers_after_its_result_is_ended_and_the_result_stands(tmp_path):
+def test_a_cli_that_lingers_after_its_result_is_ended_and_the_result_stands(tmp_path, shorten):
+    shorten("viva.agents.cli.cli_agent._EXIT_S", 0.5)
     body = INIT + DONE + "time.sleep(600)"
     assert hold_conversation(gemini(tmp_path, body), "x", limit_s=60).reply.calls[0].input_tokens == 3
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rooms import put
+from trial_workspaces import put
 from viva.workspace.safe_open import open_regular_file
 
 

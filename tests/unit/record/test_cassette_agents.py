@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rooms import folders, put, tree
+from trial_workspaces import folders, put, tree
 from viva.errors import AgentFailed, CallCutOff, NotRecorded
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key, WorkspaceSpec
