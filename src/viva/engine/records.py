@@ -78,6 +78,7 @@ def trial_record(state: TrialState, outcome: Outcome, agent: str = "", trials: i
         fault_evidence=_fault_evidence(state, outcome) if outcome.fault else None,
         error=outcome.message,
         deterministic=outcome.deterministic,
+        unchecked=outcome.unchecked,
         hint=outcome.hint,
         assertion_errors=failure_lines(all_results(state)) or None,
         checkpoints=[_checkpoint(checkpoint, state) for checkpoint in case.goal.checkpoints] or None,
