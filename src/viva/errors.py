@@ -43,6 +43,15 @@ class VivaError(Exception):
     """The base of all errors that Viva raises on purpose."""
 
 
+NaturalKey = list[tuple[int, str]]
+
+
+def natural_key(text: str) -> NaturalKey:
+    """Sort key with `c2` before `c10`. Numbers are compared as text, since they may have any length."""
+    parts = [(part.lstrip("0") if part.isdecimal() else None, part) for part in _NUMBER.split(text)]
+    return [(-1, part) if number is None else (len(number), number) for number, part in parts]
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One mistake in a file, a flag or the config, with its place."""
@@ -56,10 +65,8 @@ class Problem:
         return self._order < other._order
 
     @property
-    def _order(self) -> tuple[str, int, list[tuple[int, str]], str]:
-        """Sort key: by place, with `[2]` before `[10]`."""
-        parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBER.split(self.path)]
-        return self.file, self.line, parts, self.message
+    def _order(self) -> tuple[str, int, NaturalKey, str]:
+        return self.file, self.line, natural_key(self.path), self.message
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""

@@ -501,7 +501,7 @@ def test_dry_run_lists_playbooks_and_shrink_makes_a_native_case_of_one(books: Bo
     case = json.loads((books.folder / "shrunk.jsonl").read_text())
     (turn,) = case["turns"]
     assert len(turn["input"].split()) == 1
-    assert turn["assertions"] == [{"type": "agent", "criteria": "says bye", "use": "judge"}]
+    assert turn["assertions"] == [{"type": "judge", "criteria": "says bye", "use": "judge"}]
     again = books.viva("test", "-i", "shrunk.jsonl", "-n", "coder")
     assert again.code == 1, again
 

@@ -50,7 +50,7 @@ def test_the_samples_of_the_specification_reach_every_report(project: Project): 
         ("test_expense_response", "passed"),
         ("TestMultiTurnExpense", "failed"),
     ]
-    assert [each["type"] for each in records[0]["turns"][0]["assertions"]] == ["not_nil", "contains", "agent"]
+    assert [each["type"] for each in records[0]["turns"][0]["assertions"]] == ["not_nil", "contains", "judge"]
     assert records[0]["turns"][0]["assertions"][2]["score"] == 0.9
     assert records[1]["turns"][0]["input"] == "It's for a flight"
     assert records[1]["notes"] == ["suggestion: name the deadline"]

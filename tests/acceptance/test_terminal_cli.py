@@ -50,6 +50,7 @@ def test_a_cli_that_is_not_installed_is_an_error_of_the_surroundings(place: Proj
     ended, (record,) = place.report(agent="claude")
     assert (ended.code, record["status"], record["fault"]) == (1, "error", "infra")  # N17
     assert "Claude Code is not installed" in record["error"]
+    assert record["attempt"] == 1, "a retry would find the same"
 
 
 def test_time_is_up_and_the_last_words_of_the_agent_are_shown(place: Project, tmp_path: Path):

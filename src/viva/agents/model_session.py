@@ -239,7 +239,8 @@ class ModelSession:
             first = self._endpoint.connector
             raise Unreachable(
                 f"connector {connector.name!r} ({connector.provider}) cannot take over a conversation that began "
-                f"on {first.name!r} ({first.provider}); choose it for the whole case"
+                f"on {first.name!r} ({first.provider}); choose it for the whole case",
+                deterministic=True,
             )
         return endpoint
 

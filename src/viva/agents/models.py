@@ -109,7 +109,9 @@ def choose_connector(options: Mapping[str, Any], default: Connector, connectors:
     else:
         connector = connectors.get(name) or find_connector(str(name), connectors)
     if connector is None:
-        raise Unreachable(f"there is no connector {name!r}; known: {', '.join(connectors) or 'none'}")
+        raise Unreachable(
+            f"there is no connector {name!r}; known: {', '.join(connectors) or 'none'}", deterministic=True
+        )
     if isinstance(model, str) and model != connector.model:
         return structs.replace(connector, model=model)
     return connector

@@ -131,10 +131,12 @@ class OpenwopSession:
             return await self._host.create_run(body)
         except HostRefused as refused:
             if refused.field == "agentId":
-                raise Unreachable(f"{self._agent.url} has no agent {self._agent.agent!r}") from refused
+                raise Unreachable(
+                    f"{self._agent.url} has no agent {self._agent.agent!r}", deterministic=True
+                ) from refused
             if refused.status in (400, 404, 501) and refused.field != "inputs":
                 what = f"has no workflow {WORKFLOW!r}: without it an OpenWOP host returns scores, not replies"
-                raise Unreachable(f"{self._agent.url} {what}") from refused
+                raise Unreachable(f"{self._agent.url} {what}", deterministic=True) from refused
             if refused.status == 400:
                 raise AgentFailed(refused.message) from refused
             raise

@@ -148,7 +148,9 @@ class _UserCode(Struct, frozen=True):
             raise
         except BaseException as raised:  # user code may raise anything
             self.progress.tracebacks += describe_error(raised, "agent")
-            raise _FAULTS[classify_error(raised, self.provider_packages)](error_text(raised)) from raised
+            origin = classify_error(raised, self.provider_packages)
+            text, cause = error_text(raised), error_text(origin.error)
+            raise _FAULTS[origin.fault](text if cause in text else f"{text} (caused by {cause})") from raised
 
 
 def _is_async(call: Any) -> bool:

@@ -179,7 +179,7 @@ class Conversation:
         if isinstance(criteria, str):
             options = {"use": use, "min_score": min_score, "votes": votes, "metadata": metadata}
             given = {name: value for name, value in options.items() if value is not None}
-            criteria = {"type": "agent", "criteria": criteria, **given}
+            criteria = {"type": "judge", "criteria": criteria, **given}
         context = CheckContext(self._opened.state, turn, turn_scope=scope)
         result = await evaluate_assertion(self._build_assertion(criteria, scope), context)
         self._add_results(turn, [result])

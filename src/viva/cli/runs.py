@@ -30,7 +30,20 @@ Examples:
 """
 
 
-@click.group(invoke_without_command=True, epilog=EPILOG)
+class RunsGroup(click.Group):
+    """The subcommands of `viva runs`. For another word the error names the command that shows a run."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = f"To show a run: viva runs show {' '.join(args)}. Commands: {', '.join(self.commands)}."
+            raise click.UsageError(f"{error.message} {hint}", ctx) from error
+
+
+@click.group(cls=RunsGroup, invoke_without_command=True, epilog=EPILOG)
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of runs.")
 @click.option("--agent", help="Only runs with this agent.")
 @click.option("--failed", is_flag=True, help="Only runs that did not pass.")

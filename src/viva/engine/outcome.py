@@ -10,18 +10,22 @@ from viva.model.record import Status
 from viva.model.turn import AssertionResult, Verdict
 from viva.state.trial_state import TrialState
 
-AWAITING_MESSAGE = "Agent awaiting input, no next turn defined"
+_AWAITING_MESSAGE = "Agent awaiting input, no next turn defined"
 UNCHECKED_MESSAGE = "nothing was checked"
 
 
 class Outcome(Struct, frozen=True):
-    """A status and, unless it is passed, the fault and the message of the report. A `deterministic` error is not retried."""
+    """A status and, unless it is passed, the fault and the message of the report.
+
+    A `deterministic` error is not retried. An `unchecked` trial was skipped because it ran no check.
+    """
 
     status: Status
     fault: Fault | None = None
     message: str | None = None
     hint: str | None = None
     deterministic: bool = False
+    unchecked: bool = False
 
     @classmethod
     def failed(cls, message: str | None) -> "Outcome":
@@ -82,16 +86,18 @@ def outcome_of_missing_input(state: TrialState) -> Outcome | None:
     """Applies `on_missing_input` if the user has no more messages and the agent awaits one."""
     case, last_turn = state.case, state.last_turn
     action = case.on_missing_input
+    is_unchecked = False
     if state.missing_input is not None:  # a person stopped: no failure of the agent unless the case says so
         message, hint, fault, action = state.missing_input, None, "undetermined", action or "skip"
     elif last_turn is None or not last_turn.is_unanswered or case.goal.checkpoints or case.sessions != "one":
         return None
     else:
-        message, hint, fault = AWAITING_MESSAGE, case.hints.awaiting, "agent"
-        action = action or ("end" if count_checks(state) or case.final_assertions else "skip")
+        message, hint, fault = _AWAITING_MESSAGE, case.hints.awaiting, "agent"
+        is_unchecked = not count_checks(state)
+        action = action or ("skip" if is_unchecked and not case.final_assertions else "end")
     match action:
         case "skip":
-            return Outcome("skipped", None, message, hint)
+            return Outcome("skipped", None, message, hint, unchecked=is_unchecked)
         case "fail":
             return Outcome("failed", fault, message, hint)
         case "end":
@@ -116,7 +122,7 @@ def outcome_of_checks(state: TrialState) -> Outcome:
     if error is not None:
         return outcome_of_check_error(error)
     if not count_checks(state):
-        return Outcome("skipped", None, UNCHECKED_MESSAGE, state.case.hints.unchecked)
+        return Outcome("skipped", None, UNCHECKED_MESSAGE, state.case.hints.unchecked, unchecked=True)
     return Outcome("passed")
 
 

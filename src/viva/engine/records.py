@@ -78,6 +78,7 @@ def trial_record(state: TrialState, outcome: Outcome, agent: str = "", trials: i
         fault_evidence=_fault_evidence(state, outcome) if outcome.fault else None,
         error=outcome.message,
         deterministic=outcome.deterministic,
+        unchecked=outcome.unchecked,
         hint=outcome.hint,
         assertion_errors=failure_lines(all_results(state)) or None,
         checkpoints=[_checkpoint(checkpoint, state) for checkpoint in case.goal.checkpoints] or None,
@@ -179,7 +180,7 @@ def _findings(state: TrialState) -> tuple[Finding, ...]:
 
 
 def _score(state: TrialState, outcome: Outcome) -> float | None:
-    """The weighted share of passed verdicts, or of their own scores. A failed gate makes it 0.
+    """The weighted share of passed verdicts, or of their own scores, from 0 to 1. A failed gate makes it 0.
 
     An agent that failed by itself (it raised or timed out) failed one more check: a failed trial never scores 1.
     """
@@ -190,7 +191,7 @@ def _score(state: TrialState, outcome: Outcome) -> float | None:
             return 0.0
         if verdict.status != "error":
             total += assertion.weight
-            reached += assertion.weight * (verdict.passed if verdict.score is None else verdict.score)
+            reached += assertion.weight * _share(verdict)
     for checkpoint in state.case.goal.checkpoints:
         total += checkpoint.assertion.weight
         if state.checkpoints and state.checkpoints[checkpoint.id].turn is not None:
@@ -198,6 +199,13 @@ def _score(state: TrialState, outcome: Outcome) -> float | None:
     if outcome.status == "failed" and reached >= total > 0:
         total += 1
     return round(reached / total, 6) if total else None
+
+
+def _share(verdict: Verdict) -> float:
+    """A verdict as a number from 0 to 1. A score on another scale (4 of 5) counts as passed or failed."""
+    if verdict.score is None or not 0 <= verdict.score <= 1:
+        return float(verdict.passed)
+    return verdict.score
 
 
 def _checkpoint(checkpoint: Checkpoint, state: TrialState) -> CheckpointRecord:

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from viva.engine.outcome import AWAITING_MESSAGE, UNCHECKED_MESSAGE
 from viva.engine.thresholds import SuiteTally
 from viva.model.event import Event, RunSummary, StopReason, TrialEnded, TrialRetried
 from viva.model.message import Usage
@@ -58,12 +57,7 @@ class RunTally:
         self._failed_checks += _count_not_passed(record)
         if record.fault is not None:
             self._faults[record.fault] += 1
-        if (
-            record.trial == 1
-            and record.status == "skipped"
-            and record.error in (UNCHECKED_MESSAGE, AWAITING_MESSAGE)
-            and not record.checks
-        ):
+        if record.trial == 1 and record.unchecked:
             self._unchecked += 1
         self._add_usage(record.usage)
         if total == 1:
@@ -137,13 +131,13 @@ def _count_not_passed(record: TrialRecord) -> int:
 def exit_code(summary: RunSummary, stopped: StopReason | None) -> int:
     """Pytest's codes: 0 passed; 1 failed, error, stopped or a report lost; 2 interrupted; 5 nothing ran or was checked.
 
-    A suite with a threshold passes by that threshold, whatever single cases do; errors still fail it.
+    The reports are written later: if one is lost, they change the code. A suite with a threshold passes by that threshold, whatever single cases do; errors still fail it.
     """
     if stopped == "interrupted":
         return 2
     failed = summary.failed - sum(suite.failed_cases for suite in summary.suites)
     unfinished = summary.errors or summary.undecided or summary.not_run
-    if failed or unfinished or summary.lost_reports or stopped is not None:
+    if failed or unfinished or stopped is not None:
         return 1
     if any(suite.failures for suite in summary.suites):
         return 1

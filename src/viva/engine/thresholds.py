@@ -52,7 +52,7 @@ def trial_score(record: TrialRecord) -> TrialScore:
     """The score is from 0 to 1; a trial without a score counts as 0."""
     return TrialScore(
         status=record.status,
-        score=min(1.0, max(0.0, record.score)) if record.status in _DECIDED and record.score is not None else 0.0,
+        score=record.score if record.status in _DECIDED and record.score is not None else 0.0,
         cost_usd=_cost_of(record.usage),
         latency_ms=math.fsum(turn.duration_ms for turn in record.turns) if record.turns else None,
         findings=record.findings,

@@ -223,7 +223,7 @@ class _Builder:
         said = self._worded(step["user_input"], (*at, "user_input"), "there would be nothing to send")
         outcome = (*at, "expected_outcome")
         criteria = self._worded(step["expected_outcome"], outcome, "say what has to come of it, in words")
-        assertion = self._assertion(outcome, "agent", criteria=criteria, use=evaluator) if criteria else None
+        assertion = self._assertion(outcome, "judge", criteria=criteria, use=evaluator) if criteria else None
         return UserMessage(Message("user", said), assertions=(assertion,) if assertion else ())
 
     def _checkpoints(self, persona: Mapping[str, Any], evaluator: str) -> Iterator[Checkpoint]:
@@ -269,7 +269,7 @@ class _Builder:
         for at, text in enumerate(criteria.get("llm_checks", ())):
             place = ("llm_checks", at)
             if said := self._worded(text, (*_CRITERIA, *place), "say what has to be true"):
-                yield f"llm_checks[{at}]", place, "agent", {"criteria": said, "use": evaluator}
+                yield f"llm_checks[{at}]", place, "judge", {"criteria": said, "use": evaluator}
 
     def _inside(self, path: str, place: KeyPath) -> str | None:
         """A path of a criterion, which must stay inside the workspace."""
@@ -308,7 +308,7 @@ class _Builder:
         return [os.path.normpath(path) for path in paths]
 
 
-_SAID = frozenset({"agent", "flow_contains"})
+_SAID = frozenset({"judge", "flow_contains"})
 """Checks whose label needs the value, because the type alone says too little."""
 
 

@@ -93,6 +93,11 @@ def parse_input(text: str, folder: Path) -> Input:
     if not text.strip():
         raise BadInput.of("empty input: pass a file, a folder or a message")
     path = folder / text
+    if not _exists(path) and _AGENT_REFERENCE.fullmatch(text):
+        reference = text if ":/" in text or text.startswith("python:") else f"python:{text}"
+        raise BadInput.of(
+            f"{mask_text(text)!r} is an agent: pass it with -n {mask_text(reference)}, and a suite or message with -i"
+        )
     if not _exists(path) and (suggestion := _suggest_reference(text)):
         raise BadInput.of(f"{text!r} is neither a file nor a reference; did you mean {suggestion}?")
     if path.name == _MANIFEST and _exists(path):
@@ -111,6 +116,7 @@ def parse_input(text: str, folder: Path) -> Input:
     return PlainMessage(text)
 
 
+_AGENT_REFERENCE = re.compile(r"python:\S+|https?://\S+|\S+\.py:\w+")
 _REFERENCE = re.compile(r"(agents?|scripts?)([:.])([\w.:?&=%+-]+)", re.IGNORECASE)
 
 
@@ -150,6 +156,12 @@ def _check_suite_file(path: Path, text: str) -> SuiteFiles:
     """A single file. Output of Viva is refused: it is never a suite."""
     if (kind := detect_viva_file(path)) is not None:
         raise BadInput.of(f"is {kind} written by Viva, not a suite; pass the file with the cases", text)
+    if path.suffix == ".py":
+        raise BadInput.of(
+            f"is Python code, not a suite. To test an agent in it, pass -n python:{text}:NAME and a suite or message with -i; "
+            f"to run the tests in it, pass -i scripts:{path.stem}",
+            text,
+        )
     return SuiteFiles((path,))
 
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct, structs
 
+from viva.errors import natural_key
 from viva.history.index import ResultRow
 from viva.model.record import Status
 from viva.stats.paired import (
@@ -182,7 +183,7 @@ def compare_runs(
         (suite, case) for suite, case, digest in flaky if (now := after.get((suite, case))) and digest in now.digests
     }
     changes = [_as_flaky(case) if (case.suite, case.case) in known else case for case in changes]
-    changes.sort(key=lambda case: (CHANGE_ORDER.index(case.change), case.suite, case.case))
+    changes.sort(key=lambda each: (CHANGE_ORDER.index(each.change), natural_key(each.suite), natural_key(each.case)))
     metrics = tuple(_metrics(list(pairs.values()), alpha, gates))
     notes = tuple(_iter_notes(changes, metrics, list(pairs.values()), alpha))
     return Comparison(base=base[0], head=head[0], alpha=alpha, cases=tuple(changes), metrics=metrics, notes=notes)
@@ -364,10 +365,10 @@ def _iter_case_notes(changes: Sequence[CaseChange], pairs: Sequence[_Pair], alph
             f"few trials to tell even a change from all passed to none passed from chance; --runs {enough} on both sides "
             "can show a single broken case"
         )
-    singles = [case for case in changes if case.change in ("broken", "fixed") and case.p is None]
-    if singles:
+    flips = [case for case in changes if case.change in ("broken", "fixed", "flaky") and case.p is None]
+    if flips:
         yield (
-            f"{len(singles)} of {len(pairs)} cases flipped in single trials: an unchanged case that passes 7 times in 10 goes "
+            f"{len(flips)} of {len(pairs)} cases flipped in single trials: an unchanged case that passes 7 times in 10 goes "
             f"from passed to failed in 21 of 100 comparisons; --runs {enough} on both sides can show a single "
             "broken case"
         )

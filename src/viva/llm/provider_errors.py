@@ -11,8 +11,12 @@ The whole chain counts: causes, contexts (unless suppressed) and members of exce
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+
+from msgspec import Struct
+
+from viva.model.tracebacks import walk_errors
 
 ErrorFault = Literal["agent", "infra", "undetermined"]
 
@@ -32,52 +36,42 @@ _HTTP_PACKAGES = frozenset(
 )  # fmt: skip
 _CONNECTION_NAME = re.compile(r"Connect|Timeout|Network|Disconnected|RemoteProtocol|Transport|Unreachable")
 _PROVIDER_STATUSES = frozenset({401, 403, 408, 409, 429})
-_MAX_CHAIN = 100
-"""Longer chains are not followed to their end."""
 
 
-def classify_error(error: BaseException, packages: frozenset[str] = MODEL_CLIENT_PACKAGES) -> ErrorFault:
+class ErrorOrigin(Struct, frozen=True):
+    """Whose fault an exception of an agent is, and the exception in its chain that says so."""
+
+    fault: ErrorFault
+    error: BaseException
+
+
+def classify_error(raised: BaseException, packages: frozenset[str] = MODEL_CLIENT_PACKAGES) -> ErrorOrigin:
     """Whose fault an exception of an agent is."""
     try:
-        return _classify(error, packages)
+        return _classify(raised, packages)
     except KeyboardInterrupt:
         raise
     except BaseException:  # the exception's attributes are foreign code, which may raise anything
-        return "agent"
+        return ErrorOrigin("agent", raised)
 
 
-def _classify(raised: BaseException, packages: frozenset[str]) -> ErrorFault:
-    foreign = False
-    for error in _walk_chain(raised):
+def _classify(raised: BaseException, packages: frozenset[str]) -> ErrorOrigin:
+    origin = ErrorOrigin("agent", raised)
+    for error in walk_errors(raised):
         status = _status(error)
         is_provider_trouble = (
             is_provider_status(status) if status is not None else _is_connection_error(error, packages)
         )
         if is_provider_trouble and _is_from(error, packages):
-            return "infra"
-        foreign = foreign or is_provider_trouble
-    return "undetermined" if foreign else "agent"
+            return ErrorOrigin("infra", error)
+        if is_provider_trouble and origin.fault == "agent":
+            origin = ErrorOrigin("undetermined", error)
+    return origin
 
 
 def is_provider_status(status: int) -> bool:
     """Is this a failure of the provider, its gateway or the account?"""
     return status in _PROVIDER_STATUSES or 500 <= status < 600
-
-
-def _walk_chain(raised: BaseException) -> Iterator[BaseException]:
-    """The exception and all linked ones, each once: chains can be cycles."""
-    seen: set[int] = set()
-    queue = [raised]
-    while queue and len(seen) < _MAX_CHAIN:
-        error = queue.pop(0)
-        if id(error) in seen:
-            continue
-        seen.add(id(error))
-        yield error
-        if isinstance(error, BaseExceptionGroup):
-            queue += error.exceptions
-        linked = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        queue += [linked] if linked is not None else []
 
 
 def _is_from(error: BaseException, packages: frozenset[str]) -> bool:

@@ -136,6 +136,8 @@ class TrialRecord(Struct, omit_defaults=True):
     """The message, if it did not pass."""
     deterministic: bool = False
     """Would the same error happen again? Then it is not retried."""
+    unchecked: bool = False
+    """Was it skipped because it ran no check?"""
     hint: str | None = None
     """What to do about it."""
     assertion_errors: list[str] | None = None

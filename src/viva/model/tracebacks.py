@@ -6,13 +6,16 @@ Every function here accepts any exception, also one whose `str` raises or that i
 import sysconfig
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from viva.errors import to_valid_text
 from viva.model.turn import Frame, Traceback
 
+_MAX_CHAIN = 100
+"""Longer chains of exceptions are not followed to their end."""
 _MAX_ERRORS = 3
 _MAX_FRAMES = 20
 _MAX_ERROR_CHARS = 4_000
@@ -49,8 +52,11 @@ printed_output: ContextVar[PrintedOutput | None] = ContextVar("printed_output", 
 
 
 def describe_error(raised: BaseException, where: str) -> list[Traceback]:
-    """The error and its causes, first cause first, as Python prints them."""
-    errors = list(_chain(raised))[:_MAX_ERRORS]
+    """The error, its causes and the members of a group, first cause first, as Python prints them.
+
+    An error without a frame of the user's was handled by the caller of the user's code, or is not worth showing.
+    """
+    errors = [error for error in walk_errors(raised) if error is raised or is_users_error(error)][:_MAX_ERRORS]
     printed = printed_output.get()
     described = [Traceback(where, error_text(error)[:_MAX_ERROR_CHARS], _frames(error)) for error in reversed(errors)]
     if printed is not None and printed.text:
@@ -65,7 +71,13 @@ def is_users_error(raised: BaseException) -> bool:
 
 
 def error_text(raised: BaseException) -> str:
-    """Type and message: `KeyError: 'missing'`."""
+    """Type and message: `KeyError: 'missing'`. A group also names its first members."""
+    text = _own_text(raised)
+    members = [_own_text(error) for error in _flatten_group(raised)[:_MAX_ERRORS]]
+    return f"{text}: {'; '.join(members)}" if members else text
+
+
+def _own_text(raised: BaseException) -> str:
     try:
         text = to_valid_text(str(raised))
     except KeyboardInterrupt:
@@ -75,21 +87,50 @@ def error_text(raised: BaseException) -> str:
     return f"{type(raised).__name__}: {text}" if text else type(raised).__name__
 
 
+def walk_errors(raised: BaseException) -> Iterator[BaseException]:
+    """The exception and all linked ones, nearest first, each once: chains can be cycles.
+
+    Linked are causes, contexts (unless suppressed) and the members of groups.
+    """
+    return _walk(raised, lambda error: (*_group_members(error), *_linked_error(error)))
+
+
+def _flatten_group(raised: BaseException) -> list[BaseException]:
+    """The members of a group and of the groups in it, without these groups."""
+    inner = list(_walk(raised, _group_members))[1:]
+    return [error for error in inner if not _group_members(error)]
+
+
+def _walk(
+    raised: BaseException, list_next: Callable[[BaseException], Iterable[BaseException]]
+) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    queue = deque([raised])
+    while queue and len(seen) < _MAX_CHAIN:
+        error = queue.popleft()
+        if id(error) not in seen:
+            seen.add(id(error))
+            yield error
+            queue.extend(list_next(error))
+
+
+def _group_members(error: BaseException) -> tuple[BaseException, ...]:
+    """Reads the slot itself: a subclass may have a property of the same name, which may raise anything."""
+    if not issubclass(type(error), BaseExceptionGroup):
+        return ()
+    slot: Any = BaseExceptionGroup.exceptions
+    return slot.__get__(error)
+
+
+def _linked_error(error: BaseException) -> tuple[BaseException, ...]:
+    linked = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return () if linked is None else (linked,)
+
+
 def error_place(raised: BaseException) -> str:
     """Where the user's code raised it, as `agent.py:12`; empty if it was never raised."""
     frames = [frame for frame in _frames(raised) if not frame.file.startswith("<frozen ")]
     return f"{Path(frames[-1].file).name}:{frames[-1].line}" if frames else ""
-
-
-def _chain(raised: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    error: BaseException | None = raised
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if error is not None and not is_users_error(error):
-            return  # the caller of the user's code was handling an error of its own
 
 
 def _frames(raised: BaseException) -> tuple[Frame, ...]:

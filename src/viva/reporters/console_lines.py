@@ -109,7 +109,10 @@ def format_failure(failure: TrialFailure, palette: Palette, width: int, show_com
     if len(failure.failed_checks) > _MAX_FAILED_CHECKS:
         lines.append(f"… and {len(failure.failed_checks) - _MAX_FAILED_CHECKS} more")
     for traceback in failure.tracebacks:
-        lines += format_traceback(traceback, width)[-2:]  # the line that raised; `-v` shows all
+        head, *frames = format_traceback(traceback, width)
+        texts = [failure.error or "", *(check.reason for check in failure.failed_checks)]
+        lines += [] if any(traceback.error in text for text in texts) else [head]
+        lines += frames[-2:]  # the line that raised; `-v` shows all
     if failure.unanswered_question is not None:
         lines.append(f'agent asked: "{fit_line(failure.unanswered_question, width - 15)}"')
     lines += label_lines("hint", failure.hint, width)

@@ -13,7 +13,7 @@ from typing import Any, cast
 from msgspec import Struct, structs
 
 from viva.engine.trial import RunContext
-from viva.errors import BadInput, RunStopped, Undetermined
+from viva.errors import BadInput, RunStopped, TrialFault, Undetermined, VivaError
 from viva.formats.hooks import AFTER_RUN_ARGUMENTS, BEFORE_RUN_ARGUMENTS, find_hook
 from viva.model.case import Hook, Key, UserMessage
 from viva.model.message import ModelCall
@@ -80,7 +80,10 @@ class ProjectHooks:
                 raise
             except Exception as error:  # user code may raise anything; the conversation has not begun
                 state.tracebacks += describe_error(error, f"before hook {hook.reference}")
-                raise Undetermined(f"before {_describe_failure(hook, error)}") from error
+                is_deterministic = isinstance(error, TrialFault) and error.deterministic
+                raise Undetermined(
+                    f"before {_describe_failure(hook, error)}", deterministic=is_deterministic
+                ) from error
             state.variables.update(_as_variables(data))
         state.before_result = data
 
@@ -160,4 +163,5 @@ def _as_variables(data: Any) -> dict[str, Any]:
 
 def _describe_failure(hook: Hook, error: Exception) -> str:
     place = error_place(error)
-    return f"{hook.reference}: {error_text(error)}" + (f" ({place})" if place else "")
+    text = str(error) if isinstance(error, VivaError) else error_text(error)
+    return f"{hook.reference}: {text}" + (f" ({place})" if place else "")

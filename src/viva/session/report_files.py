@@ -79,7 +79,7 @@ class ReportFiles:
     def _add_losses(self, ended: RunEnded) -> RunEnded:
         lost = tuple(f"{path}: {reason}" for path, reason in self._lost.items())
         summary = structs.replace(ended.summary, lost_reports=lost)
-        return structs.replace(ended, summary=summary, exit_code=ended.exit_code or 1)
+        return structs.replace(ended, summary=summary, exit_code=1 if ended.exit_code in (0, 5) else ended.exit_code)
 
 
 class AgentReporter(Struct, frozen=True):

@@ -242,11 +242,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="Confine agents that are processes to their workspace with bubblewrap (default: none).")] = None
 
     modes: Annotated[tuple[Mode, ...], Option(
-        flags=("--modes",), group=EVALS, metavar="A,B", parse=parse_modes, actions=("host",),
+        flags=("--modes",), group=EVALS, metavar="A,B", parse=parse_modes, actions=("host",), is_repeated=True,
         help="Modes of an eval suite: golden, rubric, adversarial, regression, live-shadow (default: those that the suite "
         "declares, except those that need --baseline or --live).")] = ()
     live: Annotated[bool, Option(
-        flags=("--live",), group=EVALS, actions=("host",),
+        flags=("--live",), group=EVALS, actions=("host",), is_repeated=True,
         help="With --modes live-shadow: use live tools and memory instead of the fixtures.")] = False
     baseline: Annotated[str | None, Option(
         flags=("--baseline",), group=EVALS, metavar="RUN|FILE", actions=("host",),
@@ -267,10 +267,10 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("--record",), group=STORAGE, metavar="FILE", excludes=("replay",),
         help="Record every reply in a cassette.")] = None
     replay: Annotated[Path | None, Option(
-        flags=("--replay",), group=STORAGE, metavar="FILE", is_existing_file=True,
+        flags=("--replay",), group=STORAGE, metavar="FILE", is_existing_file=True, is_repeated=True,
         help="Replay the replies of a cassette, without network.")] = None
     replay_missing: Annotated[MissingPolicy, Option(
-        flags=("--replay-missing",), group=STORAGE, needs="replay",
+        flags=("--replay-missing",), group=STORAGE, needs="replay", is_repeated=True,
         help="What to do if the cassette has no reply.")] = "error"
     history: Annotated[bool, Option(
         flags=("--no-history",), group=STORAGE, actions=_CHAT, help="Write nothing to .viva.")] = True

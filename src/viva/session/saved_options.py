@@ -91,6 +91,8 @@ def _list_rerun_flags(saved: Mapping[str, Any]) -> Iterator[tuple[str, str | Non
             continue
         if option.type is bool:
             yield option.flags[-1], None
+        elif option.is_list and option.parse is not None:
+            yield option.flags[-1], ",".join(value)
         else:
             for item in value if option.is_list else (value,):
                 yield option.flags[-1], format_duration(item) if option.is_duration else str(item)

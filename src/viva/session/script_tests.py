@@ -192,7 +192,10 @@ def _compute_digest(text: str) -> str:
 def _find_unknown_agents(
     function: Callable[..., Any], find_problems: Callable[[str], Sequence[Problem]]
 ) -> Iterator[Problem]:
-    """Problems of the agents that `ctx.call("name", …)` and `t.assert_.agent(reply, "name")` name literally."""
+    """Problems of the agents that a test names literally.
+
+    They are in `ctx.call("name", …)`, `t.assert_.agent(reply, "name")` and `t.assert_.judge(reply, …, use="name")`.
+    """
     try:
         lines, first_line = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -227,5 +230,8 @@ def _find_agent_name(call: ast.Call) -> str | None:
             args=[_, ast.Constant(value=str(name)), *_],
         ):
             return name
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="t")), attr="judge" | "rubric")):
+            names = [keyword.value for keyword in call.keywords if keyword.arg == "use"]
+            return next((str(name.value) for name in names if isinstance(name, ast.Constant)), None)
         case _:
             return None

@@ -194,7 +194,7 @@ class SoftAssertions(CheckMethods):
         fields = {key: value for key, value in options.items() if key in _JUDGE_FIELDS}
         rest = {key: value for key, value in options.items() if key not in _JUDGE_FIELDS}
         verdict = self._evaluate(
-            response, {"type": "agent", "use": use, **fields, **({"options": rest} if rest else {})}
+            response, {"type": "judge", "use": use, **fields, **({"options": rest} if rest else {})}
         )
         return ValidatorResult(**{name: getattr(verdict, name) for name in Verdict.__struct_fields__})
 

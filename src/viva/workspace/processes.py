@@ -239,7 +239,7 @@ async def run_command(
         except OSError as error:  # too many processes or files, too long a command line
             raise Unreachable(f"{argv[0]}: cannot be started: {error.strerror}") from error
         except ValueError as error:  # for example a NUL in a message
-            raise Undetermined(f"{argv[0]}: cannot be started: {error}") from error
+            raise Undetermined(f"{argv[0]}: cannot be started: {error}", deterministic=True) from error
         ours.pop_all()
     control.setblocking(False)
     process = Process(command, control, out, err, name=argv[0], limits=limits)

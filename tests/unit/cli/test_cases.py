@@ -254,7 +254,8 @@ def test_a_script_judges_by_parameter_name(project: Project):
         "    return {'passed': len(output) >= metadata['min'], 'reason': f'{len(output)} characters', 'score': 0.5}\n"
         "def same(output, input):\n    return output == input\n"
         "def raises(transcript):\n    assert False, 'not like this'\n"
-        "def validate(output):\n    return 'x' in output\n",
+        "def validate(output):\n    return 'x' in output\n"
+        "def stars(output):\n    return {'passed': True, 'score': 4}\n",
     )
     use = {"type": "script"}
     project.suite(
@@ -263,12 +264,14 @@ def test_a_script_judges_by_parameter_name(project: Project):
         case("same", assertions=[use | {"use": "scripts:checks.same"}]),
         case("raises", assertions=[use | {"use": "scripts:checks.raises"}]),
         case("module", assertions=[use | {"use": "scripts:checks"}]),
+        case("stars", assertions=[use | {"use": "scripts:checks.stars"}, contains("zz")]),
         name="suites/s.jsonl",
     )
     _, records = project.report("-i", "suites/s.jsonl")
-    assert [record["status"] for record in records] == ["passed", "failed", "passed", "failed", "failed"], (
+    assert [record["status"] for record in records] == ["passed", "failed", "passed", "failed", "failed", "failed"], (
         records
     )  # N26, N8
+    assert [records[0]["score"], records[5]["score"]] == [0.5, 0.5], "4 of 5 stars is no share"
     assert "5 characters" in records[1]["assertion_errors"][0]
     assert "not like this" in records[3]["assertion_errors"][0]
 

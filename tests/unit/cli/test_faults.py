@@ -125,6 +125,11 @@ def test_a_report_that_is_lost_at_the_end_is_no_success(project: Project):
     assert ended.code == 1, ended
     assert "out/r.jsonl: No such file or directory" in ended.out
     assert [record["status"] for record in project.records("r.jsonl")] == ["passed"]
+    (project.folder / "out").mkdir()
+    project.suite({"id": "a", "input": "hello"})
+    assert project.test().code == 5
+    (project.folder / "out").mkdir()
+    assert project.test("-o", "out/r.jsonl").code == 1  # CI often accepts 5
 
 
 def test_a_suite_that_changes_while_it_runs_stops_the_run(project: Project):

@@ -40,6 +40,8 @@ def test_runs_are_listed_and_looked_at(project: Project):
     unknown = project.viva("runs", "show", "latest", "zz")
     assert (unknown.code, "has no case 'zz'; it has a, b" in unknown.err) == (4, True)
     assert project.viva("runs", "show", "2031").code == 4
+    hint = project.viva("runs", "latest", "b")
+    assert (hint.code, "viva runs show latest b" in hint.err) == (4, True)
 
 
 def test_runs_are_forgotten_one_by_one_or_all_but_the_newest(project: Project):

@@ -9,7 +9,6 @@ import pytest
 from msgspec import structs
 
 from viva.engine.event_bus import EventBus
-from viva.engine.outcome import AWAITING_MESSAGE, UNCHECKED_MESSAGE
 from viva.engine.scheduler import FailFast, plan_trials
 from viva.engine.sending import merge_options
 from viva.engine.summary import RunTally, exit_code
@@ -134,8 +133,8 @@ def test_an_error_of_one_worker_ends_all_and_is_raised_itself():
         asyncio.run(TrialPool(3).run(trials(10), work))
 
 
-def record(status: Status, case_id: str = "c", trial: int = 1, error: str | None = None, turns: int = 1) -> TrialRecord:
-    return TrialRecord(case_id, case_id, status, [], [], turns, 1.0, "s", trial, 1, error=error)
+def record(status: Status, case_id: str = "c", trial: int = 1, turns: int = 1, **fields: Any) -> TrialRecord:
+    return TrialRecord(case_id, case_id, status, [], [], turns, 1.0, "s", trial, 1, **fields)
 
 
 def count(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
@@ -220,10 +219,11 @@ def test_a_resumed_run_does_not_stop_again_for_a_case_that_had_lost_before():
         ([record("passed")], "budget", 1),
         ([record("passed")], "broken", 1),
         ([], None, 5),
-        ([record("skipped", error=UNCHECKED_MESSAGE)], None, 5),
-        ([record("skipped", error=AWAITING_MESSAGE), record("skipped", "d", error=UNCHECKED_MESSAGE)], None, 5),
-        ([record("skipped", error=UNCHECKED_MESSAGE), record("skipped", "d", error="because")], None, 0),
-        ([record("passed"), record("skipped", "d", error=UNCHECKED_MESSAGE)], None, 0),
+        ([record("skipped", unchecked=True)], None, 5),
+        ([record("skipped", unchecked=True), record("skipped", "d", unchecked=True)], None, 5),
+        ([record("skipped", unchecked=True), record("skipped", "d", error="because")], None, 0),
+        ([record("skipped", error="nothing was checked")], None, 0),
+        ([record("passed"), record("skipped", "d", unchecked=True)], None, 0),
     ],
 )
 def test_exit_codes_follow_from_the_summary(records: list[TrialRecord], stopped: StopReason | None, code: int):

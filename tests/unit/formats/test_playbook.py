@@ -188,7 +188,7 @@ def test_steps_are_a_script_with_a_verdict_on_each(tmp_path: Path):
     made = case(tmp_path, {"name": "x", "steps": [STEP, {**STEP, "user_input": "{{not}} a variable"}], "timeout": 5})
     assert [line.message.text for line in made.user.planned_messages] == ["hi", "{{not}} a variable"]
     assert [assertion.definition for line in made.user.planned_messages for assertion in line.assertions] == [
-        {"type": "agent", "criteria": "it greets", "use": "judge"}
+        {"type": "judge", "criteria": "it greets", "use": "judge"}
     ] * 2
     assert made.goal.checkpoints == ()
     assert (made.limits.timeout_s, made.limits.turn_timeout_s) == (None, 5.0)
@@ -235,8 +235,8 @@ def test_criteria_are_patient_checkpoints(tmp_path: Path):
         ("files_contain: out.txt", "file_contains", False, ""),
         ("files_contain: b/c.md", "file_exists", False, ""),
         ("files_contain: d", "file_contains", False, ""),
-        ("llm_checks[0]", "agent", True, "it was polite"),
-        ("llm_checks[1]", "agent", True, "it is done"),
+        ("llm_checks[0]", "judge", True, "it was polite"),
+        ("llm_checks[1]", "judge", True, "it is done"),
     ]
     assert {each.assertion.over for each in made.goal.checkpoints} == {"case"}
     assert made.goal.checkpoints[4].assertion.definition["value"] == ["Hello", "World"]

@@ -50,6 +50,30 @@ def test_what_looks_like_a_file_and_is_none_is_refused(folder: Path, text: str):
         parse_input(text, folder)
 
 
+@pytest.mark.parametrize(
+    ("text", "reference"),
+    [
+        ("python:agent.py:agent", "-n python:agent.py:agent,"),
+        ("agent.py:agent", "-n python:agent.py:agent,"),
+        ("src/agent.py:agent", "-n python:src/agent.py:agent,"),
+        ("http://localhost:8000/chat", "-n http://localhost:8000/chat,"),
+        ("https://user:secret1@host/chat", "-n https://***@host/chat,"),
+    ],
+)
+def test_an_agent_is_never_sent_as_a_message(folder: Path, text: str, reference: str):  # N7
+    with pytest.raises(BadInput) as refused:
+        parse_input(text, folder)
+    assert reference in str(refused.value)
+
+
+def test_python_code_is_no_suite(folder: Path):
+    (folder / "agent.py").write_text("agent = str", encoding="utf-8")
+    with pytest.raises(BadInput) as refused:
+        parse_input("agent.py", folder)
+    for hint in ("agent.py: is Python code", "-n python:agent.py:NAME", "-i scripts:agent"):
+        assert hint in str(refused.value)
+
+
 @pytest.mark.parametrize("text", ["", "  "])
 def test_an_empty_input_is_not_the_whole_folder(folder: Path, text: str):
     """`-i "$SUITE"` with nothing in it."""

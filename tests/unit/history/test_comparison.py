@@ -171,6 +171,15 @@ def test_what_single_trials_cannot_tell_is_said_beside_the_flips():
     assert noted(found, "20 of 20 cases flipped in single trials")  # N36
     assert noted(found, "--runs 6 on both sides can show a single broken case")
     assert not noted(compared(many(20, "passed"), many(20, "passed")), "single trials")
+    known = {(row.suite, row.case, str(row.digest)) for row in many(8, "passed")}
+    flaky = compared(many(20, "passed"), many(20, "failed"), flaky=known)
+    assert noted(flaky, "20 of 20 cases flipped"), "those of flaky cases are flips too"
+
+
+def test_cases_are_listed_in_the_order_of_their_numbers():
+    names = ["c1", "c2", "c10", "c" + "9" * 5000]
+    found = compared([row for name in names for row in rows(name, P)], [row for name in names for row in rows(name, F)])
+    assert [case.case for case in found.cases] == names
 
 
 def test_repeats_that_are_too_few_make_suspects_and_it_is_said_how_many_would_do():

@@ -63,7 +63,7 @@ def test_a_providers_status_decides(ask: Callable[[str], None], status: int, bla
         lambda _: StubResponse(status=status, body=body, headers={"Content-Type": "application/json"})
     ) as server:
         raised = raised_by(lambda: ask(server.url))
-    assert classify_error(raised) == blame, repr(raised)  # N17
+    assert classify_error(raised).fault == blame, repr(raised)  # N17
 
 
 @pytest.mark.parametrize("ask", CLIENTS[:3])
@@ -71,7 +71,7 @@ def test_a_provider_that_is_not_there_is_not_the_agents_fault(ask: Callable[[str
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        assert classify_error(raised_by(lambda: ask(url))) == "infra"  # N17
+        assert classify_error(raised_by(lambda: ask(url))).fault == "infra"  # N17
 
 
 def provider_error(status: int = 429) -> Exception:
@@ -106,7 +106,7 @@ def in_a_cycle() -> None:
 
 @pytest.mark.parametrize("fail", [wrapped_as_cause, wrapped_as_context, wrapped_in_a_group, in_a_cycle])
 def test_the_whole_chain_counts(fail: Callable[[], None]) -> None:
-    assert classify_error(raised_by(fail)) == "infra"  # N17
+    assert classify_error(raised_by(fail)).fault == "infra"  # N17
 
 
 def test_a_suppressed_context_does_not_count() -> None:
@@ -116,7 +116,7 @@ def test_a_suppressed_context_does_not_count() -> None:
         except Exception:
             raise KeyError("reply") from None
 
-    assert classify_error(raised_by(fail)) == "agent"
+    assert classify_error(raised_by(fail)).fault == "agent"
 
 
 def test_an_exception_that_causes_itself_is_the_agents() -> None:
@@ -124,7 +124,7 @@ def test_an_exception_that_causes_itself_is_the_agents() -> None:
         error = RuntimeError("loop")
         raise error from error
 
-    assert classify_error(raised_by(fail)) == "agent"
+    assert classify_error(raised_by(fail)).fault == "agent"
 
 
 class ToolServerError(Exception):
@@ -137,31 +137,31 @@ class ToolServerError(Exception):
     ids=lambda error: type(error).__name__,
 )
 def test_other_servers_may_be_a_tools_or_the_agents_own(error: Exception) -> None:
-    assert classify_error(error) == "undetermined"  # N17
+    assert classify_error(error).fault == "undetermined"  # N17
 
 
 def test_the_clients_of_http_are_not_those_of_a_provider() -> None:
     import requests
 
-    assert classify_error(raised_by(lambda: requests.get("http://127.0.0.1:1/", timeout=5))) == "undetermined"
+    assert classify_error(raised_by(lambda: requests.get("http://127.0.0.1:1/", timeout=5))).fault == "undetermined"
     with HttpServer(lambda _: StubResponse(status=404, close="announced")) as server:
         error = raised_by(lambda: requests.get(server.url, timeout=5).raise_for_status())
-    assert classify_error(error) == "agent"
+    assert classify_error(error).fault == "agent"
     alone: Any = type("ReadTimeout", (Exception,), {"__module__": "requests.exceptions"})  # nothing else in its chain
-    assert classify_error(alone()) == "undetermined"
+    assert classify_error(alone()).fault == "undetermined"
     unrelated: Any = type("ReadTimeout", (Exception,), {"__module__": "agent"})
-    assert classify_error(unrelated()) == "agent"
+    assert classify_error(unrelated()).fault == "agent"
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), TimeoutError(), OSError(2, "no file"), SystemExit(500)], ids=repr)
 def test_all_else_is_the_agents(error: BaseException) -> None:
-    assert classify_error(error) == "agent"
+    assert classify_error(error).fault == "agent"
 
 
 def test_the_config_can_name_more_packages() -> None:
     kind: Any = type("Broken", (Exception,), {"__module__": "acme_llm.client", "status_code": 500})
-    assert classify_error(kind()) == "undetermined"
-    assert classify_error(kind(), MODEL_CLIENT_PACKAGES | {"acme_llm"}) == "infra"
+    assert classify_error(kind()).fault == "undetermined"
+    assert classify_error(kind(), MODEL_CLIENT_PACKAGES | {"acme_llm"}).fault == "infra"
 
 
 def test_an_exception_whose_attributes_raise_is_the_agents() -> None:
@@ -173,7 +173,7 @@ def test_an_exception_whose_attributes_raise_is_the_agents() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
-    assert classify_error(HostileError()) == "agent"
+    assert classify_error(HostileError()).fault == "agent"
 
 
 def test_an_attribute_that_raises_hides_no_status_beside_it() -> None:
@@ -184,4 +184,4 @@ def test_an_attribute_that_raises_hides_no_status_beside_it() -> None:
         def status_code(self) -> int:
             raise RuntimeError("no")
 
-    assert classify_error(HalfHostileError()) == "undetermined"  # N17
+    assert classify_error(HalfHostileError()).fault == "undetermined"  # N17

@@ -55,6 +55,12 @@ def test_a_before_that_raises_is_an_error_and_after_is_not_called(hooked):  # N3
     assert seen == []
 
 
+def test_a_before_that_names_an_agent_that_is_not_there_is_not_retried(hooked):  # N21
+    _, (record,), _ = hooked("def before(ctx, case):\n    ctx.call('no' + 'where', 'x')\n", "before")
+    assert (record.status, record.attempt) == ("error", 1)
+    assert ":before: there is no agent 'nowhere'" in str(record.error)
+
+
 def test_an_after_that_raises_is_a_warning_on_the_result(hooked):  # N32
     text = BEFORE + "def after(ctx, case, result, data):\n    raise OSError('still in use')\n"
     result, (record,), _ = hooked(text, "before", "after")

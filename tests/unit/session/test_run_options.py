@@ -100,13 +100,21 @@ def test_the_journal_saves_what_the_command_that_runs_a_case_again_repeats():
         fail_fast=True,
         runs=3,
         outputs=(Path("r.md"),),
+        modes=("golden", "live-shadow"),
+        live=True,
+        replay=Path("r.cassette"),
+        replay_missing="skip",
     )
     assert save_options(options, Redactor())["rerun_flags"] == [
         ("--config", "my config.toml"),
         ("--timeout", "1m30s"),
         ("--evaluator", "http://***@host/"),
         ("--workspace", "empty"),
+        ("--modes", "golden,live-shadow"),
+        ("--live", None),
         ("--allow-agent-mismatch", None),
+        ("--replay", "r.cassette"),
+        ("--replay-missing", "skip"),
     ]
 
 

@@ -371,6 +371,9 @@ def test_a_name_in_quotes_is_looked_up_before_anything_runs(script):  # N8
 def test_it(t, ctx):
     reply = ctx.call("agents:assistants.expens", "hello")
     t.assert_.Agent(reply, "workers.jugde", {"criteria": "x"})
+    t.assert_.judge(reply, "x", use="agents:workers.jugde2")
+    t.assert_.rubric(reply, ["x"], use="workers.jugde3")
+    t.assert_.judge(reply, "x", use=reply.text)
     t.assert_.panic(lambda: ctx.call("nobody", "x"))
     try:
         ctx.call("nobody", "x")
@@ -380,4 +383,6 @@ def test_it(t, ctx):
     assert [(each.line, each.message.partition(";")[0]) for each in wrong.value.problems] == [
         (3, "there is no agent 'assistants.expens'"),
         (4, "there is no agent 'workers.jugde'"),
+        (5, "there is no agent 'workers.jugde2'"),
+        (6, "there is no agent 'workers.jugde3'"),
     ]

@@ -61,6 +61,30 @@ def test_a_cause_is_shown_before_what_it_caused_and_a_cycle_ends(tmp_path: Path)
     assert [each.error for each in record.tracebacks] == ["KeyError: 'a'", "ValueError: b"]
 
 
+def test_an_error_in_a_task_of_an_agent_keeps_its_line_and_its_text(tmp_path: Path) -> None:
+    """`asyncio.TaskGroup` raises a group, whose own frame is not where the error was."""
+    (tmp_path / "agent.py").write_text(
+        "import asyncio\n\nasync def look():\n    return {}['missing']\n\n"
+        "async def reply(messages):\n    async with asyncio.TaskGroup() as group:\n        group.create_task(look())\n"
+    )
+    (record,) = run(tmp_path, case())
+    assert (record.status, record.fault) == ("failed", "agent")
+    assert (record.error or "").endswith("(1 sub-exception): KeyError: 'missing'")
+    member, _group = record.tracebacks
+    assert lines(member) == [("agent.py", 4, "return {}['missing']")]  # N38
+
+
+def test_a_provider_error_behind_another_error_is_named(tmp_path: Path) -> None:
+    """Otherwise nothing says why a KeyError is `infra`."""
+    (tmp_path / "agent.py").write_text(
+        "class Limited(Exception):\n    __module__ = 'openai'\n    status_code = 429\n\n"
+        "def reply(messages):\n    try:\n        raise Limited('slow down')\n    except Limited:\n        {}['reply']\n"
+    )
+    (record,) = run(tmp_path, case())
+    assert (record.status, record.fault) == ("error", "infra")  # N17
+    assert record.error == "agent error: KeyError: 'reply' (caused by Limited: slow down)"
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_error_that_is_its_own_cause_ends_the_trial_and_not_the_run(tmp_path: Path, asynchronous: bool) -> None:
     head = "async def" if asynchronous else "def"

@@ -167,13 +167,13 @@ class CliAgent(Struct, frozen=True, kw_only=True):
         executable = find_executable(self.program[0], self.host, spec)
         probe_workspaces = None if self.command else choose_workspaces(context)
         if (problem := await check_version(executable, self.host, spec, probe_workspaces)) is not None:
-            raise Unreachable(problem)
+            raise Unreachable(problem, deterministic=True)
         async with open_cli_workspace(context) as workspace:
             env = prepare_environment(spec, self.host, workspace, self.env, self.login)
             # Without a login some CLIs wait forever. The user's own command or flags may bring a login that is not seen here.
             checks_login = spec.needs_login and not (self.command or self.args)
             if checks_login and (problem := find_login_problem(env, spec, workspace.home)) is not None:
-                raise Unreachable(f"{spec.title} has {problem}")
+                raise Unreachable(f"{spec.title} has {problem}", deterministic=True)
             yield CliSession(self, context, workspace, env, [executable, *self.program[1:]])
 
     async def inspect(self, workspaces: WorkspaceFactory) -> AgentStatus:

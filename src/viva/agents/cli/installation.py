@@ -33,7 +33,9 @@ def find_executable(command: str, environ: Mapping[str, str], spec: CliSpec) -> 
     path = shutil.which(command, path=environ.get("PATH", os.defpath))
     if path is None:
         install = f"; npm install -g {spec.package} installs it" if spec.package else ""
-        raise Unreachable(f"{spec.title} is not installed: there is no command {command!r}{install}")
+        raise Unreachable(
+            f"{spec.title} is not installed: there is no command {command!r}{install}", deterministic=True
+        )
     return str(Path(path).absolute())
 
 

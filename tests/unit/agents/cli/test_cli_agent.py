@@ -279,6 +279,7 @@ def test_the_end_of_a_long_stream_is_not_lost_when_the_cli_exits_at_once(tmp_pat
 def test_a_cli_that_is_not_installed_cannot_be_reached(tmp_path):
     fault = fault_of(CliAgent(spec=GEMINI, host={"PATH": str(tmp_path)}))
     assert isinstance(fault, Unreachable)  # N17
+    assert fault.deterministic
     assert fault.message == (
         "Gemini CLI is not installed: there is no command 'gemini'; npm install -g @google/gemini-cli installs it"
     )
@@ -287,6 +288,7 @@ def test_a_cli_that_is_not_installed_cannot_be_reached(tmp_path):
 def test_a_cli_that_is_too_old_cannot_be_used(tmp_path):
     fault = fault_of(gemini(tmp_path, INIT + DONE, version="0.9.0"))
     assert (type(fault), fault.message) == (Unreachable, "Gemini CLI 0.9.0 is too old: 0.30.0 or newer is needed")
+    assert fault.deterministic
 
 
 def test_a_missing_login_is_shown_in_the_words_of_the_cli(tmp_path):
@@ -315,6 +317,7 @@ def test_a_cli_without_a_key_or_login_is_not_started(tmp_path):
     fault = fault_of(CliAgent(spec=CODEX, host=host(tmp_path, HOME=str(tmp_path))), limit_s=60)
     assert isinstance(fault, Unreachable)
     assert fault.message.startswith("Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY")
+    assert fault.deterministic
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ const RESULT_FIELDS = new Set(["label", "passed", "reason", "score", "expected",
 
 /** Assertions that a case file can hold. Those of script tests are code, and a return schema belongs to its agent. */
 function selectAssertions(checks: Assertion[], trial: Trial): Record<string, unknown>[] {
-  const kept = checks.filter(({ type }) => (trial.suite.startsWith("scripts:") ? type === "agent" : type !== "return_schema"));
+  const kept = checks.filter(({ type }) => (trial.suite.startsWith("scripts:") ? type === "judge" : type !== "return_schema"));
   return kept.map((check) => Object.fromEntries(Object.entries(check).filter(([key]) => !RESULT_FIELDS.has(key))));
 }
 
