@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs schemas reference soak soak-load mutate bench clean
+.PHONY: demo test lint unit browser clis large-clis sandbox page page-tools wheel docs schemas reference prices soak soak-load mutate bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -58,6 +58,11 @@ reference: $(VENV)/.dev
 	$(BIN)/python tests/agent_schema.py --write
 	$(BIN)/python tests/run_keywords.py --write
 	$(BIN)/python tests/reference.py --write
+
+# The table of model prices, from the newest genai-prices, which becomes the pinned one. A test compares the two.
+prices: $(VENV)/.dev
+	$(BIN)/python -m pip install -q --upgrade genai-prices
+	$(BIN)/python tests/price_table.py --write
 
 # The wheel, installed by itself in a fresh environment, has to run the demo.
 wheel: $(VENV)/.dev

@@ -102,7 +102,7 @@ def main() -> None:
         import viva
 
         # What a run imports on its way is no part of the run proper, as for the bare loop.
-        for module in ("genai_prices", "viva.agents.chat", "viva.agents.prompt", "viva.llm.http1_client"):
+        for module in ("viva.llm.price_table", "viva.agents.chat", "viva.agents.prompt", "viva.llm.http1_client"):
             import_module(module)
         run = viva.run
         kept: dict[str, Any] = {"record": "talk.cassette"} if a.variant == "kept" else {}
