@@ -55,8 +55,8 @@ JUDGE = (
 
 def static(case: int) -> dict[str, Any]:
     turns = [
-        {"input": text, "assertions": [{"type": "contains", "value": w.expected(k)}]}
-        for k, text in enumerate(w.case_turns(case), 1)
+        {"input": text, "assertions": checks}
+        for text, checks in zip(w.case_turns(case), w.case_checks(case), strict=True)
     ]
     return {"id": f"c{case}", "turns": turns}
 
@@ -65,8 +65,8 @@ def dynamic(case: int) -> dict[str, Any]:
     """Five simulated turns (the last checkpoint holds at the fifth), then one judge."""
     return {
         "id": f"c{case}",
-        "simulator": {"use": "user", "options": {"metadata": {"goal": w.SCENARIO}}},
-        "checkpoints": [{"id": "fifth", "assertion": {"type": "contains", "value": w.expected(w.DYN_TURNS)}}],
+        "simulator": {"use": "user", "options": {"metadata": {"goal": w.scenario(case)}}},
+        "checkpoints": [{"id": "fifth", "assertion": w.last_check(case)}],
         "final_assertions": [{"type": "agent", "use": "agents:judge", "metadata": {"criteria": w.JUDGE_CRITERION}}],
         "max_turns": w.DYN_TURNS,
     }
