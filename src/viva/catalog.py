@@ -47,6 +47,7 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "file_contains": "viva.checks.files:FileContains",
         "snapshot": "viva.checks.snapshot:Snapshot",
         "max_latency": "viva.checks.limits:MaxLatency",
+        "max_first_token": "viva.checks.limits:MaxFirstToken",
         "max_cost": "viva.checks.limits:MaxCost",
         "max_tokens": "viva.checks.limits:MaxTokens",
         "max_turns": "viva.checks.limits:MaxTurns",
