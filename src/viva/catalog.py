@@ -70,6 +70,8 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "anthropic": "viva.agents.models:ModelConfig",
         "gemini_api": "viva.agents.models:ModelConfig",
         "openwop": "viva.agents.openwop:OpenwopConfig",
+        "agui": "viva.agents.agui:AguiConfig",
+        "a2a": "viva.agents.a2a:A2aConfig",
         "gemini": "viva.agents.cli.gemini:GeminiConfig",
         "claude": "viva.agents.cli.claude:ClaudeConfig",
         "codex": "viva.agents.cli.codex:CodexConfig",

@@ -54,8 +54,6 @@ class StreamReader:
         self._paths = paths
         self._streamed = streamed
         self._secrets = secrets
-        self._calls: dict[int, dict[str, Any]] = {}  # tool calls that come in fragments
-        self._arguments: dict[int, list[str]] = {}
         self._count = 0
         self._first = b""
         self._is_done = False
@@ -88,9 +86,6 @@ class StreamReader:
         return reply
 
     def _finish(self) -> Reply:
-        for at, fragments in sorted(self._calls.items()):
-            call = {**fragments, "arguments": "".join(self._arguments.get(at, ()))}
-            self._streamed.add_call(parse_tool_calls([call])[0])
         self._streamed.add_piece(Reply(calls=parse_model_calls(self._last_usage)))
         reply = self._streamed.build()
         has_end = self._paths.done is not None or bool(self._paths.done_when)
@@ -159,7 +154,7 @@ class StreamReader:
         return next((value for value in values if isinstance(value, str)), "")
 
     def _add_calls(self, document: Any) -> bool:
-        """Adds whole tool calls, and collects those that come in fragments with an `index`."""
+        """Adds tool calls: whole ones, or fragments with an `index`."""
         path = self._paths.parts.get("tool_calls")
         calls = find_list(document, "tool_calls", path)
         if calls is None and path is None and (usual := at_path(document, _USUAL_CALLS)) is not ABSENT:
@@ -180,12 +175,13 @@ class StreamReader:
     def _add_fragment(self, at: int, call: dict[str, Any]) -> None:
         function = call.get("function")
         source = cast("dict[str, Any]", function) if isinstance(function, dict) else call
-        known = self._calls.setdefault(at, {})
-        known["id"] = known.get("id") or call.get("id")
-        known["name"] = known.get("name") or source.get("name")
-        if (arguments := source.get("arguments")) is not None:
+        key, arguments = f"index {at}", source.get("arguments")
+        if source.get("name"):
+            whole = {"id": call.get("id"), "name": source["name"]}
+            self._streamed.add_call(parse_tool_calls([whole])[0], key)
+        if arguments is not None:
             text = arguments if isinstance(arguments, str) else codec.compact_json(arguments)
-            self._arguments.setdefault(at, []).append(text)
+            self._streamed.add_arguments(key, text)
 
     def _add_parts(self, document: Any) -> None:
         paths = self._paths.parts

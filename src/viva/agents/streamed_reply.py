@@ -1,11 +1,13 @@
 """A reply that arrives in pieces: texts of one or more messages, tool calls and their results, then the rest."""
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import UNSET, structs
 
 from viva.errors import AgentFailed
+from viva.model import codec
 from viva.model.message import ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
 
@@ -27,6 +29,7 @@ class StreamedReply:
         self._messages: list[list[str]] = []
         self._is_open = False
         self._tool_calls: dict[str, ToolCall] = {}
+        self._arguments: dict[str, list[str]] = {}  # of calls whose arguments come in pieces, by key
         self._fields: dict[str, Any] = {}
         self._model_calls: list[ModelCall] = []
         self._size = 0
@@ -54,10 +57,10 @@ class StreamedReply:
             self.add_text(text)
         self.end_message()
 
-    def add_call(self, call: ToolCall) -> None:
-        """A tool call. One with a known id replaces what was known of it."""
+    def add_call(self, call: ToolCall, key: str = "") -> None:
+        """A tool call. One with a known key, which is usually its id, adds to what is known of it."""
         self._count(call.name)
-        key = call.id or f"#{len(self._tool_calls)}"
+        key = key or call.id or f"#{len(self._tool_calls)}"
         if (known := self._tool_calls.get(key)) is not None:
             changes = {
                 name: value
@@ -66,6 +69,17 @@ class StreamedReply:
             }
             call = structs.replace(known, **changes, pending=call.pending, refused=call.refused or known.refused)
         self._tool_calls[key] = call
+
+    def add_arguments(self, key: str, text: str) -> None:
+        """A piece of the arguments of a call, which are JSON."""
+        self._count(text)
+        self._arguments.setdefault(key, []).append(text)
+
+    def mark_pending(self, keys: Collection[str]) -> None:
+        """These calls wait, for example for an approval."""
+        for key, call in self._tool_calls.items():
+            if key in keys:
+                self._tool_calls[key] = structs.replace(call, pending=True)
 
     def add_result(self, key: str, result: Any, error: str | None = None) -> None:
         """The result of a tool call, by the call's id or else by the tool's name. An unknown one is ignored."""
@@ -97,12 +111,21 @@ class StreamedReply:
         texts = tuple("".join(pieces) for pieces in self._messages)
         return Reply(
             "\n".join(texts),
-            tool_calls=tuple(self._tool_calls.values()),
+            tool_calls=tuple(self._with_arguments(key, call) for key, call in self._tool_calls.items()),
             calls=tuple(self._model_calls),
             parts=texts if len(texts) > 1 else (),
             first_token_ms=self._first_token_ms,
             **self._fields,
         )
+
+    def _with_arguments(self, key: str, call: ToolCall) -> ToolCall:
+        if not (pieces := self._arguments.get(key)):
+            return call
+        text = "".join(pieces)
+        try:
+            return structs.replace(call, arguments=codec.decode(text))
+        except codec.DecodeError:
+            return structs.replace(call, arguments=text)
 
     def _count(self, text: str) -> None:
         self._size += len(text) + _PIECE_SIZE
