@@ -378,7 +378,8 @@ def http_stream(raw: bytes) -> None:
         "content": "$.output",
     }
     kinds: list[dict[str, Any]] = [{"stream": kind} for kind in ("sse", "json_lines", "text")]
-    for fields in (*kinds, {"stream": "sse", **paths}):
+    kinds.append({"stream": "sse", **paths})
+    for fields in kinds:
         agent = HttpAgent(url="http://x/", retries=0, **fields)
         say(agent, Canned(streamed([DELTA, DELTA], raw)))
         say(agent, Canned(raw))
