@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import bubblewrap
+import real_protocols
 from browser import CHROMIUM
 from real_clis import search_path
 
@@ -20,6 +21,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line("NOT RUN: the browser tests: there is no chromium here", red=True, bold=True)
     if missing := [name for name in ("gemini", "qwen", "opencode") if search_path(name) is None]:
         told = f"NOT RUN: the tests with the real {', '.join(missing)}: not installed (make clis)"
+        terminalreporter.write_line(told, red=True, bold=True)
+    if real_protocols.find_python() is None:
+        told = "NOT RUN: the tests with the SDKs of A2A, AG-UI and MCP: not installed (make protocols)"
         terminalreporter.write_line(told, red=True, bold=True)
     if not bubblewrap.works():
         told = "NOT RUN: the tests in a sandbox: bubblewrap is not installed, or cannot make one here (make sandbox)"

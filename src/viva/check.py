@@ -216,6 +216,14 @@ def max_latency(value: str | float, **common: Unpack[Common]) -> AssertionDict:
     return _build("max_latency", locals(), "value")
 
 
+def max_first_token(value: str | float, **common: Unpack[Common]) -> AssertionDict:
+    """The first text of a streamed reply arrived within this time: of the turn's reply or of each reply of the case.
+
+    value: A duration such as `800ms` or `2s`; a bare number is seconds.
+    """
+    return _build("max_first_token", locals(), "value")
+
+
 def max_cost(value: float, **common: Unpack[Common]) -> AssertionDict:
     """The agent's model calls in the turn or case cost no more USD than this.
 

@@ -33,7 +33,7 @@ _BASE_URL_VARIABLES = {
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _CONNECTOR_FIELDS = (
     *("model", "temperature", "seed", "max_tokens", "retries", "requests_per_minute", "tokens_per_minute"),
-    "structured",
+    *("api", "structured"),
 )
 """Fields that the config and Connector share."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Struct
 
 from terminals import CAPTURES
+from viva.agents.a2a_card import read_card
+from viva.agents.a2a_events import TaskReader
 from viva.agents.acp_updates import parse_update, parse_usage
+from viva.agents.agui import AguiAgent
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.cli.claude import CLAUDE
@@ -34,6 +37,8 @@ from viva.agents.json_rpc import JsonRpcConnection
 from viva.agents.model_session import ModelAgent
 from viva.agents.openwop import OpenwopAgent, OpenwopSession
 from viva.agents.openwop_client import HostClient
+from viva.agents.remote_config import RemoteEndpoint
+from viva.agents.responses import ResponsesAgent
 from viva.agents.tools import Tool, Toolbox
 from viva.awaiting.detector import detect
 from viva.checks.compare import is_same_json
@@ -135,7 +140,7 @@ def check_reply(reply: Reply) -> None:
     turn = Turn(1, UserMessage(Message("user", "?")))
     turn.reply = reply
     record = codec.encode(turn_record(turn))
-    assert b"NaN" not in record
+    assert "NaN" in reply.content or b"NaN" not in record
     check_calls(reply.calls)
 
 
@@ -269,6 +274,49 @@ RPC = [
     {"jsonrpc": "2.0", "id": 5, "method": "session/request_permission", "params": {"toolCall": {}, "options": [{"kind": "allow_once", "optionId": "1"}]}},
     {"jsonrpc": "2.0", "method": "session/update", "params": {"update": UPDATES[0]}},
 ]  # fmt: skip
+RESPONSE: Any = {
+    "output": [
+        {"type": "reasoning", "summary": []},
+        {"type": "message", "content": [{"type": "output_text", "text": "Hi"}, {"type": "refusal", "refusal": "no"}]},
+        {"type": "function_call", "name": "add", "arguments": '{"a":1}', "call_id": "1"},
+    ],
+    "status": "completed", "incomplete_details": {"reason": "x"}, "model": "gpt-5", "error": None,
+    "usage": {"input_tokens": 3, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 1}},
+}  # fmt: skip
+RESPONSE_EVENTS = [
+    {"type": "response.output_text.delta", "delta": "Hi"},
+    {"type": "response.output_item.done", "item": RESPONSE["output"][1]},
+    {"type": "response.completed", "response": RESPONSE},
+]
+AGUI_EVENTS = [
+    {"type": "RUN_STARTED", "threadId": "t", "runId": "r"},
+    {"type": "TEXT_MESSAGE_START", "messageId": "m", "role": "assistant"},
+    {"type": "TEXT_MESSAGE_CONTENT", "messageId": "m", "delta": "Hi"},
+    {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "add"},
+    {"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": '{"a": 1}'},
+    {"type": "TOOL_CALL_RESULT", "toolCallId": "c", "content": [{"type": "text", "text": "2"}]},
+    {"type": "STATE_SNAPSHOT", "snapshot": {"a": {"b": [1]}}},
+    {"type": "STATE_DELTA", "delta": [{"op": "add", "path": "/a/b/-", "value": 2}, {"op": "copy", "from": "/a", "path": "/c"}]},
+    {"type": "MESSAGES_SNAPSHOT", "messages": [{"id": "1", "role": "user", "content": "x"}]},
+    {"type": "RUN_FINISHED", "outcome": {"type": "interrupt", "interrupts": [{"id": "i", "message": "ok?", "toolCallId": "c"}], "pendingToolCallIds": ["c"]}, "usage": [{"inputTokens": 1, "model": "m"}], "result": {"a": 1}},
+]  # fmt: skip
+A2A_PARTS = [
+    {"text": "Hi"},
+    {"data": {"a": 1}},
+    {"raw": "aGk=", "filename": "a", "mediaType": "text/plain"},
+    {"url": "http://x"},
+]
+A2A_EVENTS = [
+    {"task": {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}, "artifacts": [{"artifactId": "a", "parts": A2A_PARTS}]}},
+    {"artifactUpdate": {"taskId": "t", "artifact": {"artifactId": "b", "parts": A2A_PARTS}, "append": True}},
+    {"kind": "status-update", "taskId": "t", "status": {"state": "input-required", "message": {"parts": [{"kind": "file", "file": {"bytes": "aGk="}}]}}},
+    {"message": {"contextId": "c", "parts": A2A_PARTS}},
+]  # fmt: skip
+A2A_CARD = {
+    "supportedInterfaces": [{"url": "/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}],
+    "url": "http://x", "additionalInterfaces": [{"url": "u", "transport": "HTTP+JSON"}], "capabilities": {"streaming": True},
+    "securitySchemes": {"k": {"apiKeySecurityScheme": {"name": "X", "location": "query"}}}, "securityRequirements": [{"schemes": {"k": {"list": []}}}],
+}  # fmt: skip
 HOST = [
     {"type": "provider.usage", "sequence": 1, "payload": {"model": "m", "provider": "p", "inputTokens": 1, "outputTokens": 2, "costEstimateUsd": 0.1, "currency": "USD"}},
     {"type": "agent.toolReturned", "sequence": 2, "payload": {"toolName": "t", "status": "ok"}},
@@ -320,6 +368,55 @@ def http_agent(raw: bytes) -> None:
     say(HttpAgent(url="http://x/", content="$..content", tool_calls="$..tool_calls", usage="$.usage"), Canned(raw))
     say(HttpAgent(url="http://x/", retries=0), Canned(raw, 429, {"retry-after": raw[:30].decode("latin-1")}))
     say(HttpAgent(url="http://x/"), Canned(raw, headers={"content-type": "text/plain; charset=latin-1"}))
+
+
+def http_stream(raw: bytes) -> None:
+    paths: dict[str, Any] = {
+        "delta": "$..content",
+        "done": "$.done",
+        "tool_calls": "$..tool_calls",
+        "content": "$.output",
+    }
+    kinds: list[dict[str, Any]] = [{"stream": kind} for kind in ("sse", "json_lines", "text")]
+    kinds.append({"stream": "sse", **paths})
+    for fields in kinds:
+        agent = HttpAgent(url="http://x/", retries=0, **fields)
+        say(agent, Canned(streamed([DELTA, DELTA], raw)))
+        say(agent, Canned(raw))
+
+
+def agui_agent(raw: bytes) -> None:
+    agent = AguiAgent(endpoint=RemoteEndpoint(url="http://x/", retries=0), state={"a": {"b": []}})
+    say(agent, Canned(streamed(AGUI_EVENTS, raw)))
+    say(
+        agent,
+        Canned(b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in AGUI_EVENTS[:-1]) + b"data: " + raw),
+    )
+
+
+def a2a_events(raw: bytes) -> None:
+    try:
+        value = codec.decode(raw)
+    except codec.DecodeError:
+        return
+    for wraps_data in (False, True):
+        reader = TaskReader({}, CallProgress(), wraps_data=wraps_data)
+        try:
+            for event in (*A2A_EVENTS[:1], value):
+                reader.add(event)
+            check_reply(reader.finish())
+        except TrialFault as fault:
+            check_fault(fault)
+        check_reply(reader.build_reply())
+
+
+def a2a_card(raw: bytes) -> None:
+    try:
+        read_card(codec.decode(raw), "http://x/card.json", {"X": "1"})
+    except codec.DecodeError:
+        return
+    except TrialFault as fault:
+        check_fault(fault)
 
 
 class _Impatient(OpenwopAgent, frozen=True, kw_only=True):
@@ -516,6 +613,12 @@ DECODERS: dict[str, tuple[list[Any], Callable[[bytes], None]]] = {
     "anthropic, streamed": (ANTHROPIC_EVENTS, lambda raw: model(AnthropicAgent, raw, *ANTHROPIC_EVENTS)),
     "gemini": ([GEMINI_ANSWER], lambda raw: model(GeminiAgent, raw)),
     "gemini, streamed": ([GEMINI_ANSWER], lambda raw: model(GeminiAgent, raw, GEMINI_ANSWER)),
+    "responses": ([RESPONSE], lambda raw: model(ResponsesAgent, raw)),
+    "responses, streamed": (RESPONSE_EVENTS, lambda raw: model(ResponsesAgent, raw, *RESPONSE_EVENTS)),
+    "http, streamed": ([*HTTP, DELTA], http_stream),
+    "agui": (AGUI_EVENTS, agui_agent),
+    "a2a": (A2A_EVENTS, a2a_events),
+    "a2a card": ([A2A_CARD], a2a_card),
     "openwop": ([*HOST, STARTED], openwop_agent),
     "acp updates": (UPDATES, acp_updates),
     "acp wire": (RPC, acp_wire),

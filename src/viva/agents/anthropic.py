@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from viva.agents.attachments import get_inline_data, guess_media_type
-from viva.agents.model_session import Completion, Endpoint, ModelAgent, decode_answer
+from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText, decode_answer
 from viva.agents.strict_schema import close_objects
 from viva.agents.tools import format_result, parse_arguments
 from viva.errors import AgentFailed, Unreachable
@@ -97,8 +97,8 @@ class AnthropicEndpoint(Endpoint):
             raise Unreachable(f"the answer is not {_KIND}: its type is {answer.type!r}")
         return _completion(bytes(answer.content), answer.stop_reason, answer.model, answer.usage)
 
-    async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
-        events, joiner = SseParser(), _StreamJoiner()
+    async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
+        events, joiner = SseParser(), _StreamJoiner(on_text)
         async for chunk in chunks:
             for event in events.feed(chunk):
                 joiner.add(event)
@@ -224,7 +224,8 @@ _events = codec.Decoder[_Event](_Event)
 class _StreamJoiner:
     """Joins the events of a stream to one message."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_text: OnText) -> None:
+        self._on_text = on_text
         self._blocks: dict[int, dict[str, Any]] = {}
         self._inputs: dict[int, str] = {}
         self._usage: dict[str, Any] = {}
@@ -252,6 +253,7 @@ class _StreamJoiner:
         match delta.type:
             case "text_delta":
                 block["text"] = _append(block.get("text"), delta.text)
+                self._on_text(delta.text)
             case "input_json_delta":
                 self._inputs[index] = self._inputs.get(index, "") + delta.partial_json
             case "thinking_delta":

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from viva.agents.completions import parse_completion, parse_completion_stream
-from viva.agents.model_session import Completion, Endpoint, ModelAgent
+from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText
 from viva.agents.openai_messages import encode_message, encode_results
 from viva.agents.strict_schema import close_objects, is_strict
 from viva.agents.tools import Tool
@@ -21,17 +21,18 @@ from viva.model.message import Message, ToolCall
 __all__ = ["ChatAgent", "Tool"]
 
 _OPENAI = "https://api.openai.com/v1"
-_PATH = "/chat/completions"
 _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
 class ChatEndpoint(Endpoint):
     """Chat completions."""
 
+    path: ClassVar[str] = "/chat/completions"
+
     def build_url(self, agent: ModelAgent) -> str:
         base, mark, query = (self.connector.base_url or _OPENAI).partition("?")
         base = base.rstrip("/")
-        return (base if base.endswith(_PATH) else base + _PATH) + mark + query
+        return (base if base.endswith(self.path) else base + self.path) + mark + query
 
     def key_header(self, key: str) -> tuple[str, str]:
         return ("api-key", key) if self._host.endswith(_AZURE) else ("Authorization", f"Bearer {key}")
@@ -67,8 +68,8 @@ class ChatEndpoint(Endpoint):
     def parse_completion(self, body: bytes) -> Completion:
         return parse_completion(body)
 
-    async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
-        return await parse_completion_stream(chunks)
+    async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
+        return await parse_completion_stream(chunks, on_text)
 
     @property
     def _host(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from viva.agents.model_session import Completion, decode_answer
+from viva.agents.model_session import Completion, OnText, decode_answer
 from viva.agents.openai_messages import encode_assistant
 from viva.errors import Unreachable
 from viva.llm.sse import SseParser
@@ -73,9 +73,9 @@ def parse_completion(body: bytes) -> Completion:
     return Completion(message, content, calls, choice.finish_reason, answer.model or "", *_tokens(answer.usage))
 
 
-async def parse_completion_stream(chunks: AsyncIterator[bytes]) -> Completion:
+async def parse_completion_stream(chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
     """The completion from a stream of deltas. It may end without `[DONE]`, but not without a finish reason."""
-    events, joiner = SseParser(), _DeltaJoiner()
+    events, joiner = SseParser(), _DeltaJoiner(on_text)
     async for chunk in chunks:
         for event in events.feed(chunk):
             joiner.add(event)
@@ -87,7 +87,8 @@ async def parse_completion_stream(chunks: AsyncIterator[bytes]) -> Completion:
 class _DeltaJoiner:
     """Joins deltas."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_text: OnText) -> None:
+        self._on_text = on_text
         self._texts: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._arguments: dict[int, list[str]] = {}
@@ -105,7 +106,9 @@ class _DeltaJoiner:
         self._usage = answer.usage or self._usage
         for choice in (answer.choices or ())[:1]:
             self._finish_reason = choice.finish_reason or self._finish_reason
-            self._texts.append(_text(choice.delta))
+            if text := _text(choice.delta):
+                self._on_text(text)
+                self._texts.append(text)
             for call in choice.delta.tool_calls or ():
                 self._add_call(call)
 

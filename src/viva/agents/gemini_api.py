@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, field
 
 from viva.agents.attachments import get_inline_data, guess_media_type
-from viva.agents.model_session import Completion, Endpoint, ModelAgent, decode_answer
+from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText, decode_answer
 from viva.agents.tools import NOT_RUN_TEXT, Tool, parse_arguments
 from viva.errors import Unreachable
 from viva.llm.sse import SseParser
@@ -97,10 +97,13 @@ class GeminiEndpoint(Endpoint):
     def parse_completion(self, body: bytes) -> Completion:
         return _completion([decode_answer(_answers, body, _KIND)])
 
-    async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
+    async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
         events, answers = SseParser(), list[_Answer]()
         async for chunk in chunks:
-            answers += [decode_answer(_answers, event, _KIND) for event in events.feed(chunk)]
+            for event in events.feed(chunk):
+                answers.append(decode_answer(_answers, event, _KIND))
+                if text := _text(answers[-1]):
+                    on_text(text)
         answers += [decode_answer(_answers, event, _KIND) for event in events.feed_eof()]
         if not any(answer.is_end for answer in answers):
             raise Unreachable("the stream ended before the answer did")
@@ -224,6 +227,12 @@ def _completion(answers: list[_Answer]) -> Completion:
         usage.candidates_token_count + usage.thoughts_token_count,
         usage.cached_content_token_count,
     )
+
+
+def _text(answer: _Answer) -> str:
+    content = answer.candidates[0].content if answer.candidates else None
+    parts = [decode_answer(_parts, part, _KIND) for part in (content.parts if content else None) or ()]
+    return "".join(part.text for part in parts if not part.thought)
 
 
 def _is_empty(raw_part: msgspec.Raw, part: _Part) -> bool:

@@ -1,9 +1,9 @@
-"""An agent behind any JSON endpoint: a template makes the request, JSONPaths find the reply in the answer."""
+"""An agent behind any HTTP endpoint: a template makes the request, JSONPaths find the reply in the answer or its stream."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urljoin, urlsplit
 
 from msgspec import UNSET, Meta, UnsetType, field, structs
 
@@ -16,10 +16,20 @@ from viva.agents.agent_config import (
     StringMap,
     inspect_url,
 )
+from viva.agents.http_streams import StreamFormat, StreamPaths, StreamReader
 from viva.agents.openai_messages import encode_steps
 from viva.agents.reply_paths import extract_reply
+from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
-from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, is_busy, send_request
+from viva.llm.calls import (
+    Retry,
+    describe_status,
+    extract_error_message,
+    find_header_secrets,
+    is_busy,
+    read_stream,
+    send_request,
+)
 from viva.llm.target import find_url_problem
 from viva.model import codec
 from viva.model.case import Feature
@@ -38,6 +48,8 @@ _DEFAULT_BODY = {name: f"{{{{{name}}}}}" for name in ("messages", "input", "sess
 _PATH_FIELDS = (
     "content", "data", "tool_calls", "awaiting", "input_hint", "protocol_state", "session_id", "finish_reason", "usage",
 )  # fmt: skip
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
@@ -75,8 +87,22 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
     """JSONPath of the finish reason in the answer."""
     usage: str | UnsetType = UNSET
     """JSONPath of the usage in the answer."""
+    answer: Literal["json", "text"] = "json"
+    """What it answers: `json`, or `text`, which is the reply as it is."""
+    stream: StreamFormat | UnsetType = UNSET
+    """It streams its answer: as server-sent events (`sse`), as `json_lines`, or as plain `text`."""
+    delta: str | UnsetType = UNSET
+    """JSONPath of a piece of text in an event of the stream. The other paths are looked up in each event too."""
+    delta_when: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Only events with these values have a piece of text: {"$.type" = "text-delta"}."""
+    done: str | UnsetType = UNSET
+    """JSONPath in an event that ends the stream: it finds a value other than false, null and "". Default: $.done, [DONE], or the end of the answer."""
+    done_when: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """An event with these values ends the stream: {"$.type" = "finish"}."""
+    redirects: Annotated[int, Meta(ge=0, le=20)] = 0
+    """Follow up to this many redirects. Another origin gets no credentials."""
     timeout: Duration = "120s"
-    """Time limit of one answer."""
+    """Time limit of one answer; of a stream, the longest pause between two pieces."""
     retries: Annotated[int, Meta(ge=0)] = 4
     """Number of retries of a call that failed for a transient reason."""
     fixtures: Literal["forward"] | UnsetType = UNSET
@@ -106,7 +132,17 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
         if self.fixtures and "fixtures" not in variables_in(self.body_template):
             raise ValueError('fixtures = "forward" needs {{fixtures}} somewhere in the body')
         parse_duration(self.timeout)
-        for path in self.reply_paths.values():
+        if self.stream is UNSET and (given := self._stream_fields):
+            raise ValueError(f'{", ".join(given)} needs `stream = "sse"` or "json_lines"')
+        if self.stream == "text" and (given := [*self._stream_fields, *self.reply_paths]):
+            raise ValueError(f"a stream of plain text has no place for {', '.join(given)}")
+        if self.answer == "text" and self.stream is not UNSET:
+            raise ValueError('`answer = "text"` is for an answer that is not streamed; write `stream = "text"` alone')
+        if self.answer == "text" and self.reply_paths:
+            raise ValueError(f"an answer of plain text has no place for {', '.join(self.reply_paths)}")
+        for path in (*self.reply_paths.values(), *self.pick_set_fields("delta", "done").values()):
+            compile_path(path)
+        for path in (*self.delta_when, *self.done_when):
             compile_path(path)
 
     @property
@@ -138,6 +174,16 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
         }
 
     @property
+    def stream_paths(self) -> StreamPaths:
+        given = self.pick_set_fields("delta", "done")
+        return StreamPaths(**given, delta_when=self.delta_when, done_when=self.done_when, parts=self.reply_paths)
+
+    @property
+    def _stream_fields(self) -> list[str]:
+        tables = {"delta_when": self.delta_when, "done_when": self.done_when}
+        return [*self.pick_set_fields("delta", "done"), *(name for name, value in tables.items() if value)]
+
+    @property
     def _used_variables(self) -> set[str]:
         return set(variables_in([self.url, self.headers, self.body_template]))
 
@@ -160,13 +206,48 @@ class HttpSession:
         history = _join(self._messages)
         self._messages += encode_steps(message)
         request = self._build_request(self._variables(message, options, history))
-        answer = await send_request(self._context.http, request, self._retry, self._context.progress)
-        reply, session_id = extract_reply(self._decode(answer), self._paths)
+        reply, session_id = await self._call(request)
         self._session_id = self._session_id if session_id is None else session_id
         self._messages += encode_steps(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
         for call in reply.calls:
             self._context.meter(call)
         return reply
+
+    async def _call(self, request: Request) -> tuple[Reply, Any]:
+        """The reply and the session id that the answer names."""
+        context, left = self._context, self._agent.redirects
+        while True:
+            if self._agent.stream is UNSET:
+                answer = await send_request(context.http, request, self._retry, context.progress)
+            else:
+                answer = await self._read_stream(request, self._agent.stream)
+            if not isinstance(answer, Response):
+                return answer
+            following = _follow_redirect(request, answer) if left else None
+            if following is None:
+                return self._read_answer(answer)
+            request, left = following, left - 1
+
+    async def _read_stream(self, request: Request, kind: StreamFormat) -> tuple[Reply, Any] | Response:
+        """The same for a streamed answer; the answer itself if its status is not a success."""
+        http, progress = self._context.http, self._context.progress
+        streamed = StreamedReply(progress)
+        reader = StreamReader(kind, self._agent.stream_paths, streamed, self._retry.secrets)
+        try:
+            answer = await read_stream(http, request, reader.read, self._retry, progress)
+        except BaseException:
+            if (until_now := streamed.build()) != Reply():
+                progress.partial = until_now
+            raise
+        return answer if isinstance(answer, Response) else (answer, reader.session_id)
+
+    def _read_answer(self, answer: Response) -> tuple[Reply, Any]:
+        if self._agent.answer == "json":
+            return extract_reply(self._decode(answer), self._paths)
+        self._check_status(answer)
+        if not answer.body:
+            raise AgentFailed("answer is empty")
+        return Reply(answer.body.decode(errors="replace")), None
 
     def _variables(self, message: Message, options: Mapping[str, Any], history: codec.Raw) -> dict[str, Any]:
         context = self._context
@@ -197,15 +278,47 @@ class HttpSession:
                 headers = {"Content-Type": "application/json", **headers}
         return Request(url, body, headers, agent.method, self._timeout_s, never_resend=True)
 
+    def _check_status(self, answer: Response) -> None:
+        if 200 <= answer.status < 300:
+            return
+        detail = extract_error_message(answer.body, self._retry.secrets)
+        message = f"HTTP {answer.status}: {detail}" if detail else f"HTTP {describe_status(answer.status)}"
+        if answer.status in _REDIRECTS and (place := answer.headers.get("location")):
+            limit = "more than `redirects` allows" if self._agent.redirects else "set `redirects` to follow it"
+            message = f"HTTP {describe_status(answer.status)} to {credentials.mask_text(place)}: {limit}"
+        raise AgentFailed(message)
+
     def _decode(self, answer: Response) -> Any:
-        if not 200 <= answer.status < 300:
-            detail = extract_error_message(answer.body, self._retry.secrets)
-            raise AgentFailed(f"HTTP {answer.status}: {detail}" if detail else f"HTTP {describe_status(answer.status)}")
+        self._check_status(answer)
         try:
             return codec.decode(answer.body)
         except codec.DecodeError as error:
             detail = extract_error_message(answer.body, self._retry.secrets)
             raise AgentFailed(f"answer is not JSON: {detail} ({error})" if detail else "answer is empty") from error
+
+
+def _follow_redirect(request: Request, answer: Response) -> Request | None:
+    """The request to the place of a redirect, as browsers send it; None if the answer is no redirect."""
+    place = answer.headers.get("location")
+    if answer.status not in _REDIRECTS or not place:
+        return None
+    try:
+        url = urljoin(request.url, place)
+        before, after = urlsplit(request.url), urlsplit(url)
+        is_same_origin = (before.scheme, before.netloc) == (after.scheme, after.netloc)
+    except ValueError as wrong:
+        raise AgentFailed(f"HTTP {describe_status(answer.status)} to an address that is not valid: {wrong}") from wrong
+    headers = dict(request.headers)
+    if not is_same_origin:
+        headers = {name: value for name, value in headers.items() if not _is_credential(name, value)}
+    if answer.status in (307, 308) or request.method == "GET":
+        return structs.replace(request, url=url, headers=headers)
+    headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
+    return structs.replace(request, url=url, headers=headers, method="GET", body=b"")
+
+
+def _is_credential(name: str, value: str) -> bool:
+    return credentials.is_sensitive_name(name) or any(credentials.find_in_headers({name: value}))
 
 
 def _join(messages: Sequence[bytes]) -> codec.Raw:

@@ -3,10 +3,11 @@
 An `Endpoint` holds what differs between providers: `chat`, `anthropic` and `gemini_api` have one each.
 """
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct, structs
@@ -26,6 +27,8 @@ from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.state.trial_state import to_text
 
 T = TypeVar("T")
+OnText = Callable[[str], None]
+"""Gets each piece of a streamed text as it arrives."""
 _FEATURES: frozenset[Feature] = frozenset({"tool_stubs", "memory"})
 _AGENT_FAULTS = frozenset({400, 413, 422})
 _BYTES_PER_TOKEN = 4
@@ -91,7 +94,7 @@ class Endpoint(ABC):
         """The model's answer. Raises Unreachable for anything else: it is the provider's fault."""
 
     @abstractmethod
-    async def parse_stream(self, chunks: AsyncIterator[bytes]) -> Completion:
+    async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
         """The model's answer, from server-sent events."""
 
     def accepts_system_messages(self) -> bool:
@@ -169,7 +172,7 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
     def get_endpoint(self, connector: Connector) -> Endpoint:
         endpoint = self._endpoints.get(connector.name)
         if endpoint is None or endpoint.connector is not connector:
-            is_same = connector.provider == self.connector.provider
+            is_same = (connector.provider, connector.api) == (self.connector.provider, self.connector.api)
             endpoint_type = self.endpoint_type if is_same else find_model_class(connector).endpoint_type
             endpoint = self._endpoints[connector.name] = endpoint_type(self, connector)
         return endpoint
@@ -191,6 +194,9 @@ class ModelSession:
         self._system_bytes = b""
         self._messages: list[bytes] = []
         self._open_calls: list[ToolCall] = []  # tool calls whose results the model does not have yet
+        self._texts: list[str] = []  # pieces of the answer that is being streamed
+        self._started = 0.0
+        self._first_token_ms: float | None = None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         context = self._context
@@ -199,6 +205,7 @@ class ModelSession:
         used: list[ToolCall] = []
         calls: list[ModelCall] = []
         content = ""
+        self._started, self._first_token_ms = time.perf_counter(), None
         for _ in range(self._agent.max_tool_rounds + 1):
             self._add_results(endpoint)
             completion = await self._call_model(endpoint)
@@ -208,7 +215,11 @@ class ModelSession:
             content = completion.content or content
             if not completion.tool_calls:
                 return Reply(
-                    content, tool_calls=tuple(used), finish_reason=completion.finish_reason, calls=tuple(calls)
+                    content,
+                    tool_calls=tuple(used),
+                    finish_reason=completion.finish_reason,
+                    calls=tuple(calls),
+                    first_token_ms=self._first_token_ms,
                 )
             if len(calls) > self._agent.max_tool_rounds:
                 break
@@ -277,9 +288,16 @@ class ModelSession:
         limiter = get_limits(http, connector)
         estimate = len(request.body) / _BYTES_PER_TOKEN
         if self._agent.stream:
-            answer = await read_stream(
-                http, request, endpoint.parse_stream, endpoint.retry, progress, limiter=limiter, tokens=estimate
-            )
+            parse = partial(self._parse_stream, endpoint)
+            try:
+                answer = await read_stream(
+                    http, request, parse, endpoint.retry, progress, limiter=limiter, tokens=estimate
+                )
+            except BaseException:
+                if self._texts:
+                    until_now = structs.replace(progress.partial or Reply(), content="".join(self._texts))
+                    progress.partial = structs.replace(until_now, first_token_ms=self._first_token_ms)
+                raise
         else:
             answer = await send_request(http, request, endpoint.retry, progress, limiter=limiter, tokens=estimate)
         if isinstance(answer, Response):
@@ -292,6 +310,17 @@ class ModelSession:
         if limiter is not None:
             limiter.adjust(answer.input_tokens + answer.output_tokens - estimate)
         return answer
+
+    async def _parse_stream(self, endpoint: Endpoint, chunks: AsyncIterator[bytes]) -> Completion:
+        self._texts = []  # a second try begins anew
+        return await endpoint.parse_stream(chunks, self._on_text)
+
+    def _on_text(self, text: str) -> None:
+        self._texts.append(text)
+        if self._first_token_ms is None and text:
+            progress = self._context.progress
+            waited_s = progress.lag.waited_s(self._started, progress)
+            self._first_token_ms = (time.perf_counter() - self._started - waited_s) * 1e3
 
     def _meter(self, connector: Connector, completion: Completion) -> ModelCall:
         tokens = max(0, completion.input_tokens), max(0, completion.output_tokens), max(0, completion.cached_tokens)

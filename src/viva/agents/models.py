@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _CLASSES = {
     "openai": "viva.agents.chat:ChatAgent",
+    "openai responses": "viva.agents.responses:ResponsesAgent",
     "anthropic": "viva.agents.anthropic:AnthropicAgent",
     "gemini": "viva.agents.gemini_api:GeminiAgent",
 }
@@ -95,9 +96,10 @@ def build_model_agent(
 
 def find_model_class(connector: Connector) -> "type[ModelAgent]":
     """The class of agents that speak the API of a connector's provider."""
-    if connector.provider not in _CLASSES:
-        raise BadInput.of(f"connector {connector.name!r}: unknown provider {connector.provider!r}")
-    module, _, name = _CLASSES[connector.provider].partition(":")
+    key = f"{connector.provider} {connector.api}".strip()
+    if key not in _CLASSES:
+        raise BadInput.of(f"connector {connector.name!r}: unknown provider {key!r}")
+    module, _, name = _CLASSES[key].partition(":")
     return getattr(import_module(module), name)
 
 

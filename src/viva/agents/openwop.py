@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from msgspec import UNSET, Struct, UnsetType
 
 from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, NonEmpty, inspect_url
-from viva.agents.openwop_client import HostClient, HostRefused, as_object
+from viva.agents.json_objects import as_object
+from viva.agents.openwop_client import HostClient, HostRefused
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret

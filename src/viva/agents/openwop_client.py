@@ -4,11 +4,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct, field
 
+from viva.agents.json_objects import as_object
 from viva.errors import Unreachable
 from viva.llm.calls import Retry, describe_status, extract_error_message, is_busy, send_request
 from viva.llm.sse import SseParser
@@ -135,8 +136,3 @@ class HostClient(Struct, frozen=True, kw_only=True):
 
     def _secrets(self) -> tuple[str, ...]:
         return (self.token.reveal(),) if self.token else ()
-
-
-def as_object(value: Any) -> dict[str, Any]:
-    """The value if it is an object, else an empty one."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -4,6 +4,7 @@
     class Agent: def reply(self, ...)       an object with `reply`; a class makes one object for each case
     def make_agent(): return Agent()        a factory (no parameters) makes one object for each case
 
+A reply may be streamed: by a generator or async generator of texts, and of dicts for everything else.
 An object made for one case is closed (`close` or `aclose`) when the case has ended.
 
 Parameters named `messages`, `options`, `tools`, `memory`, `workspace`, `session_id` or `metadata` get that value; others
@@ -16,17 +17,21 @@ import importlib.util
 import inspect
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from difflib import get_close_matches
+from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
-from viva.agents.replies import describe_unknown_keys, parse_reply
+from viva.agents.python_streams import is_stream, read_stream
+from viva.agents.replies import describe_unknown_keys, parse_piece, parse_reply
+from viva.agents.streamed_reply import StreamedReply
 from viva.agents.tools import CannedTools
 from viva.concurrency.loops import time_steps
 from viva.concurrency.threads import DedicatedThread, is_being_cancelled
@@ -154,7 +159,7 @@ class _UserCode(Struct, frozen=True):
 
 
 def _is_async(call: Any) -> bool:
-    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+    return any(map(inspect.iscoroutinefunction, (call, type(call).__call__))) or inspect.isasyncgenfunction(call)
 
 
 def _to_dict(message: Message) -> dict[str, Any]:
@@ -178,11 +183,18 @@ class PythonSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(_to_dict(message))
         ordered, named = self._arguments(deepcopy(dict(options)))  # the agent may change them
+        streamed, started = StreamedReply(), time.perf_counter()
         try:
-            reply = self._copy_reply(await self._code.call(self._call, *ordered, **named))
+            returned = await self._code.call(self._call, *ordered, **named)
+            if is_stream(returned):
+                streamed = StreamedReply(self._context.progress, started)
+                await self._code.call(read_stream(returned, partial(self._add_piece, streamed)))
+                returned = streamed.build()
+            reply = self._copy_reply(returned)
         except BaseException:
-            if self._tools is not None and self._tools.calls:  # these calls happened
-                self._context.progress.partial = Reply(tool_calls=tuple(self._tools.calls))
+            with suppress(AgentFailed):  # what happened until then, if JSON can hold it
+                if (until_now := self._copy_reply(streamed.build())) != Reply():
+                    self._context.progress.partial = until_now
             raise
         for call in reply.calls:
             self._context.meter(call)
@@ -196,6 +208,13 @@ class PythonSession:
             {key: value for key, value in message_sent.items() if key in ("role", "content") or value}
         )
         return reply
+
+    def _add_piece(self, streamed: StreamedReply, piece: Any) -> None:
+        if isinstance(piece, str):
+            streamed.add_text(piece)
+        else:
+            self._warn_of_unknown_keys(piece)
+            streamed.add_piece(parse_piece(piece))
 
     def _copy_reply(self, returned: Any) -> Reply:
         """A copy of the reply, which later changes of the agent's objects do not affect. It must be valid JSON."""

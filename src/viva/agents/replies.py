@@ -1,4 +1,7 @@
-"""Converts what an agent returns to a Reply: a string, a Reply, or a dict. Anything else is the agent's failure."""
+"""Converts what an agent returns to a Reply: a string, a Reply, a dict, or a list of these, which are several messages.
+
+Anything else is the agent's failure.
+"""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -6,6 +9,7 @@ from typing import Any, TypeGuard, cast
 
 from msgspec import UNSET, structs
 
+from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
@@ -16,6 +20,7 @@ _CONTENT_KEYS = ("content", "data", "tool_calls")
 REPLY_KEYS = (*_CONTENT_KEYS, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
 """The keys of a dict that are read."""
 REPLY_SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
+PIECE_SHAPE = f"a string, a Reply, or a dict with {', '.join(REPLY_KEYS)}"
 
 
 def parse_reply(value: Any) -> Reply:
@@ -31,6 +36,8 @@ def parse_reply(value: Any) -> Reply:
             return value
         case Mapping():
             return _from_mapping(cast("Mapping[str, Any]", value))
+        case list() | tuple() if value:
+            return _from_messages(cast("list[Any]", value))
         case _:
             raise AgentFailed(f"returned {_describe_type(value)} instead of {REPLY_SHAPE}")
 
@@ -39,6 +46,37 @@ def _from_mapping(value: Mapping[str, Any]) -> Reply:
     if not any(key in value for key in _CONTENT_KEYS):
         keys = ", ".join(map(repr, list(value)[:6])) or "no keys"
         raise AgentFailed(f"returned a dict with {keys} instead of {REPLY_SHAPE}")
+    return _read_fields(value)
+
+
+def _from_messages(messages: list[Any]) -> Reply:
+    """One reply from several messages. A message with the role `tool` is the result of a tool call."""
+    reply = StreamedReply()
+    for message in messages:
+        if not isinstance(message, str | Reply | Mapping):
+            raise AgentFailed(f"returned a list with {_describe_type(message)} instead of messages")
+        fields = cast("Mapping[str, Any]", message) if isinstance(message, Mapping) else {}
+        match fields.get("role", "assistant"):
+            case "tool":
+                reply.add_result(str(fields.get("tool_call_id") or fields.get("name") or ""), fields.get("content"))
+            case "assistant":
+                reply.add_piece(Reply(message) if isinstance(message, str) else parse_reply(message))
+                reply.end_message()
+            case role:
+                raise AgentFailed(f"returned a message of the role {role!r} instead of assistant or tool")
+    return reply.build()
+
+
+def parse_piece(value: Any) -> Reply:
+    """A piece of a streamed reply: one that is not a text."""
+    if isinstance(value, Reply):
+        return parse_reply(value)
+    if not isinstance(value, Mapping) or not any(key in value for key in REPLY_KEYS):
+        raise AgentFailed(f"yielded {_describe_type(value)} instead of {PIECE_SHAPE}")
+    return _read_fields(cast("Mapping[str, Any]", value))
+
+
+def _read_fields(value: Mapping[str, Any]) -> Reply:
     content = value.get("content")
     if content is not None and not isinstance(content, str):
         raise AgentFailed(f"returned content of type {_describe_type(content)} instead of a string")

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from msgspec import structs
+
 from viva.agents.replies import parse_reply
 from viva.errors import AgentFailed, CheckError, Undetermined
 from viva.model import codec
@@ -36,52 +38,58 @@ def extract_reply(document: Any, paths: Mapping[str, str]) -> tuple[Reply, Any]:
     An answer without a reply is the agent's failure.
     """
     content = _find_content(document, paths.get("content"))
-    data = _find_value(document, "data", paths.get("data"))
-    tool_calls = _find_list(document, "tool_calls", paths.get("tool_calls"))
-    if content is _ABSENT and data is None and tool_calls is None:
+    data = find_value(document, "data", paths.get("data"))
+    tool_calls = find_list(document, "tool_calls", paths.get("tool_calls"))
+    if content is ABSENT and data is None and tool_calls is None:
         where = f"at {paths['content']}" if "content" in paths else f"at any of the usual places ({_USUAL_TEXT})"
         raise AgentFailed(f"answer has no reply {where}; {_describe_document(document)}")
-    text, structured = _split_text_and_data(content)
+    parts = _list_messages(document, paths.get("content"))
+    text, structured = ("\n".join(parts), None) if parts else _split_text_and_data(content)
     fields = {
         "content": text,
         "data": structured if data is None else data,
         "tool_calls": tool_calls,
-        "awaiting_input": _find_flag(document, paths.get("awaiting_input")),
-        "usage": _find_usage(document, paths.get("usage")),
+        "awaiting_input": read_flag(document, paths.get("awaiting_input")),
+        "usage": find_usage(document, paths.get("usage")),
     }
     for name in ("done", "input_hint", "finish_reason", "protocol_state"):
-        fields[name] = _find_value(document, name, paths.get(name))
-    return parse_reply(fields), _find_value(document, "session_id", paths.get("session_id"))
+        fields[name] = find_value(document, name, paths.get(name))
+    reply = structs.replace(parse_reply(fields), parts=parts)
+    return reply, find_value(document, "session_id", paths.get("session_id"))
 
 
-def _find_usage(document: Any, path: str | None) -> Any:
+def _list_messages(document: Any, path: str | None) -> tuple[str, ...]:
+    """Several texts at one path are several messages."""
+    texts = [] if path is None else find_values(document, path)
+    return tuple(texts) if len(texts) > 1 and all(isinstance(text, str) for text in texts) else ()
+
+
+def find_usage(document: Any, path: str | None) -> Any:
     """The usage in the answer. The model may be a sibling of it, as in chat completions."""
-    usage, model = _find_value(document, "usage", path), _find_value(document, "model", None)
+    usage, model = find_value(document, "usage", path), find_value(document, "model", None)
     if isinstance(usage, dict) and "model" not in usage and isinstance(model, str):
         return {**cast("dict[str, Any]", usage), "model": model}
     return usage
 
 
-_ABSENT: Any = object()
+ABSENT: Any = object()
 """Not there, not even as null."""
 
 
 def _find_content(document: Any, path: str | None) -> Any:
     if path is not None:
-        values = _values(document, path)
-        if len(values) > 1 and all(isinstance(value, str) for value in values):
-            return "\n".join(values)
-        return _ABSENT if not values else values[0] if len(values) == 1 else values
+        values = find_values(document, path)
+        return ABSENT if not values else values[0] if len(values) == 1 else values
     if isinstance(document, str):
         return document
-    values = [value for path in _USUAL["content"] if (value := _at(document, path)) is not _ABSENT]
+    values = [value for path in _USUAL["content"] if (value := at_path(document, path)) is not ABSENT]
     texts = (value for value in values if isinstance(value, str))
-    return next(texts, values[0] if values else _ABSENT)
+    return next(texts, values[0] if values else ABSENT)
 
 
 def _split_text_and_data(content: Any) -> tuple[str, Any]:
     """Text and lists of text parts are the reply's content; any other structure is its data."""
-    if content is _ABSENT or content is None:
+    if content is ABSENT or content is None:
         return "", None
     if isinstance(content, str):
         return content, None
@@ -97,45 +105,48 @@ def _part_text(part: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _find_flag(document: Any, path: str | None) -> bool | None:
-    value = _find_value(document, "awaiting_input", path)
+def read_flag(document: Any, path: str | None) -> bool | None:
+    """Does the agent await input? None if the answer does not say."""
+    value = find_value(document, "awaiting_input", path)
     if value is None or isinstance(value, bool):
         return value
     raise AgentFailed(f"{path or '$.awaiting_input'} holds {codec.compact_json(value)[:60]} instead of true or false")
 
 
-def _find_value(document: Any, name: str, path: str | None) -> Any:
+def find_value(document: Any, name: str, path: str | None) -> Any:
     """A part that is a single value; None if it is absent."""
     if path is not None:
-        values = _values(document, path)
+        values = find_values(document, path)
         return None if not values else values[0] if len(values) == 1 else values
-    return next((value for usual in _USUAL[name] if (value := _at(document, usual)) is not _ABSENT), None)
+    return next((value for usual in _USUAL[name] if (value := at_path(document, usual)) is not ABSENT), None)
 
 
-def _find_list(document: Any, name: str, path: str | None) -> Any:
+def find_list(document: Any, name: str, path: str | None) -> Any:
     """A part that is a list. A path may point at the list or at each of its items."""
     if path is None:
-        return _find_value(document, name, None)
-    values = _values(document, path)
+        return find_value(document, name, None)
+    values = find_values(document, path)
     if len(values) == 1 and (values[0] is None or isinstance(values[0], list)):
         return cast("Any", values[0])
     return values or None
 
 
-def _values(document: Any, path: str) -> list[Any]:
+def find_values(document: Any, path: str) -> list[Any]:
+    """All values at a path."""
     try:
         return values_at(path, document)
     except CheckError as error:  # the path does not fit this answer; either may be wrong
         raise Undetermined(str(error)) from error
 
 
-def _at(document: Any, path: Sequence[str | int]) -> Any:
+def at_path(document: Any, path: Sequence[str | int]) -> Any:
+    """The value at a place, or ABSENT."""
     value = document
     for step in path:
         if isinstance(step, str):
-            value = cast("dict[str, Any]", value).get(step, _ABSENT) if isinstance(value, dict) else _ABSENT
+            value = cast("dict[str, Any]", value).get(step, ABSENT) if isinstance(value, dict) else ABSENT
         else:
-            value = cast("list[Any]", value)[step] if isinstance(value, list) and len(value) > step else _ABSENT
+            value = cast("list[Any]", value)[step] if isinstance(value, list) and len(value) > step else ABSENT
     return value
 
 

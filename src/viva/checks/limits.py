@@ -40,6 +40,37 @@ class MaxLatency(LocalCheck, frozen=True, kw_only=True):
         return Verdict("failed", reason, expected=limit_s, actual=took_s)
 
 
+class MaxFirstToken(LocalCheck, frozen=True, kw_only=True):
+    """The first text of a streamed reply arrived within this time: of the turn's reply or of each reply of the case."""
+
+    value: Duration
+    """A duration such as `800ms` or `2s`; a bare number is seconds."""
+
+    def __post_init__(self) -> None:
+        if not (seconds := parse_duration(self.value)) >= 0:
+            raise ValueError(f"value is {seconds}: a limit is 0 or more")
+
+    @property
+    def label(self) -> str:
+        return format_label("max_first_token", format_duration(parse_duration(self.value)))
+
+    def check(self, context: CheckContext) -> Verdict:
+        limit_s = parse_duration(self.value)
+        replies = [turn.reply for turn in context.turns if turn.reply is not None]
+        times_ms = [reply.first_token_ms for reply in replies if reply.first_token_ms is not None]
+        if not times_ms:
+            raise CheckError(
+                "the time to the first token is unknown: the reply was not streamed; set `stream` in the agent's config, "
+                "or let a Python agent yield its text in pieces",
+                deterministic=True,
+            )
+        took_s = max(times_ms) / 1e3
+        if took_s <= limit_s:
+            return PASSED
+        reason = f"the first text came after {format_duration(took_s)}, allowed {format_duration(limit_s)}"
+        return Verdict("failed", reason, expected=limit_s, actual=took_s)
+
+
 class MaxCost(LocalCheck, frozen=True, kw_only=True):
     """The agent's model calls in the turn or case cost no more USD than this."""
 

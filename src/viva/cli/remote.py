@@ -9,7 +9,7 @@ import click
 from msgspec import UNSET, Struct, field
 
 from viva import config
-from viva.agents.openwop_client import as_object
+from viva.agents.json_objects import as_object
 from viva.errors import Unreachable
 from viva.formats.openwop.modes import LIVE_MODE, Mode
 from viva.formats.openwop.summary import EvalSummary

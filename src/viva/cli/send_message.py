@@ -177,6 +177,8 @@ def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None
     tokens = Usage.of(reply.calls).total_tokens
     usage = f", {tokens} tokens" if tokens else ""
     elapsed = "" if elapsed_ms is None else f", {format_duration(round(elapsed_ms) / 1e3)}"
+    if elapsed_ms is not None and reply.first_token_ms is not None:
+        elapsed += f", first token {format_duration(round(reply.first_token_ms) / 1e3)}"
     state = "awaiting input" if awaiting.is_awaiting else "not awaiting input"
     lines.append(f"({state}: {awaiting.reason}{hint}{usage}{elapsed})")
     return lines

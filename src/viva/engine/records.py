@@ -47,6 +47,9 @@ def turn_record(turn: Turn) -> TurnRecord:
     if turn.results:
         record.assertion_errors = failure_lines(turn.results) or None
     if reply is not None:
+        if reply.first_token_ms is not None:
+            record.first_token_ms = round(reply.first_token_ms, 3)
+        record.parts = reply.parts
         record.data = reply.data
         record.input_hint = reply.input_hint
         record.finish_reason = reply.finish_reason

@@ -1,21 +1,35 @@
-"""Parses server-sent events. Only their data is returned: no provider uses the other fields."""
+"""Splits streamed bodies: server-sent events, and lines."""
+
+from typing import NamedTuple
 
 from viva.errors import Unreachable
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 
 
+class SseEvent(NamedTuple):
+    """The data of an event, and its name if it has one."""
+
+    name: str
+    data: bytes
+
+
 class SseParser:
-    """Returns the data of each complete event. An event that does not end is the provider's fault."""
+    """Returns each complete event. An event that does not end is the provider's fault."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
         self._buffer: list[bytes] = []  # pieces of an incomplete line
         self._data: list[bytes] = []
+        self._name = ""
         self._size = 0  # of the incomplete event
         self._first = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of each event that this chunk completes."""
+        return [event.data for event in self.feed_events(chunk)]
+
+    def feed_events(self, chunk: bytes) -> list[SseEvent]:
         self._buffer.append(chunk)
         self._size += len(chunk)
         if self._size > self._max_event_bytes:
@@ -38,13 +52,34 @@ class SseParser:
         """The stream ended: an event without its closing empty line counts."""
         return self.feed(b"\n\n")
 
-    def _add_line(self, line: bytes) -> bytes | None:
+    def _add_line(self, line: bytes) -> SseEvent | None:
         if not line:
             data, self._data = self._data, []
-            return b"\n".join(data) if data else None
-        if line.startswith(b"data:"):
-            value = line[5:]
+            name, self._name = self._name, ""
+            return SseEvent(name, b"\n".join(data)) if data else None
+        field, _, value = line.partition(b":")
+        if field == b"data":
             self._data.append(value[1:] if value.startswith(b" ") else value)
-        elif line == b"data":
-            self._data.append(b"")
+        elif field == b"event":
+            self._name = value.strip().decode(errors="replace")
         return None
+
+
+class LineParser:
+    """Returns each complete line that is not blank, as the data of an event without a name."""
+
+    def __init__(self, max_line_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._buffer: list[bytes] = []
+        self._size = 0
+
+    def feed_events(self, chunk: bytes) -> list[SseEvent]:
+        self._buffer.append(chunk)
+        self._size += len(chunk)
+        if self._size > self._max_line_bytes:
+            raise Unreachable(f"it sent a line that is longer than {self._max_line_bytes} bytes")
+        if b"\n" not in chunk:
+            return []
+        *lines, rest = b"".join(self._buffer).split(b"\n")
+        self._buffer, self._size = [rest], len(rest)
+        return [SseEvent("", line) for line in map(bytes.strip, lines) if line]

@@ -9,6 +9,8 @@ from msgspec import Struct, structs
 
 KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
 Structured = Literal["schema", "json", "text"]
+Api = Literal["", "responses"]
+"""An API of the provider beside its usual one."""
 
 
 class Secret:
@@ -41,11 +43,12 @@ class Price(Struct, frozen=True):
 class Connector(Struct, frozen=True, kw_only=True):
     """A provider, a model, a URL and a key. `api_key` is the value itself: only the config reads the environment.
 
-    `structured` says how a JSON answer is requested: by its schema, as any JSON, or by the prompt alone.
+    `api` is `responses` for OpenAI's Responses API. `structured` says how a JSON answer is requested: by its schema, as any JSON, or by the prompt alone.
     """
 
     name: str
     provider: str = "openai"
+    api: Api = ""
     model: str = ""
     base_url: str = ""
     api_key: Secret | None = None
@@ -74,6 +77,10 @@ class Connector(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.seed is not None and self.provider == "anthropic":
             raise ValueError("the Anthropic API takes no `seed`: remove it")
+        if self.api and self.provider != "openai":
+            raise ValueError(f"only the provider openai has the API {self.api!r}: remove `api`")
+        if self.seed is not None and self.api:
+            raise ValueError("the Responses API takes no `seed`: remove it")
 
 
 class Connectors(Mapping[str, Connector]):
@@ -104,7 +111,7 @@ def provider_of(model: str) -> str | None:
 
 def answer_settings(connector: Connector) -> dict[str, object]:
     """The settings that an answer depends on: the model and its parameters, not the URL or the key."""
-    names = ("provider", "model", "temperature", "seed", "max_tokens", "extra")
+    names = ("provider", "api", "model", "temperature", "seed", "max_tokens", "extra")
     settings = {name: getattr(connector, name) for name in names}
     return {name: value for name, value in settings.items() if value not in (None, "", {})}
 

@@ -157,3 +157,7 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     """The model calls behind it."""
     elapsed_ms: float | None = None
     """How long it took, if that is known better than by the clock (a replay)."""
+    parts: tuple[str, ...] = ()
+    """The texts of its messages, if it consists of several. `content` has them as lines of one text."""
+    first_token_ms: float | None = None
+    """The time until its first text arrived, if it was streamed."""

@@ -54,6 +54,10 @@ class TurnRecord(Struct, omit_defaults=True):
     """The assertions as written, each with `passed` (null: not evaluated) and `reason`."""
     duration_ms: float
     """The agent's latency."""
+    first_token_ms: float | None = None
+    """The time until the first text of the reply arrived, if it was streamed."""
+    parts: tuple[str, ...] = ()
+    """The texts of the agent's messages, if the reply consists of several."""
     awaiting_reason: AwaitingReason | None = None
     """The reason for `awaiting_input`."""
     awaiting_confidence: float | None = None

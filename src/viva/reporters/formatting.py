@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from viva.model import codec
+from viva.model.record import TurnRecord
 
 # C0 and C1 controls; marks that reorder or hide text; line separators; tag characters; lone surrogates.
 _UNSAFE = re.compile(
@@ -108,6 +109,12 @@ def format_ms(ms: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m {whole % 60:02d}s"
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+
+
+def format_turn_time(turn: TurnRecord) -> str:
+    """The latency of a turn and, if its reply was streamed, the time until its first text."""
+    first = "" if turn.first_token_ms is None else f", first token {format_ms(turn.first_token_ms)}"
+    return format_ms(turn.duration_ms) + first
 
 
 def format_count(number: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from viva.model.record import TrialRecord, TurnRecord
 from viva.model.turn import Traceback
 from viva.reporters.failures import FailedCheck, TrialFailure, get_turn_status
-from viva.reporters.formatting import escape_controls, escape_multiline, format_count, format_ms, format_value
+from viva.reporters.formatting import escape_controls, escape_multiline, format_count, format_turn_time, format_value
 
 _ARGUMENTS_ROOM = 500
 _MAX_FILES = 20
@@ -64,14 +64,14 @@ def _format_check(check: FailedCheck) -> Iterator[str]:
 
 def _format_turn(turn: TurnRecord, record: TrialRecord, text_room: int) -> Iterator[str]:
     source = "" if turn.input_source == "static" else f", {turn.input_source}"
-    yield f"Turn {turn.turn} ({get_turn_status(turn, record)}, {format_ms(turn.duration_ms)}{source})"
+    yield f"Turn {turn.turn} ({get_turn_status(turn, record)}, {format_turn_time(turn)}{source})"
     yield f"  user: {_indent(turn.input, text_room)}"
     for call in turn.tool_calls:
         arguments = "" if call.args is None else format_value(call.args, _ARGUMENTS_ROOM)
         error = "" if call.error is None else f" failed: {escape_controls(clip_text(call.error, _ARGUMENTS_ROOM))}"
         yield f"  tool: {escape_controls(call.name)}({arguments}){error}"
     if turn.output:
-        yield f"  agent: {_indent(turn.output, text_room)}"
+        yield from (f"  agent: {_indent(message, text_room)}" for message in turn.parts or (turn.output,))
     elif turn.data is not None:
         yield f"  agent: {format_value(turn.data, text_room)}"
     for file in turn.files[:_MAX_FILES]:

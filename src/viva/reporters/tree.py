@@ -36,7 +36,7 @@ from viva.reporters.formatting import (
     display_width,
     fit_line,
     format_count,
-    format_ms,
+    format_turn_time,
     format_value,
     shorten_id,
     shorten_line,
@@ -147,7 +147,7 @@ class CaseTree:
     def _end(self, turn: TurnRecord, status: Status, error: str | None = None) -> str:
         """The status of a turn; its head too, if that is not printed yet."""
         text = "" if self._started_turn == turn.turn else self.start_turn(turn.turn, turn.input_source, turn.input)
-        status_text = f"→ {self._palette.style_status(status, status.upper())} ({format_ms(turn.duration_ms)})\n"
+        status_text = f"→ {self._palette.style_status(status, status.upper())} ({format_turn_time(turn)})\n"
         text += f" {status_text}" if self._is_midline else f"{_DETAIL}{status_text}"
         self._is_midline, self._ended_turn = False, turn.turn
         return text + self._details([*self._format_turn_details(turn), *label_lines("Error", error, self._room)])
@@ -173,11 +173,13 @@ class CaseTree:
     def _format_reply(self, turn: TurnRecord) -> list[str]:
         room = self._room - len("Agent: ")
         lines = [_format_tool_call(call, room) for call in turn.tool_calls]
-        if turn.output:
-            text = wrap_text(turn.output, room - 2, self._reply_lines)
+        for message in turn.parts or (turn.output,):
+            if not message:
+                continue
+            text = wrap_text(message, room - 2, self._reply_lines)
             lines += [f'"{text[0]}', *(f" {line}" for line in text[1:])]
             lines[-1] += '"'
-        elif turn.data is not None:
+        if not turn.output and turn.data is not None:
             lines.append(shorten_line(format_value(turn.data, 2 * room), room))
         return [("Agent: " if not at else "       ") + line for at, line in enumerate(lines)]
 

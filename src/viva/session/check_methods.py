@@ -40,6 +40,7 @@ class CheckMethods:
     file_contains = _method(check.file_contains)
     snapshot = _method(check.snapshot)
     max_latency = _method(check.max_latency)
+    max_first_token = _method(check.max_first_token)
     max_cost = _method(check.max_cost)
     max_tokens = _method(check.max_tokens)
     max_turns = _method(check.max_turns)

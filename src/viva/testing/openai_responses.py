@@ -43,7 +43,13 @@ def _text(content: Any) -> str:
 
 def build_response(say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the response to a request that does not stream."""
-    return _envelope(body, "completed") | {"output": _items(say, body), "usage": _usage(say)} | dict(say.extra)
+    whole = {"output": _items(say, body), "usage": _usage(say), **_end(say)}
+    return _envelope(body, "completed") | whole | dict(say.extra)
+
+
+def _end(say: Say) -> dict[str, Any]:
+    reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(say.finish)
+    return {"status": "incomplete", "incomplete_details": {"reason": reason}} if reason else {}
 
 
 def build_response_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
@@ -73,7 +79,8 @@ def build_response_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...
             case _:
                 pass
         events.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    events.append({"type": "response.completed", "response": build_response(say, body)})
+    response = build_response(say, body)
+    events.append({"type": f"response.{response['status']}", "response": response})
     for number, event in enumerate(events):
         event["sequence_number"] = number
     return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)

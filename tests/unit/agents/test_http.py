@@ -293,7 +293,7 @@ def test_paths_point_where_the_user_says():
     )  # fmt: skip
     assert told.replies[0] == Reply(
         "Hello\nthere", data={"n": 1}, tool_calls=(ToolCall("look"), ToolCall("pay")), input_hint="name", finish_reason="end",
-        calls=(ModelCall(input_tokens=1), ModelCall(input_tokens=2)),
+        calls=(ModelCall(input_tokens=1), ModelCall(input_tokens=2)), parts=("Hello", "there"),
     )  # fmt: skip
     assert told.bodies[1]["session_id"] == 7
 

@@ -1,4 +1,4 @@
-"""max_latency, max_cost, max_tokens, max_turns."""
+"""max_latency, max_first_token, max_cost, max_tokens, max_turns."""
 
 import pytest
 
@@ -31,6 +31,26 @@ def test_max_latency(bench, value, over, status):  # N25: three turns of 100 ms 
         bench.evaluate({"type": "max_latency", "value": value}, make_check_context("a", "b", "c", over=over)).status
         == status
     )
+
+
+def streamed(first_token_ms: float | None) -> Reply:
+    return Reply("ok", first_token_ms=first_token_ms)
+
+
+@pytest.mark.parametrize(
+    ("value", "replies", "over", "status"),
+    [
+        ("300ms", [streamed(300)], "turn", "passed"),
+        ("299ms", [streamed(300)], "turn", "failed"),
+        (0.3, [streamed(900), streamed(300)], "turn", "passed"),
+        (0.3, [streamed(900), streamed(300)], "case", "failed"),
+        ("1s", [streamed(900), streamed(None)], "case", "passed"),
+        ("1s", [streamed(900), streamed(None)], "turn", "error"),
+    ],
+)
+def test_max_first_token(bench, value, replies, over, status):
+    verdict = bench.evaluate({"type": "max_first_token", "value": value}, make_check_context(*replies, over=over))
+    assert verdict.status == status  # N24: an unknown time is an error
 
 
 @pytest.mark.parametrize(

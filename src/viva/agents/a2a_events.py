@@ -1,0 +1,194 @@
+"""Reads what an A2A agent answers, a message, a task or a stream of updates, into a reply.
+
+Both forms are read: that of version 1.0 and that of 0.3, whose objects have a `kind`.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from msgspec import Struct, structs
+
+from viva.agents.json_objects import as_list, as_object
+from viva.agents.streamed_reply import StreamedReply
+from viva.errors import AgentFailed
+from viva.model import codec
+from viva.model.message import Reply
+from viva.model.progress import CallProgress
+
+_KINDS = {
+    "task": "task", "message": "message", "msg": "message", "statusUpdate": "status-update", "artifactUpdate": "artifact-update",
+}  # fmt: skip
+WAITING_STATES = frozenset({"input-required", "auth-required"})
+FAILED_STATES = frozenset({"failed", "rejected", "canceled"})
+END_STATES = FAILED_STATES | {"completed"}
+_MAX_SHOWN = 300
+
+
+class ArtifactFile(Struct, frozen=True):
+    """A file that the agent made. `content` is None if it gives an address only."""
+
+    name: str
+    content: bytes | None
+
+
+class TaskReader:
+    """One turn. `known_artifacts` are those of earlier turns of the same task, which it may report again. With the `progress`
+    of a streamed answer, the time of its first text is measured. `wraps_data`: data parts wrap their value, as in HTTP+JSON
+    of version 0.3.
+    """
+
+    def __init__(
+        self, known_artifacts: dict[str, str], progress: CallProgress | None, *, wraps_data: bool = False
+    ) -> None:
+        self.task_id = ""
+        self.context_id = ""
+        self.state = ""
+        self.files: list[ArtifactFile] = []
+        self._streamed = StreamedReply(progress)
+        self._known_artifacts = known_artifacts
+        self._wraps_data = wraps_data
+        self._open_artifact = ""
+        self._texts: set[str] = set()
+        self._data: list[Any] = []
+        self._status: Mapping[str, Any] = {}
+        self._has_message = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Has the agent ended its turn: by a message, or by a task that ended or waits?"""
+        return self._has_message or self.state in END_STATES or self.state in WAITING_STATES
+
+    def add(self, value: Any) -> None:
+        """A message, a task or an update. Anything else is the agent's failure."""
+        kind, fields = _find_kind(value)
+        match kind:
+            case "message":
+                self._note_ids(fields)
+                self._has_message = True
+                self._add_parts(_parts(fields))
+                self._streamed.end_message()
+            case "task":
+                self._note_ids(fields, fields.get("id"))
+                for artifact in as_list(fields.get("artifacts")):
+                    self._add_artifact(as_object(artifact), is_whole=True)
+                self._set_status(as_object(fields.get("status")))
+            case "status-update":
+                self._note_ids(fields)
+                self._set_status(as_object(fields.get("status")))
+            case "artifact-update":
+                self._note_ids(fields)
+                self._add_artifact(as_object(fields.get("artifact")), is_whole=fields.get("append") is not True)
+            case _:
+                raise AgentFailed(f"it answered with {codec.compact_json(value)[:80]} instead of a message or a task")
+
+    def finish(self) -> Reply:
+        """The reply at the end of the turn. A task that failed, was rejected or canceled is the agent's failure."""
+        self._add_status_message()
+        reply = self.build_reply()
+        if self.state in FAILED_STATES:
+            text = reply.content.strip()[:_MAX_SHOWN]
+            raise AgentFailed(f"its task ended as {self.state}" + (f": {text}" if text else ""))
+        return reply
+
+    def build_reply(self) -> Reply:
+        """The reply so far."""
+        data = self._data[0] if len(self._data) == 1 else self._data or None
+        hint = _join_text(_parts(as_object(self._status.get("message")))) if self.state in WAITING_STATES else None
+        return structs.replace(
+            self._streamed.build(), data=data, protocol_state=self.state or None, input_hint=hint or None
+        )
+
+    def _note_ids(self, fields: Mapping[str, Any], task_id: Any = None) -> None:
+        task_id = task_id or fields.get("taskId")
+        self.task_id = task_id if isinstance(task_id, str) and task_id else self.task_id
+        context_id = fields.get("contextId")
+        self.context_id = context_id if isinstance(context_id, str) and context_id else self.context_id
+
+    def _set_status(self, status: Mapping[str, Any]) -> None:
+        state = status.get("state")
+        if isinstance(state, str):
+            self.state = state.lower().replace("_", "-").removeprefix("task-state-")[:40]
+            self._status = status
+
+    def _add_status_message(self) -> None:
+        """The message of the last state. Those of a task that still works are news of its progress, not its reply."""
+        message = as_object(self._status.get("message"))
+        parts = _parts(message)
+        if self.state in ("working", "submitted") or _join_text(parts) in self._texts:
+            return
+        self._streamed.end_message()
+        self._add_parts(parts)
+
+    def _add_artifact(self, artifact: Mapping[str, Any], *, is_whole: bool) -> None:
+        """Adds a new artifact, or the next piece of one. One that an earlier turn reported is skipped."""
+        key = str(artifact.get("artifactId") or "")
+        if is_whole:
+            digest = blake2b(codec.encode(artifact.get("parts")), digest_size=12).hexdigest()
+            if self._known_artifacts.get(key) == digest:
+                return
+            self._known_artifacts[key] = digest
+        if is_whole or key != self._open_artifact:
+            self._streamed.end_message()
+        self._open_artifact = key
+        self._add_parts(_parts(artifact), "")  # its parts may be the pieces in which it was streamed
+
+    def _add_parts(self, parts: list[dict[str, Any]], separator: str = "\n") -> None:
+        text = _join_text(parts, separator)
+        self._texts.add(text)
+        self._streamed.add_text(text)
+        for part in parts:
+            if "text" in part and isinstance(part["text"], str):
+                continue
+            if "data" in part:
+                self._data.append(as_object(part["data"]).get("data") if self._wraps_data else part["data"])
+            elif (file := _read_file(part)) is not None:
+                described, content = file
+                self._data.append(described)
+                self.files.append(ArtifactFile(described["name"], content))
+
+
+def _find_kind(value: Any) -> tuple[str, dict[str, Any]]:
+    fields = as_object(value)
+    if isinstance(kind := fields.get("kind"), str):
+        return kind, fields
+    for key, kind in _KINDS.items():
+        if isinstance(fields.get(key), dict):
+            return kind, fields[key]
+    if isinstance(fields.get("status"), dict) and "id" in fields:  # the answer to a request for a task
+        return "task", fields
+    return "", fields
+
+
+def _parts(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The parts of a message or artifact. Messages of HTTP+JSON in version 0.3 call them `content`."""
+    return [as_object(part) for part in as_list(holder.get("parts")) or as_list(holder.get("content"))]
+
+
+def _join_text(parts: list[dict[str, Any]], separator: str = "\n") -> str:
+    return separator.join(part["text"] for part in parts if isinstance(part.get("text"), str))
+
+
+def _read_file(part: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None] | None:
+    """A description of a file part, and its bytes if it has them."""
+    source = as_object(part.get("file")) or part
+    url = next((source[key] for key in ("url", "uri", "fileWithUri") if isinstance(source.get(key), str)), None)
+    raw = next((source[key] for key in ("raw", "bytes", "fileWithBytes") if isinstance(source.get(key), str)), None)
+    if url is None and raw is None:
+        return None
+    name = source.get("filename") or source.get("name")
+    media_type = source.get("mediaType") or source.get("mimeType")
+    described: dict[str, Any] = {"name": name if isinstance(name, str) else ""}
+    if isinstance(media_type, str):
+        described["media_type"] = media_type
+    if raw is None:
+        return described | {"url": url}, None
+    try:
+        content = base64.b64decode(raw, validate=True)
+        if "fileWithBytes" in source:  # the SDKs of version 0.3 encode the bytes twice
+            content = base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError) as wrong:
+        raise AgentFailed(f"the file {described['name'][:80]!r} of its reply is not base64") from wrong
+    return described | {"bytes": len(content)}, content

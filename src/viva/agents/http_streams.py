@@ -1,0 +1,208 @@
+"""Replies that an HTTP endpoint streams: server-sent events, JSON lines or plain text.
+
+Each event is a JSON object in which paths find a piece of text, tool calls and the end. Without paths the usual places are
+tried: those of OpenAI's, Anthropic's and Ollama's APIs among them.
+"""
+
+import codecs
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from viva.agents.replies import parse_declared, parse_model_calls, parse_tool_calls
+from viva.agents.reply_paths import ABSENT, at_path, find_list, find_usage, find_value, find_values, read_flag
+from viva.agents.streamed_reply import StreamedReply
+from viva.errors import AgentFailed
+from viva.llm.calls import extract_error_message
+from viva.llm.sse import LineParser, SseEvent, SseParser
+from viva.model import codec
+from viva.model.message import Reply
+
+StreamFormat = Literal["sse", "json_lines", "text"]
+_END_NAMES = frozenset({"end", "done", "close"})
+_CHOICE = ("choices", 0)
+_USUAL_DELTAS = (
+    ("delta",), (*_CHOICE, "delta", "content"), ("delta", "text"), ("delta", "content"), ("token",), ("text",), ("content",),
+    ("message", "content"), ("response",),
+)  # fmt: skip
+_USUAL_CALLS = (*_CHOICE, "delta", "tool_calls")
+_NO_TEXT = ("reasoning", "thinking", "tool", "function")
+"""Types of events whose `delta` is not text of the reply."""
+_SHOWN = 80
+
+
+class StreamPaths(Struct, frozen=True):
+    """Where the parts of a reply are in an event. Each of `delta_when` and `done_when` is a path and the value that it has to
+    have. `parts` are the paths of everything else, as in an answer that is not streamed.
+    """
+
+    delta: str | None = None
+    delta_when: Mapping[str, Any] = {}
+    done: str | None = None
+    done_when: Mapping[str, Any] = {}
+    parts: Mapping[str, str] = {}
+
+
+class StreamReader:
+    """Reads one streamed answer into a reply."""
+
+    def __init__(
+        self, kind: StreamFormat, paths: StreamPaths, streamed: StreamedReply, secrets: tuple[str, ...]
+    ) -> None:
+        self._kind: StreamFormat = kind
+        self._paths = paths
+        self._streamed = streamed
+        self._secrets = secrets
+        self._count = 0
+        self._first = b""
+        self._is_done = False
+        self._last_usage: Any = None
+        self.session_id: Any = None
+
+    async def read(self, chunks: AsyncIterator[bytes]) -> Reply:
+        """The reply. An answer without one is the agent's failure."""
+        if self._kind == "text":
+            return await self._read_text(chunks)
+        parser = SseParser() if self._kind == "sse" else LineParser()
+        async for chunk in chunks:
+            for event in parser.feed_events(chunk):
+                self._add_event(event)
+            if self._is_done:
+                break
+        else:
+            for event in parser.feed_events(b"\n\n"):  # the last one may lack its end
+                self._add_event(event)
+        return self._finish()
+
+    async def _read_text(self, chunks: AsyncIterator[bytes]) -> Reply:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        async for chunk in chunks:
+            self._streamed.add_text(decoder.decode(chunk))
+        self._streamed.add_text(decoder.decode(b"", final=True))
+        reply = self._streamed.build()
+        if not reply.content:
+            raise AgentFailed("answer is empty")
+        return reply
+
+    def _finish(self) -> Reply:
+        self._streamed.add_piece(Reply(calls=parse_model_calls(self._last_usage)))
+        reply = self._streamed.build()
+        has_end = self._paths.done is not None or bool(self._paths.done_when)
+        if has_end and not self._is_done:
+            raise AgentFailed("the stream ended before its end by `done`")
+        if not reply.content and reply.data is None and not reply.tool_calls:
+            shown = extract_error_message(self._first[:_SHOWN], self._secrets)
+            first = f"; the first is {shown}" if self._count else ""
+            raise AgentFailed(f"the stream has no reply in its {self._count} events{first}")
+        return reply
+
+    def _add_event(self, event: SseEvent) -> None:
+        if self._is_done:
+            return
+        self._count += 1
+        self._first = self._first or event.data
+        if event.data.strip() == b"[DONE]":
+            self._is_done = True
+            return
+        if event.name == "error":
+            raise AgentFailed(f"the stream has an error: {extract_error_message(event.data, self._secrets)}")
+        document = self._decode(event.data)
+        if isinstance(document, str):
+            self._streamed.add_text(document)
+        else:
+            self._add_document(document, event.data)
+        self._is_done = self._is_done or event.name in _END_NAMES
+
+    def _decode(self, data: bytes) -> Any:
+        """The value of an event. Without a path for the text, what is no JSON object or array is text itself."""
+        try:
+            value = codec.decode(data)
+        except codec.DecodeError as wrong:
+            if self._kind == "sse" and self._paths.delta is None:
+                return data.decode(errors="replace")
+            shown = extract_error_message(data[:_SHOWN], self._secrets)
+            raise AgentFailed(f"event {self._count} of the stream is not JSON: {shown} ({wrong})") from wrong
+        return value if isinstance(value, str | dict | list) else data.decode(errors="replace")
+
+    def _add_document(self, document: Any, data: bytes) -> None:
+        text = self._find_delta(document)
+        if text:
+            self._streamed.add_text(text)
+        has_calls = self._add_calls(document)
+        self._add_parts(document)
+        paths = self._paths
+        if paths.done is None and not paths.done_when:
+            self._is_done = at_path(document, ("done",)) is True
+        elif _matches(document, paths.done_when):
+            values = find_values(document, paths.done) if paths.done is not None else [True]
+            self._is_done = any(value not in (None, False, "") for value in values)
+        error = at_path(document, ("error",))
+        if error not in (ABSENT, None, False, "") and not text and not has_calls:
+            raise AgentFailed(f"the stream has an error: {extract_error_message(data, self._secrets)}")
+
+    def _find_delta(self, document: Any) -> str:
+        if not _matches(document, self._paths.delta_when):
+            return ""
+        if self._paths.delta is not None:
+            values = find_values(document, self._paths.delta)
+            return "".join(value for value in values if isinstance(value, str))
+        kind = at_path(document, ("type",))
+        if isinstance(kind, str) and any(word in kind.lower() for word in _NO_TEXT):
+            return ""
+        values = (at_path(document, path) for path in _USUAL_DELTAS)
+        return next((value for value in values if isinstance(value, str)), "")
+
+    def _add_calls(self, document: Any) -> bool:
+        """Adds tool calls: whole ones, or fragments with an `index`."""
+        path = self._paths.parts.get("tool_calls")
+        calls = find_list(document, "tool_calls", path)
+        if calls is None and path is None and (usual := at_path(document, _USUAL_CALLS)) is not ABSENT:
+            calls = usual
+        if calls is None:
+            return False
+        if not isinstance(calls, list):
+            calls = [calls]
+        for call in cast("list[Any]", calls):
+            at = cast("dict[str, Any]", call).get("index") if isinstance(call, dict) else None
+            if type(at) is int:
+                self._add_fragment(at, cast("dict[str, Any]", call))
+            else:
+                for whole in parse_tool_calls([call]):
+                    self._streamed.add_call(whole)
+        return bool(calls)
+
+    def _add_fragment(self, at: int, call: dict[str, Any]) -> None:
+        function = call.get("function")
+        source = cast("dict[str, Any]", function) if isinstance(function, dict) else call
+        key, arguments = f"index {at}", source.get("arguments")
+        if source.get("name"):
+            whole = {"id": call.get("id"), "name": source["name"]}
+            self._streamed.add_call(parse_tool_calls([whole])[0], key)
+        if arguments is not None:
+            text = arguments if isinstance(arguments, str) else codec.compact_json(arguments)
+            self._streamed.add_arguments(key, text)
+
+    def _add_parts(self, document: Any) -> None:
+        paths = self._paths.parts
+        fields: dict[str, Any] = {}
+        for name in ("input_hint", "finish_reason", "protocol_state"):
+            if (value := find_value(document, name, paths.get(name))) is not None:
+                fields[name] = value if isinstance(value, str) else codec.compact_json(value)
+        if (flag := read_flag(document, paths.get("awaiting_input"))) is not None:
+            fields["declared_state"] = parse_declared(flag)
+        if "data" in paths and (value := find_value(document, "data", paths["data"])) is not None:
+            fields["data"] = value
+        if fields:
+            self._streamed.set_fields(**fields)
+        if "content" in paths:
+            for text in find_values(document, paths["content"]):
+                if isinstance(text, str) and text:
+                    self._streamed.add_message(text)
+        self._last_usage = find_usage(document, paths.get("usage")) or self._last_usage
+        session_id = find_value(document, "session_id", paths.get("session_id"))
+        self.session_id = self.session_id if session_id is None else session_id
+
+
+def _matches(document: Any, conditions: Mapping[str, Any]) -> bool:
+    return all(expected in find_values(document, path) for path, expected in conditions.items())

@@ -1,0 +1,39 @@
+"""Replies that a Python agent streams: generators, async generators and other iterators."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+_PIECES_PER_STEP = 256
+"""After so many pieces other conversations get a step, if the stream itself never waits."""
+
+
+def is_stream(returned: Any) -> bool:
+    """Does a returned value hold the reply in pieces? Lists and strings have no `__next__`."""
+    return hasattr(type(returned), "__aiter__") or hasattr(type(returned), "__next__")
+
+
+def read_stream(stream: Any, add: Callable[[Any], None]) -> Callable[[], Any]:
+    """A function that adds each piece of a stream: an async one for an async stream."""
+
+    def read() -> None:
+        try:
+            for piece in stream:
+                add(piece)
+        finally:
+            if (close := getattr(stream, "close", None)) is not None:
+                close()
+
+    async def read_async() -> None:
+        count = 0
+        try:
+            async for piece in stream:
+                add(piece)
+                count += 1
+                if count % _PIECES_PER_STEP == 0:
+                    await asyncio.sleep(0)
+        finally:
+            if (close := getattr(stream, "aclose", None)) is not None:
+                await close()
+
+    return read_async if hasattr(type(stream), "__aiter__") else read
