@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint unit browser clis large-clis protocols sandbox page page-tools wheel docs schemas reference prices soak soak-load mutate bench clean
+.PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox page page-tools wheel docs schemas reference prices soak soak-load mutate bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -17,7 +17,7 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev browser clis protocols sandbox page-tools
+unit: $(VENV)/.dev browser clis protocols frameworks sandbox page-tools
 	$(BIN)/python -m pytest -n 2
 
 # Debian's chromium for the browser tests. Where it does not install, they say NOT RUN.
@@ -35,6 +35,15 @@ large-clis: $(VENV)/.dev
 # The SDKs of A2A, AG-UI and MCP in an environment of their own. Where they do not install, their tests say NOT RUN.
 protocols: $(VENV)/.dev
 	-@$(BIN)/python tests/real_protocols.py
+
+# LangGraph, the OpenAI Agents SDK and pydantic-ai in an environment of their own, for the contract of their adapters. Where
+# they do not install, those tests say NOT RUN.
+frameworks: $(VENV)/.dev
+	-@$(BIN)/python tests/real_frameworks.py
+
+# The other frameworks too: `make soak` runs them.
+all-frameworks: $(VENV)/.dev
+	-@$(BIN)/python tests/real_frameworks.py --all
 
 # bubblewrap, for the tests in a sandbox. Where it does not install or work, they say NOT RUN.
 sandbox: $(VENV)/.dev
@@ -72,12 +81,12 @@ prices: $(VENV)/.dev
 wheel: $(VENV)/.dev
 	$(BIN)/python tests/wheel.py
 
-soak: $(VENV)/.dev large-clis sandbox
+soak: $(VENV)/.dev large-clis all-frameworks sandbox
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python tests/mutation.py
 
 # The whole suite with eight busy processes beside it, three times: what depends on time fails here.
-soak-load: $(VENV)/.dev browser clis protocols sandbox page-tools
+soak-load: $(VENV)/.dev browser clis protocols frameworks sandbox page-tools
 	$(BIN)/python tests/under_load.py
 
 # Small changes in the code of engine, checks and stats, one at a time: those that no test notices are printed.

@@ -8,6 +8,7 @@ import bubblewrap
 import real_protocols
 from browser import CHROMIUM
 from real_clis import search_path
+from real_frameworks import EVERY_RUN, find_python
 
 
 @pytest.fixture
@@ -24,6 +25,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(told, red=True, bold=True)
     if real_protocols.find_python() is None:
         told = "NOT RUN: the tests with the SDKs of A2A, AG-UI and MCP: not installed (make protocols)"
+        terminalreporter.write_line(told, red=True, bold=True)
+    if missing := [name for name in EVERY_RUN if find_python(name) is None]:
+        told = f"NOT RUN: the tests with the real {', '.join(missing)}: not installed (make frameworks)"
         terminalreporter.write_line(told, red=True, bold=True)
     if not bubblewrap.works():
         told = "NOT RUN: the tests in a sandbox: bubblewrap is not installed, or cannot make one here (make sandbox)"

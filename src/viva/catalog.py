@@ -42,6 +42,7 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "tool_calls_contain": "viva.checks.tools:ToolCallsContain",
         "tool_not_called": "viva.checks.tools:ToolNotCalled",
         "tool_sequence": "viva.checks.tools:ToolSequence",
+        "path_contains": "viva.checks.path:PathContains",
         "tool_result": "viva.checks.tools:ToolResult",
         "file_exists": "viva.checks.files:FileExists",
         "file_contains": "viva.checks.files:FileContains",
@@ -79,6 +80,10 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "opencode": "viva.agents.cli.opencode:OpencodeConfig",
         "command": "viva.agents.cli.command:CommandConfig",
         "acp": "viva.agents.acp:AcpConfig",
+        "langgraph": "viva.agents.frameworks.langgraph:LangGraphConfig",
+        "langchain": "viva.agents.frameworks.langchain:LangChainConfig",
+        "openai_agents": "viva.agents.frameworks.openai_agents:OpenAIAgentsConfig",
+        "pydantic_ai": "viva.agents.frameworks.pydantic_ai:PydanticAIConfig",
     },
     "reporter": {
         ".jsonl": "viva.reporters.json:JsonlReport",
@@ -97,6 +102,14 @@ AGENT_KIND_BY_FIELD = {
     "connector": "chat",
 }
 """The kind of an agent without `type` and `use`, by the first of these fields that it has."""
+AGENT_KIND_BY_TYPE = {
+    "langgraph:Pregel": "langgraph",
+    "langgraph:StateGraph": "langgraph",
+    "langchain_core:Runnable": "langchain",
+    "agents.agent:Agent": "openai_agents",
+    "pydantic_ai:AbstractAgent": "pydantic_ai",
+}
+"""The kind of an object of a framework, by the package and name of its class or of a base class."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}
 """Other names of built-in components."""
 

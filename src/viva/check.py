@@ -173,6 +173,15 @@ def tool_sequence(*names: str, exact: bool | None = None, **common: Unpack[Commo
     return _build("tool_sequence", locals(), "names")
 
 
+def path_contains(*names: str, exact: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
+    """The agent passed through these graph nodes or agents in this order, as its framework reports them.
+
+    names: The names of the nodes or agents, in order.
+    exact: No others before, between or after.
+    """
+    return _build("path_contains", locals(), "names")
+
+
 def tool_result(name: str, result: Any | UnsetType = UNSET, **common: Unpack[Common]) -> AssertionDict:
     """Some call of a tool did not fail and returned this.
 

@@ -29,26 +29,27 @@ from typing import Any, cast
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
+from viva.agents.frameworks.recognition import explain_no_agent, find_framework
 from viva.agents.python_streams import is_stream, read_stream
 from viva.agents.replies import describe_unknown_keys, parse_piece, parse_reply
 from viva.agents.streamed_reply import StreamedReply
 from viva.agents.tools import CannedTools
+from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.loops import time_steps
-from viva.concurrency.threads import DedicatedThread, is_being_cancelled
-from viva.errors import AgentFailed, BadInput, TrialFault, Undetermined, Unreachable
-from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES, classify_error
+from viva.concurrency.threads import DedicatedThread
+from viva.errors import AgentFailed, BadInput, TrialFault
+from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
-from viva.model.tracebacks import describe_error, error_place, error_text
-from viva.protocols import SessionContext
+from viva.model.tracebacks import error_place, error_text
+from viva.protocols import Agent, AgentSession, SessionContext
 from viva.text.grammar import with_article
 
 _PARAMETERS = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
 CLOSE_TIMEOUT_S = 5.0
-_FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
 
 
 class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
@@ -63,10 +64,14 @@ class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
     def parse_reference(cls, reference: str) -> dict[str, Any] | None:
         return {"use": reference} if reference.startswith("python:") else None
 
-    def build(self, setup: AgentSetup) -> "PythonAgent":
+    def build(self, setup: AgentSetup) -> Agent:
         if self.use is UNSET:
             raise setup.error("misses `use`")
-        target = import_target(self.use.removeprefix("python:"), str(setup.folder))
+        reference = self.use.removeprefix("python:")
+        module, target = import_object(reference, str(setup.folder))
+        if (framework := find_framework(target)) is not None:
+            return framework.wrap_object(target, setup.provider_packages, module)
+        _check_target(reference, target)
         return PythonAgent(target, self.takes_fixtures, setup.provider_packages)
 
     def build_options(self, setup: AgentSetup) -> dict[str, Any]:
@@ -99,12 +104,16 @@ class PythonAgent(Struct, frozen=True):
         return frozenset(features)
 
     @asynccontextmanager
-    async def open(self, context: SessionContext) -> AsyncGenerator["PythonSession"]:
+    async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
         thread = DedicatedThread()
         code = _UserCode(thread, context.progress, self.provider_packages)
         is_owned = inspect.isclass(self.target) or _is_factory(self.target)
         try:
             instance = await code.call(self.target) if is_owned else self.target
+            if (framework := find_framework(instance)) is not None:
+                async with framework.wrap_object(instance, self.provider_packages).open(context) as session:
+                    yield session
+                return
             try:
                 yield PythonSession(_find_callable(instance), context, code)
             except BaseException:
@@ -137,25 +146,12 @@ class _UserCode(Struct, frozen=True):
 
     async def call(self, function: Callable[..., Any], *ordered: Any, **named: Any) -> Any:
         """The returned value. An exception is the agent's failure, or its provider's."""
-        try:
+        with raise_as_faults(self.progress, self.provider_packages):
             if _is_async(_find_function(function) if inspect.isclass(function) else function):
                 returned = function(*ordered, **named)
             else:
                 returned = await self.thread.run(lambda: function(*ordered, **named))
             return await time_steps(returned, self.progress.add_block) if inspect.isawaitable(returned) else returned
-        except TrialFault:
-            raise
-        except asyncio.CancelledError as raised:
-            if is_being_cancelled():
-                raise
-            raise AgentFailed("it cancelled itself") from raised
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as raised:  # user code may raise anything
-            self.progress.tracebacks += describe_error(raised, "agent")
-            origin = classify_error(raised, self.provider_packages)
-            text, cause = error_text(raised), error_text(origin.error)
-            raise _FAULTS[origin.fault](text if cause in text else f"{text} (caused by {cause})") from raised
 
 
 def _is_async(call: Any) -> bool:
@@ -332,7 +328,19 @@ def _find_callable(instance: Any) -> Callable[..., Any]:
 
 
 def import_target(reference: str, folder: str) -> Any:
-    """Imports `pkg.module:attr` or `./file.py:attr`, looked for from `folder`."""
+    """Imports `pkg.module:attr` or `./file.py:attr`, looked for from `folder`. It must be able to reply."""
+    _, target = import_object(reference, folder)
+    _check_target(reference, target)
+    return target
+
+
+def _check_target(reference: str, target: Any) -> None:
+    if not callable(target) and not callable(getattr(target, "reply", None)):
+        raise BadInput.of(f"python:{reference} is {explain_no_agent(target)}")
+
+
+def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
+    """The module of a reference, and what it names there."""
     place, _, attribute = reference.rpartition(":")
     if not place or not attribute:
         raise BadInput.of(
@@ -348,11 +356,7 @@ def import_target(reference: str, folder: str) -> Any:
                 + (f"; did you mean {' or '.join(near)}?" if near else "")
             )
         target = getattr(target, part)
-    if not callable(target) and not callable(getattr(target, "reply", None)):
-        raise BadInput.of(
-            f"python:{reference} is {with_article(type(target).__name__)}: neither callable nor an object with `reply`"
-        )
-    return target
+    return module, target
 
 
 def _from_file(place: str, folder: str) -> ModuleType:

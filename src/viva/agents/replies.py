@@ -17,7 +17,16 @@ from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, Tool
 from viva.text.grammar import with_article
 
 _CONTENT_KEYS = ("content", "data", "tool_calls")
-REPLY_KEYS = (*_CONTENT_KEYS, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
+REPLY_KEYS = (
+    *_CONTENT_KEYS,
+    "awaiting_input",
+    "done",
+    "input_hint",
+    "finish_reason",
+    "protocol_state",
+    "usage",
+    "path",
+)
 """The keys of a dict that are read."""
 REPLY_SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
 PIECE_SHAPE = f"a string, a Reply, or a dict with {', '.join(REPLY_KEYS)}"
@@ -89,6 +98,7 @@ def _read_fields(value: Mapping[str, Any]) -> Reply:
         finish_reason=_text(value, "finish_reason"),
         protocol_state=_text(value, "protocol_state"),
         calls=parse_model_calls(value.get("usage")),
+        path=_path(value.get("path")),
     )
 
 
@@ -202,6 +212,12 @@ def _count(counts: Mapping[str, Any], *names: str) -> int:
 def _is_countable(value: Any) -> TypeGuard[float]:
     """Is it a number between 0 and the maximum, and not NaN?"""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+
+
+def _path(value: Any) -> tuple[str, ...]:
+    if value is not None and not isinstance(value, list | tuple):
+        raise AgentFailed(f"returned a path of type {_describe_type(value)} instead of a list of names")
+    return tuple(map(str, cast("list[Any]", value or ())))
 
 
 def _text(value: Mapping[str, Any], key: str) -> str | None:

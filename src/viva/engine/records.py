@@ -53,6 +53,7 @@ def turn_record(turn: Turn) -> TurnRecord:
         record.data = reply.data
         record.input_hint = reply.input_hint
         record.finish_reason = reply.finish_reason
+        record.path = reply.path
         if reply.calls:
             record.usage = Usage.of(reply.calls)
             record.cost_usd = record.usage.cost_usd

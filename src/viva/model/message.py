@@ -155,6 +155,8 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     """The state of its protocol: A2A `input-required`, an ACP permission request."""
     calls: tuple[ModelCall, ...] = ()
     """The model calls behind it."""
+    path: tuple[str, ...] = ()
+    """The graph nodes or agents that it passed through, in order."""
     elapsed_ms: float | None = None
     """How long it took, if that is known better than by the clock (a replay)."""
     parts: tuple[str, ...] = ()

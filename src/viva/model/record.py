@@ -76,6 +76,8 @@ class TurnRecord(Struct, omit_defaults=True):
     """One line for each assertion that did not pass."""
     finish_reason: str | None = None
     """Why the model stopped, as its provider says."""
+    path: tuple[str, ...] = ()
+    """The graph nodes or agents that the reply passed through, in order."""
     usage: Usage | None = None
     """The sum of the reply's model calls."""
     cost_usd: float | None = None

@@ -19,6 +19,7 @@ from viva.agents.agent_config import (
     find_reference_kind,
     list_nameable_kinds,
 )
+from viva.agents.frameworks.recognition import explain_no_agent, find_framework
 from viva.agents.json_replies import JsonReplyAgent
 from viva.agents.python import PythonAgent
 from viva.config import Settings
@@ -344,10 +345,15 @@ def _describe_object(value: Any, provider_packages: frozenset[str]) -> Configure
     """An agent that Python code passes as an object."""
     if hasattr(value, "open") and hasattr(value, "provides"):
         return ConfiguredAgent(name=type(value).__name__, agent=value, kind="given")
+    if (framework := find_framework(value)) is not None:
+        name = str(getattr(value, "name", None) or type(value).__name__)
+        agent = framework.wrap_object(value, provider_packages)
+        return ConfiguredAgent(name=name, agent=agent, kind="python")
     if callable(value) or callable(getattr(value, "reply", None)):
         name = getattr(value, "__qualname__", type(value).__name__)
         agent = PythonAgent(value, provider_packages=provider_packages)
         return ConfiguredAgent(name=name, agent=agent, kind="python")
     raise BadInput.of(
-        f"{with_article(type(value).__name__)} is no agent: pass a name, a callable, an object with `reply`, or an Agent"
+        f"{with_article(type(value).__name__)} is no agent: pass a name, a callable, an object with `reply`, or an Agent; "
+        f"it is {explain_no_agent(value)}"
     )

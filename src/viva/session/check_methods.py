@@ -35,6 +35,7 @@ class CheckMethods:
     tool_calls_contain = _method(check.tool_calls_contain)
     tool_not_called = _method(check.tool_not_called)
     tool_sequence = _method(check.tool_sequence)
+    path_contains = _method(check.path_contains)
     tool_result = _method(check.tool_result)
     file_exists = _method(check.file_exists)
     file_contains = _method(check.file_contains)

@@ -37,7 +37,8 @@ def digest_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
 
 
 def _file_of(target: Any) -> Path | None:
-    kind = target if inspect.isclass(target) or inspect.isroutine(target) else type(target)
+    is_source = inspect.ismodule(target) or inspect.isclass(target) or inspect.isroutine(target)
+    kind = target if is_source else type(target)
     try:
         file = inspect.getsourcefile(kind)
     except TypeError:  # it was not read from a file

@@ -1,0 +1,193 @@
+"""What all adapters of agent frameworks share: the config entry, the agent, and the session of one conversation.
+
+An adapter is one file: a FrameworkSession that runs one turn, and a FrameworkConfig that makes it a kind of agent. Each
+trial has a session of its own. All sessions run on one event loop, which outlives the runs. What happens in a turn goes
+into a TurnLog.
+"""
+
+import importlib
+import inspect
+import re
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
+from viva.agents.frameworks.turn_log import TurnLog
+from viva.agents.python import import_object
+from viva.agents.tools import ToolStubs
+from viva.agents.user_errors import raise_as_faults
+from viva.concurrency.shared_loop import run_on_shared_loop
+from viva.errors import AgentFailed, BadInput
+from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
+from viva.model.case import Feature
+from viva.model.message import Message, Reply, ToolCall
+from viva.protocols import SessionContext
+
+_OTHER_LOOP = re.compile(r"different (event )?loop|event loop is closed", re.IGNORECASE)
+_OTHER_LOOP_HINT = "the object was used on another event loop before: pass a function that creates it, as in -n python:./app.py:make_agent"
+
+
+class FrameworkSession:
+    """One conversation with an object of a framework."""
+
+    title: ClassVar[str]
+    package: ClassVar[str]
+    """The distribution that has the framework."""
+    tested: ClassVar[str]
+    """The version that the adapter was tested with."""
+
+    def __init__(
+        self, target: Any, context: SessionContext, provider_packages: frozenset[str], tool_context: Any = None
+    ) -> None:
+        self.target = target
+        self.context = context
+        self.tool_context = tool_context
+        self._provider_packages = provider_packages
+        self.pending_calls: tuple[ToolCall, ...] = ()
+        fixtures = context.fixtures
+        self._stubs = ToolStubs(fixtures.tools) if fixtures is not None and fixtures.stub_all_tools else None
+
+    @classmethod
+    @abstractmethod
+    def check_target(cls, target: Any) -> None:
+        """Raises BadInput if the adapter cannot run this object, or if the framework's version does not fit."""
+
+    async def start(self) -> None:
+        """Prepares the memory of the conversation, with the history of the case in it."""
+
+    @abstractmethod
+    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+        """Sends one message, logs what happens, and returns the reply that the log builds."""
+
+    async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        progress = self.context.progress
+        log = TurnLog(progress, self._stubs)
+        try:
+            with raise_as_faults(progress, self._provider_packages):
+                reply = await run_on_shared_loop(self.run_turn(message, options, log), progress.add_block)
+            self.pending_calls = tuple(call for call in reply.tool_calls if call.pending)
+            return reply
+        except BaseException as raised:
+            progress.partial = log.build_reply()
+            if isinstance(raised, AgentFailed) and _OTHER_LOOP.search(raised.message):
+                raise AgentFailed(f"{raised.message}; {_OTHER_LOOP_HINT}", deterministic=True) from raised
+            raise
+        finally:
+            for call in log.model_calls:
+                self.context.meter(call)
+
+    def refuse_pending(self, log: TurnLog, reason: str) -> tuple[ToolCall, ...]:
+        """Logs that the user denied the calls that wait, and returns them."""
+        for call in self.pending_calls:
+            log.start_call(call.id, call.name, call.arguments)
+            log.refuse_call(call.id, reason)
+        return self.pending_calls
+
+    @property
+    def has_stubs(self) -> bool:
+        """Must no tool run live?"""
+        return self._stubs is not None
+
+    @classmethod
+    def refuse(cls, problem: str) -> BadInput:
+        return BadInput.of(f"{cls.title}: {problem}")
+
+    @classmethod
+    def load(cls, module: str, *names: str) -> Any:
+        """Names of a module of the framework. BadInput if it is not installed, or if its version does not have them."""
+        try:
+            loaded = importlib.import_module(module)
+            values = [getattr(loaded, name) for name in names]
+        except (ImportError, AttributeError) as error:
+            try:
+                problem = f"{cls.package} {version(cls.package)} does not fit: {error}"
+            except PackageNotFoundError:
+                raise cls.refuse(f"it is not installed; pip install {cls.package}") from error
+            raise cls.refuse(f"{problem}; Viva was tested with {cls.package} {cls.tested}") from error
+        return values[0] if len(values) == 1 else values
+
+
+class FrameworkConfig(AgentConfig, frozen=True, kw_only=True):
+    """The fields of agents that are objects of a framework."""
+
+    use: NonEmpty | UnsetType = UNSET
+    """A reference such as langgraph:./app.py:graph: the object, or a function without parameters that creates one for each
+    conversation."""
+    context: NonEmpty | UnsetType = UNSET
+    """python:./app.py:make_context: a function without parameters that creates, for each conversation, what the framework
+    passes to its tools: `context` in LangGraph and OpenAI Agents, `deps` in pydantic-ai."""
+
+    session: ClassVar[type[FrameworkSession]]
+
+    @classmethod
+    def parse_reference(cls, reference: str) -> dict[str, Any] | None:
+        return {"use": reference}
+
+    def build(self, setup: AgentSetup) -> "FrameworkAgent":
+        if self.use is UNSET:
+            raise setup.error("misses `use`")
+        module, target = import_object(self.use.partition(":")[2], str(setup.folder))
+        context = None
+        if self.context is not UNSET:
+            _, context = import_object(self.context.removeprefix("python:"), str(setup.folder))
+            if not is_factory(context):
+                raise setup.error(f"{self.context} must be a function without parameters", "context")
+        return self.wrap_object(target, setup.provider_packages, module, context)
+
+    @classmethod
+    def wrap_object(
+        cls, target: Any, provider_packages: frozenset[str], module: Any = None, context: Any = None
+    ) -> "FrameworkAgent":
+        """The agent of an object. `module` is where it comes from, if that is known. BadInput if it does not fit."""
+        if not is_factory(target):
+            cls.session.check_target(target)
+        return FrameworkAgent(target, cls.session, provider_packages, module, context)
+
+
+class FrameworkAgent(Struct, frozen=True):
+    """An object of a framework, or a function that creates one for each conversation."""
+
+    target: Any
+    session: type[FrameworkSession]
+    provider_packages: frozenset[str] = MODEL_CLIENT_PACKAGES
+    module: Any = None
+    make_context: Any = None
+
+    @property
+    def user_code(self) -> list[Any]:
+        return [self.module] if self.module is not None else [self.target] if is_factory(self.target) else []
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        return frozenset({"tool_stubs"})
+
+    @asynccontextmanager
+    async def open(self, context: SessionContext) -> AsyncGenerator[FrameworkSession]:
+        with raise_as_faults(context.progress, self.provider_packages):
+            session = await run_on_shared_loop(self._start(context), context.progress.add_block)
+        yield session
+
+    async def _start(self, context: SessionContext) -> FrameworkSession:
+        target = await _create(self.target) if is_factory(self.target) else self.target
+        try:
+            self.session.check_target(target)
+        except BadInput as wrong:  # what a function creates is known only now
+            raise AgentFailed(str(wrong), deterministic=True) from wrong
+        tool_context = None if self.make_context is None else await _create(self.make_context)
+        session = self.session(target, context, self.provider_packages, tool_context)
+        await session.start()
+        return session
+
+
+def is_factory(value: Any) -> bool:
+    return inspect.isroutine(value) and not inspect.signature(value).parameters
+
+
+async def _create(factory: Any) -> Any:
+    created = factory()
+    return await created if inspect.isawaitable(created) else created

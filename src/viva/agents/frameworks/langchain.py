@@ -1,0 +1,128 @@
+"""LangChain runnables as agents: `langchain:./app.py:chain`. Graphs and agents of LangChain 1 are those of LangGraph."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.turn_log import TurnLog, decode_json_text
+from viva.agents.openai_messages import encode_steps
+from viva.model import codec
+from viva.model.message import Message, Reply
+
+_HISTORY_KEYS = ("messages", "chat_history", "history")
+
+
+class LangChainSession(FrameworkSession):
+    """A runnable has no memory: it gets all messages each time."""
+
+    title: ClassVar[str] = "LangChain"
+    package: ClassVar[str] = "langchain-core"
+    tested: ClassVar[str] = "1.7"
+
+    @classmethod
+    def check_target(cls, target: Any) -> None:
+        if not isinstance(target, cls.load("langchain_core.runnables", "Runnable")):
+            raise cls.refuse(f"{type(target).__name__} is no runnable")
+        if len(text_keys := _text_keys(target)) > 1:
+            raise cls.refuse(
+                f"this runnable has the inputs {', '.join(text_keys)}; name a function instead that fills them"
+            )
+
+    async def start(self) -> None:
+        if self.has_stubs:
+            raise self.refuse("the tools of a runnable cannot be stubbed; a graph or agent with a ToolNode can")
+        self._messages = convert_messages(self.load, self.context.history)
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+        before = list(self._messages)
+        self._messages += convert_messages(self.load, [message])
+        config = {"callbacks": [make_handler(self.load, log)], "configurable": options.get("configurable", {})}
+        output = await self.target.ainvoke(self._build_input(before, message), config)
+        if isinstance(output, Mapping) and isinstance(output.get("output"), str):  # AgentExecutor
+            output = output["output"]
+        text = get_text(output) if hasattr(output, "content") else output if isinstance(output, str) else ""
+        self._messages.append(self.load("langchain_core.messages", "AIMessage")(text))
+        return log.build_reply(text, data=None if text or hasattr(output, "content") else output)
+
+    def _build_input(self, before: Sequence[Any], message: Message) -> Any:
+        """A model or a chain of messages takes messages; one that starts with a prompt template takes its variables."""
+        keys = _input_keys(self.target)
+        if not keys:
+            return self._messages
+        texts = _text_keys(self.target)
+        history = before if texts else self._messages
+        return {key: message.text if key in texts else history for key in keys}
+
+
+def _input_keys(runnable: Any) -> list[str]:
+    """The input variables of a prompt template; none for runnables that take messages."""
+    try:
+        schema: Mapping[str, Any] = runnable.get_input_jsonschema()
+    except Exception:  # a type without a schema: such a runnable takes messages
+        return []
+    return list(schema.get("properties", {})) if schema.get("type") == "object" else []
+
+
+def _text_keys(runnable: Any) -> list[str]:
+    return [key for key in _input_keys(runnable) if key not in (*_HISTORY_KEYS, "agent_scratchpad")]
+
+
+def convert_messages(load: Any, messages: Sequence[Message]) -> list[Any]:
+    """Messages in LangChain's form, with attachments and tool calls."""
+    plain = [codec.decode(encoded) for message in messages for encoded in encode_steps(message)]
+    return load("langchain_core.messages", "convert_to_messages")(plain)
+
+
+def get_text(message: Any) -> str:
+    """The text of a message. `text` was a method in LangChain 0."""
+    return str(message.text() if callable(message.text) and not isinstance(message.text, str) else message.text)
+
+
+def make_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
+    """Callbacks that log tools, models and nodes as they run, at any depth."""
+    interrupt = getattr(sys.modules.get("langgraph.errors"), "GraphBubbleUp", ())
+    ids: dict[Any, str] = {}
+
+    class Handler(load("langchain_core.callbacks", "BaseCallbackHandler")):
+        run_inline = raise_error = True
+
+        def on_chain_start(self, serialized: Any, inputs: Any, *, metadata: Any = None, **about: Any) -> None:
+            if metadata and about.get("name") == metadata.get("langgraph_node"):
+                log.enter(about["name"])
+
+        def on_llm_end(self, response: Any, **about: Any) -> None:
+            message = getattr(response.generations[0][0], "message", None)
+            usage = getattr(message, "usage_metadata", None) or {}
+            made_by = getattr(message, "response_metadata", {})
+            cached = usage.get("input_token_details", {}).get("cache_read", 0)
+            model = made_by.get("model_name") or made_by.get("model")
+            counts = usage.get("input_tokens"), usage.get("output_tokens"), cached
+            log.add_model_call(model, made_by.get("model_provider"), *counts)
+            for call in getattr(message, "tool_calls", ()):
+                log.start_call(call["id"] or "", call["name"], call["args"])
+
+        def on_tool_start(self, serialized: Any, text: str, *, run_id: Any, inputs: Any = None, **about: Any) -> None:
+            if must_stub:
+                raise LookupError(f"{serialized['name']} would run live: it is called outside of a ToolNode")
+            ids[run_id] = about.get("tool_call_id") or str(run_id)
+            log.start_call(ids[run_id], serialized["name"], inputs or text)
+
+        def on_tool_end(self, output: Any, *, run_id: Any, **about: Any) -> None:
+            is_error = getattr(output, "status", None) == "error"
+            result = decode_json_text(getattr(output, "content", output))
+            (log.fail_call if is_error else log.end_call)(ids[run_id], result)
+
+        def on_tool_error(self, error: BaseException, *, run_id: Any, **about: Any) -> None:
+            if isinstance(error, interrupt):
+                log.await_call(ids[run_id])
+            else:
+                log.fail_call(ids[run_id], error)
+
+    return Handler()
+
+
+class LangChainConfig(FrameworkConfig, frozen=True, kw_only=True):
+    """A LangChain runnable: a chain, a chat model, an AgentExecutor."""
+
+    session: ClassVar[type[FrameworkSession]] = LangChainSession

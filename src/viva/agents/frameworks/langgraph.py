@@ -1,0 +1,144 @@
+"""LangGraph graphs with a `messages` state, LangChain's agents among them, as agents: `langgraph:./app.py:graph`."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.langchain import convert_messages, get_text, make_handler
+from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
+from viva.agents.tools import format_result
+from viva.model.message import Message, Reply
+from viva.state.trial_state import to_text
+
+
+class LangGraphSession(FrameworkSession):
+    """A thread of a graph, kept in memory: the graph's own checkpointer is not used."""
+
+    title: ClassVar[str] = "LangGraph"
+    package: ClassVar[str] = "langgraph"
+    tested: ClassVar[str] = "1.2"
+
+    @classmethod
+    def check_target(cls, target: Any) -> None:
+        if not isinstance(target, cls.load("langgraph.pregel", "Pregel") | cls.load("langgraph.graph", "StateGraph")):
+            raise cls.refuse(f"{type(target).__name__} is no graph")
+        if "messages" not in target.channels:
+            keys = ", ".join(name for name in target.channels if not name.startswith(("__", "branch:"))) or "nothing"
+            raise cls.refuse(
+                f"the state of this graph has no `messages`, it has {keys}; name a function instead, such as\n"
+                '    def agent(messages):\n        return graph.invoke({"question": messages[-1]["content"]})["answer"]'
+            )
+
+    async def start(self) -> None:
+        graph = self.target if hasattr(self.target, "ainvoke") else self.target.compile()
+        memory = self.load("langgraph.checkpoint.memory", "InMemorySaver")()
+        self._graph: Any = graph.copy({"checkpointer": memory, **self._stub_nodes(graph)})
+        self._thread = f"{self.context.key.session_id} {uuid.uuid4()}"
+        self._history = convert_messages(self.load, self.context.history)  # goes in with the first message
+        self._seen: set[str] = set()
+        self._paused: Any = None
+        self._log: TurnLog
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+        self._log = log
+        handler = make_handler(self.load, log, must_stub=self.has_stubs)
+        configurable = {**options.get("configurable", {}), "thread_id": self._thread}
+        config = {"configurable": configurable, "callbacks": [handler]}
+        if self._paused is not None:
+            given = await self._resume(config, message, options)
+        else:
+            given = {"messages": [*self._history, *convert_messages(self.load, [message])]}
+            self._history = []
+        context = {} if self.tool_context is None else {"context": self.tool_context}
+        values = await self._graph.ainvoke(given, config, **context)
+        snapshot = await self._graph.aget_state(config)
+        text = self._read_messages(values["messages"])
+        if not snapshot.next:
+            self._paused = None
+            return log.build_reply(text, data=values.get("structured_response"))
+        self._paused = snapshot
+        log.await_unfinished_calls()
+        hints = [_describe_interrupt(each.value) for each in snapshot.interrupts]
+        return log.build_reply(text, input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
+
+    def _read_messages(self, messages: Sequence[Any]) -> str:
+        """The text of the last new answer. Tools that are no LangChain tools are seen only in the messages."""
+        text = ""
+        new = {each.id or str(at): each for at, each in enumerate(messages)}
+        for key in [key for key in new if key not in self._seen]:
+            self._seen.add(key)
+            each = new[key]
+            if each.type == "ai":
+                text = get_text(each)
+                for call in each.tool_calls:
+                    self._log.start_call(call["id"] or "", call["name"], call["args"])
+            elif each.type == "tool" and str(each.content).startswith("Returning structured response"):
+                self._log.drop_call(each.tool_call_id)
+            elif each.type == "tool" and self._log.lacks_result(each.tool_call_id):
+                end = self._log.fail_call if each.status == "error" else self._log.end_call
+                end(each.tool_call_id, decode_json_text(each.content))
+        return text
+
+    async def _resume(self, config: Any, message: Message, options: Mapping[str, Any]) -> Any:
+        """What the graph goes on with: the answers to its interrupts, or nothing where it only paused."""
+        decision = read_decision(message, options)
+        interrupts = self._paused.interrupts
+        is_approval = not interrupts or any(_is_approval(each.value) for each in interrupts)
+        denied = self.refuse_pending(self._log, decision.text) if is_approval and not decision.is_approved else ()
+        if interrupts:
+            answers = {each.id: _answer(each.value, decision, options) for each in interrupts}
+            return self.load("langgraph.types", "Command")(resume=answers)
+        if denied:
+            tool_message = self.load("langchain_core.messages", "ToolMessage")
+            results = [tool_message(decision.text, tool_call_id=call.id, name=call.name) for call in denied]
+            await self._graph.aupdate_state(config, {"messages": results}, as_node=self._paused.next[0])
+        return None
+
+    def _stub_nodes(self, graph: Any) -> dict[str, Any]:
+        """Nodes whose tools give the canned answers of the case, in subgraphs too."""
+        if not self.has_stubs:
+            return {}
+        tool_node, pregel = self.load("langgraph.prebuilt", "ToolNode"), self.load("langgraph.pregel", "Pregel")
+        tool_message = self.load("langchain_core.messages", "ToolMessage")
+
+        async def answer(request: Any, _: Any) -> Any:
+            asked = request.tool_call
+            call = self._log.answer_call(asked["id"] or "", asked["name"], asked["args"])
+            status = "success" if call.error is None else "error"
+            return tool_message(format_result(call), name=asked["name"], tool_call_id=asked["id"], status=status)
+
+        nodes = dict(graph.nodes)
+        for name, node in graph.nodes.items():
+            if isinstance(node.bound, tool_node):
+                tools = list(node.bound.tools_by_name.values())
+                nodes[name] = node.copy({"bound": tool_node(tools, name=name, awrap_tool_call=answer)})
+            elif isinstance(node.bound, pregel):
+                nodes[name] = node.copy({"bound": node.bound.copy(self._stub_nodes(node.bound))})
+        return {"nodes": nodes}
+
+
+def _is_approval(value: Any) -> bool:
+    """Is it an interrupt of LangChain's HumanInTheLoopMiddleware?"""
+    return isinstance(value, Mapping) and ("action_requests" in value or value.get("type") == "tool_approval")
+
+
+def _answer(value: Any, decision: Decision, options: Mapping[str, Any]) -> Any:
+    """A decision for an approval; for any other interrupt the option `resume`, else what the user said."""
+    if not _is_approval(value):
+        return options.get("resume", decision.is_approved if "approval" in options else decision.text)
+    choice = {"type": "approve"} if decision.is_approved else {"type": "reject", "message": decision.text}
+    return {"decisions": [choice] * len(value["action_requests"])} if "action_requests" in value else choice
+
+
+def _describe_interrupt(value: Any) -> str:
+    if not _is_approval(value):
+        return to_text(value)
+    requests = value.get("action_requests", [value])
+    return "\n".join(str(each.get("description") or each["name"]) for each in requests)
+
+
+class LangGraphConfig(FrameworkConfig, frozen=True, kw_only=True):
+    """A LangGraph graph with a `messages` state, such as an agent of LangChain."""
+
+    session: ClassVar[type[FrameworkSession]] = LangGraphSession

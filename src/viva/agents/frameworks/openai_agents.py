@@ -1,0 +1,165 @@
+"""Agents of the OpenAI Agents SDK: `openai_agents:./app.py:agent`. Traces are not sent anywhere."""
+
+import dataclasses
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.turn_log import TurnLog, read_decision
+from viva.agents.tools import format_result, split_steps
+from viva.model import codec
+from viva.model.message import Attachment, File, Image, Message, Reply, Text
+
+
+class OpenAIAgentsSession(FrameworkSession):
+    """A session of the SDK in memory. After a handoff the next message goes to the agent that took over."""
+
+    title: ClassVar[str] = "OpenAI Agents SDK"
+    package: ClassVar[str] = "openai-agents"
+    tested: ClassVar[str] = "0.24"
+
+    @classmethod
+    def check_target(cls, target: Any) -> None:
+        agent, *_ = cls.load("agents", "Agent", "Runner", "RunConfig", "RunHooks", "SQLiteSession")
+        if not isinstance(target, agent):
+            raise cls.refuse(f"{type(target).__name__} is no Agent")
+
+    async def start(self) -> None:
+        self._runner, self._run_config, self._hooks, memory = self.load(
+            "agents", "Runner", "RunConfig", "RunHooks", "SQLiteSession"
+        )
+        self._memory: Any = memory(str(uuid.uuid4()))
+        await self._memory.add_items([item for message in self.context.history for item in _to_items(message)])
+        self._agent: Any = await self._stub_agent(self.target, {}) if self.has_stubs else self.target
+        self._paused: Any = None
+        self._log: TurnLog
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+        self._log = log
+        given = list(_to_items(message)) if self._paused is None else self._resume(message, options)
+        config = self._run_config(tracing_disabled=True, tool_error_formatter=self._log_tool_error)
+        keywords = {"session": self._memory, "hooks": self._make_hooks(log), "run_config": config}
+        if self._paused is None:
+            keywords["context"] = self.tool_context
+        result = await self._runner.run(self._agent, given, **keywords)
+        for item in result.new_items:
+            if item.type == "handoff_call_item":  # the path has it
+                log.drop_call(item.raw_item.call_id)
+        for item in result.interruptions:
+            log.await_call(item.raw_item.call_id, item.tool_name or item.raw_item.name, item.raw_item.arguments)
+        self._paused = result if result.interruptions else None
+        if self._paused is not None:
+            return log.build_reply()
+        self._agent = result.last_agent
+        output = result.final_output
+        return log.build_reply(output) if isinstance(output, str) else log.build_reply(data=output)
+
+    def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
+        decision = read_decision(message, options)
+        state = self._paused.to_state()
+        for item in self._paused.interruptions:
+            if decision.is_approved:
+                state.approve(item)
+            else:
+                state.reject(item, rejection_message=decision.text)
+        if not decision.is_approved:
+            self.refuse_pending(self._log, decision.text)
+        return state
+
+    def _log_tool_error(self, about: Any) -> None:
+        if about.error is not None:
+            self._log.fail_call(about.call_id, about.error)
+
+    def _make_hooks(self, log: TurnLog) -> Any:
+        class Hooks(self._hooks):
+            async def on_agent_start(self, context: Any, agent: Any) -> None:
+                log.enter(agent.name)
+
+            async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+                usage, model = response.usage, _find_model(agent.model)
+                cached = getattr(usage.input_tokens_details, "cached_tokens", 0)
+                provider = "openai" if model.startswith(("gpt", "o1", "o3", "o4")) else ""
+                log.add_model_call(model, provider, usage.input_tokens, usage.output_tokens, cached)
+                for item in response.output:
+                    if item.type == "function_call":
+                        log.start_call(item.call_id, item.name, item.arguments)
+                    elif item.type.endswith("_call"):  # a tool that the provider runs
+                        log.start_call(item.id, item.type.removesuffix("_call"), item.model_dump(mode="json"))
+
+            async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+                if call_id := getattr(context, "tool_call_id", ""):
+                    log.start_call(call_id, context.tool_name, context.tool_arguments)
+
+            async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
+                log.end_call(getattr(context, "tool_call_id", ""), result)
+
+        return Hooks()
+
+    async def _stub_agent(self, agent: Any, stubbed: dict[int, Any]) -> Any:
+        """A copy of the agent whose tools give the canned answers, and of the agents that it hands over to."""
+        if id(agent) in stubbed:
+            return stubbed[id(agent)]
+        function_tool, handoff, wrapper = self.load("agents", "FunctionTool", "Handoff", "RunContextWrapper")
+        tools = await agent.get_mcp_tools(wrapper(self.tool_context)) if agent.mcp_servers else []
+        functions = [tool for tool in (*agent.tools, *tools) if isinstance(tool, function_tool)]  # others run elsewhere
+        copy = stubbed[id(agent)] = agent.clone(tools=list(map(self._stub_tool, functions)), mcp_servers=[])
+
+        def wrap(each: Any) -> Any:
+            async def hand_over(context: Any, text: str) -> Any:
+                return await self._stub_agent(await each.on_invoke_handoff(context, text), stubbed)
+
+            return dataclasses.replace(each, on_invoke_handoff=hand_over)
+
+        copy.handoffs = [
+            wrap(each) if isinstance(each, handoff) else await self._stub_agent(each, stubbed)
+            for each in agent.handoffs
+        ]
+        return copy
+
+    def _stub_tool(self, tool: Any) -> Any:
+        async def answer(context: Any, arguments: str) -> Any:
+            return format_result(self._log.answer_call(context.tool_call_id, tool.name, arguments))
+
+        public = ("name", "description", "params_json_schema", "strict_json_schema", "is_enabled", "needs_approval")
+        return type(tool)(on_invoke_tool=answer, **{name: getattr(tool, name) for name in public})
+
+
+def _find_model(model: Any) -> str:
+    if model is None:
+        return OpenAIAgentsSession.load("agents.models", "get_default_model")()
+    return str(model if isinstance(model, str) else getattr(model, "model", "")).rpartition("/")[2]
+
+
+def _to_items(message: Message) -> Iterator[dict[str, Any]]:
+    """A message in the form of the Responses API, with its tool calls and their results."""
+    asking, answered, text = split_steps(message)
+    if asking.content:
+        yield {"role": asking.role, "content": _to_content(asking)}
+    for call in asking.tool_calls:
+        arguments = codec.compact_json(call.arguments or {})
+        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
+    for call in answered:
+        yield {"type": "function_call_output", "call_id": call.id, "output": format_result(call)}
+    if text is not None:
+        yield {"role": text.role, "content": _to_content(text)}
+
+
+def _to_content(message: Message) -> Any:
+    if isinstance(message.content, str):
+        return message.content
+    return [{"type": "input_text", "text": p.text} if isinstance(p, Text) else _to_part(p) for p in message.content]
+
+
+def _to_part(part: Attachment) -> dict[str, Any]:
+    if isinstance(part, Image):
+        return {"type": "input_image", "image_url": part.url, "detail": "auto"}
+    if isinstance(part, File):
+        return {"type": "input_file", "filename": part.name or "file", "file_data": part.url}
+    raise ValueError(f"{part.name or part.source}: the Responses API takes images and files")
+
+
+class OpenAIAgentsConfig(FrameworkConfig, frozen=True, kw_only=True):
+    """An `Agent` of the OpenAI Agents SDK."""
+
+    session: ClassVar[type[FrameworkSession]] = OpenAIAgentsSession

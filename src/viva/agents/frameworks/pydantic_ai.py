@@ -1,0 +1,145 @@
+"""Agents of pydantic-ai: `pydantic_ai:./app.py:agent`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.turn_log import TurnLog, decode_json_text, read_decision
+from viva.agents.tools import format_result, split_steps
+from viva.concurrency.shared_loop import DaemonThreads
+from viva.model.message import Message, Reply, Text
+
+
+class PydanticAISession(FrameworkSession):
+    """The messages of all turns, which every run gets as its history."""
+
+    title: ClassVar[str] = "pydantic-ai"
+    package: ClassVar[str] = "pydantic-ai-slim"
+    tested: ClassVar[str] = "2.66"
+
+    @classmethod
+    def check_target(cls, target: Any) -> None:
+        cls.load("pydantic_ai.capabilities", "AbstractCapability", "UseThreadExecutor", "ReinjectSystemPrompt")
+        if not isinstance(target, cls.load("pydantic_ai.agent", "AbstractAgent")):
+            raise cls.refuse(f"{type(target).__name__} is no Agent")
+
+    async def start(self) -> None:
+        self._parts: Any = self.load("pydantic_ai", "messages")
+        self._messages: Sequence[Any] = [each for message in self.context.history for each in self._convert(message)]
+        threads, prompts = self.load("pydantic_ai.capabilities", "UseThreadExecutor", "ReinjectSystemPrompt")
+        has_prompt = any(message.role == "system" for message in self.context.history)
+        self._capabilities = [threads(DaemonThreads()), *([prompts()] if self._messages and not has_prompt else [])]
+        self._waiting: Any = None
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+        if self.target.name:
+            log.enter(self.target.name)
+        given: dict[str, Any] = {"user_prompt": self._to_prompt(message)}
+        if self._waiting is not None:
+            given = {"deferred_tool_results": self._resume(message, options, log)}
+        result = await self.target.run(
+            **given,
+            message_history=self._messages or None,
+            deps=self.tool_context,
+            infer_name=False,
+            capabilities=[*self._capabilities, self._make_recorder(log)],
+        )
+        self._messages, output = result.all_messages(), result.output
+        self._waiting = None
+        if isinstance(output, self.load("pydantic_ai", "DeferredToolRequests")):
+            self._waiting = output
+            for call in (*output.approvals, *output.calls):
+                log.await_call(call.tool_call_id, call.tool_name, call.args)
+            return log.build_reply()
+        return log.build_reply(output) if isinstance(output, str) else log.build_reply(data=output)
+
+    def _resume(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Any:
+        """The user approves or denies the calls that wait for that, and gives the results of those that run outside."""
+        results, denied = self.load("pydantic_ai", "DeferredToolResults", "ToolDenied")
+        decision = read_decision(message, options)
+        verdict = True if decision.is_approved else denied(decision.text)
+        outside = {call.tool_call_id for call in self._waiting.calls}
+        value = options.get("resume", decode_json_text(message.text))
+        for call in self.pending_calls:
+            log.start_call(call.id, call.name, call.arguments)
+            if call.id in outside:
+                log.end_call(call.id, value)
+            elif not decision.is_approved:
+                log.refuse_call(call.id, decision.text)
+        approvals = {call.tool_call_id: verdict for call in self._waiting.approvals}
+        return results(approvals=approvals, calls=dict.fromkeys(outside, value))
+
+    def _make_recorder(self, log: TurnLog) -> Any:
+        """A capability that logs tools and models, and answers for stubbed tools."""
+        has_stubs = self.has_stubs
+        waiting = tuple(self.load("pydantic_ai", "CallDeferred", "ApprovalRequired"))
+
+        class Recorder(self.load("pydantic_ai.capabilities", "AbstractCapability")):
+            async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> Any:
+                response = await handler(request_context)
+                usage = response.usage
+                counts = usage.input_tokens, usage.output_tokens, usage.cache_read_tokens
+                log.add_model_call(response.model_name, response.provider_name, *counts)
+                return response
+
+            async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
+                log.start_call(call.tool_call_id, call.tool_name, call.args)
+                if has_stubs:
+                    canned = log.answer_call(call.tool_call_id, call.tool_name)
+                    return canned.result if canned.error is None else format_result(canned)
+                try:
+                    result = await handler(args)
+                except waiting:
+                    log.await_call(call.tool_call_id)
+                    raise
+                except Exception as error:  # pydantic-ai decides what becomes of it
+                    log.fail_call(call.tool_call_id, error)
+                    raise
+                log.end_call(call.tool_call_id, result)
+                return result
+
+            async def on_tool_validate_error(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, error: Any) -> Any:
+                log.start_call(call.tool_call_id, call.tool_name, call.args)
+                log.fail_call(call.tool_call_id, str(error))
+                raise error
+
+        return Recorder()
+
+    def _to_prompt(self, message: Message) -> Any:
+        """The content of a message, with attachments."""
+        if isinstance(message.content, str):
+            return message.content
+        parts = self._parts
+        kinds = {"image": parts.ImageUrl, "audio": parts.AudioUrl, "file": parts.DocumentUrl}
+        return [
+            part.text
+            if isinstance(part, Text)
+            else parts.BinaryContent.from_data_uri(part.url)
+            if part.url.startswith("data:")
+            else kinds[type(part).__name__.lower()](part.url)
+            for part in message.content
+        ]
+
+    def _convert(self, message: Message) -> Iterator[Any]:
+        """A message of the case's history, with its tool calls and their results."""
+        parts = self._parts
+        asking, answered, text = split_steps(message)
+        if message.role == "system":
+            yield parts.ModelRequest([parts.SystemPromptPart(message.text)])
+        elif message.role == "user":
+            yield parts.ModelRequest([parts.UserPromptPart(self._to_prompt(message))])
+        elif message.role == "assistant":
+            said = [parts.TextPart(asking.text)] if asking.text else []
+            calls = [parts.ToolCallPart(each.name, each.arguments or {}, each.id) for each in asking.tool_calls]
+            yield parts.ModelResponse([*said, *calls])
+        if answered:
+            returns = [parts.ToolReturnPart(each.name, format_result(each), each.id) for each in answered]
+            yield parts.ModelRequest(returns)
+        if text is not None:
+            yield parts.ModelResponse([parts.TextPart(text.text)])
+
+
+class PydanticAIConfig(FrameworkConfig, frozen=True, kw_only=True):
+    """An `Agent` of pydantic-ai."""
+
+    session: ClassVar[type[FrameworkSession]] = PydanticAISession

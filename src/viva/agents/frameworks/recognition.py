@@ -1,0 +1,32 @@
+"""Recognises objects of agent frameworks by the module of their type, without an import of any framework."""
+
+import inspect
+from typing import Any
+
+from viva import catalog
+from viva.agents.agent_config import find_kind
+from viva.text.grammar import with_article
+
+
+def find_framework(value: Any) -> Any:
+    """The FrameworkConfig for an object; None if it is of no known framework. An object with `reply` needs none."""
+    if inspect.isclass(value) or inspect.isroutine(value) or callable(getattr(value, "reply", None)):
+        return None
+    for each in type(value).__mro__:
+        parts = each.__module__.split(".")
+        for length in range(1, len(parts) + 1):
+            if name := catalog.AGENT_KIND_BY_TYPE.get(f"{'.'.join(parts[:length])}:{each.__name__}"):
+                return find_kind(name)
+    return None
+
+
+def explain_no_agent(value: Any) -> str:
+    """Why an object cannot reply, which objects can, and what makes any of them work."""
+    kinds = (find_kind(name) for name in dict.fromkeys(catalog.AGENT_KIND_BY_TYPE.values()))
+    titles = ", ".join(kind.session.title for kind in kinds if kind is not None)
+    return (
+        f"{with_article(type(value).__name__)}: neither callable nor an object with `reply`. "
+        f"Objects of these frameworks work as they are: {titles}. For any other write a function and name that:\n"
+        "    def agent(messages):\n"
+        '        return my_object.run(messages[-1]["content"])'
+    )

@@ -1,0 +1,175 @@
+"""What a framework does during one turn, noted as it happens: a turn that raises or times out keeps it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from msgspec import UNSET, Struct, structs
+
+from viva.agents.tools import ToolStubs
+from viva.llm.price import compute_reported_cost
+from viva.model import codec
+from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
+from viva.model.progress import CallProgress
+from viva.model.tracebacks import describe_error, error_text
+
+_YES = frozenset(
+    {
+        "accept", "allow", "approve", "approved", "confirm", "confirmed", "do", "go", "ok", "okay", "proceed", "sure", "y", "yeah",
+        "yep", "yes",
+    }
+)  # fmt: skip
+_NO = frozenset({"cancel", "don't", "never", "no", "not", "stop"})
+
+
+class Decision(Struct, frozen=True):
+    """The user's answer to a tool call that waits for approval. `text` is what the user wrote."""
+
+    is_approved: bool
+    text: str
+
+
+def read_decision(message: Message, options: Mapping[str, Any]) -> Decision:
+    """The option `approval` decides (`approve` or `deny`), else the first word. Anything else denies, with the text as reason."""
+    if (choice := options.get("approval")) in ("approve", "deny"):
+        return Decision(choice == "approve", message.text)
+    words = message.text.replace("’", "'").lower().split()
+    first = words[0].strip(".,:;!?\"'()") if words else ""
+    return Decision(first in _YES and not _NO & set(words[1:3]), message.text)
+
+
+class TurnLog:
+    """The tool calls, model calls and path of one turn, in order. Calls are known by their ids."""
+
+    def __init__(self, progress: CallProgress, stubs: ToolStubs | None = None) -> None:
+        self._progress = progress
+        self._stubs = stubs
+        self._calls: dict[str, ToolCall] = {}
+        self.model_calls: list[ModelCall] = []
+        self.path: list[str] = []
+
+    def enter(self, name: str) -> None:
+        """A node or agent is entered. One that goes on after its tools is not entered again."""
+        if not self.path or self.path[-1] != name:
+            self.path.append(name)
+
+    def start_call(self, call_id: str, name: str, arguments: Any = None) -> None:
+        """The model asks for a tool, or the tool starts. Only the first of both counts."""
+        if call_id not in self._calls:
+            self._calls[call_id] = ToolCall(name, _decode_arguments(arguments), call_id)
+
+    def end_call(self, call_id: str, result: Any) -> None:
+        """The tool returned. After an error or a canned answer this is only what the model is told of it."""
+        if self.lacks_result(call_id):
+            self._change(call_id, result=to_plain_value(result), pending=False)
+
+    def fail_call(self, call_id: str, error: BaseException | str) -> None:
+        """The tool raised an error. The framework may tell the model, and go on."""
+        if isinstance(error, str):
+            self._change(call_id, error=error, pending=False)
+        elif call_id in self._calls and self._calls[call_id].error is None:
+            self._progress.tracebacks += describe_error(error, f"tool {self._calls[call_id].name}")
+            self._change(call_id, error=error_text(error), pending=False)
+
+    def refuse_call(self, call_id: str, reason: str) -> None:
+        """The user denied the call, so the tool did not run."""
+        self._change(call_id, error=reason, refused=True, pending=False)
+
+    def await_call(self, call_id: str, name: str = "", arguments: Any = None) -> None:
+        """The call waits for an approval, or for a result from outside."""
+        self.start_call(call_id, name, arguments)
+        self._change(call_id, pending=True)
+
+    def await_unfinished_calls(self) -> None:
+        """Every call without a result waits."""
+        for call_id in self._calls:
+            if self.lacks_result(call_id):
+                self._change(call_id, pending=True)
+
+    def drop_call(self, call_id: str) -> None:
+        """It was no call of a tool: some frameworks send structured output as one."""
+        self._calls.pop(call_id, None)
+
+    def lacks_result(self, call_id: str) -> bool:
+        call = self._calls.get(call_id)
+        return call is not None and call.result is UNSET and call.error is None
+
+    def answer_call(self, call_id: str, name: str, arguments: Any = None) -> ToolCall:
+        """The call with its canned result or error."""
+        assert self._stubs is not None
+        self.start_call(call_id, name, arguments)
+        call = self._calls[call_id] = self._stubs.answer_call(self._calls[call_id])
+        return call
+
+    def add_model_call(self, model: Any, provider: Any, sent: Any, received: Any, cached: Any = 0) -> None:
+        """A call of a model, with its tokens. Cached tokens are part of those sent."""
+        counts = [_count(value) for value in (sent, received, cached)]
+        call = ModelCall(str(model or ""), str(provider or ""), *counts)
+        self.model_calls.append(structs.replace(call, cost_usd=compute_reported_cost(call)))
+
+    def build_reply(self, content: str = "", data: Any = None, input_hint: str | None = None) -> Reply:
+        """The reply. With a hint, or with calls that wait, the agent awaits input."""
+        calls = tuple(self._calls.values())
+        is_waiting = input_hint is not None or any(call.pending for call in calls)
+        return Reply(
+            content=content,
+            data=None if data is None else to_plain_value(data),
+            tool_calls=calls,
+            declared_state="awaiting" if is_waiting else None,
+            protocol_state="input-required" if is_waiting else None,
+            input_hint=input_hint or (_describe_waiting(calls) if is_waiting else None),
+            calls=tuple(self.model_calls),
+            path=tuple(self.path),
+        )
+
+    def _change(self, call_id: str, **fields: Any) -> None:
+        if call_id in self._calls:
+            self._calls[call_id] = structs.replace(self._calls[call_id], **fields)
+
+
+def _describe_waiting(calls: Sequence[ToolCall]) -> str:
+    waiting = [f"{call.name}({codec.compact_json(call.arguments or {})})" for call in calls if call.pending]
+    return f"approve or deny: {', '.join(waiting)}"
+
+
+def _count(value: Any) -> int:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value <= MAX_TOKENS else 0
+
+
+def _decode_arguments(value: Any) -> Any:
+    """Some frameworks give arguments as JSON in a string."""
+    if isinstance(value, str):
+        try:
+            return codec.decode(value) if value.strip() else {}
+        except codec.DecodeError:
+            return value
+    return to_plain_value(value)
+
+
+def to_plain_value(value: Any) -> Any:
+    """A value of foreign code as plain JSON values; one that has none is its text."""
+    try:
+        return codec.to_plain_checked(_dump(value))
+    except Exception:  # user objects may raise anything
+        return codec.to_plain(str(type(value)))
+
+
+def _dump(value: Any) -> Any:
+    """Pydantic models as dicts, at any depth."""
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(key): _dump(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_dump(item) for item in cast("Sequence[Any]", value)]
+    return value
+
+
+def decode_json_text(text: Any) -> Any:
+    """The value of a text that is a JSON object or array; any other value unchanged."""
+    if not isinstance(text, str) or not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return codec.decode(text)
+    except codec.DecodeError:
+        return text

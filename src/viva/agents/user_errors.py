@@ -1,0 +1,33 @@
+"""Exceptions of user code as faults of a trial (N17), with their tracebacks (N38)."""
+
+import asyncio
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+
+from viva.concurrency.threads import is_being_cancelled
+from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
+from viva.llm.provider_errors import classify_error
+from viva.model.progress import CallProgress
+from viva.model.tracebacks import describe_error, error_text
+
+_FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
+
+
+@contextmanager
+def raise_as_faults(progress: CallProgress, provider_packages: frozenset[str]) -> Generator[None]:
+    """An exception that user code raises inside is the agent's failure, or its provider's."""
+    try:
+        yield
+    except TrialFault:
+        raise
+    except asyncio.CancelledError as raised:
+        if is_being_cancelled():
+            raise
+        raise AgentFailed("it cancelled itself") from raised
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as raised:  # user code may raise anything
+        progress.tracebacks += describe_error(raised, "agent")
+        origin = classify_error(raised, provider_packages)
+        text, cause = error_text(raised), error_text(origin.error)
+        raise _FAULTS[origin.fault](text if cause in text else f"{text} (caused by {cause})") from raised

@@ -1,0 +1,65 @@
+"""One event loop for all objects of agent frameworks, in a daemon thread that lives as long as the process.
+
+A model client keeps open connections, which belong to the event loop that made them. Every run of Viva has its own loop, so
+an object that two runs share would fail in the second one with "bound to a different event loop". On this loop it does not.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar
+
+from viva.concurrency.loops import time_steps
+from viva.model.tracebacks import error_text
+
+T = TypeVar("T")
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """Runs each call in a daemon thread of its own: a tool that hangs does not keep the process alive."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as raised:  # the caller gets it, whatever it is
+                future.set_exception(raised)
+
+        threading.Thread(target=work, name="viva-framework", daemon=True).start()
+        return future
+
+
+@cache
+def _shared_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonThreads())
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        while True:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):  # raised by the user's code in a task of its own: the loop goes on
+                continue
+
+    threading.Thread(target=run, name="viva-frameworks", daemon=True).start()
+    return loop
+
+
+async def run_on_shared_loop(work: Coroutine[Any, Any, T], on_slow_step: Callable[[float], None]) -> T:
+    """Awaits a coroutine that runs on the shared loop. `on_slow_step` is called on the caller's loop."""
+    caller = asyncio.get_running_loop()
+
+    async def run() -> T:
+        try:
+            return await time_steps(work, lambda seconds: caller.call_soon_threadsafe(on_slow_step, seconds) and None)
+        except (SystemExit, KeyboardInterrupt) as raised:  # a task that raises these stops its loop
+            raise RuntimeError(error_text(raised)).with_traceback(raised.__traceback__) from None
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), _shared_loop()))

@@ -1,0 +1,43 @@
+"""Agents of LangChain, which are graphs of LangGraph."""
+
+import json
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+
+from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, book
+from viva.testing import OpenAIServer
+
+__all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
+SERVER = OpenAIServer
+PATH = ("model",)
+HANDLES_TOOL_ERRORS = False
+_model: list[Any] = []
+
+
+class Trip(BaseModel):
+    city: str
+    days: int
+
+
+def connect(server: OpenAIServer) -> None:
+    _model[:] = [ChatOpenAI(model="gpt-4o-mini", base_url=server.url, api_key="k", max_retries=0)]
+
+
+def say_trip(trip: dict[str, Any]) -> Any:
+    return json.dumps(trip)
+
+
+def make_agent() -> Any:
+    return create_agent(_model[0], TOOLS, system_prompt=INSTRUCTIONS)
+
+
+def make_approving_agent() -> Any:
+    return create_agent(_model[0], [book], middleware=[HumanInTheLoopMiddleware(interrupt_on={"book": True})])
+
+
+def make_planning_agent() -> Any:
+    return create_agent(_model[0], [book], response_format=Trip)
