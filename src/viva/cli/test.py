@@ -140,7 +140,7 @@ async def _run(invocation: Invocation) -> int:
     if person_prompt is not None:
         person_prompt.redact = plan.redactor.redact_text
     try:
-        if not plan.case_count and plan.options.is_filtered:
+        if not plan.selected_count and plan.options.is_filtered:
             print(await explain_empty_selection(plan.options, plan.suites), file=sys.stderr)
             return 5
         if options.dry_run:

@@ -157,7 +157,7 @@ class _Run(Struct, frozen=True):
                 except RunStopped as error:
                     stop, stop_reason = stop or error, stop_reason or "broken"
                 message = plan.redactor.redact_text(stop.reason) if stop else None
-                code = exit_code(summary, stop_reason)
+                code = exit_code(summary, stop_reason, may_be_empty=plan.is_empty_shard)
                 ended = RunEnded(self.run_id, _now(), code, summary, stop_reason, message)
                 ended = _emit_end(bus, reports, ended, texts)
         finally:
@@ -234,6 +234,8 @@ class _Run(Struct, frozen=True):
             },
             verified=tuple(suite.verified for suite in plan.suites if suite.verified),
             number=number,
+            suites=tuple(plan.planned_suites),
+            all_trials=plan.all_trial_count if options.shard else 0,
         )
 
     async def _call_after_hook(self, hooks: ProjectHooks, interrupts: InterruptHandler) -> str | None:

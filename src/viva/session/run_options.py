@@ -18,6 +18,7 @@ from viva.formats.sources import Format
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
 from viva.protocols import PersonPrompt
 from viva.record.cassette import MissingPolicy
+from viva.session.shards import CaseName, ShardBy, normalize_shard
 from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 
@@ -66,7 +67,7 @@ class Option(Struct, frozen=True, kw_only=True):
     range: Range | None = None
     is_duration: bool = False
     parse: Callable[[str], Any] | None = None
-    """Parses the text of a flag that holds several values. Raises BadInput."""
+    """Parses the text of a flag that has a form of its own. Raises BadInput or ValueError."""
     is_existing_file: bool = False
     keyword: str | None = ""
     """The keyword of `viva.run`: the name of the field if empty, none if None."""
@@ -145,8 +146,17 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="Run only cases with one of these tags. Repeatable.")] = ()
     last_failed: Annotated[bool, Option(
         flags=("--last-failed",), group=SELECTION, help="Run only cases that did not pass in the latest run.")] = False
-    selected_cases: Annotated[tuple[tuple[str, str], ...] | None, Option(
+    selected_cases: Annotated[tuple[CaseName, ...] | None, Option(
         keyword=None, help="Run only these cases, by suite and id: the result of `last_failed`.")] = None
+    shard: Annotated[str | None, Option(
+        flags=("--shard",), group=SELECTION, metavar="N/COUNT", parse=normalize_shard,
+        help="Run only the Nth of COUNT parts of the cases, for example 2/8; `viva merge` makes one run of all parts.")] = None
+    shard_by: Annotated[ShardBy, Option(
+        flags=("--shard-by",), group=SELECTION, needs="shard",
+        help="How --shard shares out the cases: by a hash of their ids, or so that all parts take equally long, by the times "
+        "of earlier runs in .viva, which must be the same on all machines.")] = "hash"
+    shard_cases: Annotated[tuple[CaseName, ...] | None, Option(
+        keyword=None, help="The cases of this shard, by suite and id: the result of `shard_by` time.")] = None
     dry_run: Annotated[bool, Option(
         flags=("--dry-run",), group=SELECTION, keyword=None, actions=("message",),
         help="Check and list the cases without running them; -o FILE.jsonl writes them.")] = False
@@ -266,7 +276,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def is_filtered(self) -> bool:
-        """Do only some of the cases run?"""
+        """Do filters select only some of the cases? A shard is no filter."""
         return self.only is not None or bool(self.tags) or self.selected_cases is not None
 
     @property
