@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from msgspec import Struct, structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.options import handle_sigterm, has_terminal, reserve_stdout, use_colour
+from viva.cli.options import create_console, handle_sigterm, has_terminal, reserve_stdout
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicts, reject_other_flags
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
@@ -182,8 +181,9 @@ async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation
         if given := [AGENT_OPTION_FLAGS[name] for name, reference in references.items() if reference]:
             raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(given)}")
         reporter = _create_reporter(invocation)
+        events = (previous_run.started, *previous_run.ended_trials)
         return report_finished_run(
-            previous_run, previous_run.run_ended, journal, options.outputs, [reporter], options.eval_summary
+            events, previous_run.run_ended, journal, options.outputs, [reporter], options.eval_summary
         )
     options = restore_secrets(options, references)
     plan = await _build_plan(structs.replace(options, folder=Path()), previous_run)
@@ -211,16 +211,4 @@ def _create_reporter(invocation: Invocation, parallel: int = 0, *, has_person: b
         from viva.reporters.json import JsonEventReporter
 
         return JsonEventReporter(invocation.out)
-    from viva.reporters.console import Console, ConsoleOptions
-
-    terminal = sys.stdout.isatty()
-    options = ConsoleOptions(
-        verbose=flags.verbose or has_person,
-        quiet=flags.quiet,
-        colour=use_colour(terminal=terminal),
-        is_terminal=terminal and not has_person,
-        width=shutil.get_terminal_size((100, 24)).columns,  # COLUMNS without a terminal
-        parallel=parallel,
-        full_replies=has_person,
-    )
-    return Console(sys.stdout, options)
+    return create_console(verbose=flags.verbose, quiet=flags.quiet, parallel=parallel, has_person=has_person)

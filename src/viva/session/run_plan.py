@@ -1,7 +1,5 @@
 """Builds the plan of a run: loads and checks files, agents, helpers and outputs before anything is sent."""
 
-import os
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +49,7 @@ from viva.session.names import (
     create_helper_check,
     find_flag_problems,
 )
+from viva.session.report_files import check_output_files, check_report_kind
 from viva.session.resume import PreviousRun
 from viva.session.run_options import RunOptions
 from viva.session.workspaces import WorkspaceProvider
@@ -378,29 +377,9 @@ def _check_outputs(options: RunOptions) -> None:
     for path in options.outputs:
         if options.dry_run and path.suffix != ".jsonl":
             raise BadInput.of(f"-o {path}: --dry-run writes cases as .jsonl")
-        if options.reporter is None and catalog.find_component("reporter", path.suffix) is None:
-            known = ", ".join(catalog.list_components("reporter"))
-            raise BadInput.of(f"-o {path}: unknown kind of report; known endings: {known}")
-    flags: dict[Path, str] = {}
-    for flag, path in _list_output_files(options):
-        check_writable(flag, path)
-        if (other := flags.setdefault(path.resolve(), flag)) != flag:
-            raise BadInput.of(f"{flag} {path}: {other} writes that file too")
-
-
-def check_writable(flag: str, path: Path) -> None:
-    """Raises BadInput if the file that a flag names cannot be written."""
-    if not path.parent.is_dir():
-        raise BadInput.of(f"{flag} {path}: there is no folder {path.parent}")
-    folder = path.resolve().parent  # the target's folder if the path is a link
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise BadInput.of(f"{flag} {path}: cannot be written")
-    if path.exists() and not path.is_file():
-        raise BadInput.of(f"{flag} {path}: not a regular file; a report would replace it")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise BadInput.of(f"{flag} {path}: cannot be written: {error.strerror}") from error
+        if options.reporter is None:
+            check_report_kind(path)
+    check_output_files(_list_output_files(options))
 
 
 def _refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:
