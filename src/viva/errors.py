@@ -13,6 +13,7 @@
     │       ├── Skipped           the trial cannot run here, which is no failure              skipped
     │       └── CallCutOff        replay of a call that a time limit cut off                  as the time limit says
     ├── CheckError        a check cannot be evaluated: its verdict is an error
+    ├── RemoteFailed      a remote history cannot be reached, or refuses: exit 1
     └── RunStopped        the run cannot continue (journal not writable, budget spent); finished trials are kept
 
 Errors carry fields; reporters make the text. Any other exception that escapes is a bug of Viva: traceback, exit 3.
@@ -154,6 +155,10 @@ class CheckError(VivaError):
         super().__init__(message)
         self.fault: Fault = fault
         self.deterministic = deterministic
+
+
+class RemoteFailed(VivaError):  # noqa: N818 -- see BadInput
+    """A remote history cannot be read or written. What is on this machine stays as it is."""
 
 
 class RunStopped(VivaError):  # noqa: N818 -- see BadInput

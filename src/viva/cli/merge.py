@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from viva import catalog, config
-from viva.cli.history import config_option, open_history
+from viva.cli.history import config_option, find_run, open_history
 from viva.cli.options import create_console, reserve_stdout
 from viva.errors import BadInput
 from viva.model.event import Note, RunStarted, TrialEnded
@@ -74,8 +74,12 @@ def command(
         [*(("-o", path) for path in outputs), *([("--eval-summary", eval_summary)] if eval_summary else [])]
     )
     history = open_history(config_file)
+
+    def find_journal(name: str) -> Path:
+        return history.journal_path(find_run(history, name, config_file).id)
+
     with tempfile.TemporaryDirectory(prefix="viva-merge-") as scratch:
-        sources, notes = read_sources(runs, history, Path(scratch))
+        sources, notes = read_sources(runs, find_journal, Path(scratch))
         check_sources(sources)
         if eval_summary is not None:
             _require_eval_suite([suite.kind for suite in sources[0].started.suites])

@@ -2,14 +2,13 @@
 
 import shutil
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from viva.errors import BadInput, Problem
-from viva.history.index import History
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
@@ -69,7 +68,11 @@ class MergeSource(Struct, frozen=True, kw_only=True):
         return f"run {self.started.run}" + (f" (shard {shards})" if shards else "")
 
 
-def find_journals(name: str, history: History, scratch: Path) -> list[Path]:
+FindRun = Callable[[str], Path]
+"""Returns the journal of a run by its name. Raises BadInput if there is none."""
+
+
+def find_journals(name: str, find_run: FindRun, scratch: Path) -> list[Path]:
     """The journals of a run by its name, of all runs in a folder, or of those in a ZIP file, which go to `scratch`."""
     path = Path(name)
     if path.is_dir():
@@ -79,7 +82,7 @@ def find_journals(name: str, history: History, scratch: Path) -> list[Path]:
     elif "/" in name or path.suffix:
         raise BadInput.of(f"there is no file or folder {name!r}; give a run, a folder or a ZIP file with runs")
     else:
-        return [history.journal_path(history.find_run(name).id)]
+        return [find_run(name)]
     if not journals:
         raise BadInput.of(f"{name}: has no run in it; it needs a {JOURNAL}, as in .viva/runs/ID")
     return journals
@@ -177,7 +180,7 @@ class _JournalReader:
                 pass
 
 
-def read_sources(names: Sequence[str], history: History, scratch: Path) -> tuple[list[MergeSource], list[str]]:
+def read_sources(names: Sequence[str], find_run: FindRun, scratch: Path) -> tuple[list[MergeSource], list[str]]:
     """The runs that the names mean, each once, and notes on those that were left out.
 
     A folder with shards may hold other runs too: an earlier history, or the run that an earlier merge made of them.
@@ -185,7 +188,7 @@ def read_sources(names: Sequence[str], history: History, scratch: Path) -> tuple
     sources: dict[str, MergeSource] = {}
     notes: list[str] = []
     for name in names:
-        found = [read_source(journal, name) for journal in find_journals(name, history, scratch)]
+        found = [read_source(journal, name) for journal in find_journals(name, find_run, scratch)]
         has_shards = any(source.shards for source in found)
         for source in found:
             if len(found) > 1 and (source.is_merged or (has_shards and not source.shards)):
