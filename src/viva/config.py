@@ -73,6 +73,13 @@ class OpenwopSettings(Struct, frozen=True):
     """What `viva serve` offers, to all and to each tenant."""
 
 
+class HistorySettings(Struct, frozen=True):
+    """`[history]`: where the team keeps its runs, and what fsspec needs to get there."""
+
+    remote: str | None = None
+    options: Mapping[str, Any] = {}
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """The settings of a project. Paths in the config are relative to `folder`."""
 
@@ -87,6 +94,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     confirmation_tools: tuple[str, ...] = ()
     provider_packages: frozenset[str] = MODEL_CLIENT_PACKAGES
     openwop: OpenwopSettings = OpenwopSettings()
+    history: HistorySettings = HistorySettings()
     serve: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
     redactor: Redactor = field(default_factory=Redactor)
@@ -197,6 +205,7 @@ def load_settings(
         confirmation_tools=tuple(config.get("awaiting", {}).get("confirmation_tools", ())),
         provider_packages=settings.provider_packages | set(config.get("faults", {}).get("provider_packages", ())),
         openwop=_load_openwop(config.get("openwop", {}), settings),
+        history=_load_history(config.get("history", {}), settings),
         serve=config.get("serve", {}),
     )
 
@@ -236,6 +245,21 @@ def _load_openwop(table: Mapping[str, Any], settings: Settings) -> OpenwopSettin
         raise settings.problem(message, "openwop", "require_signature")
     fields: dict[str, Any] = {**table, "trusted_keys": tuple(keys), "suites": tuple(table.get("suites", ()))}
     return OpenwopSettings(**fields)
+
+
+def _load_history(table: Mapping[str, Any], settings: Settings) -> HistorySettings:
+    """A remote without a scheme is a folder beside the config. `$NAME` in the values is expanded."""
+    remote = table.get("remote")
+    if remote is not None:
+        remote = settings.expand_variables(remote, "history", "remote")
+        settings.redactor.add_secrets(credentials.find_in_text(remote))
+        remote = remote if "://" in remote else str((settings.folder / Path(remote).expanduser()).resolve())
+    options = {
+        name: settings.expand_variables(value, "history", "options", name) if isinstance(value, str) else value
+        for name, value in table.get("options", {}).items()
+    }
+    settings.redactor.add_secrets(credentials.find_in_table(options))
+    return HistorySettings(remote, options)
 
 
 def _parse_duration(table: Mapping[str, Any], key: str, settings: Settings, *place: str) -> float | None:

@@ -14,6 +14,7 @@
     │       └── CallCutOff        replay of a call that a time limit cut off                  as the time limit says
     ├── CheckError        a check cannot be evaluated: its verdict is an error
     ├── WorkerCrashed     a worker process ended twice while it ran one trial alone
+    ├── RemoteFailed      a remote history cannot be reached, or refuses: exit 1
     └── RunStopped        the run cannot continue (journal not writable, budget spent); finished trials are kept
 
 Errors carry fields; reporters make the text. Any other exception that escapes is a bug of Viva: traceback, exit 3.
@@ -166,6 +167,10 @@ class CheckError(VivaError):
 
 class WorkerCrashed(VivaError):  # noqa: N818 -- see BadInput
     """The worker process ended twice while it ran this trial and no other."""
+
+
+class RemoteFailed(VivaError):  # noqa: N818 -- see BadInput
+    """A remote history cannot be read or written. What is on this machine stays as it is."""
 
 
 class RunStopped(VivaError):  # noqa: N818 -- see BadInput

@@ -1,8 +1,14 @@
-"""The GitHub Action: its step run as the runner runs it, against a server that speaks GitHub's comments on a socket."""
+"""The GitHub Action: its step run as the runner runs it, against a server that speaks GitHub's comments on a socket.
 
+The examples with shards, for GitHub and GitLab, are run by their steps.
+"""
+
+import fnmatch
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -132,7 +138,7 @@ def test_a_pull_request_gets_reports_a_summary_and_one_comment(runner: Runner, c
     outputs = runner.step()
     assert outputs["exit-code"] == "0"
     written = {path.name for path in Path(outputs["reports"]).iterdir()}
-    assert written == {"report.html", "report.xml", "report.jsonl", "report.md"}
+    assert written == {"report.html", "report.xml", "report.jsonl", "report.md", "report.json"}
     assert "1" in Path(runner.env["GITHUB_STEP_SUMMARY"]).read_text()
     runner.step()
     ours = [each for each in comments.comments if each["body"].startswith("<!-- viva: viva -->")]
@@ -170,3 +176,124 @@ def test_the_action_hands_every_input_to_its_step():
     assert all("${{" not in step.get("run", "") for step in action["runs"]["steps"])
     used = json.dumps(action["runs"])
     assert all(f"inputs.{name}" in used for name in action["inputs"])
+
+
+BAD = {**CASE, "id": "bad", "assertions": [{"type": "contains", "value": "no such words"}]}
+CASES = [{**CASE, "id": f"c{number}"} for number in range(9)]
+
+
+class Workflow:
+    """Runs the jobs of a GitHub workflow that use the action, with artifacts between them."""
+
+    def __init__(self, runner: Runner, workflow: Path) -> None:
+        self._runner = runner
+        self._jobs = yaml.safe_load(workflow.read_text())["jobs"]
+        self._action = yaml.safe_load((ROOT / "action.yml").read_text())
+        self.artifacts: dict[str, Path] = {}
+
+    def run(self, job: str, **values: str) -> dict[str, str]:
+        """Runs the action as a job uses it. `values` replace expressions such as `matrix.shard`."""
+        (step,) = [step for step in self._jobs[job]["steps"] if step["uses"].startswith("./")]
+        inputs = {name: value.get("default", "") for name, value in self._action["inputs"].items()}
+        inputs |= {name: self._fill(str(value), values) for name, value in step["with"].items()}
+        inputs["merge"] = inputs["merge"].lower()  # YAML reads a boolean
+        known = {f"inputs.{name}": value for name, value in inputs.items()} | {"github.event.pull_request.number": "7"}
+        self._download(inputs, known)
+        (action_step,) = [step for step in self._action["runs"]["steps"] if step.get("id") == "viva"]
+        env = {name: self._fill(value, known) for name, value in action_step["env"].items() if "token" not in value}
+        outputs = self._runner.step(**env)
+        self.artifacts[outputs["artifact"]] = Path(
+            shutil.copytree(outputs["reports"], self._runner.temp / outputs["artifact"])
+        )
+        return outputs
+
+    def _fill(self, text: str, values: dict[str, str]) -> str:
+        return re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda match: values[match[1]], text)
+
+    def _download(self, inputs: dict[str, str], known: dict[str, str]) -> None:
+        (step,) = [step for step in self._action["runs"]["steps"] if "download-artifact" in step.get("uses", "")]
+        assert step["if"] == "inputs.merge == 'true'"
+        if inputs["merge"] == "true":
+            pattern = self._fill(step["with"]["pattern"], known)
+            for name in fnmatch.filter(self.artifacts, pattern):
+                shutil.copytree(self.artifacts[name], self._runner.temp / "viva-shards" / name)
+
+
+@pytest.fixture
+def workflow(runner: Runner) -> Workflow:
+    (runner.folder / "tests").mkdir()
+    (runner.folder / "viva.toml").write_text(
+        '[defaults]\nagent = "echo"\n[agents.echo]\nuse = "python:./agent.py:agent"\n'
+    )
+    return Workflow(runner, ROOT / "ci" / "github-shards.yml")
+
+
+def write_cases(runner: Runner, *cases: dict[str, Any]) -> None:
+    (runner.folder / "tests" / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
+
+
+def read_ids(reports: Path | str) -> list[str]:
+    return [json.loads(line)["id"] for line in (Path(reports) / "report.jsonl").read_text().splitlines()]
+
+
+def test_the_shards_of_a_matrix_are_merged_into_one_report_and_one_comment(
+    runner: Runner, workflow: Workflow, comments: Comments
+):
+    write_cases(runner, *CASES, BAD)
+    for number in workflow._jobs["shard"]["strategy"]["matrix"]["shard"]:
+        assert workflow.run("shard", **{"matrix.shard": str(number)})["exit-code"] == "0"  # the merged run decides
+        shutil.rmtree(runner.folder / ".viva")  # each is on a machine of its own
+    assert len(comments.comments) == 1
+    assert list(workflow.artifacts) == [f"viva-shard-{number}-of-4" for number in range(1, 5)]
+    outputs = workflow.run("merge")
+    assert (outputs["exit-code"], outputs["artifact"]) == ("1", "viva")
+    assert read_ids(outputs["reports"]) == [case["id"] for case in (*CASES, BAD)]
+    assert len(comments.comments) == 2
+    assert "bad" in comments.comments[-1]["body"]
+
+
+def test_a_lost_machine_is_named_in_the_merged_report(runner: Runner, workflow: Workflow):
+    write_cases(runner, *CASES)
+    for number in (1, 2, 4):
+        workflow.run("shard", **{"matrix.shard": str(number)})
+    assert workflow.run("merge")["exit-code"] == "1"
+    assert "missing: shard 3/4" in runner.log
+
+
+def test_a_shard_that_cannot_run_fails_its_job(runner: Runner, workflow: Workflow):
+    (runner.folder / "tests" / "cases.jsonl").write_text("{}\n")
+    assert workflow.run("shard", **{"matrix.shard": "1"})["exit-code"] == "4"
+
+
+def run_gitlab_job(
+    job: dict[str, Any], folder: Path, tools: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The script of a job as its runner runs it: one shell that stops at the first line that fails."""
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(folder), **variables}
+    script = ["bash", "-eo", "pipefail", "-c", "\n".join(job["script"])]
+    return subprocess.run(script, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_gitlab_jobs_merge_their_shards(tmp_path: Path):
+    jobs = yaml.safe_load((ROOT / "ci" / "gitlab-shards.yml").read_text())
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, command in {"pip": "true", "viva": f'exec {shlex.quote(sys.executable)} -m viva "$@"'}.items():
+        (tools / name).write_text(f"#!/bin/sh\n{command}\n")
+        (tools / name).chmod(0o755)
+    count = jobs["viva"]["parallel"]
+    for number in range(1, count + 1):
+        machine = tmp_path / f"machine-{number}"
+        (machine / "tests").mkdir(parents=True)
+        (machine / "agent.py").write_text("def agent(messages):\n    return messages[-1]['content']\n")
+        (machine / "viva.toml").write_text('[agents.echo]\nuse = "python:./agent.py:agent"\n')
+        (machine / "tests" / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in (*CASES, BAD)))
+        ended = run_gitlab_job(jobs["viva"], machine, tools, CI_NODE_INDEX=str(number), CI_NODE_TOTAL=str(count))
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        for path in jobs["viva"]["artifacts"]["paths"]:
+            shutil.copytree(machine / path, tmp_path / "merge" / path, dirs_exist_ok=True)
+    merged = run_gitlab_job(jobs["merge"], tmp_path / "merge", tools)
+    assert merged.returncode == 1, merged.stdout + merged.stderr
+    report = (tmp_path / "merge" / jobs["merge"]["artifacts"]["reports"]["junit"]).read_text()
+    assert re.findall(r'<testcase name="(\w+)"', report) == [case["id"] for case in (*CASES, BAD)]
+    assert all((tmp_path / "merge" / path).is_file() for path in jobs["merge"]["artifacts"]["paths"])

@@ -22,6 +22,14 @@ class RunKeywords(TypedDict, total=False):
     last_failed: bool
     """Run only cases that did not pass in the latest run."""
 
+    shard: str | None
+    """Run only the Nth of COUNT parts of the cases, for example 2/8; `viva merge` makes one run of all parts."""
+
+    shard_by: Literal["hash", "time"]
+    """How `shard` shares out the cases: by a hash of their ids, or so that all parts take equally long, by the times of
+    earlier runs in .viva, which must be the same on all machines.
+    """
+
     reporter: str | None
     """An agent that writes the reports of `outputs`; without `outputs` its text is printed. It has the time limit of a
     case for each.

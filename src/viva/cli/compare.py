@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from viva.cli.history import open_history, report_crashed_runs
+from viva.cli.history import find_run, open_history, report_crashed_runs
 from viva.errors import BadInput
 from viva.history.comparison import (
     ALPHA,
@@ -30,6 +30,7 @@ EPILOG = """\b
 Examples:
   viva compare latest~1 latest                             the two newest runs
   viva compare main.jsonl pr.jsonl -o comparison.md        two reports of `viva test -o`
+  viva compare remote:latest latest                        the newest run of the team's history with that of this machine
   viva compare 20261114 latest --alpha 0.01                fewer false alarms
   viva compare latest~1 latest --fail-on pass-rate --fail-on cost
 
@@ -81,7 +82,7 @@ _GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
     help="Write the comparison as .md (for a pull request) or .json. Repeatable.",
 )
 def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs: tuple[Path, ...]) -> int:
-    """Compare BASE with HEAD, case by case. Each is a run (an id, `latest`, `latest~1`) or a .jsonl or .json report."""
+    """Compare BASE with HEAD, case by case. Each is a run (an id, `latest`, `latest~1`, `remote:ID`) or a .jsonl or .json report."""
     for path in outputs:
         if path.suffix not in (".md", ".json"):
             raise BadInput.of(f"-o {path}: unknown extension; a comparison is written as .md or .json")
@@ -112,9 +113,11 @@ def _load_results(name: str) -> tuple[str, list[ResultRow]]:
         return name, [ResultRow.of(record) for record in _read_report(path)]
     if path.suffix or "/" in name:
         reason = "is not a .jsonl or .json report" if path.exists() else "does not exist"
-        raise BadInput.of(f"{name!r} {reason}; give a report of `viva test -o`, or a run: an id, latest, latest~1")
+        raise BadInput.of(
+            f"{name!r} {reason}; give a report of `viva test -o`, or a run: an id, latest, latest~1, remote:ID"
+        )
     history = open_history()
-    run = history.find_run(name).id
+    run = find_run(history, name).id
     return run, history.list_results(run)
 
 

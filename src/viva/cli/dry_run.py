@@ -26,7 +26,7 @@ async def list_cases(plan: RunPlan) -> int:
     for path in plan.options.outputs:
         _write(path, definitions, plan)
         print(f"wrote {path}")
-    return 0 if definitions else 5
+    return 0 if definitions or plan.is_empty_shard else 5
 
 
 def _complete_definition(case: Case) -> Mapping[str, Any]:

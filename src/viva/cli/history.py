@@ -2,11 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from viva import config
-from viva.history.index import History
+from viva.errors import BadInput
+from viva.history.index import History, RunRow
+
+if TYPE_CHECKING:
+    from viva.history.remote import RemoteHistory
 
 config_option = click.option(
     "--config",
@@ -21,6 +26,27 @@ def open_history(config_file: Path | None = None) -> History:
     """Return the history of a config's project, by default that of the working folder."""
     file = config_file.resolve() if config_file else config.find_config(Path.cwd())
     return History((file.parent if file else Path.cwd()) / ".viva")
+
+
+def open_remote(url: str | None = None, config_file: Path | None = None) -> "RemoteHistory":
+    """The history that a team shares: that of the URL, or the one that the config names."""
+    from viva.history.remote import RemoteHistory  # few commands need it
+
+    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
+    if url is None and settings.history.remote is None:
+        raise BadInput.of('no remote history: pass a URL, or add [history] remote = "s3://bucket/prefix" to viva.toml')
+    return RemoteHistory(url or settings.history.remote or "", settings.history.options)
+
+
+def find_run(history: History, name: str, config_file: Path | None = None) -> RunRow:
+    """A run of this machine, or `remote:RUN`, which is pulled first."""
+    prefix, colon, remote_name = name.partition(":")
+    if not colon or prefix != "remote":
+        return history.find_run(name)
+    remote = open_remote(config_file=config_file)
+    run = remote.find_run(remote_name)
+    list(remote.pull(history, [run]))
+    return history.find_run(run)
 
 
 def report_crashed_runs(history: History) -> None:

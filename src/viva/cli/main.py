@@ -20,6 +20,7 @@ COMMANDS = {
     "view": "Show runs in a browser, also while they run.",
     "serve": "Serve agents and eval suites over HTTP as an OpenWOP host.",
     "compare": "Compare two runs, case by case.",
+    "merge": "Make one run of the parts of a split run.",
     "cassette": "Show, prune and compare recorded replies.",
     "pack": "Sign OpenWOP packs.",
     "shrink": "Reduce a failing conversation to a small case that still fails.",

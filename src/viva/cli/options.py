@@ -1,11 +1,14 @@
-"""Standard streams and signals of a command."""
+"""Standard streams, console output and signals of a command."""
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
 from typing import TextIO
+
+from viva.protocols import Sink
 
 
 def has_terminal() -> bool:
@@ -18,6 +21,23 @@ def use_colour(*, terminal: bool) -> bool:
     if "NO_COLOR" in os.environ:
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
+
+
+def create_console(*, verbose: bool, quiet: bool, parallel: int = 0, has_person: bool = False) -> Sink:
+    """Prints the events of a run for people."""
+    from viva.reporters.console import Console, ConsoleOptions
+
+    terminal = sys.stdout.isatty()
+    options = ConsoleOptions(
+        verbose=verbose or has_person,
+        quiet=quiet,
+        colour=use_colour(terminal=terminal),
+        is_terminal=terminal and not has_person,
+        width=shutil.get_terminal_size((100, 24)).columns,  # COLUMNS without a terminal
+        parallel=parallel,
+        full_replies=has_person,
+    )
+    return Console(sys.stdout, options)
 
 
 @contextmanager

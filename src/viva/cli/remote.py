@@ -18,7 +18,7 @@ from viva.model import codec
 from viva.record.atomic_files import replace_file
 from viva.session.interrupts import handle_stop_signals
 from viva.session.remote import RemoteRun, RemoteRunRequest, resolve_remote_suite
-from viva.session.run_plan import check_writable
+from viva.session.report_files import check_writable
 
 
 async def run_remote(flags: dict[str, Any]) -> int:

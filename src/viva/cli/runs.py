@@ -1,11 +1,12 @@
-"""`viva runs`: lists, shows and deletes runs."""
+"""`viva runs`: lists, shows and deletes runs, and shares them with a team."""
 
 import shutil
 import sys
+from collections import Counter
 
 import click
 
-from viva.cli.history import open_history, report_crashed_runs
+from viva.cli.history import find_run, open_history, open_remote, report_crashed_runs
 from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec
@@ -27,6 +28,8 @@ Examples:
   viva runs show latest~1 T001     show one conversation with its results
   viva runs gc --keep 50           delete all but the newest 50 runs
   viva runs clean                  delete kept workspaces, but no runs
+  viva runs push s3://bucket/viva  copy the runs of this machine to the team's history
+  viva runs pull                   copy the team's runs to this machine
 """
 
 
@@ -50,7 +53,7 @@ class RunsGroup(click.Group):
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per run.")
 @click.pass_context
 def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_json: bool) -> int:
-    """List runs, newest first, or show and delete them with a subcommand."""
+    """List runs, newest first, or show, delete and share them with a subcommand."""
     history = open_history()
     report_crashed_runs(history)
     if ctx.invoked_subcommand is not None:
@@ -85,6 +88,8 @@ def _format_run(row: RunRow, history: History) -> str:
             if number
         ]
         result = ", ".join(parts) + f"  {format_ms(s.duration_ms)}" + (f"  ${s.cost_usd:.4f}" if s.cost_usd else "")
+    if history.is_pulled(row.id):
+        result += "  pulled"
     mark = "✓" if row.exit_code == 0 else "…" if row.summary is None else "✗"
     return f"{mark} {row.id}  {escape_controls(row.agent)}  {result}  {escape_controls(' '.join(row.inputs))}"
 
@@ -96,10 +101,10 @@ def _format_run(row: RunRow, history: History) -> str:
 def show(run: str, case: str | None, as_json: bool) -> int:
     """List the cases of RUN, or show the conversation of CASE with its results.
 
-    RUN is an id or its start, `latest` or `latest~1`.
+    RUN is an id or its start, `latest`, `latest~1` or `remote:ID`.
     """
     history = open_history()
-    row = history.find_run(run)
+    row = find_run(history, run)
     records = [record for record in _load_records(history, row.id) if case is None or record.id == case]
     if case is not None and not records:
         known = ", ".join(sorted({record.id for record in _load_records(history, row.id)})[:20])
@@ -180,4 +185,46 @@ def clean(runs: tuple[str, ...], everywhere: bool) -> int:
 def reindex() -> int:
     """Rebuild the index of runs from their journals, for example after damage."""
     print(f"indexed {format_count(open_history().rebuild(), 'run')}")
+    return 0
+
+
+@command.command(epilog="Example: viva runs push s3://bucket/viva --run latest")
+@click.argument("url", required=False)
+@click.option("--run", "runs", metavar="RUN", multiple=True, help="Push only this run. Repeatable.")
+@click.option("--without-text", is_flag=True, help="Leave out what was said: push results, times, costs and counts.")
+def push(url: str | None, runs: tuple[str, ...], without_text: bool) -> int:
+    """Copy runs that have ended to URL (default: `remote` of [history]), so that a team can see and compare them.
+
+    Runs that are there already are not copied again.
+    """
+    history = open_history()
+    remote = open_remote(url)
+    ids = [history.find_run(name).id for name in runs] or [row.id for row in reversed(history.list_runs())]
+    results = Counter[str]()
+    for run, result in remote.push(history, dict.fromkeys(ids), without_text=without_text):
+        results[result] += 1
+        if result != "present":
+            print(f"{result} {run}", flush=True)
+    present = f"; {results['present']} there before" if results["present"] else ""
+    unfinished = f"; {results['unfinished']} unfinished, left out" if results["unfinished"] else ""
+    print(f"pushed {format_count(results['pushed'], 'run')} to {remote.name}{present}{unfinished}")
+    return 0
+
+
+@command.command(epilog="Example: viva runs pull s3://bucket/viva")
+@click.argument("url", required=False)
+@click.option("--run", "runs", metavar="RUN", multiple=True, help="Pull only this run: an id or latest. Repeatable.")
+def pull(url: str | None, runs: tuple[str, ...]) -> int:
+    """Copy the runs of URL (default: `remote` of [history]) that this machine lacks.
+
+    `latest` still means a run of this machine, if it has one.
+    """
+    history = open_history()
+    remote = open_remote(url)
+    names = [remote.find_run(name) for name in runs] if runs else None
+    count = 0
+    for run in remote.pull(history, names):
+        print(f"pulled {run}", flush=True)
+        count += 1
+    print(f"pulled {format_count(count, 'run')} from {remote.name}")
     return 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import aclosing
@@ -13,7 +12,7 @@ import click
 from msgspec import Struct, structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.options import handle_sigterm, has_terminal, reserve_stdout, use_colour
+from viva.cli.options import create_console, handle_sigterm, has_terminal, reserve_stdout
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicts, reject_other_flags
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
@@ -140,7 +139,7 @@ async def _run(invocation: Invocation) -> int:
     async with aclosing(await _build_plan(options)) as plan:
         if person_prompt is not None:
             person_prompt.redact = plan.redactor.redact_text
-        if not plan.case_count and plan.options.is_filtered:
+        if not plan.selected_count and plan.options.is_filtered:
             print(await explain_empty_selection(plan.options, plan.suites), file=sys.stderr)
             return 5
         if options.dry_run:
@@ -180,8 +179,9 @@ async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation
         if given := [AGENT_OPTION_FLAGS[name] for name, reference in references.items() if reference]:
             raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(given)}")
         reporter = _create_reporter(invocation)
+        events = (previous_run.started, *previous_run.ended_trials)
         return report_finished_run(
-            previous_run, previous_run.run_ended, journal, options.outputs, [reporter], options.eval_summary
+            events, previous_run.run_ended, journal, options.outputs, [reporter], options.eval_summary
         )
     options = restore_secrets(options, references)
     async with aclosing(await _build_plan(structs.replace(options, folder=Path()), previous_run)) as plan:
@@ -209,16 +209,4 @@ def _create_reporter(invocation: Invocation, parallel: int = 0, *, has_person: b
         from viva.reporters.json import JsonEventReporter
 
         return JsonEventReporter(invocation.out)
-    from viva.reporters.console import Console, ConsoleOptions
-
-    terminal = sys.stdout.isatty()
-    options = ConsoleOptions(
-        verbose=flags.verbose or has_person,
-        quiet=flags.quiet,
-        colour=use_colour(terminal=terminal),
-        is_terminal=terminal and not has_person,
-        width=shutil.get_terminal_size((100, 24)).columns,  # COLUMNS without a terminal
-        parallel=parallel,
-        full_replies=has_person,
-    )
-    return Console(sys.stdout, options)
+    return create_console(verbose=flags.verbose, quiet=flags.quiet, parallel=parallel, has_person=has_person)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
-from viva.cli.history import config_option, open_history, report_crashed_runs
+from viva.cli.history import config_option, find_run, open_history, report_crashed_runs
 from viva.errors import BadInput
 
 EPILOG = """\b
 Examples:
   viva view                          all runs of this project
   viva view latest                   the newest run; a running one is updated live
+  viva view remote:latest            the newest run of the team's history
   viva view --allow-run              start runs and repeat cases from the page
   viva view --no-open --port 8500    print the link only, for a tunnel
 
@@ -28,11 +29,11 @@ The server listens on 127.0.0.1 only. The link works once, in one browser.
 @click.option("--allow-run", is_flag=True, help="Let the page start runs and repeat cases.")
 @config_option
 def command(run: str | None, port: int, no_open: bool, allow_run: bool, config_file: Path | None) -> int:
-    """Show all runs in a browser, or RUN (an id or its start, `latest`, `latest~1`)."""
+    """Show all runs in a browser, or RUN (an id or its start, `latest`, `latest~1`, `remote:ID`)."""
     config_file = config_file.resolve() if config_file else None
     history = open_history(config_file)
     report_crashed_runs(history)
-    fragment = f"#/runs/{history.find_run(run).id}" if run else ""
+    fragment = f"#/runs/{find_run(history, run, config_file).id}" if run else ""
     try:
         from viva.viewer.server import serve
     except ImportError as missing:

@@ -99,19 +99,21 @@ class Scheduler:
 
 
 async def plan_trials(
-    suites: Sequence[Suite], select: Callable[[Case], Case | None], runs: int
+    suites: Sequence[Suite], select: Callable[[Case], Case | None], runs: int, *, own_runs: bool = True
 ) -> AsyncIterator[PlannedTrial]:
-    """Yields all trials in input order, decoding one case at a time; `select` returns None to skip a case, or adapts it."""
+    """Yields all trials in input order, decoding one case at a time; `select` returns None to skip a case, or adapts it.
+
+    Each case has `runs` trials, or as many as it sets itself if it may have `own_runs`. The trials of skipped cases are
+    numbered too, so that the journals of runs that select different cases fit together.
+    """
     index = 0
     for suite in suites:
         async for loaded in _load_cases(suite):
-            case = select(loaded)
-            if case is None:
-                continue
-            total = case.runs or runs
-            for trial in range(1, total + 1):
-                yield PlannedTrial(case, index, trial, total)
-                index += 1
+            total = (loaded.runs if own_runs else None) or runs
+            if (case := select(loaded)) is not None:
+                for trial in range(1, total + 1):
+                    yield PlannedTrial(case, index + trial - 1, trial, total)
+            index += total
 
 
 async def _load_cases(suite: Suite) -> AsyncIterator[Case]:

@@ -128,10 +128,11 @@ def _count_not_passed(record: TrialRecord) -> int:
     return failed + (sum(not checkpoint.reached for checkpoint in record.checkpoints or ()) if record.turns else 0)
 
 
-def exit_code(summary: RunSummary, stopped: StopReason | None) -> int:
+def exit_code(summary: RunSummary, stopped: StopReason | None, *, may_be_empty: bool = False) -> int:
     """Pytest's codes: 0 passed; 1 failed, error, stopped or a report lost; 2 interrupted; 5 nothing ran or was checked.
 
-    The reports are written later: if one is lost, they change the code. A suite with a threshold passes by that threshold, whatever single cases do; errors still fail it.
+    The reports are written later: if one is lost, they change the code. A suite with a threshold passes by that threshold,
+    whatever single cases do; errors still fail it. A shard without any case `may_be_empty`.
     """
     if stopped == "interrupted":
         return 2
@@ -141,5 +142,7 @@ def exit_code(summary: RunSummary, stopped: StopReason | None) -> int:
         return 1
     if any(suite.failures for suite in summary.suites):
         return 1
+    if may_be_empty and not summary.total:
+        return 0
     decided = summary.passed + summary.failed
     return 5 if not decided and summary.unchecked == summary.skipped else 0

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from viva.model.case import Suite, Threshold
-from viva.model.event import SuiteSummary
+from viva.model.case import Threshold
+from viva.model.event import PlannedSuite, SuiteSummary
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
@@ -91,11 +91,11 @@ def _total(costs: Iterable[float | None]) -> float | None:
 class SuiteTally:
     """The scores of one suite with a threshold, as its trials end. `cases` is how many will run."""
 
-    def __init__(self, suite: Suite, cases: int | None = None, rule: PassRule = _ALL_MUST_PASS) -> None:
-        self.suite = suite.id
+    def __init__(self, suite: PlannedSuite, cases: int | None = None, rule: PassRule = _ALL_MUST_PASS) -> None:
+        self.suite = suite.suite
         self._suite = suite
         self._threshold = suite.threshold or Threshold()
-        self._cases = suite.count if cases is None else cases
+        self._cases = suite.cases if cases is None else cases
         self._rule = rule
         self._trials: dict[str, dict[int, TrialScore]] = {}
         self._retry_costs: list[float | None] = []

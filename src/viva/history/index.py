@@ -24,6 +24,8 @@ from viva.record.locks import find_holder, has_crashed, is_in_use
 from viva.record.private_files import make_private_folder, open_private
 
 INDEX_FILE = "history.sqlite"
+PULLED_FILE = "pulled.json"
+"""Beside the journal of a run that came from a remote history: what its entry there said."""
 HOSTED_KEY = "hosted"
 """A setting of a run that a host started and continues itself."""
 REBUILD_HINT = "rebuild it from the runs with `viva runs reindex`"
@@ -125,6 +127,10 @@ class History:
 
     def journal_path(self, run: str) -> Path:
         return self.run_folder(run) / "journal.jsonl"
+
+    def is_pulled(self, run: str) -> bool:
+        """Does the run come from a remote history?"""
+        return _is_pulled(self.journal_path(run))
 
     def list_runs(self, *, limit: int | None = None, agent: str | None = None, failed: bool = False) -> list[RunRow]:
         """Return runs, newest first, including runs whose process died before they were indexed."""
@@ -324,7 +330,8 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
             case RunStarted():
                 if not _is_indexable(event, path):
                     return
-                _insert_run(db, event)
+                # Another machine gave a pulled run its number, so it has none here: `latest` is a run of this machine.
+                _insert_run(db, structs.replace(event, number=0) if _is_pulled(path) else event)
                 db.execute("UPDATE runs SET size = ? WHERE id = ?", (size, run))
                 has_start = True
             case RunResumed() if has_start:
@@ -343,6 +350,10 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
 def _is_indexable(started: RunStarted, path: Path) -> bool:
     """Runs of a host are indexed only after their end."""
     return not started.settings.get(HOSTED_KEY) or has_ended(path) is True
+
+
+def _is_pulled(journal: Path) -> bool:
+    return journal.with_name(PULLED_FILE).exists()
 
 
 def _file_size(path: Path) -> int:

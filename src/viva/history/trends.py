@@ -19,8 +19,15 @@ _MIXED = (
     " GROUP BY suite, case_id HAVING sum(status = 'passed') > 0 AND sum(status = 'failed') > 0)"
     " ORDER BY u.at, u.id, r.trial"
 )
+_TIMES = (
+    "SELECT r.suite, r.case_id, avg(r.duration_ms) FROM results r JOIN runs u ON u.id = r.run"
+    " WHERE r.run IN ({runs}) AND r.status <> 'skipped'"
+    " GROUP BY r.suite, r.case_id, r.run ORDER BY u.number, u.at, u.id"
+)
 _FLAKY_RUNS = 20
 """The number of runs that are searched for flaky cases."""
+_TIMED_RUNS = 20
+"""The number of runs that are searched for the times of cases."""
 
 
 class RunPoint(Struct, frozen=True, kw_only=True):
@@ -53,6 +60,13 @@ class FlakyCase(Struct, frozen=True, kw_only=True):
     judged: int
     runs: list[str]
     statuses: list[Status]
+
+
+def find_case_times(history: History) -> dict[tuple[str, str], float]:
+    """How long one trial of each case took in the newest run that has the case, in ms, by suite and id."""
+    runs = [row.id for row in history.list_runs(limit=_TIMED_RUNS)]
+    query = _TIMES.format(runs=", ".join("?" * len(runs)))
+    return {(suite, case): duration_ms for suite, case, duration_ms in history.query(query, runs)}
 
 
 class _CaseHistory(Struct):

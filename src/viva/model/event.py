@@ -19,6 +19,23 @@ class Event(Struct, frozen=True, tag_field="event", omit_defaults=True):
     """The base of all events; the tag is the event's name in the journal and in `--json`."""
 
 
+class PlannedSuite(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A suite of a run that starts."""
+
+    suite: str
+    """The suite's id."""
+    kind: SuiteKind = "cases"
+    """Its format."""
+    version: str = ""
+    """Its version, if it has one."""
+    size: int = 0
+    """How many cases it has."""
+    cases: int = 0
+    """How many of them the filters select, in all shards."""
+    threshold: Threshold | None = None
+    """What it must reach."""
+
+
 class RunStarted(Event, frozen=True, tag="run_started"):
     """The first event of a run."""
 
@@ -44,6 +61,10 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     """Packs whose signature was verified: by which key, and what it covers."""
     number: int = 0
     """Its number among the runs of this project, from 1; 0 if it has none."""
+    suites: tuple[PlannedSuite, ...] = ()
+    """Its suites, in input order."""
+    all_trials: int = 0
+    """How many trials all shards have at most; 0 if the run is no shard."""
     journal_version: int = field(default_factory=lambda: JOURNAL_VERSION)  # a factory, so that it is always written
     """The version of the journal's format."""
 

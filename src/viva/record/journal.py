@@ -169,7 +169,7 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
                     return
                 try:
                     if number == 1:
-                        _check_version(line, path)
+                        check_version(line, path)
                     yield decoder.decode(line)
                 except codec.DecodeError as error:
                     raise BadInput.of(f"is not an event of a journal: {error}", str(path), number) from error
@@ -177,7 +177,7 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
         raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
 
 
-def _check_version(line: bytes, path: Path) -> None:
+def check_version(line: bytes, path: Path) -> None:
     """BadInput if another version of Viva wrote the journal in a format that this one does not read."""
     header = codec.decode_kept(line, type=_Header)
     if header.event == "run_started" and header.journal_version != JOURNAL_VERSION:

@@ -5,6 +5,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from viva.record.atomic_files import replace_file
+
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -26,6 +28,14 @@ def make_private_folder(path: Path) -> None:
         for folder, _, names in os.walk(path.resolve()):
             for entry in (folder, *(f"{folder}/{name}" for name in names)):
                 _make_private(entry)
+
+
+def make_data_folder(path: Path) -> None:
+    """Create the `.viva` folder of a project, which git ignores."""
+    make_private_folder(path)
+    ignore_file = path / ".gitignore"
+    if not ignore_file.exists():
+        replace_file(ignore_file, b"*\n", private=True)
 
 
 def _make_private(path: str) -> None:

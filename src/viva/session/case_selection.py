@@ -1,15 +1,21 @@
-"""Which cases run: the filters `-k`, `--tag` and `--last-failed`, and the flags that override fields of cases."""
+"""Which cases run: the filters `-k`, `--tag` and `--last-failed`, shards, and the flags that override fields of cases."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from viva.config import Defaults
+from viva.engine.scheduler import plan_trials
 from viva.errors import BadInput, CheckError
+from viva.history.index import History
+from viva.history.trends import find_case_times
 from viva.model.case import Case, Limits, Suite
+from viva.protocols import PlannedTrial
 from viva.session.interactive import PersonPolicy
 from viva.session.run_options import RunOptions
+from viva.session.shards import SelectCase, Shard, balance_by_time, filter_by_hash, filter_by_name
 from viva.session.workspaces import WorkspaceProvider
 from viva.text.pattern import compile_pattern, search
 
@@ -30,7 +36,7 @@ def validate_filter(pattern: str | None) -> None:
 
 def create_case_selector(
     options: RunOptions, defaults: Defaults, person_policy: PersonPolicy, workspaces: WorkspaceProvider
-) -> Callable[[Case], Case | None]:
+) -> SelectCase:
     """A function that returns a case with the options of this run applied, or None if the filters exclude it."""
     is_filtered = options.is_filtered
     selected_cases = None if options.selected_cases is None else frozenset(options.selected_cases)
@@ -38,8 +44,6 @@ def create_case_selector(
     def select_case(case: Case) -> Case | None:
         if is_filtered and not _is_selected(case, options, selected_cases):
             return None
-        if options.sequential is not None and case.runs is not None:
-            case = structs.replace(case, runs=None)  # the sequential test decides the number of runs
         limits = _override_limits(case.limits, options, defaults)
         on_missing_input = options.on_missing_input or case.on_missing_input
         if limits is not case.limits or on_missing_input != case.on_missing_input:
@@ -47,6 +51,75 @@ def create_case_selector(
         return person_policy.add_person(workspaces.assign_workspace(case))
 
     return select_case
+
+
+def iterate_trials(
+    options: RunOptions, suites: Sequence[Suite], select_case: SelectCase
+) -> AsyncIterator[PlannedTrial]:
+    """The trials of the selected cases. A sequential test decides the number of trials, whatever a case says."""
+    return plan_trials(suites, select_case, options.runs, own_runs=options.sequential is None)
+
+
+class CaseCounts(Struct, frozen=True):
+    """How many cases run: all of them, their trials, those that ask for a person, and the cases of each suite."""
+
+    cases: int
+    trials: int
+    interactive: int
+    by_suite: Mapping[str, int]
+
+
+class CaseSelection(Struct, frozen=True):
+    """The cases that a run selects, how many they are, and how many they are in all shards."""
+
+    options: RunOptions
+    select_case: SelectCase
+    counts: CaseCounts
+    all_counts: CaseCounts
+
+
+async def select_cases(
+    options: RunOptions, history: History, suites: Sequence[Suite], select_case: SelectCase
+) -> CaseSelection:
+    """Chooses the cases of the shard and counts. The options save a choice by time: the times change with every run."""
+    if options.is_filtered:
+        counts = await _count_selected_cases(iterate_trials(options, suites, select_case))
+    else:
+        counts = _count_all_cases(options, suites)
+    if options.shard is None:
+        return CaseSelection(options, select_case, counts, counts)
+    shard = Shard.parse(options.shard)
+    if options.shard_by == "time" and options.shard_cases is None:
+        trials = iterate_trials(options, suites, select_case)
+        names = await balance_by_time(trials, find_case_times(history), shard)
+        options = structs.replace(options, shard_cases=names)
+    if options.shard_cases is None:
+        select_case = filter_by_hash(select_case, shard)
+    else:
+        select_case = filter_by_name(select_case, options.shard_cases)
+    shard_counts = await _count_selected_cases(iterate_trials(options, suites, select_case))
+    return CaseSelection(options, select_case, shard_counts, counts)
+
+
+def _count_all_cases(options: RunOptions, suites: Sequence[Suite]) -> CaseCounts:
+    """The counts without a filter, which the suites know."""
+    cases = sum(suite.count for suite in suites)
+    case_runs = [] if options.sequential else [runs for suite in suites for runs in suite.case_runs]
+    trials = (cases - len(case_runs)) * options.runs + sum(case_runs)
+    interactive = sum(suite.interactive_cases for suite in suites)
+    return CaseCounts(cases, trials, interactive, {suite.id: suite.count for suite in suites})
+
+
+async def _count_selected_cases(planned_trials: AsyncIterator[PlannedTrial]) -> CaseCounts:
+    """The counts after filters: the cases are read once more."""
+    by_suite = Counter[str]()
+    trials = interactive = 0
+    async for planned in planned_trials:
+        trials += 1
+        if planned.trial == 1:
+            by_suite[planned.case.suite] += 1
+            interactive += planned.case.interactive.enabled
+    return CaseCounts(by_suite.total(), trials, interactive, by_suite)
 
 
 def _override_limits(limits: Limits, options: RunOptions, defaults: Defaults) -> Limits:

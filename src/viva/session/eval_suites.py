@@ -97,6 +97,8 @@ def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
     """A summary and a comparison need one complete suite."""
     if options.eval_summary is not None and len(evals) > 1:
         raise BadInput.of(f"--eval-summary holds one suite, and there are {len(evals)}: {', '.join(evals)}")
+    if options.eval_summary is not None and options.shard is not None:
+        raise BadInput.of("--eval-summary: a shard has only a part of the suite; pass it to `viva merge`")
     whole_suite_flags = {"--eval-summary": options.eval_summary, "--baseline": options.baseline}
     filters = {"-k": options.only, "--tag": options.tags, "--last-failed": options.last_failed}
     flags = [flag for flag, value in whole_suite_flags.items() if value]

@@ -86,7 +86,7 @@ def _parse_item(option: Option, value: Any) -> Any:
         raise ValueError(f"{value!r} is not a viva.SequentialTest")
     if option.range is not None and value not in option.range:
         raise ValueError(f"{value!r} is not {option.range}")
-    return value
+    return value if option.parse is None or option.is_list else option.parse(str(value))
 
 
 def find_sequential_problems(test: SequentialTest, prefix: str) -> Iterator[str]:

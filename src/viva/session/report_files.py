@@ -1,13 +1,15 @@
 """The reports of a run: files by their ending, and texts that an agent as reporter (`--reporter`) writes instead."""
 
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from viva import catalog
 from viva.engine.helpers import HelperPool, helper_time_limit
-from viva.errors import VivaError
+from viva.errors import BadInput, VivaError
 from viva.formats.openwop.summary import EvalSummaryReport
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunSummary
@@ -108,3 +110,34 @@ def _parse_report(reply: Reply) -> str:
     if not reply.content.strip():
         raise ValueError("it is empty")
     return reply.content
+
+
+def check_report_kind(path: Path) -> None:
+    """Raises BadInput if there is no report with the ending of the file."""
+    if catalog.find_component("reporter", path.suffix) is None:
+        known = ", ".join(catalog.list_components("reporter"))
+        raise BadInput.of(f"-o {path}: unknown kind of report; known endings: {known}")
+
+
+def check_output_files(files: Iterable[tuple[str, Path]]) -> None:
+    """Raises BadInput for a file that could not be written, and for one that two flags name. Each has its flag."""
+    flags: dict[Path, str] = {}
+    for flag, path in files:
+        check_writable(flag, path)
+        if (other := flags.setdefault(path.resolve(), flag)) != flag:
+            raise BadInput.of(f"{flag} {path}: {other} writes that file too")
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Raises BadInput if the file that a flag names cannot be written."""
+    if not path.parent.is_dir():
+        raise BadInput.of(f"{flag} {path}: there is no folder {path.parent}")
+    folder = path.resolve().parent  # the target's folder if the path is a link
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise BadInput.of(f"{flag} {path}: cannot be written")
+    if path.exists() and not path.is_file():
+        raise BadInput.of(f"{flag} {path}: not a regular file; a report would replace it")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise BadInput.of(f"{flag} {path}: cannot be written: {error.strerror}") from error

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,12 +25,11 @@ from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.load_options import TIMEOUT_S
 from viva.history.index import HOSTED_KEY, History, HistorySink
 from viva.llm.budget import UNPRICED_WARNING, Budget
-from viva.model.event import CaseGenerated, Note, RunEnded, RunResumed, RunStarted, RunSummary
+from viva.model.event import CaseGenerated, Event, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import Executor, PlannedTrial, Sink, Workers
-from viva.record.atomic_files import replace_file
 from viva.record.journal import Journal, next_run_number
-from viva.record.private_files import make_private_folder
+from viva.record.private_files import make_data_folder
 from viva.session.hooks import ProjectHooks, add_hooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
 from viva.session.report_files import AgentReporter, ReportFiles
@@ -86,7 +85,7 @@ async def execute(
     A resumed run passes its `journal`, which is locked already. A hosted run gets its id from the host, which also
     handles signals and the list of runs.
     """
-    run_id = previous_run.run_id if previous_run else hosted_run_id or _create_run_id()
+    run_id = previous_run.run_id if previous_run else hosted_run_id or create_run_id()
     async with _open_workers(plan, run_id) as workers:
         if journal is None:
             journal = _open_journal(plan.settings, run_id, history=plan.options.history)
@@ -169,7 +168,7 @@ class _Run(Struct, frozen=True):
                 except RunStopped as error:
                     stop, stop_reason = stop or error, stop_reason or "broken"
                 message = plan.redactor.redact_text(stop.reason) if stop else None
-                code = exit_code(summary, stop_reason)
+                code = exit_code(summary, stop_reason, may_be_empty=plan.is_empty_shard)
                 ended = RunEnded(self.run_id, _now(), code, summary, stop_reason, message)
                 ended = _emit_end(bus, reports, ended, texts)
         finally:
@@ -193,9 +192,9 @@ class _Run(Struct, frozen=True):
         """For the suites that have a threshold and, after filters, at least one case."""
         rule, counts = self.plan.options.pass_rule, self.plan.case_counts
         return [
-            SuiteTally(suite, counts[suite.id], rule)
-            for suite in self.plan.suites
-            if suite.threshold and counts.get(suite.id)
+            SuiteTally(suite, counts[suite.suite], rule)
+            for suite in self.plan.planned_suites
+            if suite.threshold and counts.get(suite.suite)
         ]
 
     def _iterate_trials_left(self) -> tuple[AsyncIterator[PlannedTrial], Callable[[TrialRecord], None]]:
@@ -266,6 +265,8 @@ class _Run(Struct, frozen=True):
             },
             verified=tuple(suite.verified for suite in plan.suites if suite.verified),
             number=number,
+            suites=tuple(plan.planned_suites),
+            all_trials=plan.all_trial_count if options.shard else 0,
         )
 
     async def _call_after_hook(self, hooks: ProjectHooks, interrupts: InterruptHandler) -> str | None:
@@ -322,17 +323,20 @@ class _Run(Struct, frozen=True):
 
 
 def report_finished_run(
-    previous_run: PreviousRun,
+    events: Iterable[Event],
     end: RunEnded,
     journal: Journal,
     outputs: Sequence[Path],
     sinks: Sequence[Sink] = (),
     eval_summary: Path | None = None,
 ) -> int:
-    """Write the reports of a run that has ended: it may have been killed before it could. Returns the exit code."""
+    """Write the reports of a run that has ended: it may have been killed before it could. Returns the exit code.
+
+    `events` are those of its start and of its trials.
+    """
     reports = ReportFiles(outputs, journal, eval_summary)
-    bus = EventBus((), [HistorySink(History(previous_run.journal_path.parents[2])), *sinks, reports])
-    for event in (previous_run.started, *previous_run.ended_trials):
+    bus = EventBus((), [HistorySink(History(journal.path.parents[2])), *sinks, reports])
+    for event in events:
         bus.emit(event)
     without_losses = end
     if end.summary.lost_reports:
@@ -411,8 +415,9 @@ def _describe_lag(agent: str, seconds: float) -> str:
     )
 
 
-def _create_run_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+def create_run_id() -> str:
+    """The time, and enough random digits for the many machines of a team that start runs in the same second."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 def _now() -> str:
@@ -428,10 +433,7 @@ def _open_journal(settings: Settings, run_id: str, *, history: bool) -> Journal:
         return journal
     data_folder = settings.data_folder
     try:
-        make_private_folder(data_folder)
-        ignore_file = data_folder / ".gitignore"
-        if not ignore_file.exists():
-            replace_file(ignore_file, b"*\n", private=True)
+        make_data_folder(data_folder)
         return Journal(data_folder / "runs" / run_id / "journal.jsonl")
     except (OSError, RunStopped) as error:
         raise _not_writable(data_folder, error) from error

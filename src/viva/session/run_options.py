@@ -18,6 +18,7 @@ from viva.formats.sources import Format
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
 from viva.protocols import PersonPrompt
 from viva.record.cassette import MissingPolicy
+from viva.session.shards import CaseName, ShardBy, normalize_shard
 from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 
@@ -67,7 +68,7 @@ class Option(Struct, frozen=True, kw_only=True):
     range: Range | None = None
     is_duration: bool = False
     parse: Callable[[str], Any] | None = None
-    """Parses the text of a flag that holds several values. Raises BadInput."""
+    """Parses the text of a flag that has a form of its own. Raises BadInput or ValueError."""
     is_existing_file: bool = False
     keyword: str | None = ""
     """The keyword of `viva.run`: the name of the field if empty, none if None."""
@@ -82,6 +83,8 @@ class Option(Struct, frozen=True, kw_only=True):
     """
     is_repeated: bool = False
     """Does the printed command that runs one case again repeat it? Cost and repeats are left to the user."""
+    may_differ: bool = False
+    """May it differ between runs that `viva merge` joins? It then says where they run, or which cases, but not how."""
     name: str = ""
     type: Any = None
     default: Any = None
@@ -116,10 +119,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """The options of a run: the flags of `viva test` and the keywords of `viva.run`."""
 
     inputs: Annotated[tuple[str, ...], Option(
-        flags=("-i", "--input"), group=INPUT, metavar="INPUT", actions=("host", "message"),
+        flags=("-i", "--input"), group=INPUT, metavar="INPUT", actions=("host", "message"), may_differ=True,
         help="A file, folder, glob, `-` for standard input, `scripts:module`, `agents:name`, or a message. Repeatable. -i may "
         "be left out.")]
-    cases: Annotated[tuple[Any, ...], Option(keyword=None, help="Cases that are not in a file, as Python values.")] = ()
+    cases: Annotated[tuple[Any, ...], Option(keyword=None, may_differ=True,
+        help="Cases that are not in a file, as Python values.")] = ()
     agent: Annotated[Any, Option(
         flags=("-n", "--name"), group=INPUT, metavar="AGENT", actions=("host", *_CHAT), on_resume="reference",
         help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), "
@@ -132,31 +136,45 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="The format of the input. By default its keys decide.")] = None
     config: Annotated[Path | None, Option(
         flags=("--config",), group=INPUT, metavar="FILE", is_existing_file=True, actions=_ALL, is_repeated=True,
-        help="The config file (default: the nearest viva.toml).")] = None
+        may_differ=True, help="The config file (default: the nearest viva.toml).")] = None
     env_file: Annotated[Path | None, Option(
         flags=("--env-file",), group=INPUT, metavar="FILE", is_existing_file=True, actions=("host", *_CHAT),
-        is_repeated=True, help="A file with NAME=value lines to add to the environment.")] = None
+        is_repeated=True, may_differ=True, help="A file with NAME=value lines to add to the environment.")] = None
     folder: Annotated[Path, Option(
-        group=INPUT, help="The folder that relative paths start from (default: the working folder).")] = Path()
+        group=INPUT, may_differ=True,
+        help="The folder that relative paths start from (default: the working folder).")] = Path()
 
     only: Annotated[str | None, Option(
-        flags=("-k", "--run"), group=SELECTION, metavar="REGEX", help="Run only cases whose id matches.")] = None
+        flags=("-k", "--run"), group=SELECTION, metavar="REGEX", may_differ=True,
+        help="Run only cases whose id matches.")] = None
     tags: Annotated[tuple[str, ...], Option(
         flags=("--tag",), group=SELECTION, metavar="TAG",
-        help="Run only cases with one of these tags. Repeatable.")] = ()
+        may_differ=True, help="Run only cases with one of these tags. Repeatable.")] = ()
     last_failed: Annotated[bool, Option(
-        flags=("--last-failed",), group=SELECTION, help="Run only cases that did not pass in the latest run.")] = False
-    selected_cases: Annotated[tuple[tuple[str, str], ...] | None, Option(
-        keyword=None, help="Run only these cases, by suite and id: the result of `last_failed`.")] = None
+        flags=("--last-failed",), group=SELECTION, may_differ=True,
+        help="Run only cases that did not pass in the latest run.")] = False
+    selected_cases: Annotated[tuple[CaseName, ...] | None, Option(
+        keyword=None, may_differ=True,
+        help="Run only these cases, by suite and id: the result of `last_failed`.")] = None
+    shard: Annotated[str | None, Option(
+        flags=("--shard",), group=SELECTION, metavar="N/COUNT", parse=normalize_shard, may_differ=True,
+        help="Run only the Nth of COUNT parts of the cases, for example 2/8; `viva merge` makes one run of all parts.")] = None
+    shard_by: Annotated[ShardBy, Option(
+        flags=("--shard-by",), group=SELECTION, needs="shard",
+        help="How --shard shares out the cases: by a hash of their ids, or so that all parts take equally long, by the times "
+        "of earlier runs in .viva, which must be the same on all machines.")] = "hash"
+    shard_cases: Annotated[tuple[CaseName, ...] | None, Option(
+        keyword=None, may_differ=True,
+        help="The cases of this shard, by suite and id: the result of `shard_by` time.")] = None
     dry_run: Annotated[bool, Option(
         flags=("--dry-run",), group=SELECTION, keyword=None, actions=("message",),
-        help="Check and list the cases without running them; -o FILE.jsonl writes them.")] = False
+        may_differ=True, help="Check and list the cases without running them; -o FILE.jsonl writes them.")] = False
 
     outputs: Annotated[tuple[Path, ...], Option(
         flags=("-o", "--output"), group=OUTPUT, metavar="FILE", on_resume="replace",
-        help="Write a report: .jsonl, .json, .xml (JUnit), .html or .md. Repeatable.")] = ()
+        may_differ=True, help="Write a report: .jsonl, .json, .xml (JUnit), .html or .md. Repeatable.")] = ()
     reporter: Annotated[str | None, Option(
-        flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", on_resume="reference",
+        flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", on_resume="reference", may_differ=True,
         help="An agent that writes the reports of -o; without -o its text is printed. It has the time limit of a case for "
         "each.")] = None
 
@@ -168,13 +186,14 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="Time limit for one reply.")] = None
     parallel: Annotated[int | None, Option(
         flags=("--parallel",), group=LIMITS, metavar="N", range=Range(1), on_resume="replace",
-        help="Run up to N conversations in parallel (default: 4).")] = None
+        may_differ=True, help="Run up to N conversations in parallel (default: 4).")] = None
     fail_fast: Annotated[bool, Option(
-        flags=("--fail-fast",), group=LIMITS,
+        flags=("--fail-fast",), group=LIMITS, may_differ=True,
         help="Stop when a case can no longer pass: it failed or broke, or too many of its trials did.")] = False
     max_cost_usd: Annotated[float | None, Option(
         flags=("--max-cost",), group=LIMITS, metavar="USD", range=Range(0, is_open=True), keyword="max_cost",
-        actions=_CHAT, on_resume="replace", help="Stop the run when its model calls have cost this much.")] = None
+        actions=_CHAT, on_resume="replace", may_differ=True,
+        help="Stop the run when its model calls have cost this much.")] = None
     retry_faults: Annotated[int, Option(
         flags=("--retry-faults",), group=LIMITS, metavar="N", range=Range(0),
         help="Run a trial again, up to N times, if its error was not the agent's fault.")] = 1
@@ -203,13 +222,13 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="The agent that plays the user in cases that have checkpoints but no simulator.")] = None
     interactive: Annotated[bool, Option(
         flags=("--interactive",), group=USERS, keyword=None, actions=("chat",), on_resume="drop",
-        excludes=("skip_interactive", "as_json", "quiet"),
+        excludes=("skip_interactive", "as_json", "quiet"), may_differ=True,
         help="Take part: see and change each message before it is sent, and answer when the agent waits. Without -i: chat "
         "with the agent.")] = False
     skip_interactive: Annotated[bool, Option(
         flags=("--skip-interactive",), group=USERS, help="Skip cases that need a person (interactive.enabled).")] = False
     person_prompt: Annotated[PersonPrompt | None, Option(
-        keyword=None, on_resume="drop", help="How a person is asked.")] = None
+        keyword=None, on_resume="drop", may_differ=True, help="How a person is asked.")] = None
     on_missing_input: Annotated[OnMissingInput | None, Option(
         flags=("--on-missing-input",), group=USERS, is_repeated=True,
         help="What to do if the agent still waits after the last turn, or a person does not answer.")] = None
@@ -236,7 +255,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="How a playbook's link_paths are put into its workspace (default: symlink; copy for the Gemini CLI).")] = None
     keep_workspace: Annotated[bool, Option(
         flags=("--keep-workspace",), group=WORKSPACES, actions=_CHAT,
-        help="Keep every workspace, not only those of cases that did not pass.")] = False
+        may_differ=True, help="Keep every workspace, not only those of cases that did not pass.")] = False
     sandbox: Annotated[Sandbox | None, Option(
         flags=("--sandbox",), group=WORKSPACES, actions=_CHAT, is_repeated=True,
         help="Confine agents that are processes to their workspace with bubblewrap (default: none).")] = None
@@ -258,26 +277,26 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("--allow-agent-mismatch",), group=EVALS, actions=("host",), is_repeated=True,
         help="Run an eval suite although it names another agent as its target.")] = False
     eval_summary: Annotated[Path | None, Option(
-        flags=("--eval-summary",), group=EVALS, metavar="FILE", actions=("host",), on_resume="replace",
+        flags=("--eval-summary",), group=EVALS, metavar="FILE", actions=("host",), on_resume="replace", may_differ=True,
         help="Write the EvalSummary of an eval suite: scores, ids and counts, without any content.")] = None
 
     update_snapshots: Annotated[bool, Option(
         flags=("--update-snapshots",), group=STORAGE, help="Write the files that snapshot assertions compare with.")] = False
     record: Annotated[Path | None, Option(
         flags=("--record",), group=STORAGE, metavar="FILE", excludes=("replay",),
-        help="Record every reply in a cassette.")] = None
+        may_differ=True, help="Record every reply in a cassette.")] = None
     replay: Annotated[Path | None, Option(
         flags=("--replay",), group=STORAGE, metavar="FILE", is_existing_file=True, is_repeated=True,
-        help="Replay the replies of a cassette, without network.")] = None
+        may_differ=True, help="Replay the replies of a cassette, without network.")] = None
     replay_missing: Annotated[MissingPolicy, Option(
         flags=("--replay-missing",), group=STORAGE, needs="replay", is_repeated=True,
         help="What to do if the cassette has no reply.")] = "error"
     history: Annotated[bool, Option(
-        flags=("--no-history",), group=STORAGE, actions=_CHAT, help="Write nothing to .viva.")] = True
+        flags=("--no-history",), group=STORAGE, actions=_CHAT, may_differ=True, help="Write nothing to .viva.")] = True
 
     @property
     def is_filtered(self) -> bool:
-        """Do only some of the cases run?"""
+        """Do filters select only some of the cases? A shard is no filter."""
         return self.only is not None or bool(self.tags) or self.selected_cases is not None
 
     @property

@@ -1,9 +1,6 @@
 """Builds the plan of a run: loads and checks files, agents, helpers and outputs before anything is sent."""
 
-import os
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import viva
 from viva import catalog, config
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
-from viva.engine.scheduler import plan_trials
 from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import wrap_values
@@ -32,12 +28,19 @@ from viva.history.index import History
 from viva.llm.budget import Budget
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Suite
+from viva.model.event import PlannedSuite
 from viva.protocols import PlannedTrial
 from viva.record.cassette import compute_digest
 from viva.record.redaction import Redactor
 from viva.session.agents import AgentFactory, ConfiguredAgent
 from viva.session.case_generation import CaseGenerator
-from viva.session.case_selection import create_case_selector, validate_filter
+from viva.session.case_selection import (
+    CaseSelection,
+    create_case_selector,
+    iterate_trials,
+    select_cases,
+    validate_filter,
+)
 from viva.session.cassette_mode import CassetteMode
 from viva.session.eval_suites import (
     add_baselines,
@@ -55,6 +58,7 @@ from viva.session.names import (
     create_helper_check,
     find_flag_problems,
 )
+from viva.session.report_files import check_output_files, check_report_kind
 from viva.session.resume import PreviousRun
 from viva.session.run_options import RunOptions
 from viva.session.workspaces import WorkspaceProvider
@@ -83,6 +87,10 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     """How many cases ask for a person."""
     case_counts: Mapping[str, int]
     """How many cases of each suite run."""
+    planned_suites: Sequence[PlannedSuite]
+    """The suites with their counts over all shards."""
+    all_trial_count: int
+    """How many trials all shards have."""
     generated_cases: Mapping[str, Sequence[Any]]
     """Cases that were generated for this run, by suite."""
     notes: Sequence[str]
@@ -109,7 +117,17 @@ class RunPlan(Struct, frozen=True, kw_only=True):
         }
 
     def iterate_trials(self) -> AsyncIterator[PlannedTrial]:
-        return plan_trials(self.suites, self.select_case, self.options.runs)
+        return iterate_trials(self.options, self.suites, self.select_case)
+
+    @property
+    def selected_count(self) -> int:
+        """How many cases the filters select, in all shards."""
+        return sum(suite.cases for suite in self.planned_suites)
+
+    @property
+    def is_empty_shard(self) -> bool:
+        """Has this shard no case, although others have some? Then it is no failure that nothing ran."""
+        return not self.case_count and bool(self.selected_count)
 
     @property
     def has_person(self) -> bool:
@@ -186,10 +204,10 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     select_case = create_case_selector(options, settings.defaults, person_policy, workspaces)
     await check_needs(suites, agent, select_case)
     run_hooks = resolve_run_hooks(options, (*load_options.roots, str(options.folder)))
-    counts = await _count_trials(options, suites, select_case)
+    selection = await select_cases(options, History(settings.data_folder), suites, select_case)
     suite_notes = [note for suite in suites for note in suite.notes]
     return RunPlan(
-        options=options,
+        options=selection.options,
         settings=settings,
         suites=suites,
         agents=agents,
@@ -200,14 +218,16 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         person_policy=person_policy,
         workspaces=workspaces,
         cassette_mode=cassette_mode,
-        select_case=select_case,
+        select_case=selection.select_case,
         run_hooks=run_hooks,
-        case_count=counts.cases,
-        trial_count=counts.trials,
-        interactive_count=counts.interactive,
-        case_counts=counts.by_suite,
+        case_count=selection.counts.cases,
+        trial_count=selection.counts.trials,
+        all_trial_count=selection.all_counts.trials,
+        interactive_count=selection.counts.interactive,
+        case_counts=selection.counts.by_suite,
+        planned_suites=[_plan_suite(suite, selection) for suite in suites],
         generated_cases=generated_cases,
-        notes=[*inputs.notes, *workspaces.build_notes(), *suite_notes, *audience_notes, *_sequential_notes(options)],
+        notes=[*inputs.notes, *workspaces.build_notes(), *suite_notes, *audience_notes, *_list_notes(selection)],
         standard_input=given.standard_input,
     )
 
@@ -239,14 +259,28 @@ async def _generate_cases(
     return {source.name: earlier.get(source.name) or await generator.generate(source) for source in sources}
 
 
-def _sequential_notes(options: RunOptions) -> Iterator[str]:
-    """How long `--until-decided` may run."""
-    if (test := options.sequential) is None:
-        return
-    undecided = test.chances(test.min_pass).undecided
-    yield (
-        f"at most {test.max_runs} trials per case (--max-runs); a case with a pass rate of exactly {test.min_pass:.4g} "
-        f"stays undecided in {undecided * 100:.2g} % of runs"
+def _list_notes(selection: CaseSelection) -> Iterator[str]:
+    """How long `--until-decided` may run, and how much of the input a shard has."""
+    options = selection.options
+    if (test := options.sequential) is not None:
+        undecided = test.chances(test.min_pass).undecided
+        yield (
+            f"at most {test.max_runs} trials per case (--max-runs); a case with a pass rate of exactly {test.min_pass:.4g} "
+            f"stays undecided in {undecided * 100:.2g} % of runs"
+        )
+    if options.shard is not None:
+        cases = f"{selection.counts.cases} of {selection.all_counts.cases} cases"
+        yield f"shard {options.shard}: {cases}; `viva merge` makes one run of all shards"
+
+
+def _plan_suite(suite: Suite, selection: CaseSelection) -> PlannedSuite:
+    return PlannedSuite(
+        suite=suite.id,
+        kind=suite.kind,
+        version=suite.version,
+        size=suite.count,
+        cases=selection.all_counts.by_suite.get(suite.id, 0),
+        threshold=suite.threshold,
     )
 
 
@@ -353,6 +387,9 @@ def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[
             suites.append(native.load(wrap_values(options.cases, "cases"), "cases", options.folder, load_options))
         except BadInput as error:
             problems += error.problems
+    if options.shard is not None and any(source.source == "agents" for source in generators):
+        what = "--shard: every machine would generate other cases; generate them once with --dry-run -o cases.jsonl"
+        problems.append(Problem("", 0, "", what))
     if problems:
         raise BadInput(*dict.fromkeys(problems))
     return _Inputs([*suites, *script_suites], generators, files, notes)
@@ -366,33 +403,6 @@ def _load_script_tests(source: GeneratedCases, folder: Path, load_options: LoadO
     return load_script_suite(source, folder, load_options)
 
 
-class _Counts(Struct, frozen=True):
-    cases: int
-    trials: int
-    interactive: int
-    by_suite: Mapping[str, int]
-
-
-async def _count_trials(
-    options: RunOptions, suites: Sequence[Suite], select_case: Callable[[Case], Case | None]
-) -> _Counts:
-    """Without a filter the suites know their counts; otherwise the cases are read once more."""
-    if not options.is_filtered:
-        cases = sum(suite.count for suite in suites)
-        case_runs = [] if options.sequential else [runs for suite in suites for runs in suite.case_runs]
-        trials = (cases - len(case_runs)) * options.runs + sum(case_runs)
-        interactive = sum(suite.interactive_cases for suite in suites)
-        return _Counts(cases, trials, interactive, {suite.id: suite.count for suite in suites})
-    by_suite = Counter[str]()
-    trials = interactive = 0
-    async for planned in plan_trials(suites, select_case, options.runs):
-        trials += 1
-        if planned.trial == 1:
-            by_suite[planned.case.suite] += 1
-            interactive += planned.case.interactive.enabled
-    return _Counts(by_suite.total(), trials, interactive, by_suite)
-
-
 def _list_output_files(options: RunOptions) -> list[tuple[str, Path]]:
     """The flag and path of each file that the run writes."""
     outputs = [("-o", path) for path in options.outputs]
@@ -404,29 +414,9 @@ def _check_outputs(options: RunOptions) -> None:
     for path in options.outputs:
         if options.dry_run and path.suffix != ".jsonl":
             raise BadInput.of(f"-o {path}: --dry-run writes cases as .jsonl")
-        if options.reporter is None and catalog.find_component("reporter", path.suffix) is None:
-            known = ", ".join(catalog.list_components("reporter"))
-            raise BadInput.of(f"-o {path}: unknown kind of report; known endings: {known}")
-    flags: dict[Path, str] = {}
-    for flag, path in _list_output_files(options):
-        check_writable(flag, path)
-        if (other := flags.setdefault(path.resolve(), flag)) != flag:
-            raise BadInput.of(f"{flag} {path}: {other} writes that file too")
-
-
-def check_writable(flag: str, path: Path) -> None:
-    """Raises BadInput if the file that a flag names cannot be written."""
-    if not path.parent.is_dir():
-        raise BadInput.of(f"{flag} {path}: there is no folder {path.parent}")
-    folder = path.resolve().parent  # the target's folder if the path is a link
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise BadInput.of(f"{flag} {path}: cannot be written")
-    if path.exists() and not path.is_file():
-        raise BadInput.of(f"{flag} {path}: not a regular file; a report would replace it")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise BadInput.of(f"{flag} {path}: cannot be written: {error.strerror}") from error
+        if options.reporter is None:
+            check_report_kind(path)
+    check_output_files(_list_output_files(options))
 
 
 def _refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:

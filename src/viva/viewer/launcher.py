@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from viva import config
 from viva.errors import BadInput
-from viva.history.index import RunRow
+from viva.history.index import History, RunRow
 from viva.model import codec
 from viva.model.event import RunStarted
 from viva.model.record import TrialRecord
@@ -52,8 +52,9 @@ class RunLauncher:
         return await self._start_process(arguments, self._folder)
 
     def _build_arguments(self, request: RunRequest, known_runs: Sequence[RunRow]) -> list[str]:
-        agents = set(config.load_settings(self._file, self._folder).agents) | {row.agent for row in known_runs}
-        inputs = {text for row in known_runs for text in row.inputs}
+        own_runs = [row for row in known_runs if not self._is_pulled(row.id)]
+        agents = set(config.load_settings(self._file, self._folder).agents) | {row.agent for row in own_runs}
+        inputs = {text for row in own_runs for text in row.inputs}
         if not request.inputs:
             raise BadInput.of("inputs: is empty")
         if request.agent and request.agent not in agents:
@@ -89,6 +90,10 @@ class RunLauncher:
         return await self._rerun_with(started, arguments, started.agent)
 
     async def _rerun_with(self, started: RunStarted, arguments: Sequence[str], agent: str | None) -> str:
+        if self._is_pulled(started.run):
+            raise BadInput.of(
+                "This run comes from another machine, and so do its agent and folder. Run it with viva test"
+            )
         name = [f"--name={agent}"] if agent else []
         flags = [flag if value is None else f"{flag}={value}" for flag, value in list_rerun_flags(started.settings)]
         folder = dict(started.settings.get("options", {})).get("folder")
@@ -101,6 +106,10 @@ class RunLauncher:
                 os.kill(process.pid, signal.SIGINT)
         if self._running:
             await asyncio.wait(self._running.values(), timeout=10)
+
+    def _is_pulled(self, run: str) -> bool:
+        """Does another machine say what its agent and inputs are? Nothing that it names is started here."""
+        return History(self._folder / ".viva").is_pulled(run)
 
     def _is_project_file(self, text: str) -> bool:
         if not text or text.startswith("-") or "\0" in text:

@@ -49,7 +49,11 @@ def test_a_plan_has_every_trial_of_every_case_in_input_order():
         ("c", 1, 2, 3),
         ("c", 2, 2, 4),
     ]  # N33
-    assert [each.case.id for each in asyncio.run(planned(suite("a", "b", "c"), leave_out="b"))] == ["a", "c"]
+    found = asyncio.run(planned(suite("a", "b", "c", runs={"b": 3}), leave_out="b"))
+    assert [(each.case.id, each.index) for each in found] == [
+        ("a", 0),
+        ("c", 4),
+    ]  # runs with other filters fit together
 
 
 def test_a_suite_that_cannot_be_read_any_more_stops_the_run():

@@ -1,14 +1,13 @@
 """Thresholds of suites: how trials add up, and which parts are not met."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from viva.engine.summary import RunTally, exit_code
 from viva.engine.thresholds import SuiteTally, case_score, trial_score
-from viva.model.case import Baseline, Case, Suite, Threshold
-from viva.model.event import SuiteSummary, TrialRetried
+from viva.model.case import Baseline, Threshold
+from viva.model.event import PlannedSuite, SuiteSummary, TrialRetried
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
@@ -47,13 +46,8 @@ def record(
     )
 
 
-async def no_cases() -> AsyncIterator[Case]:
-    for case in ():
-        yield case
-
-
-def suite(threshold: Threshold) -> Suite:
-    return Suite(id="s", cases=no_cases, count=0, threshold=threshold)
+def suite(threshold: Threshold) -> PlannedSuite:
+    return PlannedSuite(suite="s", threshold=threshold)
 
 
 def summary_of(

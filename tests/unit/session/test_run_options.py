@@ -38,6 +38,8 @@ from viva.stats.sequential import SequentialTest
         ({"fail_fast": "yes"}, "fail_fast: 'yes' is not True or False"),
         ({"sequential": 0.9}, "sequential: 0.9 is not a viva.SequentialTest"),
         ({"replay_missing": "live"}, "replay_missing needs replay"),
+        ({"shard": "9/8"}, "shard: there is no shard 9 of 8"),
+        ({"shard_by": "time"}, "shard_by needs shard"),
         ({"record": "a", "replay": "b"}, "record and replay exclude each other"),
         ({"sequential": viva.SequentialTest(min_pass=0.9), "runs": 5}, "sequential and runs exclude each other"),
     ],
@@ -71,6 +73,8 @@ def test_an_unknown_keyword_is_a_type_error_with_a_suggestion():
         ("--format", "zz"),
         ("--modes", "goldn"),
         ("--timeout", "0"),
+        ("--shard", "9/8"),
+        ("--shard-by", "time"),
         ("--record", "a", "--replay", __file__),
     ],
 )

@@ -1,0 +1,102 @@
+"""`viva merge`: makes one run of the parts of a split run."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from viva import catalog, config
+from viva.cli.history import config_option, find_run, open_history
+from viva.cli.options import create_console, reserve_stdout
+from viva.errors import BadInput
+from viva.model.event import Note, RunStarted, TrialEnded
+from viva.record.journal import Journal, read_events
+from viva.session.merge import Merger
+from viva.session.merge_sources import check_sources, read_sources
+from viva.session.report_files import check_output_files, check_report_kind
+from viva.session.run import create_run_id, report_finished_run
+
+EPILOG = """\b
+Examples:
+  viva merge shards/ -o report.html -o report.xml    all runs below a folder: the artifacts of a CI job
+  viva merge shard-1.zip shard-2.zip shard-3.zip     artifacts as they were downloaded
+  viva merge latest~1 latest                         two runs that were split by -k
+  viva view latest                                   look at the merged run
+
+\b
+Exit codes: those of `viva test`, as if all cases had been in one run; 4 if the runs do not belong together.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN|FOLDER|ZIP...")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Write a report: .jsonl, .json, .xml (JUnit), .html or .md. Repeatable.",
+)
+@click.option(
+    "--eval-summary",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the EvalSummary of an eval suite: scores, ids and counts, without any content.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show all turns.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only what did not pass, and one line of summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
+@config_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    runs: tuple[str, ...],
+    outputs: tuple[Path, ...],
+    eval_summary: Path | None,
+    *,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+    config_file: Path | None,
+) -> int:
+    """Make one run of RUNS that were split by --shard or -k. Each is a run, or a folder or ZIP file with runs.
+
+    The cases keep their order, and thresholds count over all of them. Missing shards count as not run.
+    """
+    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
+    catalog.load_plugins(settings.plugins, settings.folder)
+    for path in outputs:
+        check_report_kind(path)
+    check_output_files(
+        [*(("-o", path) for path in outputs), *([("--eval-summary", eval_summary)] if eval_summary else [])]
+    )
+    history = open_history(config_file)
+
+    def find_journal(name: str) -> Path:
+        return history.journal_path(find_run(history, name, config_file).id)
+
+    with tempfile.TemporaryDirectory(prefix="viva-merge-") as scratch:
+        sources, notes = read_sources(runs, find_journal, Path(scratch))
+        check_sources(sources)
+        if eval_summary is not None:
+            _require_eval_suite([suite.kind for suite in sources[0].started.suites])
+        for note in notes:
+            print(note, file=sys.stderr)
+        path, end = Merger(sources, create_run_id(), outputs).write(history.home)
+    if as_json:
+        from viva.reporters.json import JsonEventReporter
+
+        reporter = JsonEventReporter(ctx.with_resource(reserve_stdout()))
+    else:
+        reporter = create_console(verbose=verbose, quiet=quiet)
+    journal = Journal(path)
+    events = (event for event in read_events(path) if isinstance(event, RunStarted | TrialEnded | Note))
+    return report_finished_run(events, end, journal, outputs, [reporter], eval_summary)
+
+
+def _require_eval_suite(kinds: list[str]) -> None:
+    if kinds.count("eval_suite") != 1:
+        raise BadInput.of(f"--eval-summary: needs one eval suite, and the runs have {kinds.count('eval_suite')}")

@@ -1,0 +1,276 @@
+"""The history of a team: journals in a folder or bucket that all of its machines can reach, by fsspec.
+
+    journals/DIGEST.RANDOM.jsonl.gz     a journal; DIGEST is the SHA-256 of its content
+    runs/TIME.RUN.DIGEST.KIND.json      says which journal a run has, when it ended, and whether it has its texts
+
+A journal is written first, under a name that no other writer uses; then the entry that points to it. So a push that is
+interrupted leaves nothing that anyone reads, two at once do not disturb each other, and nothing is ever renamed, changed or
+deleted. What is read is compared with its digest.
+"""
+
+import gzip
+import hashlib
+import re
+import secrets
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
+
+from msgspec import Struct, structs
+
+from viva.errors import BadInput, RemoteFailed
+from viva.history.index import PULLED_FILE, History
+from viva.history.without_text import read_without_text
+from viva.model import codec
+from viva.model.event import RunEnded, RunStarted
+from viva.record.atomic_files import open_replacement, replace_file
+from viva.record.journal import has_ended, read_events
+from viva.record.locks import is_in_use
+from viva.record.private_files import make_data_folder, make_private_folder
+from viva.text.credentials import mask_text
+
+Kind = Literal["whole", "counts"]
+"""Does an entry have the texts of the run, or only its results and counts?"""
+PushResult = Literal["pushed", "present", "unfinished"]
+_ENTRY = re.compile(r"(?P<time>\d{8}T\d{9})\.(?P<run>[\w-]+)\.(?P<digest>[0-9a-f]{64})\.(?P<kind>whole|counts)\.json")
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
+_SSH_PACKAGES = {"ssh": "paramiko", "sftp": "paramiko"}
+_MAX_REASON = 300
+_BLOCK = 1 << 20
+
+
+class RemoteEntry(Struct, frozen=True):
+    """A run of the remote history, as the name of its entry says."""
+
+    time: str
+    run: str
+    digest: str
+    kind: Kind
+    path: str
+
+    @classmethod
+    def parse(cls, path: str) -> "RemoteEntry | None":
+        """The entry of a file; None for another file."""
+        match = _ENTRY.fullmatch(path.rpartition("/")[2])
+        return cls(match["time"], match["run"], match["digest"], cast("Kind", match["kind"]), path) if match else None
+
+
+class EntryContent(Struct, frozen=True):
+    """The content of an entry, and of the file beside a pulled journal."""
+
+    journal: str
+    """The name of the journal's file."""
+    digest: str
+    run: str
+    ended: str
+    """When the run ended: of two journals of a run that was resumed, the later one counts."""
+    agent: str
+    exit_code: int
+    kind: Kind
+
+
+class RemoteHistory:
+    """A remote history. Raises BadInput for a URL that cannot be used, RemoteFailed if the remote does not do its part."""
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        self.name = mask_text(url)
+        try:
+            import fsspec  # an extra
+        except ImportError as missing:
+            raise BadInput.of(
+                f"{self.name}: a remote history needs the extra `remote`: pip install 'viva-eval[remote]'"
+            ) from missing
+        scheme = urlsplit(url).scheme if "://" in url else "file"
+        defaults = {"auto_mkdir": True} if scheme in ("file", "local") else {}
+        try:
+            self._files, root = fsspec.core.url_to_fs(url, **{**defaults, **(options or {})})
+        except ImportError as missing:
+            package = (_PACKAGES | _SSH_PACKAGES).get(scheme, str(missing.name))
+            raise BadInput.of(
+                f"{self.name}: {scheme}:// needs the package {package}: pip install {package}"
+            ) from missing
+        except Exception as error:  # a file system of any author, with options of the user
+            raise BadInput.of(f"{self.name}: is not a place that fsspec can use: {_describe(error)}") from error
+        self._root = str(root).rstrip("/")
+
+    def list_entries(self) -> list[RemoteEntry]:
+        """All entries, newest first. A remote without runs has none."""
+        with self._explain_errors("list"):
+            self._files.invalidate_cache()
+            try:
+                files: list[dict[str, Any]] = self._files.ls(f"{self._root}/runs", detail=True)
+            except FileNotFoundError:
+                return []
+        paths = [str(file["name"]) for file in files if file["size"]]  # an empty one is still being written, or was not
+        entries = [entry for path in paths if (entry := RemoteEntry.parse(path)) is not None]
+        return sorted(entries, key=lambda entry: (entry.time, entry.run), reverse=True)
+
+    def find_run(self, name: str) -> str:
+        """The id of a run by its id, the start of its id, `latest` or `latest~2`. BadInput if there is none."""
+        runs = list(dict.fromkeys(entry.run for entry in self.list_entries()))
+        if name == "latest" or name.startswith("latest~"):
+            back = name.removeprefix("latest").removeprefix("~") or "0"
+            matches = [runs[int(back)]] if back.isdigit() and int(back) < len(runs) else []
+        else:
+            matches = [run for run in runs if run == name] or [run for run in runs if run.startswith(name)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise BadInput.of(
+                f"{name!r} matches several runs in {self.name}: {', '.join(matches[:5])}; give more of the id"
+            )
+        newest = ", ".join(runs[:3]) or "none"
+        raise BadInput.of(f"there is no run {name!r} in {self.name}; the newest: {newest}")
+
+    def push(
+        self, history: History, runs: Iterable[str], *, without_text: bool = False
+    ) -> Generator[tuple[str, PushResult]]:
+        """Copy runs that have ended to the remote, with their texts or without. Yields what became of each."""
+        kind: Kind = "counts" if without_text else "whole"
+        entries = self.list_entries()
+        present = {entry.digest for entry in entries}
+        whole_runs = {entry.run for entry in entries if entry.kind == "whole"}
+        with tempfile.TemporaryDirectory(prefix="viva-push-") as scratch:
+            for run in runs:
+                journal = history.journal_path(run)
+                if has_ended(journal) is not True or is_in_use(journal):
+                    yield run, "unfinished"
+                elif (without_text and run in whole_runs) or _compute_digest(journal, kind) in present:
+                    yield run, "present"
+                else:
+                    self._upload(journal, kind, Path(scratch))
+                    yield run, "pushed"
+
+    def _upload(self, journal: Path, kind: Kind, scratch: Path) -> None:
+        packed, entry = scratch / "journal.gz", scratch / "entry.json"
+        digest = _pack(journal, kind, packed)
+        started, ended = _read_ends(journal)
+        name = f"{digest}.{secrets.token_hex(4)}.jsonl.gz"
+        content = EntryContent(name, digest, started.run, ended.at, started.agent, ended.exit_code, kind)
+        entry.write_bytes(codec.encode(content) + b"\n")
+        time = re.sub(r"[^\dT]", "", ended.at[:23])
+        with self._explain_errors("write to"):
+            self._files.put_file(str(packed), f"{self._root}/journals/{name}")
+            self._files.put_file(str(entry), f"{self._root}/runs/{time}.{started.run}.{digest}.{kind}.json")
+
+    def pull(self, history: History, runs: Sequence[str] | None = None) -> Generator[str]:
+        """Copy runs that this machine lacks, all by default. Yields the ids of those that are new here.
+
+        A run of this machine is never replaced; a pulled one is if the remote has a later journal of it, or its texts.
+        """
+        by_run: dict[str, list[RemoteEntry]] = {}
+        for entry in self.list_entries():
+            if runs is None or entry.run in runs:
+                by_run.setdefault(entry.run, []).append(entry)
+        for run, entries in by_run.items():
+            if self._pull_run(history, run, entries):
+                yield run
+
+    def _pull_run(self, history: History, run: str, entries: Sequence[RemoteEntry]) -> bool:
+        journal = history.journal_path(run)
+        marker = journal.with_name(PULLED_FILE)
+        if journal.exists() and not marker.exists():
+            return False  # it is a run of this machine
+        here = codec.decode_kept(marker.read_bytes(), type=EntryContent).digest if marker.exists() else None
+        if [entry.digest for entry in entries] == [here]:
+            return False
+        contents = [content for entry in entries if (content := self._read_entry(entry)) is not None]
+        best = max(contents, key=lambda content: (content.kind == "whole", content.ended), default=None)
+        if best is None or best.digest == here:
+            return False
+        make_data_folder(history.home)
+        make_private_folder(journal.parent)
+        if here is None:  # without the marker, the journal would count as a run of this machine
+            replace_file(marker, codec.encode(structs.replace(best, digest="")) + b"\n", private=True)
+        self._download(best, journal)
+        replace_file(marker, codec.encode(best) + b"\n", private=True)
+        history.index_run(run)
+        return True
+
+    def _read_entry(self, entry: RemoteEntry) -> EntryContent | None:
+        """None if the entry is still being written."""
+        with self._explain_errors("read from"):
+            raw: bytes = self._files.cat_file(entry.path)
+        try:
+            content = codec.decode(raw, type=EntryContent)
+        except codec.DecodeError:
+            return None
+        is_consistent = (content.run, content.digest) == (entry.run, entry.digest)
+        return content if is_consistent and re.fullmatch(r"[0-9a-f.]+\.jsonl\.gz", content.journal) else None
+
+    def _download(self, content: EntryContent, journal: Path) -> None:
+        """Replace the journal by that of the remote, if it is the one that the entry says."""
+        digest = hashlib.sha256()
+        with (
+            open_replacement(journal, private=True) as out,
+            self._explain_errors("read from"),
+            self._files.open(f"{self._root}/journals/{content.journal}", "rb") as packed,
+            gzip.GzipFile(fileobj=packed) as lines,
+        ):
+            first = lines.readline()
+            for line in chain([first], lines):
+                digest.update(line)
+                out.write(line)
+            # The index goes by the run that the journal names, so it must not name another one.
+            if digest.hexdigest() != content.digest or codec.decode_kept(first, type=RunStarted).run != content.run:
+                raise RemoteFailed(f"{self.name}: the journal of run {content.run} is damaged; push that run again")
+
+    @contextmanager
+    def _explain_errors(self, action: str) -> Generator[None]:
+        """One sentence for whatever a file system raises."""
+        try:
+            yield
+        except RemoteFailed:
+            raise
+        except PermissionError as error:
+            raise RemoteFailed(f"{self.name}: no right to {action} it: {_describe(error)}") from error
+        except Exception as error:  # clients of file systems raise errors of their own
+            raise RemoteFailed(f"{self.name}: cannot {action} it: {_describe(error)}") from error
+
+
+def _describe(error: Exception) -> str:
+    text = " ".join(mask_text(str(error)).split()) or type(error).__name__
+    return text[:_MAX_REASON]
+
+
+def _read_content(journal: Path, kind: Kind) -> Iterator[bytes]:
+    if kind == "counts":
+        yield from (codec.encode(event) + b"\n" for event in read_without_text(journal))
+    else:
+        with journal.open("rb") as file:
+            yield from iter(lambda: file.read(_BLOCK), b"")
+
+
+def _compute_digest(journal: Path, kind: Kind) -> str:
+    digest = hashlib.sha256()
+    for block in _read_content(journal, kind):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _pack(journal: Path, kind: Kind, packed: Path) -> str:
+    """Compress a journal. Returns the digest of its content."""
+    digest = hashlib.sha256()
+    with gzip.open(packed, "wb", compresslevel=6) as out:
+        for block in _read_content(journal, kind):
+            digest.update(block)
+            out.write(block)
+    return digest.hexdigest()
+
+
+def _read_ends(journal: Path) -> tuple[RunStarted, RunEnded]:
+    """The first and the last event of a run that has ended."""
+    started: RunStarted | None = None
+    ended: RunEnded | None = None
+    for event in read_events(journal):
+        if isinstance(event, RunStarted):
+            started = event
+        elif isinstance(event, RunEnded):
+            ended = event
+    if started is None or ended is None:
+        raise BadInput.of("has no start or no end", str(journal))
+    return started, ended

@@ -1,0 +1,228 @@
+"""Makes one run of the parts of a split run: `viva merge`.
+
+The merged run has its own id and journal. The journal appears whole, so a merge that is killed leaves no half run behind.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from msgspec import structs
+
+from viva.engine.summary import RunTally, exit_code
+from viva.engine.thresholds import SuiteTally
+from viva.errors import BadInput
+from viva.model import codec
+from viva.model.event import (
+    Event,
+    Note,
+    PlannedSuite,
+    RunEnded,
+    RunStarted,
+    RunSummary,
+    StopReason,
+    TrialEnded,
+    TrialRetried,
+)
+from viva.record.atomic_files import open_replacement
+from viva.record.journal import next_run_number
+from viva.record.private_files import make_data_folder, make_private_folder
+from viva.reporters.formatting import format_count
+from viva.session.merge_sources import JOURNAL, MERGED_KEY, MergeSource, TrialLines
+from viva.session.shards import Shard
+from viva.stats.pass_rule import PassRule
+
+_STOP_ORDER: tuple[StopReason, ...] = ("interrupted", "broken", "budget", "fail_fast")
+"""If parts stopped for different reasons, the first of these is that of the merged run."""
+
+
+class Merger:
+    """Joins runs that `check_sources` accepts, in input order."""
+
+    def __init__(self, sources: Sequence[MergeSource], run_id: str, outputs: Sequence[Path] = ()) -> None:
+        self._sources = sources
+        self._first = sources[0].started
+        self._run_id = run_id
+        self._outputs = outputs
+        self._shards = sorted(shard for source in sources for shard in source.shards)
+        self._rule = PassRule.from_settings(self._first.settings)
+
+    def write(self, home: Path) -> tuple[Path, RunEnded]:
+        """Write the journal of a new run in a `.viva` folder. Returns its path and the end of the merged run."""
+        folder = home / "runs" / self._run_id
+        try:
+            make_data_folder(home)
+            make_private_folder(folder.parent)
+            folder.mkdir(mode=0o700)
+            try:
+                return folder / JOURNAL, self._write_journal(folder / JOURNAL, next_run_number(home))
+            except BaseException:
+                shutil.rmtree(folder)
+                raise
+        except OSError as error:
+            raise BadInput.of(f"cannot write the merged run to {folder}: {error.strerror or error}") from error
+
+    def _write_journal(self, journal: Path, number: int) -> RunEnded:
+        suites = self._join_suites()
+        tally = RunTally(self._count_cases(suites), self._rule, self._create_suite_tallies(suites))
+        start = structs.replace(self._create_start(suites, journal), number=number)
+        with open_replacement(journal, durable=True, private=True) as out, ExitStack() as stack:
+            files = [stack.enter_context(source.journal.open("rb")) for source in self._sources]
+            for event in (start, *self._sources[0].generated_cases, *self._list_notes()):
+                _write_event(out, event)
+            for lines, file in self._iterate_trials(files):
+                self._copy_trial(out, file, lines, tally)
+            end = self._create_end(tally.summary())
+            _write_event(out, end)
+        return end
+
+    def _iterate_trials(self, files: Sequence[BinaryIO]) -> Iterator[tuple[TrialLines, BinaryIO]]:
+        """All trials in input order, each with the file that has its events."""
+        owners = {index: number for number, source in enumerate(self._sources) for index in source.trials}
+        for index in sorted(owners):
+            number = owners[index]
+            yield self._sources[number].trials[index], files[number]
+
+    def _copy_trial(self, out: BinaryIO, file: BinaryIO, lines: TrialLines, tally: RunTally) -> None:
+        """Copy the events byte for byte, so that the records stay the same."""
+        for place in lines.retries:
+            raw = _read(file, place)
+            out.write(raw)
+            tally.append(codec.decode_kept(raw, type=TrialRetried))
+        if lines.end is not None:
+            raw = _read(file, lines.end)
+            out.write(raw)
+            tally.append(codec.decode_kept(raw, type=TrialEnded))
+
+    def _join_suites(self) -> tuple[PlannedSuite, ...]:
+        """Each suite with the cases of all parts. Every shard counts those of all shards already."""
+        if self._shards:
+            return self._first.suites
+        joined: dict[str, PlannedSuite] = {}
+        for source in self._sources:
+            for suite in source.started.suites:
+                before = joined.get(suite.suite)
+                cases = suite.cases + (before.cases if before else 0)
+                joined[suite.suite] = structs.replace(suite, cases=cases)
+        return tuple(joined.values())
+
+    def _count_cases(self, suites: Sequence[PlannedSuite]) -> int:
+        return sum(suite.cases for suite in suites)
+
+    def _create_suite_tallies(self, suites: Sequence[PlannedSuite]) -> list[SuiteTally]:
+        return [SuiteTally(suite, suite.cases, self._rule) for suite in suites if suite.threshold and suite.cases]
+
+    def _create_start(self, suites: tuple[PlannedSuite, ...], journal: Path) -> RunStarted:
+        started = [source.started for source in self._sources]
+        return structs.replace(
+            self._first,
+            run=self._run_id,
+            at=min(each.at for each in started),
+            inputs=tuple(dict.fromkeys(text for each in started for text in each.inputs)),
+            cases=self._count_cases(suites),
+            trials=self._first.all_trials if self._shards else sum(each.trials for each in started),
+            parallel=sum(each.parallel for each in started),
+            all_trials=self._first.all_trials,
+            suites=suites,
+            settings=self._join_settings(journal),
+        )
+
+    def _join_settings(self, journal: Path) -> dict[str, Any]:
+        """The settings as if one run had had all cases, started in the working folder."""
+        outputs = [str(path) for path in self._outputs]
+        options = {**self._sources[0].options, "shard": None, "shard_cases": None}
+        options |= {"folder": str(Path.cwd()), "outputs": outputs, "eval_summary": None, "config": None}
+        if not self._shards:
+            names = [lines.name for source in self._sources for _, lines in sorted(source.trials.items())]
+            cases = list(dict.fromkeys((suite, case) for suite, case, _ in names))
+            options |= {"only": None, "tags": [], "last_failed": False, "selected_cases": cases}
+        return {
+            **self._first.settings,
+            "reports": outputs,
+            "journal": str(journal),
+            "options": options,
+            MERGED_KEY: [part for source in self._sources for part in _list_parts(source)],
+        }
+
+    def _list_notes(self) -> list[Note]:
+        """What is missing, warnings of the parts, and notes that all parts have."""
+        texts = [*self._find_missing(), *self._find_left_out()]
+        notes = [Note(text, "warning") for text in texts]
+        in_all = [note for note in self._sources[0].notes if all(note in source.notes for source in self._sources)]
+        warnings = [note for source in self._sources for note in source.notes if note.level == "warning"]
+        return [*dict.fromkeys((*in_all, *warnings)), *notes]
+
+    def _find_missing(self) -> Iterator[str]:
+        if self._shards:
+            count = self._shards[0].count
+            missing = [str(Shard(number, count)) for number in range(1, count + 1)]
+            missing = [text for text in missing if Shard.parse(text) not in self._shards]
+            if missing:
+                yield f"missing: shard {', '.join(missing)}; the cases that only they have count as not run"
+        for source in self._sources:
+            lost = source.started.cases - len({lines.name[:2] for lines in source.trials.values() if lines.end})
+            if source.ended is None:
+                yield f"{source} stopped unexpectedly, with {format_count(lost, 'case')} not run; continue it with --resume"
+            elif source.ended.stopped:
+                reason = source.ended.stop_message or source.ended.stopped
+                yield f"{source} stopped early ({reason}), with {format_count(lost, 'case')} not run"
+
+    def _find_left_out(self) -> Iterator[str]:
+        """Shards by different times, and cases that no filter selected."""
+        planned = sum(source.started.cases for source in self._sources)
+        if self._shards:
+            selected = self._count_cases(self._first.suites)
+            if len(self._shards) == self._shards[0].count and planned < selected:
+                yield (
+                    f"{selected - planned} of {selected} cases are in no shard: the machines knew different times. "
+                    "--shard-by time needs the same .viva everywhere"
+                )
+            return
+        for suite in self._join_suites():
+            if suite.cases < suite.size:
+                yield f"{suite.suite}: {suite.size - suite.cases} of {suite.size} cases are in none of the runs"
+
+    def _create_end(self, summary: RunSummary) -> RunEnded:
+        ends = [source.ended for source in self._sources if source.ended is not None]
+        costs = [end.summary.cost_usd or 0.0 for end in ends]
+        if sum(costs) > (summary.cost_usd or 0.0) + 1e-9:  # calls of trials that were cut off have no record
+            summary = structs.replace(summary, cost_usd=sum(costs))
+        summary = structs.replace(summary, duration_ms=_measure_ms(self._sources))
+        reasons = {end.stopped for end in ends}
+        stopped: StopReason | None = next((reason for reason in _STOP_ORDER if reason in reasons), None)
+        message = next((end.stop_message for end in ends if end.stopped == stopped and end.stop_message), None)
+        at = max((end.at for end in ends), default=self._first.at)
+        return RunEnded(self._run_id, at, exit_code(summary, stopped), summary, stopped, message)
+
+
+def _list_parts(source: MergeSource) -> list[Mapping[str, Any]]:
+    if source.is_merged:
+        return source.started.settings[MERGED_KEY]
+    return [{"run": source.started.run, "shard": source.options.get("shard")}]
+
+
+def _measure_ms(sources: Sequence[MergeSource]) -> float:
+    """How long at least one of the runs was going on."""
+    spans = sorted(
+        (datetime.fromisoformat(source.started.at).timestamp(), datetime.fromisoformat(source.ended.at).timestamp())
+        for source in sources
+        if source.ended is not None
+    )
+    total_s, until = 0.0, 0.0
+    for start, end in spans:
+        total_s += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return round(total_s * 1e3, 1)
+
+
+def _read(file: BinaryIO, place: tuple[int, int]) -> bytes:
+    offset, length = place
+    file.seek(offset)
+    return file.read(length)
+
+
+def _write_event(out: BinaryIO, event: Event) -> None:
+    out.write(codec.encode(event) + b"\n")

@@ -1,0 +1,275 @@
+"""The runs that `viva merge` joins: where their journals are, what they say, and whether they belong together."""
+
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from viva.errors import BadInput, Problem
+from viva.model import codec
+from viva.model.case import Key
+from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
+from viva.record.journal import check_version
+from viva.record.locks import find_holder, is_in_use
+from viva.session.run_options import RUN_OPTIONS
+from viva.session.shards import Shard
+
+JOURNAL = "journal.jsonl"
+MERGED_KEY = "merged"
+"""A setting of a merged run: the runs that it was made of, each with its shard."""
+_MAX_NAMES = 5
+_FILTERS = ("only", "tags", "selected_cases", "shard_by")
+"""Options that select cases: they must agree between shards, which split the same selection."""
+
+
+class TrialLines(Struct, frozen=True):
+    """Where the events of one trial are in a journal: offset and length of those of its retries and of its end."""
+
+    name: tuple[str, str, int]
+    """Its suite, case and number."""
+    retries: tuple[tuple[int, int], ...] = ()
+    end: tuple[int, int] | None = None
+
+
+class MergeSource(Struct, frozen=True, kw_only=True):
+    """One run to merge, read from its journal."""
+
+    journal: Path
+    place: str
+    """Where the user has it: the name, folder or ZIP file."""
+    started: RunStarted
+    ended: RunEnded | None
+    """None if the run stopped unexpectedly."""
+    trials: Mapping[int, TrialLines]
+    """By their place in the input."""
+    notes: Sequence[Note]
+    generated_cases: Sequence[CaseGenerated]
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.started.settings.get("options", {})
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Its shard, or those of a merged run. None for a run of all cases."""
+        merged: Iterable[Mapping[str, str]] = self.started.settings.get(MERGED_KEY, ())
+        texts = [self.options.get("shard"), *(part.get("shard") for part in merged)]
+        return tuple(Shard.parse(text) for text in texts if text)
+
+    @property
+    def is_merged(self) -> bool:
+        return MERGED_KEY in self.started.settings
+
+    def __str__(self) -> str:
+        shards = ", ".join(map(str, self.shards))
+        return f"run {self.started.run}" + (f" (shard {shards})" if shards else "")
+
+
+FindRun = Callable[[str], Path]
+"""Returns the journal of a run by its name. Raises BadInput if there is none."""
+
+
+def find_journals(name: str, find_run: FindRun, scratch: Path) -> list[Path]:
+    """The journals of a run by its name, of all runs in a folder, or of those in a ZIP file, which go to `scratch`."""
+    path = Path(name)
+    if path.is_dir():
+        journals = sorted(path.rglob(JOURNAL))
+    elif path.is_file():
+        journals = [path] if path.name == JOURNAL else _extract_journals(path, scratch)
+    elif "/" in name or path.suffix:
+        raise BadInput.of(f"there is no file or folder {name!r}; give a run, a folder or a ZIP file with runs")
+    else:
+        return [find_run(name)]
+    if not journals:
+        raise BadInput.of(f"{name}: has no run in it; it needs a {JOURNAL}, as in .viva/runs/ID")
+    return journals
+
+
+def _extract_journals(path: Path, scratch: Path) -> list[Path]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = sorted(name for name in archive.namelist() if name.rpartition("/")[2] == JOURNAL)
+            journals = [scratch / f"{path.name}-{number}" / JOURNAL for number in range(len(names))]
+            for name, journal in zip(names, journals, strict=True):
+                journal.parent.mkdir()
+                with archive.open(name) as packed, journal.open("wb") as out:
+                    shutil.copyfileobj(packed, out)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+        raise BadInput.of(
+            f"{path}: cannot be read as a ZIP file: {error}; give a run, a folder or a ZIP file"
+        ) from error
+    return journals
+
+
+class _LineHead(Struct):
+    """The part of an event that says where it belongs."""
+
+    event: str
+    index: int = -1
+    key: Key | None = None
+
+
+def read_source(journal: Path, place: str) -> MergeSource:
+    """Read one run. Raises BadInput for one that still goes on, or a journal that cannot be read."""
+    if is_in_use(journal):
+        process = f" in process {holder.pid}" if (holder := find_holder(journal)) else ""
+        raise BadInput.of(f"run {journal.parent.name} still goes on{process}; merge it when it has ended")
+    reader = _JournalReader()
+    number, offset = 1, 0
+    try:
+        with journal.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.endswith(b"\n"):
+                    if number == 1:
+                        check_version(line, journal)
+                    reader.add(line, offset)
+                offset += len(line)
+    except OSError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", str(journal)) from error
+    except codec.DecodeError as error:
+        raise BadInput.of(f"is not an event of a journal: {error}", str(journal), number) from error
+    if reader.started is None:
+        raise BadInput.of("has no start event, so it is no run", str(journal))
+    return MergeSource(
+        journal=journal,
+        place=place,
+        started=reader.started,
+        ended=reader.ended,
+        trials=reader.trials,
+        notes=reader.notes,
+        generated_cases=reader.generated_cases,
+    )
+
+
+class _JournalReader:
+    """Collects the events of a journal; of trials only where they are."""
+
+    def __init__(self) -> None:
+        self._decoder = codec.Decoder[_LineHead](_LineHead, codec.OWN_MAX_DEPTH)
+        self.started: RunStarted | None = None
+        self.ended: RunEnded | None = None
+        self.trials: dict[int, TrialLines] = {}
+        self.notes: list[Note] = []
+        self.generated_cases: list[CaseGenerated] = []
+
+    def add(self, line: bytes, offset: int) -> None:
+        head = self._decoder.decode(line)
+        match head.event:
+            case "run_started":
+                self.started = codec.decode_kept(line, type=RunStarted)
+            case "run_ended":
+                self.ended = codec.decode_kept(line, type=RunEnded)
+            case "run_resumed":
+                self.ended = None
+            case "note":
+                self.notes.append(codec.decode_kept(line, type=Note))
+            case "case_generated":
+                self.generated_cases.append(codec.decode_kept(line, type=CaseGenerated))
+            case "trial_retried" | "trial_ended" if head.key is not None:
+                name = (head.key.suite, head.key.case, head.key.trial)
+                before = self.trials.get(head.index, TrialLines(name))
+                place = (offset, len(line))
+                if head.event == "trial_ended":
+                    self.trials[head.index] = TrialLines(name, before.retries, place)
+                else:
+                    self.trials[head.index] = TrialLines(name, (*before.retries, place), before.end)
+            case _:
+                pass
+
+
+def read_sources(names: Sequence[str], find_run: FindRun, scratch: Path) -> tuple[list[MergeSource], list[str]]:
+    """The runs that the names mean, each once, and notes on those that were left out.
+
+    A folder with shards may hold other runs too: an earlier history, or the run that an earlier merge made of them.
+    """
+    sources: dict[str, MergeSource] = {}
+    notes: list[str] = []
+    for name in names:
+        found = [read_source(journal, name) for journal in find_journals(name, find_run, scratch)]
+        has_shards = any(source.shards for source in found)
+        for source in found:
+            if len(found) > 1 and (source.is_merged or (has_shards and not source.shards)):
+                kind = "is the result of a merge" if source.is_merged else "is not a shard"
+                notes.append(f"{name}: left out {source}, which {kind}")
+            elif sources.setdefault(source.started.run, source) is not source:
+                notes.append(f"{source} was given twice; it counts once")
+    return list(sources.values()), notes
+
+
+def check_sources(sources: Sequence[MergeSource]) -> None:
+    """Raises BadInput with all reasons why the runs are not parts of one run."""
+    first = sources[0]
+    if len(sources) == 1 and not first.shards:
+        raise BadInput.of(f"there is nothing to merge: {first} is the only one; give two runs or more")
+    problems = [problem for source in sources[1:] for problem in _find_differences(first, source)]
+    problems = problems or [*_find_doubled_shards(sources)]
+    problems = problems or [*_find_doubled_trials(sources)]
+    if problems:
+        raise BadInput(*(Problem("", 0, "", problem) for problem in problems))
+
+
+def _find_differences(first: MergeSource, other: MergeSource) -> Iterator[str]:
+    """What `other` has differently than a part of the same run would."""
+    before, now = (source.started.settings.get("fingerprint", {}) for source in (first, other))
+    foreign = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    if foreign:
+        names = ", ".join(_describe_difference(name, before.get(name), now.get(name)) for name in foreign)
+        yield f"{other} does not belong to {first}: they differ in {names}"
+        return
+    for name, option in RUN_OPTIONS.items():
+        must_agree = not option.may_differ or (name in _FILTERS and first.shards and other.shards)
+        if must_agree and first.options.get(name) != other.options.get(name):
+            label = option.flag if option.flags else name
+            values = f"{_show(first.options.get(name))} and {_show(other.options.get(name))}"
+            yield f"{other} does not belong to {first}: they have different {label}: {values}"
+    counts = {shard.count for source in (first, other) for shard in source.shards}
+    if len(counts) > 1 or bool(first.shards) is not bool(other.shards):
+        yield f"{other} does not belong to {first}: they are not shards of the same number of parts"
+
+
+def _describe_difference(name: str, before: Any, now: Any) -> str:
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return f"{name} ({_show(before)} and {_show(now)})"
+    entries: dict[str, None] = dict.fromkeys(str(key) for key in (*before, *now) if before.get(key) != now.get(key))
+    return f"{name} ({_list_names(entries)})"
+
+
+def _show(value: Any) -> str:
+    return "nothing" if value is None else codec.compact_json(value)[:60]
+
+
+def _find_doubled_shards(sources: Sequence[MergeSource]) -> Iterator[str]:
+    owners: dict[Shard, MergeSource] = {}
+    for source in sources:
+        for shard in source.shards:
+            if (other := owners.setdefault(shard, source)) is not source:
+                yield (
+                    f"shard {shard} is there twice: {other.started.run} ({other.place}) and {source.started.run} "
+                    f"({source.place}); leave one out"
+                )
+
+
+def _find_doubled_trials(sources: Sequence[MergeSource]) -> Iterator[str]:
+    owners: dict[int, MergeSource] = {}
+    doubled: dict[tuple[str, str], dict[str, None]] = {}
+    for source in sources:
+        for index, lines in source.trials.items():
+            other = owners.setdefault(index, source)
+            if other is source:
+                continue
+            if other.trials[index].name != lines.name:
+                yield f"{source} and {other} number their trials differently, so they cannot be merged"
+                return
+            runs = (other.started.run, source.started.run)
+            doubled.setdefault(runs, {})[lines.name[1]] = None
+    for (run, other_run), cases in doubled.items():
+        yield f"the runs {run} and {other_run} both have {_list_names(cases)}; leave one of the runs out"
+
+
+def _list_names(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _MAX_NAMES} more" if len(listed) > _MAX_NAMES else ""
+    return ", ".join(listed[:_MAX_NAMES]) + more
