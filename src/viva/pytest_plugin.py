@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from viva.api.pytest_session import LoadedSuite, PytestSession, TestContext, VivaFixture
+    from viva.api.pytest_session import LoadedSuite, PytestSession, TestContext
+    from viva.api.viva_fixture import VivaFixture
     from viva.model.record import TrialRecord
     from viva.protocols import PlannedTrial
     from viva.session.script_context import AsyncContext, Context
@@ -124,7 +125,7 @@ def _get_session(config: pytest.Config) -> "PytestSession":
 @pytest.fixture
 def viva(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
     """Opens conversations (`viva.chat(agent)`), runs suites (`viva.run(...)`), and has `viva.check` and all other names."""
-    from viva.api.pytest_session import VivaFixture
+    from viva.api.viva_fixture import VivaFixture
 
     fixture = VivaFixture(_get_session(request.config), request.path.parent)
     request.node.stash[_fixture_key] = fixture

@@ -20,16 +20,18 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from difflib import get_close_matches
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from viva import catalog
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.replies import describe_unknown_keys, parse_reply
 from viva.agents.tools import CannedTools
 from viva.concurrency.loops import time_steps
-from viva.concurrency.threads import DedicatedThread, is_being_cancelled
+from viva.concurrency.threads import DedicatedThread, is_being_cancelled, is_ctrl_c
 from viva.errors import AgentFailed, BadInput, TrialFault, Undetermined, Unreachable
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES, classify_error
 from viva.model import codec
@@ -144,9 +146,11 @@ class _UserCode(Struct, frozen=True):
             if is_being_cancelled():
                 raise
             raise AgentFailed("it cancelled itself") from raised
-        except (KeyboardInterrupt, GeneratorExit):
+        except GeneratorExit:
             raise
         except BaseException as raised:  # user code may raise anything
+            if is_ctrl_c(raised):
+                raise
             self.progress.tracebacks += describe_error(raised, "agent")
             raise _FAULTS[classify_error(raised, self.provider_packages)](error_text(raised)) from raised
 
@@ -322,10 +326,10 @@ def import_target(reference: str, folder: str) -> Any:
     for part in attribute.split("."):
         if not hasattr(target, part):
             near = get_close_matches(part, dir(target), 3)
-            raise BadInput.of(
-                f"python:{reference}: {place} has no {part!r}"
-                + (f"; did you mean {' or '.join(near)}?" if near else "")
-            )
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            if getattr(module, "__name__", "") == "__main__":
+                hint = "; the program that runs has to define it above the call of viva.run" + hint
+            raise BadInput.of(f"python:{reference}: {place} has no {part!r}{hint}")
         target = getattr(target, part)
     if not callable(target) and not callable(getattr(target, "reply", None)):
         raise BadInput.of(
@@ -338,27 +342,49 @@ def _from_file(place: str, folder: str) -> ModuleType:
     path = os.path.normpath(os.path.join(folder, place))  # noqa: PTH118 -- keeps `..` as the user wrote it
     if not os.path.isfile(path):  # noqa: PTH113
         raise BadInput.of(f"python:{place}: there is no file {path}")
+    if (module := catalog.find_loaded_module(path)) is not None:
+        return module
+    # Modules beside the file can be imported, as when it is run as a program.
+    _add_to_path(os.path.dirname(path))  # noqa: PTH120
+    name, root = _find_module_name(path)
+    is_free = not catalog.is_module_name_taken(name.partition(".")[0])
+    try:
+        with catalog.import_from((root,), name):
+            # By its own name, so that `import agent` in a test gives the same copy.
+            return importlib.import_module(name) if is_free else _load_file(path)
+    except BadInput:
+        raise
+    except Exception as raised:  # user code may raise anything
+        raise _import_error(place, raised) from raised
+
+
+def _find_module_name(path: str) -> tuple[str, str]:
+    """The name by which other code imports the file, and the folder that this needs on the path."""
+    name, folder = Path(path).stem, Path(path).parent
+    while (folder / "__init__.py").is_file():
+        name, folder = f"{folder.name}.{name}", folder.parent
+    return name, str(folder)
+
+
+def _load_file(path: str) -> ModuleType:
+    """Load a file under a name of its own: other code has a module of its natural name."""
     name = "viva_agent_" + "".join(c if c.isalnum() else "_" for c in path)
-    if name in sys.modules:
-        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader = spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        # Modules beside the file can be imported, as when it is run as a program.
-        _import_from(os.path.dirname(path), lambda: loader.exec_module(module))  # noqa: PTH120
-    except Exception as raised:  # user code may raise anything
+        spec.loader.exec_module(module)
+    except BaseException:
         sys.modules.pop(name, None)
-        raise _import_error(place, raised) from raised
+        raise
     return module
 
 
 def _from_name(place: str, folder: str) -> ModuleType:
     try:
-        return _import_from(folder, lambda: importlib.import_module(place))
+        _add_to_path(folder)
+        return importlib.import_module(place)
     except Exception as raised:  # user code may raise anything
         raise _import_error(place, raised) from raised
 
@@ -368,10 +394,8 @@ def _import_error(place: str, raised: Exception) -> BadInput:
     return BadInput.of(f"python:{place} does not import: {error_text(raised)}" + (f" ({at})" if at else ""))
 
 
-def _import_from(folder: str, load: Callable[[], Any]) -> Any:
+def _add_to_path(folder: str) -> None:
+    """The folder stays on the path: the agent may import modules beside it later."""
     folder = folder or os.getcwd()  # noqa: PTH109
-    if folder in sys.path:
-        return load()
-    # The folder stays on the path: the agent may import modules beside it later.
-    sys.path.insert(0, folder)
-    return load()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)

@@ -128,7 +128,11 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, previous_run
     options = _check_options(options, settings)
     cassette_mode = CassetteMode(options, settings.redactor, settings.connectors)
     agents = AgentFactory(
-        settings, options.connector, cassette_mode.wrap_agent, is_replaying=options.replay is not None
+        settings,
+        options.connector,
+        cassette_mode.wrap_agent,
+        is_replaying=options.replay is not None,
+        functions=options.functions,
     )
     # Cases are built after `agent` is chosen below.
     get_prompts = lambda: extract_prompts(agents.definitions.get(agent.name, {}))  # noqa: E731
@@ -258,6 +262,7 @@ def _build_load_options(
         evaluator=options.evaluator,
         default_evaluator=settings.defaults.evaluator,
         add_secret=settings.redactor.add_variable,
+        functions=options.functions or {},
         eval_options=build_eval_options(options, settings, get_prompts=get_prompts),
         find_evaluator_problems=create_evaluator_check(agents, settings, options.evaluator),
     )

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import viva
+from running import run_cases
 from viva.agents.scripted import ScriptedAgent
+from viva.types import SequentialTest
 
 
 def echo(messages):
@@ -21,7 +23,7 @@ def case(case_id="one", said="hello", **fields):
 
 def run(inputs, agent: Any = echo, **options: Any):
     asked: dict[str, Any] = {"history": False, **options}
-    return viva.run(inputs, agent, **asked)
+    return run_cases(inputs, agent, **asked)
 
 
 def test_cases_as_values_run_like_those_of_a_file():
@@ -175,14 +177,14 @@ def test_a_format_an_env_file_and_people_can_be_asked_for(folder, monkeypatch): 
 
 
 def test_a_case_runs_until_it_is_decided():  # N33
-    test = viva.SequentialTest(min_pass=0.9, max_runs=40, margin=0.4)
+    test = SequentialTest(min_pass=0.9, max_runs=40, margin=0.4)
     result = run(case(), sequential=test)
     assert result.passed
     assert len(list(result.records())) == test.min_passes < 40
     with pytest.raises(viva.errors.BadInput, match="sequential and runs exclude each other"):
         run(case(), sequential=test, runs=5)
     with pytest.raises(viva.errors.BadInput, match="raise max_runs"):
-        run(case(), sequential=viva.SequentialTest(min_pass=0.9, max_runs=2))
+        run(case(), sequential=SequentialTest(min_pass=0.9, max_runs=2))
 
 
 def test_time_is_limited():  # N18
@@ -206,6 +208,7 @@ def test_what_was_run_is_kept_unless_told_otherwise(folder):
     run("Hello there", "assistants.expense", folder=folder)
     assert not (folder / ".viva").exists()
     kept = run(case(), "assistants.expense", folder=folder, history=True)
+    assert kept.folder
     assert kept.folder.parent == folder / ".viva" / "runs"
 
 
