@@ -78,13 +78,14 @@ class Pytest:
 
     def run(self, *arguments: str) -> tuple[str, dict[str, str]]:
         """What it printed, and the outcome of each test by its id."""
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-v", *arguments]
+        plugins = ("-p", "no:cacheprovider", *(() if "asyncio_mode" in str(arguments) else ("-p", "no:asyncio")))
+        command = [sys.executable, "-m", "pytest", *plugins, "-W", "error", "-v", *arguments]
         env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         ended = subprocess.run(
             command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120, check=False
         )
         out = ended.stdout + ended.stderr
-        outcomes = re.findall(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|ERROR)", out, re.MULTILINE)
+        outcomes = re.findall(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|XFAIL|ERROR)", out, re.MULTILINE)
         return out, {name.partition("::")[2]: outcome for name, outcome in outcomes}
 
 
@@ -126,10 +127,21 @@ def test_files_of_every_suffix_are_collected_and_others_are_not(inner: Pytest, n
 
 
 def test_each_task_of_an_eval_suite_is_an_item(inner: Pytest):
-    """W2: by its own check; fixtures that the agent does not take are an error of collection, as they are for a run."""
+    """W2: by its own check; its threshold is an item of its own, which decides as in `viva test`. Fixtures that the agent does
+    not take are an error of collection, as they are for a run.
+    """
     tasks = task("one", expected=golden("count")), task("two", expected=golden("x"))
     inner.write("suite.viva.json", json.dumps(suite(*tasks, thresholds={"passScore": 0.5})))
-    assert inner.run()[1] == {"one": "PASSED", "two": "FAILED"}
+    out, outcomes = inner.run("-rx")
+    assert outcomes == {"one": "PASSED", "two": "XFAIL", "threshold": "PASSED"}, out
+    assert "two - counts in the threshold of its suite: failed (agent): " in out
+    inner.write("suite.viva.json", json.dumps(suite(*tasks, thresholds={"passScore": 0.9})))
+    out, outcomes = inner.run()
+    assert outcomes == {"one": "PASSED", "two": "XFAIL", "threshold": "FAILED"}, out
+    assert re.search(r"^FAILED suite.viva.json::threshold - .*0\.9", out, re.MULTILINE)
+    out, outcomes = inner.run("-k", "not two", "-rs")
+    assert outcomes == {"one": "PASSED", "threshold": "SKIPPED"}, out
+    assert "1 of 2 cases of the suite did not run here" in out
     inner.write("suite.viva.json", json.dumps(suite(task(fixtures={"memorySeed": [{"content": "Ada"}]}))))
     assert "takes no memory" in inner.run()[0]
 
@@ -325,7 +337,7 @@ def Testing():
     assert 'contains "bye"' in out
     assert "✗ equal 2" in out
     assert "still here" in out
-    assert re.search(r"SKIPPED \[2\] .*: nothing was checked\. Use t\.assert_ in the test", out)
+    assert re.search(r"SKIPPED \[1\] test_script\.py:\d+: nothing was checked\. Use t\.assert_ in the test", out)
     assert "SKIPPED (not today)" in out
     assert "AgentFailed: ValueError: boom" in out
     assert " error" not in out.splitlines()[-1]

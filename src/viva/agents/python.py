@@ -6,8 +6,9 @@
 
 An object made for one case is closed (`close` or `aclose`) when the case has ended.
 
-Parameters named `messages`, `options`, `tools`, `memory`, `workspace`, `session_id` or `metadata` get that value; others
-get messages, then options, in order. Stubbed tools and memory are also in `options["fixtures"]`.
+Parameters named `message`, `messages`, `options`, `tools`, `memory`, `workspace`, `session_id` or `metadata` get that value;
+others get messages, then options, in order. `message`, or a first parameter with the type `str`, is the text of the user's last
+message. Stubbed tools and memory are also in `options["fixtures"]`.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from viva import catalog
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
-from viva.agents.replies import describe_unknown_keys, parse_reply
+from viva.agents.replies import describe_unknown_keys, parse_reply, unwrap_model
 from viva.agents.tools import CannedTools
 from viva.concurrency.loops import time_steps
 from viva.concurrency.threads import DedicatedThread, is_being_cancelled, is_ctrl_c
@@ -42,7 +43,7 @@ from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.protocols import SessionContext
 from viva.text.grammar import with_article
 
-_PARAMETERS = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
+_PARAMETERS = frozenset({"message", "messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
 CLOSE_TIMEOUT_S = 5.0
 _FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
@@ -173,12 +174,15 @@ class PythonSession:
         self._code = code
         self._messages: list[dict[str, Any]] = [_to_dict(message) for message in context.history]
         self._names = _parameters(call)
+        self._text_parameter = _find_text_parameter(call)
+        self._text = ""
         self._warned: set[str] = set()
         fixtures = context.fixtures
         self._tools = CannedTools(fixtures.tools) if fixtures and (fixtures.stub_all_tools or fixtures.tools) else None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(_to_dict(message))
+        self._text = message.text
         ordered, named = self._arguments(deepcopy(dict(options)))  # the agent may change them
         try:
             reply = self._copy_reply(await self._code.call(self._call, *ordered, **named))
@@ -227,6 +231,7 @@ class PythonSession:
 
     def _parse(self, returned: Any) -> Reply:
         """A helper may return any value; the agent under test must return a reply."""
+        returned = unwrap_model(returned)
         if self._context.role == "agent" or isinstance(returned, str | Reply):
             self._warn_of_unknown_keys(returned)
             return parse_reply(returned)
@@ -247,6 +252,7 @@ class PythonSession:
         if fixtures is not None:
             options["fixtures"] = {"tools": self._tools, "memory": memory}
         values: dict[str, Any] = {
+            "message": self._text,
             "messages": self._list_messages(),
             "options": options,
             "tools": self._tools,
@@ -256,11 +262,12 @@ class PythonSession:
             "metadata": options.get("metadata"),
         }
         ordered: list[Any] = []
-        queue = ["messages", "options"]
+        queue = ["options"] if "message" in self._names or self._text_parameter else ["messages", "options"]
         for name, kind in self._names.items():
             if kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
                 continue
             known = name if name in _PARAMETERS else queue[0] if queue else None
+            known = "message" if name == self._text_parameter else known
             if known is None:
                 break
             if known in queue:
@@ -292,6 +299,15 @@ def _parameters(call: Any) -> dict[str, Any]:
     except (TypeError, ValueError):  # built-ins have no signature
         return {"messages": inspect.Parameter.POSITIONAL_ONLY}
     return {p.name: p.kind for p in parameters if p.default is inspect.Parameter.empty or p.name in _PARAMETERS}
+
+
+def _find_text_parameter(call: Any) -> str | None:
+    """The first parameter, if its type is `str` and its name is none of ours: `def reply(question: str)`."""
+    try:
+        first = next(iter(inspect.signature(call).parameters.values()), None)
+    except (TypeError, ValueError):
+        return None
+    return first.name if first and first.annotation in (str, "str") and first.name not in _PARAMETERS else None
 
 
 def _is_factory(value: Any) -> bool:

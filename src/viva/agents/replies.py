@@ -1,10 +1,14 @@
-"""Converts what an agent returns to a Reply: a string, a Reply, or a dict. Anything else is the agent's failure."""
+"""Converts what an agent returns to a Reply: a string, a Reply, a dict, a pydantic model or a dataclass.
+
+Anything else is the agent's failure.
+"""
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, TypeGuard, cast
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from viva.errors import AgentFailed
 from viva.llm.price import compute_reported_cost
@@ -15,7 +19,7 @@ from viva.text.grammar import with_article
 _CONTENT_KEYS = ("content", "data", "tool_calls")
 REPLY_KEYS = (*_CONTENT_KEYS, "awaiting_input", "done", "input_hint", "finish_reason", "protocol_state", "usage")
 """The keys of a dict that are read."""
-REPLY_SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
+REPLY_SHAPE = "a string, a Reply, a pydantic model, a dataclass, or a dict with content, data or tool_calls"
 
 
 def parse_reply(value: Any) -> Reply:
@@ -33,6 +37,19 @@ def parse_reply(value: Any) -> Reply:
             return _from_mapping(cast("Mapping[str, Any]", value))
         case _:
             raise AgentFailed(f"returned {_describe_type(value)} instead of {REPLY_SHAPE}")
+
+
+def unwrap_model(value: Any) -> Any:
+    """A pydantic model or a dataclass as a reply: one with the fields of a reply is that reply, another is its data."""
+    if isinstance(value, type | Reply):
+        return value
+    if callable(getattr(value, "model_dump", None)):
+        fields = value.model_dump(mode="json")
+    elif is_dataclass(value) or isinstance(value, Struct):
+        fields = codec.to_plain(value)
+    else:
+        return value
+    return fields if isinstance(fields, dict) and is_reply_object(cast("Any", fields)) else {"data": fields}
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Reply:

@@ -1,7 +1,12 @@
-"""Viva for pytest: a loop in a thread, trials of suites, the fixtures `viva`, `t` and `ctx`."""
+"""Viva for pytest: a loop in a thread, the cases of suites on it, and what the fixtures `t` and `ctx` are made of."""
 
+import asyncio
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +19,49 @@ from viva.engine.conversation import run_turn
 from viva.engine.event_bus import EventBus
 from viva.engine.outcome import UNCHECKED_MESSAGE, count_checks
 from viva.engine.trial import RunContext, run_trial
-from viva.model.case import Case, UserMessage
+from viva.errors import BadInput
+from viva.model.case import Case, Feature, Suite, UserMessage
 from viva.model.record import TrialRecord
 from viva.model.turn import Turn
-from viva.protocols import PlannedTrial
+from viva.protocols import AgentSession, PlannedTrial, SessionContext
 from viva.session.hooks import add_hooks
-from viva.session.loop import LoopThread
+from viva.session.loop import LoopThread, Outcome
 from viva.session.messages import AgentReply, build_agent_reply
 from viva.session.run import create_run_context
 from viva.session.run_options import RunOptions
-from viva.session.run_plan import build_run_plan
+from viva.session.run_plan import RunPlan, build_run_plan
 from viva.session.script_context import create_context
 from viva.session.script_tests import UNCHECKED_HINT
 from viva.session.tester import T, collect_results
 from viva.users.script import Script
+
+_DEFAULT_PARALLEL = 4
+_PYTEST_FLAGS = (
+    (re.compile(r"(?<![\w-])-n (?=\w)"), "--viva-agent "),
+    (re.compile(r"(?<!\w)--evaluator\b"), "--viva-evaluator"),
+)
+
+
+def use_pytest_flags(error: BadInput) -> BadInput:
+    """The error with the flags of pytest instead of those of `viva test`: pytest's own `-n` is something else."""
+    problems = list(error.problems)
+    for pattern, flag in _PYTEST_FLAGS:
+        problems = [replace(problem, message=pattern.sub(flag, problem.message)) for problem in problems]
+    return BadInput(*problems)
+
+
+class LoadedSuite(Struct, frozen=True):
+    """The trials of a file by case, and what they share."""
+
+    file: Path
+    plan: RunPlan
+    run_context: RunContext
+    trials: dict[str, list[PlannedTrial]]
+
+    @property
+    def threshold(self) -> Suite | None:
+        """The suite, if it has to reach something as a whole."""
+        return next((suite for suite in self.plan.suites if suite.threshold is not None), None)
 
 
 class PytestSession:
@@ -38,53 +72,86 @@ class PytestSession:
         self._evaluator = evaluator
         self.loop = LoopThread()
         self._projects: dict[Path, Project] = {}
-        self._suites: list[LoadedSuite] = []
+        self._suites: dict[tuple[Path, int], LoadedSuite] = {}
+        self._runs: dict[tuple[int, str], Future[Outcome[list[TrialRecord]]]] = {}
+        self._limits: dict[int, asyncio.Semaphore] = {}
 
     def find_project(self, folder: Path) -> Project:
         if folder not in self._projects:
             self._projects[folder] = Project.load(None, folder)
         return self._projects[folder]
 
-    def load_suite(self, file: Path, folder: Path) -> "LoadedSuite":
-        """The cases of a file. Messages show paths relative to `folder`. Raises BadInput."""
-        options = RunOptions(
-            inputs=(str(file),),
-            agent=self.agent,
-            evaluator=self._evaluator,
-            config=find_config(file.parent.resolve()),
-            folder=folder,
-            history=False,
-        )
-        suite = self.loop.run_blocking(_load_suite(options))
-        self._suites.append(suite)
-        return suite
+    def load_suite(self, file: Path, folder: Path, agent: Any = None) -> LoadedSuite:
+        """The cases of a file, for an agent that a fixture has made or the one of the session. Raises BadInput.
 
-    def run_trial(self, suite: "LoadedSuite", planned: PlannedTrial) -> TrialRecord:
-        return self.loop.run_blocking(run_trial(suite.run_context, planned))
+        Messages show paths relative to `folder`.
+        """
+        if (file, id(agent)) not in self._suites:
+            options = RunOptions(
+                inputs=(str(file),),
+                agent=self.agent if agent is None else agent,
+                evaluator=self._evaluator,
+                config=find_config(file.parent.resolve()),
+                folder=folder,
+                history=False,
+            )
+            try:
+                self._suites[file, id(agent)] = self.loop.run_blocking(_load_suite(file, options))
+            except BadInput as error:
+                raise use_pytest_flags(error) from None
+        return self._suites[file, id(agent)]
+
+    def start_cases(self, cases: Iterable[tuple[LoadedSuite, str]]) -> None:
+        """Start cases on the loop, unless they were started before. As many run at once as `viva test` would run."""
+        for suite, case_id in cases:
+            key = (id(suite), case_id)
+            if key not in self._runs:
+                self._runs[key] = self.loop.bridge.start(self._run_case(suite, case_id))
+
+    def run_case(self, suite: LoadedSuite, case_id: str) -> list[TrialRecord]:
+        """The records of a case that runs now or was started before."""
+        self.start_cases([(suite, case_id)])
+        return self.loop.bridge.wait_for(self._runs[id(suite), case_id])
+
+    def list_records(self, suite: LoadedSuite) -> list[TrialRecord]:
+        """The records of all cases of the suite that have ended."""
+        runs = [self._runs.get((id(suite), case_id)) for case_id in suite.trials]
+        return [record for run in runs if run and run.done() for record in self.loop.bridge.wait_for(run)]
 
     def close(self) -> None:
-        for owner in (*self._projects.values(), *(suite.run_context for suite in self._suites)):
+        for owner in (*self._projects.values(), *(suite.run_context for suite in self._suites.values())):
             self.loop.run_blocking(owner.http.close())
         self.loop.close()
 
+    async def _run_case(self, suite: LoadedSuite, case_id: str) -> list[TrialRecord]:
+        """One trial of a case after the other."""
+        of_session = self._limits.setdefault(0, asyncio.Semaphore(_find_limit(suite.plan)))
+        of_suite = self._limits.setdefault(id(suite), asyncio.Semaphore(suite.plan.parallel))
+        async with of_suite, of_session:
+            return [await run_trial(suite.run_context, planned) for planned in suite.trials[case_id]]
 
-class LoadedSuite(Struct, frozen=True):
-    """The trials of a file, grouped by case."""
 
-    run_context: RunContext
-    trials: list[list[PlannedTrial]]
+def _find_limit(plan: RunPlan) -> int:
+    return plan.settings.defaults.parallel or _DEFAULT_PARALLEL
 
 
-async def _load_suite(options: RunOptions) -> LoadedSuite:
+class FixtureAgent:
+    """Stands for the agent of the fixture `viva_agent` until the fixture has made it."""
+
+    provides: frozenset[Feature] = frozenset({"tool_stubs", "memory", "workspace"})
+
+    def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
+        raise RuntimeError("the fixture viva_agent has not made the agent yet")
+
+
+async def _load_suite(file: Path, options: RunOptions) -> LoadedSuite:
     plan = await build_run_plan(options)
     run_context = create_run_context(plan, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
     run_context, _hooks = add_hooks(run_context)
-    trials: list[list[PlannedTrial]] = []
+    trials: dict[str, list[PlannedTrial]] = {}
     async for planned in plan.iterate_trials():
-        if planned.trial == 1:
-            trials.append([])
-        trials[-1].append(planned)
-    return LoadedSuite(run_context, trials)
+        trials.setdefault(planned.case.id, []).append(planned)
+    return LoadedSuite(file, plan, run_context, trials)
 
 
 class TestContext:

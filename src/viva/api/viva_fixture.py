@@ -1,16 +1,17 @@
 """The fixture `viva` of the pytest plugin."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from viva import check, errors
 from viva.api.conversation import Conversation
-from viva.api.pytest_session import PytestSession
+from viva.api.pytest_session import PytestSession, use_pytest_flags
 from viva.api.run import RunInputs, arun, run
 from viva.api.run_options import RunKeywords, RunOptions
 from viva.api.sync_conversation import SyncConversation
+from viva.errors import BadInput
 from viva.model.message import Reply, ToolCall
 from viva.model.turn import Verdict
 from viva.session.messages import MessageInput
@@ -39,18 +40,23 @@ class VivaFixture:
     Reply = Reply
     ToolCall = ToolCall
     Verdict = Verdict
-    BadInput = errors.BadInput
+    BadInput = BadInput
     AgentFailed = errors.AgentFailed
 
-    def __init__(self, session: PytestSession, folder: Path) -> None:
+    def __init__(self, session: PytestSession, folder: Path, get_agent: Callable[[], Any]) -> None:
         self._session = session
         self._folder = folder
+        self._get_agent = get_agent
+        """Asks the project for its default agent: see the fixture `viva_agent`."""
         self._chats: list[SyncConversation] = []
 
     def run(self, inputs: RunInputs, agent: Any = None, **keywords: Unpack[RunKeywords]) -> RunResult:
         """As `viva.run`, with paths and config relative to the test's folder, and without history."""
         __tracebackhide__ = True
-        return run(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
+        try:
+            return run(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
+        except BadInput as error:
+            raise use_pytest_flags(error) from None
 
     async def arun(self, inputs: RunInputs, agent: Any = None, **keywords: Unpack[RunKeywords]) -> RunResult:
         """The same for async tests, on their event loop."""
@@ -70,7 +76,10 @@ class VivaFixture:
         chat = SyncConversation(
             self._choose_agent(agent), options=options, history=history, timeout=timeout, folder=self._folder
         )
-        self._chats.append(chat.open_in(self._session.loop))
+        try:
+            self._chats.append(chat.open_in(self._session.loop))
+        except BadInput as error:
+            raise use_pytest_flags(error) from None
         return chat
 
     def close(self) -> None:
@@ -78,7 +87,9 @@ class VivaFixture:
             chat.close()
 
     def _choose_agent(self, agent: Any) -> Any:
-        return self._session.agent if agent is None else agent
+        if agent is not None:
+            return agent
+        return self._session.agent if self._session.agent is not None else self._get_agent()
 
     def _add_defaults(self, keywords: RunKeywords) -> RunKeywords:
         options = keywords.get("options") or RunOptions()

@@ -49,6 +49,15 @@ class LoopBridge:
             self._pending.discard(future)
         return ended.get()
 
+    def start(self, work: Coroutine[Any, Any, R]) -> "Future[Outcome[R]]":
+        """Start the coroutine on the loop; `wait_for` returns its result."""
+        return self._submit(work)
+
+    def wait_for(self, started: "Future[Outcome[R]]") -> R:
+        """Block this thread until a coroutine that was started has ended."""
+        __tracebackhide__ = True
+        return started.result().get()
+
     def run_to_end(self, work: Coroutine[Any, Any, R]) -> R:
         """The same, but Ctrl-C in this thread cancels the coroutine and waits for its end before it is raised again."""
         __tracebackhide__ = True
