@@ -219,8 +219,11 @@ def suggest_functions(module: object, name: str) -> str:
 
 
 def _import_script(reference: str, name: str) -> ModuleType | None:
+    top, _, rest = name.partition(".")
+    if (program := _find_program(top)) is not None:
+        return None if rest else program  # a program has no modules in it
     try:
-        return _find_program(name) or importlib.import_module(name)
+        return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a script may raise anything: name the script
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             return None  # this module is missing, not one that it imports

@@ -338,7 +338,7 @@ class CaseItem(SuiteItem):
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         case = self.loaded.trials[self.name][0].case
-        line = case.origin.line - 1 if case.origin and case.origin.line else None
+        line = case.origin.line - 1 if case.origin and case.origin.line else 0
         return self.path, line, f"{self.path.name}: {case.id}"
 
 
@@ -368,7 +368,7 @@ class ThresholdItem(SuiteItem):
             raise CaseNotPassed(headline, "\n".join([f"threshold not met: {headline}", *failed]))
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        return self.path, None, f"{self.path.name}: threshold"
+        return self.path, 0, f"{self.path.name}: threshold"
 
 
 def _list_items_from(first: CaseItem) -> Iterator[pytest.Item]:

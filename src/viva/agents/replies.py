@@ -49,7 +49,7 @@ def unwrap_model(value: Any) -> Any:
         fields = codec.to_plain(value)
     else:
         return value
-    return fields if isinstance(fields, dict) and is_reply_object(cast("Any", fields)) else {"data": fields}
+    return fields if isinstance(fields, dict) and is_reply_object(cast("Any", fields)) else Reply(data=fields)
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Reply:

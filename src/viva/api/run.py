@@ -155,9 +155,10 @@ def _raise_on_ctrl_c() -> Generator[None]:
 
 
 def _raise_signal_again(result: RunResult) -> RunResult:
-    """The run has handled the signal and written its reports; the program that called it still has to stop."""
-    if result.stop_signal == signal.SIGINT:
-        raise KeyboardInterrupt
+    """The run has handled the signal and written its reports; the program that called it has to hear of it, too.
+
+    Without a handler of its own, Ctrl-C raises KeyboardInterrupt here; that of `asyncio.run` cancels its main task.
+    """
     if result.stop_signal is not None:
         signal.raise_signal(result.stop_signal)
     return result
