@@ -96,7 +96,9 @@ async def arun(
 ) -> RunResult:
     """As `viva.run`, on the event loop of the caller: clients that belong to that loop can be used in async agents.
 
-    result = await viva.arun("tests/", my_async_agent)
+        result = await viva.arun("tests/", my_async_agent)
+
+    The parameters are those of `viva.run`.
     """
     result = await _execute(_prepare(locals()))
     return _raise_signal_again(result)

@@ -83,6 +83,7 @@ class VivaFixture:
         return chat
 
     def close(self) -> None:
+        """End all conversations; the fixture does it at the end of its scope."""
         for chat in self._chats:
             chat.close()
 

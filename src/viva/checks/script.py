@@ -53,20 +53,20 @@ class TurnView(Struct, frozen=True):
     messages: tuple[Message, ...] = ()
     """The whole conversation up to this turn."""
 
-    @classmethod
-    def of(cls, context: CheckContext) -> "TurnView":
-        turn = context.turn
-        return cls(
-            number=turn.number,
-            input=turn.user_message.message.text,
-            text=context.text,
-            data=None if context.reply.data is None else codec.to_plain(context.reply.data),
-            tool_calls=codec.decode_kept(codec.encode(context.tool_calls), type=tuple[ToolCall, ...]),
-            awaiting=turn.awaiting is not None and turn.awaiting.is_awaiting,
-            latency_ms=turn.latency_ms,
-            files=turn.files,
-            messages=tuple(context.state.messages()),
-        )
+
+def _view_turn(context: CheckContext) -> TurnView:
+    turn = context.turn
+    return TurnView(
+        number=turn.number,
+        input=turn.user_message.message.text,
+        text=context.text,
+        data=None if context.reply.data is None else codec.to_plain(context.reply.data),
+        tool_calls=codec.decode_kept(codec.encode(context.tool_calls), type=tuple[ToolCall, ...]),
+        awaiting=turn.awaiting is not None and turn.awaiting.is_awaiting,
+        latency_ms=turn.latency_ms,
+        files=turn.files,
+        messages=tuple(context.state.messages()),
+    )
 
 
 class UserFunction:
@@ -176,7 +176,7 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
             "input": lambda: context.turn.user_message.message.text,
             "metadata": lambda: codec.to_plain({**context.state.case.metadata, **self.all_metadata}),
             "transcript": lambda: codec.to_plain([_describe_turn(turn) for turn in context.state.turns]),
-            "turn": lambda: TurnView.of(context),
+            "turn": lambda: _view_turn(context),
         }
 
     def _parse(self, result: Any, context: CheckContext) -> Verdict:

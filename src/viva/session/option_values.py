@@ -139,7 +139,9 @@ def describe_keywords(function: F) -> F:
     """Completes the docstring of `viva.run` by what the table says of its keywords, for `help` and the reference."""
     docs = list_keyword_docs()
     lines = [
-        f"- `{name}`: {docs[name]}" for name in list_written_keywords(function) if name in docs and name != "agent"
+        f"- `{name}`: {docs[name]}"
+        for name in list_written_keywords(function)
+        if name in docs and name not in ("inputs", "agent")
     ]
     function.__doc__ = f"{inspect.getdoc(function)}\n\n" + "\n".join(lines)
     return function
