@@ -130,20 +130,28 @@ def _without(schema: Schema, *keys: str) -> Schema:
 CHECK_HEAD = '''"""Assertions for Python code. Each function returns what a suite file would contain.
 
     chat.expect(check.contains("submitted"), check.tool_called("submit_expense", arguments={"amount": 3500}))
-    viva.run([{"id": "hello", "input": "Hello", "assertions": [check.contains("name?")]}], agent)
+    chat.expect(lambda turn: "Friday" in turn.text)         # a function is an assertion, too
+    viva.run([{"input": "Hello", "assertions": [check.contains("name?")]}], agent)
 
 Generated from the structs in `viva.checks` by `make schemas`; do not edit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from viva.checks.script import TurnView
 from viva.formats.assertions import build_assertion as build_assertion  # noqa: PLC0414 -- part of this module
 
 AssertionDict = dict[str, Any]
 """An assertion as a suite file contains it: `{"type": "contains", "value": "hello"}`."""
+
+CheckFunction = Callable[[TurnView], object]
+"""A function that checks a turn: it returns True or False, or asserts."""
+
+AssertionInput = Mapping[str, Any] | CheckFunction
+"""An assertion, or a function that checks a turn."""
 
 
 class Common(TypedDict, total=False):
@@ -176,11 +184,12 @@ def _function(name: str) -> str:
     main = [each for each in fields if each.is_required or _takes_anything(each)]
     options = [each for each in fields if each not in main]
     first = main or options[:1]
+    types: Mapping[str, str] = _find(name).python_types
     if len(main) == 1 and (item := _item_type(main[0])) is not None:
-        parameters = [f"*{main[0].name}: {python_type(item)}"]
+        parameters = [f"*{main[0].name}: {types.get(main[0].name) or python_type(item)}"]
     else:
-        parameters = [*map(_parameter, first), *(["*"] if len(first) < len(fields) else [])]
-    parameters += [_parameter(each) for each in options if each not in first]
+        parameters = [*(_parameter(each, types) for each in first), *(["*"] if len(first) < len(fields) else [])]
+    parameters += [_parameter(each, types) for each in options if each not in first]
     required = "".join(f', "{each.name}"' for each in main)
     docs = "\n".join(f"    {each.name}: {each.schema['description']}" for each in fields)
     return (
@@ -194,12 +203,13 @@ def python_name(name: str) -> str:
     return getattr(_find(name), "python_name", name)
 
 
-def _parameter(field: FieldSchema) -> str:
+def _parameter(field: FieldSchema, types: Mapping[str, str]) -> str:
+    kind = types.get(field.name) or python_type(field.hint)
     if field.is_required:
-        return f"{field.name}: {python_type(field.hint)}"
+        return f"{field.name}: {kind}"
     if _takes_anything(field):
         return f"{field.name}: Any | UnsetType = UNSET"
-    return f"{field.name}: {python_type(field.hint)} | None = None"
+    return f"{field.name}: {kind} | None = None"
 
 
 def _takes_anything(field: FieldSchema) -> bool:

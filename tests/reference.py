@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -232,11 +233,13 @@ class Pages:
         for name in sorted(things.keys() - modules.keys(), key=lambda name: (_shelf(things[name]), name)):
             yield from self._api(f"viva.{name}", things[name])
         yield "The errors are in `viva.errors`: see [errors](errors.md).\n"
-        for name, module in ((name, modules[name]) for name in ("check", "plugins")):
+        for name, module in ((name, modules[name]) for name in ("check", "types", "plugins")):
             yield f"# viva.{name}\n"
             yield _prose(self._said(f"viva.{name}", module.__doc__)) + "\n"
             for member in _public_names(module):
-                yield from self._api(f"viva.{name}.{member}", getattr(module, member))
+                thing = getattr(module, member)
+                if inspect.isclass(thing) or inspect.isroutine(thing):  # not an alias of a type
+                    yield from self._api(f"viva.{name}.{member}", thing)
 
     def _testing(self) -> Iterator[str]:
         yield "# viva.testing\n"
@@ -253,7 +256,7 @@ class Pages:
         yield _prose(self._said(name, _own_doc(thing))) + "\n"
         if not isinstance(thing, type):
             return
-        if issubclass(thing, msgspec.Struct) and thing.__module__.startswith("viva.model"):
+        if is_dataclass(thing) or (issubclass(thing, msgspec.Struct) and thing.__module__.startswith("viva.")):
             rows = [_row(f"`{name}`", f"`{kind}`", words) for name, kind, words in _fields(thing) if words]
             if rows:
                 yield "| field | type | meaning |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
@@ -288,7 +291,15 @@ def _public_names(module: Any) -> list[str]:
 
 def _shelf(thing: Any) -> int:
     """What people look for first stands first: running, talking, asserting; then data, seams and errors."""
-    order = ("viva.api.run", "viva.session.run", "viva.api.conversation", "viva.session", "viva.stats", "viva.model")
+    order = (
+        "viva.api.run",
+        "viva.session.run_result",
+        "viva.api.conversation",
+        "viva.api.sync_conversation",
+        "viva.session",
+        "viva.stats",
+        "viva.model",
+    )
     return next((at for at, room in enumerate(order) if thing.__module__.startswith(room)), len(order)) + (
         2 * (thing.__module__ == "viva.errors")
     )

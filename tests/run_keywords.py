@@ -1,43 +1,80 @@
-"""Makes src/viva/api/run_keywords.py: the typed keywords of `viva.run`, from the table of run options.
+"""Makes src/viva/api/run_options.py: `viva.RunOptions` and the keywords of `viva.run`, from the table of run options.
 
 As a program it says whether the file is stale; with `--write` it writes it: `make reference`.
 """
 
+import ast
 import sys
 import textwrap
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from viva.session.option_values import list_keyword_docs, list_written_keywords
+from viva.session.option_values import list_keyword_docs
 from viva.session.run_options import KEYWORDS, Option
 from viva.stats.sequential import SequentialTest
 
-FILE = Path(__file__).resolve().parents[1] / "src" / "viva" / "api" / "run_keywords.py"
-HEADER = '''"""Keywords of `viva.run`. Made from the table in session/run_options.py: `make reference` writes it anew."""
+FILE = Path(__file__).resolve().parents[1] / "src" / "viva" / "api" / "run_options.py"
+HEADER = '''"""The options of `viva.run`. Made from the table in session/run_options.py: `make reference` writes it anew."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from viva.session.option_values import check_values
 from viva.stats.sequential import SequentialTest
 
 
-class RunKeywords(TypedDict, total=False):
-    """The keywords of `viva.run` beside those that its signature names."""
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of a run beside the keywords of `viva.run`: `viva.run(..., options=viva.RunOptions(fail_fast=True))`.
+
+    They are the flags of `viva test`. A wrong value raises BadInput, which names it and says what would be right.
+    """
+
 '''
+MIDDLE = '''
+    def __post_init__(self) -> None:
+        check_values(vars(self))
+
+
+class RunKeywords(TypedDict, total=False):
+    """The keywords of `viva.run`, for functions that pass them on."""
+
+'''
+
+
+def list_written_keywords() -> list[str]:
+    """The keywords in the signature of `viva.run`. It is read, not imported: it needs the file that is made here."""
+    tree = ast.parse((FILE.parent / "run.py").read_text(encoding="utf-8"))
+    run = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run")
+    return [each.arg for each in run.args.kwonlyargs if each.arg in KEYWORDS]
 
 
 def make_module() -> str:
     docs = list_keyword_docs()
-    from viva.api.run import run
-
-    fields = [
-        f"    {keyword}: {keyword_type(option)}\n{docstring(docs[keyword])}"
+    written = list_written_keywords()
+    options = [
+        f"    {keyword}: {keyword_type(option)} = {default_text(option)}\n{docstring(docs[keyword])}"
         for keyword, option in KEYWORDS.items()
-        if keyword not in list_written_keywords(run)
+        if keyword not in (*written, "inputs", "agent")
     ]
-    return HEADER + "\n" + "\n".join(fields)
+    keywords = [f"    {name}: {keyword_type(KEYWORDS[name])}\n{docstring(docs[name])}" for name in written]
+    return HEADER + "\n".join(options) + MIDDLE + "\n".join([*keywords, OPTIONS_KEYWORD])
+
+
+OPTIONS_KEYWORD = '''    options: RunOptions | None
+    """The other options of the run."""
+'''
+FUNCTION_KEYWORDS = {"simulator"}
+"""Keywords that take a function where a flag takes a name."""
+
+
+def default_text(option: Option) -> str:
+    if isinstance(option.default, str):
+        return f'"{option.default}"'
+    return "Path()" if option.default == Path() else repr(option.default)
 
 
 def keyword_type(option: Option) -> str:
@@ -49,7 +86,7 @@ def keyword_type(option: Option) -> str:
     elif option.is_list:
         text = f"Sequence[{type_text(option.item_type)}]"
     else:
-        text = type_text(option.type)
+        text = type_text(option.type) + (" | Callable[..., Any]" if option.keyword in FUNCTION_KEYWORDS else "")
     return text if option.default is not None or "Any" in text.split(" | ") or "None" in text else f"{text} | None"
 
 

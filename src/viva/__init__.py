@@ -4,13 +4,15 @@
     from viva import check
 
     result = viva.run("tests/expense.jsonl", "assistants.expense")      # what `viva test` does
+    assert result, result
 
-    async with viva.Conversation("assistants.expense") as chat:         # or turn by turn
-        await chat.say("I want to submit an expense")
-        chat.expect(check.contains("type of expense"))
+    with viva.SyncConversation("assistants.expense") as chat:           # or turn by turn
+        chat.say("I want to submit an expense")
+        chat.expect(check.contains("type of expense"), lambda turn: turn.awaiting)
 
-`viva.check` has the assertions, `viva.errors` the exceptions, `viva.plugins` what authors of plugins need.
-Names are imported on first use, so `import viva` is cheap.
+In async code, `await viva.arun(…)` and `async with viva.Conversation(…)` do the same on the caller's event loop.
+`viva.check` has the assertions, `viva.errors` all exceptions, `viva.plugins` what authors of plugins need, `viva.types`
+the types for annotations. Names are imported on first use, so `import viva` is cheap.
 """
 
 from importlib import import_module
@@ -22,48 +24,47 @@ if TYPE_CHECKING:
     from viva import check as check
     from viva import errors as errors
     from viva import plugins as plugins
+    from viva import types as types
     from viva.api.conversation import Conversation as Conversation
+    from viva.api.run import arun as arun
     from viva.api.run import run as run
-    from viva.model.case import Case as Case
-    from viva.model.message import Message as Message
+    from viva.api.run_options import RunOptions as RunOptions
+    from viva.api.sync_conversation import SyncConversation as SyncConversation
+    from viva.errors import AgentFailed as AgentFailed
+    from viva.errors import BadInput as BadInput
     from viva.model.message import Reply as Reply
     from viva.model.message import ToolCall as ToolCall
-    from viva.model.record import TrialRecord as TrialRecord
-    from viva.session.messages import AgentReply as AgentReply
-    from viva.session.run import RunResult as RunResult
-    from viva.session.script_context import AsyncContext as AsyncContext
-    from viva.session.script_context import Context as Context
-    from viva.session.tester import T as T
-    from viva.stats.sequential import SequentialTest as SequentialTest
+    from viva.model.turn import Verdict as Verdict
+    from viva.session.run_result import RunResult as RunResult
 
-_MODULES = ("check", "errors", "plugins")
+_MODULES = ("check", "errors", "plugins", "types")
 _SOURCES = {
-    "AgentReply": "viva.session.messages",
-    "AsyncContext": "viva.session.script_context",
-    "Case": "viva.model.case",
-    "Context": "viva.session.script_context",
+    "AgentFailed": "viva.errors",
+    "BadInput": "viva.errors",
     "Conversation": "viva.api.conversation",
-    "Message": "viva.model.message",
     "Reply": "viva.model.message",
-    "RunResult": "viva.session.run",
-    "SequentialTest": "viva.stats.sequential",
-    "T": "viva.session.tester",
+    "RunOptions": "viva.api.run_options",
+    "RunResult": "viva.session.run_result",
+    "SyncConversation": "viva.api.sync_conversation",
     "ToolCall": "viva.model.message",
-    "TrialRecord": "viva.model.record",
+    "Verdict": "viva.model.turn",
+    "arun": "viva.api.run",
     "run": "viva.api.run",
 }
 
 __all__ = ["__version__", *_MODULES, *_SOURCES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll] -- a test compares it with the imports above
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"viva.{name}")
-    if name not in _SOURCES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_SOURCES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # type checkers would take it for a promise that every name exists
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"viva.{name}")
+        if name not in _SOURCES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_SOURCES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import PathFinder
@@ -114,14 +115,31 @@ ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "ag
 """Other names of built-in components."""
 
 _registered: dict[tuple[ComponentKind, str], type] = {}
+_in_import: ContextVar[str | None] = ContextVar("in_import", default=None)
+"""The module of the user that is being imported."""
 _folders: list[str] = []
 """The config's folder, where modules of plugins are looked for first."""
 
 
 def register(kind: ComponentKind, name: str) -> Callable[[C], C]:
-    """A decorator for plugins: `@register("check", "polite")`."""
+    """A decorator for plugins: `@register("check", "polite")`. The name must be free.
+
+    The kinds are `check` (the `type` of an assertion), `agent` (the `type` of an agent) and `reporter` (a file extension).
+    """
+    if kind not in BUILT_IN:
+        near = get_close_matches(str(kind), BUILT_IN, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise BadInput.of(f"register: kind {kind!r} is not one of {', '.join(BUILT_IN)}{hint}")
+    if not isinstance(name, str) or not name:
+        raise BadInput.of(f"register: name {name!r} is not a text; write @register({kind!r}, 'name')")
+    if kind == "reporter" and not name.startswith("."):
+        raise BadInput.of(f"register: name {name!r} is not a file extension; write '.{name}'")
+    if name in BUILT_IN[kind] or name in ALIASES[kind]:
+        raise BadInput.of(f"register: name {name!r} is a built-in {kind}; choose another name")
 
     def decorate(component: C) -> C:
+        if not isinstance(component, type):
+            raise BadInput.of(f"register: {component!r} is not a class; @register({kind!r}, {name!r}) stands above one")
         _registered[kind, name] = component
         return component
 
@@ -169,7 +187,7 @@ def _load_installed() -> None:
 def _import(path: str) -> Any:
     module, _, attribute = path.partition(":")
     try:
-        with nullcontext() if module.startswith("viva.") else _import_from(tuple(_folders), module):
+        with nullcontext() if module.startswith("viva.") else import_from(tuple(_folders), module):
             target: Any = importlib.import_module(module)
         for part in attribute.split(".") if attribute else ():
             target = getattr(target, part)
@@ -193,7 +211,7 @@ def _find_script(reference: str, roots: tuple[str, ...]) -> tuple[ModuleType, Ca
     name, colon, attribute = reference.removeprefix("scripts:").replace("-", "_").partition(":")
     if not all(part.isidentifier() for part in name.split(".")) or (colon and not attribute.isidentifier()):
         raise ValueError(f"{reference!r} names no script: write scripts:module.function or module:function")
-    with _import_from(roots, name):
+    with import_from(roots, name):
         module = _import_script(reference, name)
         if module is not None and not colon:
             return module, None
@@ -217,6 +235,9 @@ def suggest_functions(module: object, name: str) -> str:
 
 
 def _import_script(reference: str, name: str) -> ModuleType | None:
+    top, _, rest = name.partition(".")
+    if (program := _find_program(top)) is not None:
+        return None if rest else program  # a program has no modules in it
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a script may raise anything: name the script
@@ -225,11 +246,43 @@ def _import_script(reference: str, name: str) -> ModuleType | None:
         raise ValueError(f"{reference!r} does not import: {error_text(error)}") from error
 
 
+def find_loaded_module(file: str) -> ModuleType | None:
+    """The module that was loaded from a file, under whatever name, also as the program that runs: there is one copy of it."""
+    name, target = os.path.basename(file), os.path.realpath(file)  # noqa: PTH119 -- as sys.modules spells it
+    for module in tuple(sys.modules.values()):
+        loaded: Any = getattr(module, "__dict__", {}).get("__file__")  # getattr would load a lazy module
+        if isinstance(loaded, str) and loaded.endswith(name) and os.path.realpath(loaded) == target:
+            return module
+    return None
+
+
+def is_module_name_taken(name: str) -> bool:
+    """Does another module have that name, here or in the folder of another suite?"""
+    is_known = any(name in modules for modules in _scripts.values())
+    return is_known or name in sys.modules or name in sys.stdlib_module_names
+
+
+def find_module_in_import() -> str | None:
+    """The module of the user whose import by Viva has not ended, if this code runs inside it."""
+    return _in_import.get()
+
+
+def _find_program(name: str) -> ModuleType | None:
+    """The program that runs, if a module of that name is its file: a second copy of it would run again."""
+    program = sys.modules.get("__main__")
+    file: str | None = getattr(program, "__file__", None)
+    if program is None or file is None or Path(file).stem != name:
+        return None
+    spec = PathFinder.find_spec(name)
+    is_same = spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == os.path.realpath(file)
+    return program if is_same else None
+
+
 _scripts: dict[str, dict[str, ModuleType]] = {}  # folder -> the modules imported from it, by name
 
 
 @contextmanager
-def _import_from(roots: tuple[str, ...], name: str) -> Generator[None]:
+def import_from(roots: tuple[str, ...], name: str) -> Generator[None]:
     """Imports inside find the modules of these folders first: two suites may each have a `helpers.py`.
 
     Meanwhile `sys.modules` has no module of another folder, and none from elsewhere that has the name of a module in these
@@ -249,9 +302,11 @@ def _import_from(roots: tuple[str, ...], name: str) -> Generator[None]:
             del sys.modules[other]
     sys.path[:0] = roots
     importlib.invalidate_caches()
+    token = _in_import.set(name)
     try:
         yield
     finally:
+        _in_import.reset(token)
         for folder in roots:
             if folder in sys.path:  # the script may have removed it
                 sys.path.remove(folder)

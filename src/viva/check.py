@@ -1,20 +1,28 @@
 """Assertions for Python code. Each function returns what a suite file would contain.
 
     chat.expect(check.contains("submitted"), check.tool_called("submit_expense", arguments={"amount": 3500}))
-    viva.run([{"id": "hello", "input": "Hello", "assertions": [check.contains("name?")]}], agent)
+    chat.expect(lambda turn: "Friday" in turn.text)         # a function is an assertion, too
+    viva.run([{"input": "Hello", "assertions": [check.contains("name?")]}], agent)
 
 Generated from the structs in `viva.checks` by `make schemas`; do not edit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from viva.checks.script import TurnView
 from viva.formats.assertions import build_assertion as build_assertion  # noqa: PLC0414 -- part of this module
 
 AssertionDict = dict[str, Any]
 """An assertion as a suite file contains it: `{"type": "contains", "value": "hello"}`."""
+
+CheckFunction = Callable[[TurnView], object]
+"""A function that checks a turn: it returns True or False, or asserts."""
+
+AssertionInput = Mapping[str, Any] | CheckFunction
+"""An assertion, or a function that checks a turn."""
 
 
 class Common(TypedDict, total=False):
@@ -287,15 +295,15 @@ def safety(
 
 
 def script(
-    use: str,
+    use: str | CheckFunction | Callable[..., object],
     *,
     metadata: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     **common: Unpack[Common],
 ) -> AssertionDict:
-    """A Python function of the project agrees. It gets `output`, `input`, `metadata` and `transcript` by parameter name.
+    """A Python function of the project agrees. It gets `output`, `input`, `metadata`, `transcript` and `turn` by parameter name.
 
-    use: The function: `scripts:module.function`.
+    use: The function: `scripts:module.function`; in Python also the function itself.
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
     """
@@ -306,7 +314,7 @@ def judge(
     criteria: str | None = None,
     *,
     min_score: float | None = None,
-    use: str | None = None,
+    use: str | Callable[..., Any] | None = None,
     votes: int | None = None,
     metadata: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -316,7 +324,7 @@ def judge(
 
     criteria: What must hold, in words.
     min_score: The lowest `score` with which the judge's `passed` counts.
-    use: The judge: an agent of the config, as `agents:name`.
+    use: The judge: an agent of the config, as `agents:name`; in Python also a function.
     votes: How often the judge is asked; the majority decides.
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
@@ -327,7 +335,7 @@ def judge(
 def rubric(
     *criteria: str | Mapping[str, Any],
     min_score: float | None = None,
-    use: str | None = None,
+    use: str | Callable[..., Any] | None = None,
     votes: int | None = None,
     metadata: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -337,7 +345,7 @@ def rubric(
 
     criteria: The criteria: texts, or objects with `criterion` and `weight`.
     min_score: The lowest share of the weight that must hold.
-    use: The judge: an agent of the config, as `agents:name`.
+    use: The judge: an agent of the config, as `agents:name`; in Python also a function.
     votes: How often the judge is asked; the majority decides.
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
@@ -345,7 +353,7 @@ def rubric(
     return _build("rubric", locals(), "criteria")
 
 
-def all_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
+def all_of(*assertions: AssertionInput, **common: Unpack[Common]) -> AssertionDict:
     """All of these assertions pass.
 
     assertions: The assertions: a list, or a single one.
@@ -353,7 +361,7 @@ def all_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> Assertio
     return _build("all", locals(), "assertions")
 
 
-def any_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
+def any_of(*assertions: AssertionInput, **common: Unpack[Common]) -> AssertionDict:
     """At least one of these assertions passes.
 
     assertions: The assertions: a list, or a single one.
@@ -361,7 +369,7 @@ def any_of(*assertions: Mapping[str, Any], **common: Unpack[Common]) -> Assertio
     return _build("any", locals(), "assertions")
 
 
-def not_(assertion: Mapping[str, Any], **common: Unpack[Common]) -> AssertionDict:
+def not_(assertion: AssertionInput, **common: Unpack[Common]) -> AssertionDict:
     """The assertion does not pass. An error stays an error.
 
     assertion: The assertion.

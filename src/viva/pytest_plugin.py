@@ -2,26 +2,31 @@
 
 pytest                                    collects *.viva.jsonl, *.viva.yaml, *.viva.yml and *.viva.json, one item per case,
                                           and playbooks: *.playbook.yaml, *.playbook.yml and *.playbook.json;
-                                          an eval suite has one item per task; its threshold counts only in `viva test`
+                                          a suite with a threshold has one item more, which says whether it is reached
+pytest -m smoke                           selects cases by tag
 pytest --viva-agent assistants.expense    tests another agent than the one in the nearest viva.toml
 pytest --viva-evaluator judge             grades playbooks and plays the user in them
-def test_it(viva): ...                    a fixture that opens conversations and runs suites
+def viva_agent(): return MyAgent()        a fixture in conftest.py that makes the agent under test
+def test_it(viva): ...                    a fixture that opens conversations and runs suites; `viva_module` and
+                                          `viva_session` are the same for a module and for the session
 def test_it(t, ctx): ...                  a script test; `Test*(t, ctx)` functions are collected too
 async def test_it(t, ctx): ...            the same with `await ctx.call(...)`; no other plugin is needed for `async def`
 A script test that records nothing with `t` is skipped, `nothing was checked`: plain asserts that hold cannot be counted.
+Cases run at once, as `viva test` runs them, unless pytest may stop early (-x, --maxfail, --pdb) or they use fixtures of their own.
 """
 
 import inspect
 from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
-    from viva.api.pytest_session import LoadedSuite, PytestSession, TestContext, VivaFixture
+    from viva.api.pytest_session import LoadedSuite, PytestSession, TestContext
+    from viva.api.viva_fixture import VivaFixture
     from viva.model.record import TrialRecord
-    from viva.protocols import PlannedTrial
     from viva.session.script_context import AsyncContext, Context
     from viva.session.tester import T
 
@@ -29,6 +34,9 @@ _SUFFIXES = (
     *(".viva.jsonl", ".viva.yaml", ".viva.yml", ".viva.json"),
     *(".playbook.yaml", ".playbook.yml", ".playbook.json"),
 )
+_AGENT_FIXTURE = "viva_agent"
+_MARKS_OF_PYTEST = frozenset({"skip", "skipif", "xfail", "usefixtures", "parametrize", "filterwarnings"})
+_MAX_STARTED = 500
 _session_key = pytest.StashKey["PytestSession"]()
 _test_context_key = pytest.StashKey["TestContext"]()
 _fixture_key = pytest.StashKey["VivaFixture"]()
@@ -101,7 +109,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if skip_reason is None and _fixture_key not in item.stash:  # `t` does not see the checks of `viva`
         skip_reason = context.unchecked_reason
     if skip_reason is not None:
-        pytest.skip(skip_reason)
+        _skip(skip_reason)
     return result
 
 
@@ -124,12 +132,42 @@ def _get_session(config: pytest.Config) -> "PytestSession":
 @pytest.fixture
 def viva(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
     """Opens conversations (`viva.chat(agent)`), runs suites (`viva.run(...)`), and has `viva.check` and all other names."""
-    from viva.api.pytest_session import VivaFixture
+    yield from _open_fixture(request)
 
-    fixture = VivaFixture(_get_session(request.config), request.path.parent)
+
+@pytest.fixture(scope="module")
+def viva_module(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
+    """As `viva`, for all tests of a module: its conversations go on from test to test."""
+    yield from _open_fixture(request)
+
+
+@pytest.fixture(scope="session")
+def viva_session(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
+    """As `viva`, for all tests: for fixtures of the whole session."""
+    yield from _open_fixture(request)
+
+
+def _open_fixture(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
+    from viva.api.viva_fixture import VivaFixture
+
+    session = _get_session(request.config)
+    folder = request.config.rootpath if request.scope == "session" else request.path.parent
+    fixture = VivaFixture(session, folder, lambda: _get_agent(request))
     request.node.stash[_fixture_key] = fixture
     yield fixture
     fixture.close()
+
+
+def _get_agent(request: pytest.FixtureRequest) -> Any:
+    """What the fixture `viva_agent` of the project makes, if there is one and no flag names another agent."""
+    if request.config.getoption("--viva-agent") is not None:
+        return None
+    try:
+        return request.getfixturevalue(_AGENT_FIXTURE)
+    except pytest.FixtureLookupError as error:
+        if error.argname == _AGENT_FIXTURE:
+            return None
+        raise
 
 
 @pytest.fixture
@@ -156,59 +194,213 @@ def _get_test_context(request: pytest.FixtureRequest) -> "TestContext":
 
 
 class CaseNotPassed(Exception):  # noqa: N818 -- named after the outcome of a case
-    """A case failed, or could not be evaluated."""
+    """A case failed, or could not be evaluated. `headline` says why in one line."""
 
-    def __init__(self, record: "TrialRecord", text: str) -> None:
-        super().__init__(record.status)
-        self.record = record
+    def __init__(self, headline: str, text: str) -> None:
+        super().__init__(headline)
+        self.headline = headline
         self.text = text
 
 
-class VivaFile(pytest.File):
-    """A suite file, with one item per case."""
+class VivaFile(pytest.Module):
+    """A suite file, with one item per case. A Module for pytest, so that fixtures of that scope work."""
 
-    def collect(self) -> "Iterator[VivaItem]":
+    obj = None  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType] -- as doctest's files
+
+    def collect(self) -> "Iterator[CaseItem | ThresholdItem]":
+        from viva.api.pytest_session import FixtureAgent
         from viva.errors import BadInput
 
+        agent = FixtureAgent() if self._has_agent_fixture else None
         try:
-            suite = _get_session(self.config).load_suite(self.path, self.config.invocation_params.dir)
+            suite = _get_session(self.config).load_suite(self.path, self.config.invocation_params.dir, agent)
         except BadInput as error:
-            message = str(error).replace(" -n NAME", " --viva-agent NAME").replace("--evaluator", "--viva-evaluator")
-            raise self.CollectError(message) from error
-        for trials in suite.trials:
-            yield VivaItem.from_parent(self, name=trials[0].case.id, suite=suite, trials=trials)
+            raise self.CollectError(str(error)) from error
+        for case_id in suite.trials:
+            yield CaseItem.from_parent(self, name=case_id, suite=suite)
+        if suite.threshold is not None:
+            yield ThresholdItem.from_parent(self, name="threshold", suite=suite)
+
+    @property
+    def _has_agent_fixture(self) -> bool:
+        if self.config.getoption("--viva-agent") is not None:
+            return False
+        manager = self.session._fixturemanager  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- as doctest does it
+        return bool(manager.getfixturedefs(_AGENT_FIXTURE, self))
+
+    def _importtestmodule(self) -> NoReturn:
+        raise self.CollectError(f"{self.path.name} is a suite, not a module")
 
 
-class VivaItem(pytest.Item):
-    """A case. It fails with the reasons that `viva test` shows."""
+class SuiteItem(pytest.Item):
+    """An item of a suite, with the fixtures that pytest gives to a test."""
 
-    def __init__(self, *, suite: "LoadedSuite", trials: "list[PlannedTrial]", **known: Any) -> None:
+    def __init__(self, *, suite: "LoadedSuite", **known: Any) -> None:
         super().__init__(**known)
-        self._suite = suite
-        self._trials = trials
-        self.extra_keyword_matches.update(trials[0].case.tags)
+        from _pytest.fixtures import TopRequest
 
-    def runtest(self) -> None:
-        from viva.api.failure_text import format_record
-        from viva.stats.pass_rate import case_status
+        self.obj = None
+        self.loaded = suite
+        # Items that are no functions get fixtures only in this way; doctest does it, too.
+        manager = self.session._fixturemanager  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        self._fixtureinfo = manager.getfixtureinfo(node=self, func=None, cls=None)
+        self.fixturenames = list(self._fixtureinfo.names_closure)
+        self.has_agent_fixture = suite.plan.agent.kind == "given"
+        definitions = manager.getfixturedefs(_AGENT_FIXTURE, self) if self.has_agent_fixture else None
+        used = [*self._fixtureinfo.name2fixturedefs.values(), *([definitions] if definitions else [])]
+        self.fixtures = {each[-1] for each in used if _is_of_project(each[-1].func)}
+        """The fixtures of the project that this item uses, by `autouse` or as its agent. Those of plugins do not matter to it."""
+        self.funcargs: dict[str, object] = {}
+        self._request: Any = TopRequest(self, _ispytest=True)  # pyright: ignore[reportArgumentType] -- as doctest does it
+
+    def setup(self) -> None:
+        self._request._fillfixtures()  # noqa: SLF001 -- as above
+        if self.has_agent_fixture:
+            self.loaded = self._load_with(self._request.getfixturevalue(_AGENT_FIXTURE))
+
+    def _load_with(self, agent: object) -> "LoadedSuite":
+        from viva.errors import BadInput
 
         session = _get_session(self.config)
-        records = [session.run_trial(self._suite, planned) for planned in self._trials]
-        status = case_status([record.status for record in records])
-        if status == "passed":
-            return
-        record = next(record for record in records if record.status == status)
-        if status == "skipped":
-            pytest.skip(record.error or "skipped")
-        trial = f"trial {record.trial} of {len(records)}: " if len(records) > 1 else ""
-        raise CaseNotPassed(record, trial + format_record(record))
+        try:
+            return session.load_suite(self.path, self.config.invocation_params.dir, agent)
+        except BadInput as error:
+            raise CaseNotPassed(str(error).partition("\n")[0], str(error)) from None
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any, **more: Any) -> Any:
         if isinstance(excinfo.value, CaseNotPassed):
-            return excinfo.value.text
+            return self._format_failure(excinfo.value)
         return super().repr_failure(excinfo, *rest, **more)
 
+    def _format_failure(self, error: CaseNotPassed) -> Any:
+        """The text of the failure; its headline stands in pytest's summary."""
+        from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
+
+        line = (self.reportinfo()[1] or 0) + 1
+        entry = ReprEntryNative([f"{error.text}\n"])
+        return ReprExceptionInfo(
+            reprtraceback=ReprTraceback([entry], None, "native"),
+            reprcrash=ReprFileLocation(str(self.path), line, error.headline),
+        )
+
+
+class CaseItem(SuiteItem):
+    """A case. It fails with the reasons that `viva test` shows. Its tags are markers."""
+
+    def __init__(self, *, suite: "LoadedSuite", **known: Any) -> None:
+        super().__init__(suite=suite, **known)
+        case = suite.trials[self.name][0].case
+        self.extra_keyword_matches.update(case.tags)
+        for tag in case.tags:
+            if tag not in _MARKS_OF_PYTEST:
+                _register_mark(self.config, tag)
+                mark = pytest.Mark(tag, (), {}, _ispytest=True)
+                self.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
+        if suite.threshold is not None:  # with --dist loadgroup, one worker runs a suite and its threshold
+            self.add_marker(_group(self.path))
+
+    def runtest(self) -> None:
+        from viva.api.failure_text import format_headline, format_record
+        from viva.stats.pass_rate import case_status
+
+        session = _get_session(self.config)
+        session.start_cases((item.loaded_like(self), item.name) for item in self._list_cases_to_start())
+        records = session.run_case(self.loaded, self.name)
+        status = case_status([record.status for record in records])
+        if status == "passed":
+            return
+        record: TrialRecord = next(record for record in records if record.status == status)
+        if status == "skipped":
+            _skip(record.error or "skipped")
+        trial = f"trial {record.trial} of {len(records)}: " if len(records) > 1 else ""
+        headline = trial + format_headline(record)
+        if status == "failed" and self.loaded.threshold is not None and not self.config.option.runxfail:
+            pytest.xfail(f"counts in the threshold of its suite: {headline}")
+        raise CaseNotPassed(headline, trial + format_record(record))
+
+    def loaded_like(self, other: "CaseItem") -> "LoadedSuite":
+        """The suite for the agent that the other item has: only items with the same agent are started together."""
+        return self._load_with(other.loaded.plan.options.agent) if self.has_agent_fixture else self.loaded
+
+    def _list_cases_to_start(self) -> "list[CaseItem]":
+        """This case and those after it that can run at the same time."""
+        option = self.config.option
+        scopes = {fixture.scope for fixture in self.fixtures}
+        if option.maxfail or option.usepdb or scopes & {"function", "class"}:
+            return [self]
+        cases: list[CaseItem] = []
+        for item in islice(_list_items_from(self), _MAX_STARTED):
+            is_near = item.path == self.path or scopes <= {"session"}
+            if not isinstance(item, CaseItem) or item.fixtures != self.fixtures or not is_near:
+                break
+            cases.append(item)
+        return cases
+
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        case = self._trials[0].case
-        line = case.origin.line - 1 if case.origin and case.origin.line else None
+        case = self.loaded.trials[self.name][0].case
+        line = case.origin.line - 1 if case.origin and case.origin.line else 0
         return self.path, line, f"{self.path.name}: {case.id}"
+
+
+class ThresholdItem(SuiteItem):
+    """What a suite must reach as a whole: it fails if the cases that ran before it do not reach it."""
+
+    def __init__(self, *, suite: "LoadedSuite", **known: Any) -> None:
+        super().__init__(suite=suite, **known)
+        self.add_marker(_group(self.path))
+
+    def runtest(self) -> None:
+        from viva.engine.thresholds import SuiteTally
+
+        suite, records = self.loaded.threshold, _get_session(self.config).list_records(self.loaded)
+        assert suite is not None
+        missing = len(self.loaded.trials) - len({record.id for record in records})
+        if missing:
+            where = "; with several workers, pass --dist loadgroup" if hasattr(self.config, "workerinput") else ""
+            _skip(f"{missing} of {len(self.loaded.trials)} cases of the suite did not run here{where}")
+        tally = SuiteTally(suite, len(self.loaded.trials))
+        for record in records:
+            tally.add(record)
+        summary = tally.summary()
+        if summary.failures:
+            failed = [f"    {record.id}: {record.status}" for record in records if record.status != "passed"]
+            headline = "; ".join(summary.failures)
+            raise CaseNotPassed(headline, "\n".join([f"threshold not met: {headline}", *failed]))
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, 0, f"{self.path.name}: threshold"
+
+
+def _list_items_from(first: CaseItem) -> Iterator[pytest.Item]:
+    """The item and those that this process runs after it. A worker of xdist knows only some of them."""
+    yield first
+    items = first.session.items
+    worker = next((plugin for plugin in first.config.pluginmanager.get_plugins() if hasattr(plugin, "torun")), None)
+    if worker is None:
+        yield from items[items.index(first) + 1 :]
+    elif "worksteal" not in first.config.workerinput["mainargv"]:  # pyright: ignore[reportAttributeAccessIssue] -- of xdist
+        with worker.torun.lock() as queue:
+            indexes = [worker.nextitem_index, *queue]
+        yield from (items[index] for index in indexes if isinstance(index, int))
+
+
+def _is_of_project(function: Callable[..., Any]) -> bool:
+    """Is a fixture defined in a conftest.py?"""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code is not None and Path(code.co_filename).name == "conftest.py"
+
+
+def _register_mark(config: pytest.Config, tag: str) -> None:
+    """Make a tag known to pytest: with --strict-markers, `-m` takes no others."""
+    known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+    if tag not in known:
+        config.addinivalue_line("markers", f"{tag}: a tag of Viva cases")
+
+
+def _group(path: Path) -> pytest.MarkDecorator:
+    return pytest.MarkDecorator(pytest.Mark("xdist_group", (str(path),), {}, _ispytest=True), _ispytest=True)
+
+
+def _skip(reason: str) -> NoReturn:
+    """Skip the item that runs; the report points to it, not to this file."""
+    raise pytest.skip.Exception(reason, _use_item_location=True)

@@ -197,22 +197,48 @@ print(result.exit_code, result.summary.not_run)
 os.kill(os.getpid(), signal.SIGINT)
 time.sleep(0)
 """
+PLAIN = """
+try:
+    viva.run(CASES, agent, parallel=1, outputs="report.jsonl")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
 IN_A_LOOP = """
 async def notebook():
     viva.run(CASES, agent, parallel=1, outputs="report.jsonl")
+    print("not reached")
 
 try:
-    asyncio.new_event_loop().run_until_complete(notebook())
+    {loop}(notebook())
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+AWAITED = """
+async def main():
+    await viva.arun(CASES, agent, parallel=1, outputs="report.jsonl")
+    await asyncio.sleep(60)
+    print("not reached")
+
+try:
+    asyncio.run(main())
 except KeyboardInterrupt:
     print("interrupted")
 """
 
 
 @pytest.mark.parametrize(
-    ("run", "said"), [(CALLED, ["2 1", "own handler"]), (IN_A_LOOP, ["interrupted"])], ids=["called", "in a loop"]
+    ("run", "said"),
+    [
+        (CALLED, ["own handler", "2 1", "own handler"]),
+        (PLAIN, ["interrupted"]),
+        (IN_A_LOOP.format(loop="asyncio.new_event_loop().run_until_complete"), ["interrupted"]),
+        (IN_A_LOOP.format(loop="asyncio.run"), ["interrupted"]),
+        (AWAITED, ["interrupted"]),
+    ],
+    ids=["own handler", "plain", "in a loop", "in asyncio.run", "awaited"],
 )
 def test_viva_run_ends_in_order_and_gives_the_signals_back(project: Project, run: str, said: list[str]):
-    """Also where its caller has a loop already, so that it works in a thread: then Ctrl-C is the caller's."""
+    """The reports are written, and the program hears of the Ctrl-C; also where its caller has a loop already."""
     project.write("program.py", PROGRAM.format(send="os.kill(os.getpid(), signal.SIGINT)", run=run))
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=project.folder, capture_output=True, text=True, timeout=60, check=False

@@ -582,8 +582,8 @@ def test_the_same_can_be_asked_in_python(project: Project):
     code = (
         "import viva\n"
         "agent = lambda messages: messages[-1]['content']\n"
-        "first = viva.run('suite.json', agent, eval_summary='eval.json', modes=['golden'])\n"
-        "again = viva.run('suite.json', agent, baseline='eval.json', fail_on_regression=True)\n"
+        "first = viva.run('suite.json', agent, options=viva.RunOptions(eval_summary='eval.json', modes=['golden']))\n"
+        "again = viva.run('suite.json', agent, options=viva.RunOptions(baseline='eval.json', fail_on_regression=True))\n"
         "print(first.passed, again.passed, first.summary.suites[0].score)\n"
     )
     ended = subprocess.run(

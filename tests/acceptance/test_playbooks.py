@@ -606,7 +606,7 @@ def test_the_same_can_be_asked_in_python(books: Books):
     books.book(agent_model="m-1", steps=[step("list", "says model m-2")])
     code = """
 import viva
-result = viva.run("books", "coder", evaluator="judge", agent_model="m-2", workspace="empty", keep_workspace=True)
+result = viva.run("books", "coder", options=viva.RunOptions(evaluator="judge", agent_model="m-2", workspace="empty", keep_workspace=True))
 (record,) = result.records()
 print(result.exit_code, record.turns[0].output.splitlines(), record.workspace is not None)
 """

@@ -87,7 +87,7 @@ class Pytest:
             command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120, check=False
         )
         out = ended.stdout + ended.stderr
-        outcomes = re.findall(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|ERROR)", out, re.MULTILINE)
+        outcomes = re.findall(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|XFAIL|ERROR)", out, re.MULTILINE)
         return out, {name.partition("::")[2]: outcome for name, outcome in outcomes}
 
 
@@ -131,10 +131,21 @@ def test_files_of_every_suffix_are_collected_and_others_are_not(inner: Pytest):
 
 
 def test_each_task_of_an_eval_suite_is_an_item(inner: Pytest):
-    """W2: by its own check; fixtures that the agent does not take are an error of collection, as they are for a run."""
+    """W2: by its own check; its threshold is an item of its own, which decides as in `viva test`. Fixtures that the agent does
+    not take are an error of collection, as they are for a run.
+    """
     tasks = task("one", expected=golden("count")), task("two", expected=golden("x"))
     inner.write("suite.viva.json", json.dumps(suite(*tasks, thresholds={"passScore": 0.5})))
-    assert inner.run()[1] == {"one": "PASSED", "two": "FAILED"}
+    out, outcomes = inner.run("-rx")
+    assert outcomes == {"one": "PASSED", "two": "XFAIL", "threshold": "PASSED"}, out
+    assert "two - counts in the threshold of its suite: failed (agent): " in out
+    inner.write("suite.viva.json", json.dumps(suite(*tasks, thresholds={"passScore": 0.9})))
+    out, outcomes = inner.run()
+    assert outcomes == {"one": "PASSED", "two": "XFAIL", "threshold": "FAILED"}, out
+    assert re.search(r"^FAILED suite.viva.json::threshold - .*0\.9", out, re.MULTILINE)
+    out, outcomes = inner.run("-k", "not two", "-rs")
+    assert outcomes == {"one": "PASSED", "threshold": "SKIPPED"}, out
+    assert "1 of 2 cases of the suite did not run here" in out
     inner.write("suite.viva.json", json.dumps(suite(task(fixtures={"memorySeed": [{"content": "Ada"}]}))))
     assert "takes no memory" in inner.run()[0]
 
@@ -333,7 +344,7 @@ def Testing():
     assert 'contains "bye"' in out
     assert "✗ equal 2" in out
     assert "still here" in out
-    assert re.search(r"SKIPPED \[2\] .*: nothing was checked\. Use t\.assert_ in the test", out)
+    assert re.search(r"SKIPPED \[1\] test_script\.py:\d+: nothing was checked\. Use t\.assert_ in the test", out)
     assert "SKIPPED (not today)" in out
     assert "AgentFailed: ValueError: boom" in out
     assert " error" not in out.splitlines()[-1]
@@ -397,3 +408,196 @@ def TestHelper(ctx):
         "test_async[a]": "PASSED",
         "test_the_project_ran_it_itself": "PASSED",
     }
+
+
+CONFTEST = """
+import threading
+import pytest
+
+class Shop:
+    # Four calls have to meet, so this works only if cases run at once.
+    barrier = threading.Barrier(4, timeout=60)
+
+    def reply(self, message: str):
+        if message == "meet":
+            self.barrier.wait()
+        return f"You said: {message}"
+
+@pytest.fixture(scope="session")
+def viva_agent():
+    return Shop()
+"""
+MEETING = """
+- {id: m1, tags: [smoke], input: meet, assertions: [{type: contains, value: meet}]}
+- {id: m2, tags: [smoke], input: meet, assertions: [{type: contains, value: meet}]}
+- {id: m3, tags: [smoke], input: meet, assertions: [{type: contains, value: meet}]}
+- {id: m4, tags: [smoke, skip], input: meet, assertions: [{type: contains, value: bye}]}
+- {id: other, input: hello, assertions: [{type: contains, value: hello}]}
+"""
+
+
+def test_cases_run_at_once_against_an_object_that_a_fixture_makes(inner: Pytest):
+    """Tags are markers, also with --strict-markers; the summary says which check failed; `viva.chat()` has the same agent."""
+    inner.write("conftest.py", CONFTEST)
+    inner.write("meeting.viva.yaml", MEETING)
+    inner.write(
+        "test_chat.py",
+        """
+import pytest
+from viva.types import VivaFixture
+
+@pytest.fixture(scope="module")
+def shared(viva_module: VivaFixture):
+    chat = viva_module.chat()
+    chat.say("one")
+    return chat
+
+def test_first(shared):
+    shared.expect(lambda turn: turn.text == "You said: one")
+    shared.say("two")
+
+def test_second(shared, viva_session):
+    assert len(shared.messages) == 4
+    assert viva_session.run("Hello there", history=False)[0].turns[0].output == "You said: Hello there"
+
+@pytest.mark.smoke
+def test_smoke(viva):
+    with pytest.raises(viva.BadInput, match="checks nothing"):
+        viva.chat().expect()
+""",
+    )
+    out, outcomes = inner.run("--strict-markers", "-m", "smoke")
+    assert outcomes == {"m1": "PASSED", "m2": "PASSED", "m3": "PASSED", "m4": "FAILED", "test_smoke": "PASSED"}, out
+    assert 'FAILED meeting.viva.yaml::m4 - failed (agent): turn 1: contains "bye"' in out
+    out, outcomes = inner.run("-k", "other or test_chat", "--viva-agent", "echo", "-x")
+    assert outcomes == {"other": "PASSED", "test_first": "PASSED", "test_second": "PASSED", "test_smoke": "PASSED"}, out
+
+
+def test_nothing_that_an_agent_raises_leaves_the_test_waiting(inner: Pytest):
+    """`pytest.fail` in a tool is no Exception; an Agent of one's own has nobody who would catch it."""
+    inner.write(
+        "test_hang.py",
+        """
+import contextlib, sys
+import pytest
+import agents
+
+class Own:
+    provides = frozenset()
+
+    @contextlib.asynccontextmanager
+    async def open(self, context):
+        yield self
+
+    async def send(self, message, options):
+        {"fail": lambda: pytest.fail("inner"), "interrupt": self.interrupt, "exit": lambda: sys.exit(3)}[message.text]()
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+@pytest.mark.parametrize("how", ["fail", "exit"])
+def test_agent(viva, how):
+    viva.chat(Own()).say(how)
+
+def test_interrupt(viva):
+    with pytest.raises(KeyboardInterrupt):
+        viva.chat(Own()).say("interrupt")
+    assert viva.chat("echo").say("still here").text == "You said: still here"
+
+async def never(messages):
+    raise KeyboardInterrupt
+
+def test_async_function(viva):
+    with pytest.raises(viva.AgentFailed, match="KeyboardInterrupt"):
+        viva.chat(never).say("x")
+
+def test_monkeypatch_reaches_the_agent(viva, monkeypatch):
+    monkeypatch.setattr(agents, "answer", lambda: "patched")
+    assert viva.chat("python:./agents.py:asks").say("x").text == "patched"
+
+def test_flags_are_those_of_pytest(viva):
+    with pytest.raises(viva.BadInput, match="--viva-agent http"):
+        viva.chat("http://u:***@host/")
+""",
+    )
+    inner.write(
+        "agents.py", AGENTS + "\ndef answer():\n    return 'plain'\n\ndef asks(messages):\n    return answer()\n"
+    )
+    out, outcomes = inner.run()
+    assert outcomes == {
+        "test_agent[fail]": "FAILED",
+        "test_agent[exit]": "FAILED",
+        "test_interrupt": "PASSED",
+        "test_async_function": "PASSED",
+        "test_monkeypatch_reaches_the_agent": "PASSED",
+        "test_flags_are_those_of_pytest": "PASSED",
+    }, out
+
+
+ASYNC_TESTS = """
+import asyncio
+import pytest
+import viva as v
+
+async def reply(messages):
+    return f"on {id(asyncio.get_running_loop())}"
+
+MARK
+async def test_arun_uses_the_loop_of_the_test(viva):
+    result = await viva.arun({"input": "hi", "assertions": [v.check.contains(str(id(asyncio.get_running_loop())))]}, reply)
+    assert result, result
+
+MARK
+async def test_conversation_without_the_fixture():
+    async with v.Conversation(reply) as chat:
+        await chat.say("hi")
+        chat.expect(lambda turn: turn.text == f"on {id(asyncio.get_running_loop())}")
+
+MARK
+async def test_run_and_chat_in_async_code(viva):
+    assert viva.run({"input": "hi", "assertions": [v.check.contains("on")]}, reply)
+    assert "on" in viva.chat(reply).say("hi").text
+
+def test_sync(viva):
+    with v.SyncConversation(reply) as chat:
+        assert "on" in chat.say("hi").text
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "arguments"),
+    [
+        ("@pytest.mark.asyncio", ("-o", "asyncio_mode=strict", "-o", "asyncio_default_fixture_loop_scope=function")),
+        ("", ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")),
+        ("@pytest.mark.anyio\n@pytest.mark.parametrize('anyio_backend', ['asyncio'])", ()),
+    ],
+    ids=["pytest-asyncio", "pytest-asyncio auto", "anyio"],
+)
+def test_plugins_for_async_tests_run_them(inner: Pytest, mark: str, arguments: tuple[str, ...]):
+    inner.write("test_async.py", ASYNC_TESTS.replace("MARK", mark))
+    out, outcomes = inner.run(*arguments)
+    assert set(outcomes.values()) == {"PASSED"}, out
+    assert len(outcomes) == 4
+
+
+def test_a_test_can_be_debugged_and_measured(inner: Pytest):
+    """--pdb stops in the test, not in Viva; coverage sees an agent that runs in another thread."""
+    inner.write("conftest.py", CONFTEST.replace('scope="session"', 'scope="function"'))
+    inner.write("cases.viva.yaml", "- {id: a, input: hello, assertions: [{type: contains, value: hello}]}\n")
+    inner.write(
+        "test_chat.py",
+        "def test_it(viva):\n    chat = viva.chat()\n    chat.say('hi')\n    mine = 1\n    chat.expect(lambda turn: False)\n",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:asyncio", "-p", "no:cacheprovider", "--pdb", "-q"],
+        cwd=inner.folder, input="p 'mine', mine\nq\n", capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "('mine', 1)" in done.stdout, done
+    command = ["-m", "coverage", "run", "-m", "pytest", "-p", "no:asyncio", "-p", "no:cacheprovider", "cases.viva.yaml"]
+    done = subprocess.run([sys.executable, *command], cwd=inner.folder, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done
+    report = subprocess.run(
+        [sys.executable, "-m", "coverage", "report", "-m", "--include=conftest.py"],
+        cwd=inner.folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert re.search(r"conftest\.py +\d+ +1 ", report.stdout), report.stdout  # only the line of `meet`

@@ -5,13 +5,14 @@ import json
 import subprocess
 import sys
 import typing
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import run_keywords
 import viva
-from viva.api import run_keywords as api_keywords
+from viva.api import run_options as api_options
 from viva.api.run import run
 from viva.session import run_options
 from viva.session.option_values import list_written_keywords, parse_value
@@ -57,11 +58,10 @@ def problem(**keywords):
 print(json.dumps({
     "flag": options.dummy_level,
     "help": "--dummy-level N" in command.get_help(click.Context(command)),
-    "signature": "dummy_level" in inspect.signature(viva.run).parameters,
-    "doc": "`dummy_level`: A dummy option." in viva.run.__doc__,
     "keyword": build_run_options({"dummy_level": 3}).dummy_level,
     "problem": problem(dummy_level=0),
-    "typed": "dummy_level: int | None" in run_keywords.make_module(),
+    "typed": "dummy_level: int | None = None" in run_keywords.make_module(),
+    "doc": "A dummy option." in run_keywords.make_module(),
     "saved": saved["options"]["dummy_level"],
     "restored": restore_options(saved["options"]).dummy_level,
     "replaced": replace_options(restore_options(saved["options"]), parse("-i", "x", "--dummy-level", "5")).dummy_level,
@@ -69,7 +69,6 @@ print(json.dumps({
     "chat": "dummy_level" in list_flags("chat"),
     "resume": "dummy_level" in list_flags("resume"),
     "reference": "| `--dummy-level` `N` | A dummy option. |" in reference.Pages().texts["commands.md"],
-    "python_reference": "dummy_level" in reference.Pages().texts["python.md"],
 }))
 """
 
@@ -82,11 +81,10 @@ def test_an_option_that_is_added_to_the_table_appears_everywhere():
     assert json.loads(done.stdout) == {
         "flag": 3,
         "help": True,
-        "signature": True,
-        "doc": True,
         "keyword": 3,
         "problem": "dummy_level: 0 is not at least 1",
         "typed": True,
+        "doc": True,
         "saved": 3,
         "restored": 3,
         "replaced": 5,
@@ -94,7 +92,6 @@ def test_an_option_that_is_added_to_the_table_appears_everywhere():
         "chat": True,
         "resume": True,
         "reference": True,
-        "python_reference": True,
     }
 
 
@@ -104,16 +101,23 @@ def test_typed_keywords_are_those_of_the_table():
 
 
 def test_the_signature_of_run_agrees_with_the_table():
-    named = [name for name in list_written_keywords(run) if name != "inputs"]
+    named = [name for name in list_written_keywords(run) if name not in ("inputs", "options")]
     for name in named:
         assert name in KEYWORDS
         assert (run.__kwdefaults__ or {}).get(name) == KEYWORDS[name].default, name
-    assert set(api_keywords.RunKeywords.__annotations__) == set(KEYWORDS) - {*named, "inputs"}
-    assert set(inspect.signature(viva.run).parameters) == set(KEYWORDS)
+        assert name == "agent" or f"- `{name}`: " in (run.__doc__ or "")
+    options = {field.name: field.default for field in fields(viva.RunOptions)}
+    assert set(options) == set(KEYWORDS) - {*named, "inputs"}
+    assert options == {name: KEYWORDS[name].default for name in options}
+    assert set(api_options.RunKeywords.__annotations__) == {*named, "options"} - {"agent"}
     hints = typing.get_type_hints(run)
     for name in named:
-        kind = eval(run_keywords.keyword_type(KEYWORDS[name]), dict(vars(api_keywords)))
+        kind = eval(run_keywords.keyword_type(KEYWORDS[name]), dict(vars(api_options)))
         assert hints[name] == kind, name
+
+
+def test_arun_has_the_signature_of_run():
+    assert inspect.signature(viva.arun) == inspect.signature(viva.run)
 
 
 def test_keywords_are_the_names_of_the_flags():

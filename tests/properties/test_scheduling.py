@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import viva
+from running import run_cases
 from viva.engine.trial_pool import TrialPool
 from viva.model.case import Case
 from viva.model.event import RunSummary
@@ -85,7 +85,7 @@ def told(summary: RunSummary) -> dict[str, int]:
 def test_counts_add_up_and_every_outcome_has_its_record(
     kinds: Sequence[str], parallel: int, runs: int, fail_fast: bool
 ):
-    result = viva.run(
+    result = run_cases(
         [case(i, kind) for i, kind in enumerate(kinds)],
         agent,
         parallel=parallel,

@@ -7,8 +7,9 @@
 A reply may be streamed: by a generator or async generator of texts, and of dicts for everything else.
 An object made for one case is closed (`close` or `aclose`) when the case has ended.
 
-Parameters named `messages`, `options`, `tools`, `memory`, `workspace`, `session_id` or `metadata` get that value; others
-get messages, then options, in order. Stubbed tools and memory are also in `options["fixtures"]`.
+Parameters named `message`, `messages`, `options`, `tools`, `memory`, `workspace`, `session_id` or `metadata` get that value;
+others get messages, then options, in order. `message`, or a first parameter with the type `str`, is the text of the user's last
+message. Stubbed tools and memory are also in `options["fixtures"]`.
 """
 
 import asyncio
@@ -23,15 +24,17 @@ from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from viva import catalog
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.frameworks.recognition import explain_no_agent, find_framework
 from viva.agents.python_streams import is_stream, read_stream
-from viva.agents.replies import describe_unknown_keys, parse_piece, parse_reply
+from viva.agents.replies import describe_unknown_keys, parse_piece, parse_reply, unwrap_model
 from viva.agents.streamed_reply import StreamedReply
 from viva.agents.tools import CannedTools
 from viva.agents.user_errors import raise_as_faults
@@ -47,7 +50,7 @@ from viva.model.tracebacks import error_place, error_text
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.text.grammar import with_article
 
-_PARAMETERS = frozenset({"messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
+_PARAMETERS = frozenset({"message", "messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -172,12 +175,15 @@ class PythonSession:
         self._code = code
         self._messages: list[dict[str, Any]] = [_to_dict(message) for message in context.history]
         self._names = _parameters(call)
+        self._text_parameter = _find_text_parameter(call)
+        self._text = ""
         self._warned: set[str] = set()
         fixtures = context.fixtures
         self._tools = CannedTools(fixtures.tools) if fixtures and (fixtures.stub_all_tools or fixtures.tools) else None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(_to_dict(message))
+        self._text = message.text
         ordered, named = self._arguments(deepcopy(dict(options)))  # the agent may change them
         streamed, started = StreamedReply(), time.perf_counter()
         try:
@@ -240,6 +246,7 @@ class PythonSession:
 
     def _parse(self, returned: Any) -> Reply:
         """A helper may return any value; the agent under test must return a reply."""
+        returned = unwrap_model(returned)
         if self._context.role == "agent" or isinstance(returned, str | Reply):
             self._warn_of_unknown_keys(returned)
             return parse_reply(returned)
@@ -260,6 +267,7 @@ class PythonSession:
         if fixtures is not None:
             options["fixtures"] = {"tools": self._tools, "memory": memory}
         values: dict[str, Any] = {
+            "message": self._text,
             "messages": self._list_messages(),
             "options": options,
             "tools": self._tools,
@@ -269,11 +277,12 @@ class PythonSession:
             "metadata": options.get("metadata"),
         }
         ordered: list[Any] = []
-        queue = ["messages", "options"]
+        queue = ["options"] if "message" in self._names or self._text_parameter else ["messages", "options"]
         for name, kind in self._names.items():
             if kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
                 continue
             known = name if name in _PARAMETERS else queue[0] if queue else None
+            known = "message" if name == self._text_parameter else known
             if known is None:
                 break
             if known in queue:
@@ -305,6 +314,15 @@ def _parameters(call: Any) -> dict[str, Any]:
     except (TypeError, ValueError):  # built-ins have no signature
         return {"messages": inspect.Parameter.POSITIONAL_ONLY}
     return {p.name: p.kind for p in parameters if p.default is inspect.Parameter.empty or p.name in _PARAMETERS}
+
+
+def _find_text_parameter(call: Any) -> str | None:
+    """The first parameter, if its type is `str` and its name is none of ours: `def reply(question: str)`."""
+    try:
+        first = next(iter(inspect.signature(call).parameters.values()), None)
+    except (TypeError, ValueError):
+        return None
+    return first.name if first and first.annotation in (str, "str") and first.name not in _PARAMETERS else None
 
 
 def _is_factory(value: Any) -> bool:
@@ -351,10 +369,10 @@ def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
     for part in attribute.split("."):
         if not hasattr(target, part):
             near = get_close_matches(part, dir(target), 3)
-            raise BadInput.of(
-                f"python:{reference}: {place} has no {part!r}"
-                + (f"; did you mean {' or '.join(near)}?" if near else "")
-            )
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            if getattr(module, "__name__", "") == "__main__":
+                hint = "; the program that runs has to define it above the call of viva.run" + hint
+            raise BadInput.of(f"python:{reference}: {place} has no {part!r}{hint}")
         target = getattr(target, part)
     return module, target
 
@@ -363,27 +381,49 @@ def _from_file(place: str, folder: str) -> ModuleType:
     path = os.path.normpath(os.path.join(folder, place))  # noqa: PTH118 -- keeps `..` as the user wrote it
     if not os.path.isfile(path):  # noqa: PTH113
         raise BadInput.of(f"python:{place}: there is no file {path}")
+    if (module := catalog.find_loaded_module(path)) is not None:
+        return module
+    # Modules beside the file can be imported, as when it is run as a program.
+    _add_to_path(os.path.dirname(path))  # noqa: PTH120
+    name, root = _find_module_name(path)
+    is_free = not catalog.is_module_name_taken(name.partition(".")[0])
+    try:
+        with catalog.import_from((root,), name):
+            # By its own name, so that `import agent` in a test gives the same copy.
+            return importlib.import_module(name) if is_free else _load_file(path)
+    except BadInput:
+        raise
+    except Exception as raised:  # user code may raise anything
+        raise _import_error(place, raised) from raised
+
+
+def _find_module_name(path: str) -> tuple[str, str]:
+    """The name by which other code imports the file, and the folder that this needs on the path."""
+    name, folder = Path(path).stem, Path(path).parent
+    while (folder / "__init__.py").is_file():
+        name, folder = f"{folder.name}.{name}", folder.parent
+    return name, str(folder)
+
+
+def _load_file(path: str) -> ModuleType:
+    """Load a file under a name of its own: other code has a module of its natural name."""
     name = "viva_agent_" + "".join(c if c.isalnum() else "_" for c in path)
-    if name in sys.modules:
-        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader = spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        # Modules beside the file can be imported, as when it is run as a program.
-        _import_from(os.path.dirname(path), lambda: loader.exec_module(module))  # noqa: PTH120
-    except Exception as raised:  # user code may raise anything
+        spec.loader.exec_module(module)
+    except BaseException:
         sys.modules.pop(name, None)
-        raise _import_error(place, raised) from raised
+        raise
     return module
 
 
 def _from_name(place: str, folder: str) -> ModuleType:
     try:
-        return _import_from(folder, lambda: importlib.import_module(place))
+        _add_to_path(folder)
+        return importlib.import_module(place)
     except Exception as raised:  # user code may raise anything
         raise _import_error(place, raised) from raised
 
@@ -393,10 +433,8 @@ def _import_error(place: str, raised: Exception) -> BadInput:
     return BadInput.of(f"python:{place} does not import: {error_text(raised)}" + (f" ({at})" if at else ""))
 
 
-def _import_from(folder: str, load: Callable[[], Any]) -> Any:
+def _add_to_path(folder: str) -> None:
+    """The folder stays on the path: the agent may import modules beside it later."""
     folder = folder or os.getcwd()  # noqa: PTH109
-    if folder in sys.path:
-        return load()
-    # The folder stays on the path: the agent may import modules beside it later.
-    sys.path.insert(0, folder)
-    return load()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)

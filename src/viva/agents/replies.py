@@ -1,13 +1,15 @@
-"""Converts what an agent returns to a Reply: a string, a Reply, a dict, or a list of these, which are several messages.
+"""Converts what an agent returns to a Reply: a string, a Reply, a dict, a pydantic model, a dataclass, or a list of these, which
+are several messages.
 
 Anything else is the agent's failure.
 """
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, TypeGuard, cast
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
@@ -28,7 +30,7 @@ REPLY_KEYS = (
     "path",
 )
 """The keys of a dict that are read."""
-REPLY_SHAPE = "a string, a Reply, or a dict with content, data or tool_calls"
+REPLY_SHAPE = "a string, a Reply, a pydantic model, a dataclass, or a dict with content, data or tool_calls"
 PIECE_SHAPE = f"a string, a Reply, or a dict with {', '.join(REPLY_KEYS)}"
 
 
@@ -49,6 +51,19 @@ def parse_reply(value: Any) -> Reply:
             return _from_messages(cast("list[Any]", value))
         case _:
             raise AgentFailed(f"returned {_describe_type(value)} instead of {REPLY_SHAPE}")
+
+
+def unwrap_model(value: Any) -> Any:
+    """A pydantic model or a dataclass as a reply: one with the fields of a reply is that reply, another is its data."""
+    if isinstance(value, type | Reply):
+        return value
+    if callable(getattr(value, "model_dump", None)):
+        fields = value.model_dump(mode="json")
+    elif is_dataclass(value) or isinstance(value, Struct):
+        fields = codec.to_plain(value)
+    else:
+        return value
+    return fields if isinstance(fields, dict) and is_reply_object(cast("Any", fields)) else Reply(data=fields)
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Reply:

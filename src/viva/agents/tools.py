@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, Struct, field, structs
 
 from viva.concurrency.loops import time_steps
-from viva.concurrency.threads import is_being_cancelled, run_in_thread
+from viva.concurrency.threads import is_being_cancelled, is_ctrl_c, run_in_thread
 from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
 from viva.model.message import Message, ToolCall
@@ -56,7 +56,7 @@ class ToolStubs:
         stub = stubs.pop(0) if len(stubs) > 1 else stubs[0]
         if stub.error is not None:
             return structs.replace(call, error=stub.error)
-        return structs.replace(call, result=stub.response)
+        return structs.replace(call, result=stub.response)  # a function is called by the caller of this
 
 
 class CannedTools(list[dict[str, Any]]):
@@ -73,6 +73,8 @@ class CannedTools(list[dict[str, Any]]):
     def call(self, name: str, /, **arguments: Any) -> Any:
         """The canned answer of a tool. LookupError if there is none, or if it is an error."""
         used = self._stubs.answer_call(ToolCall(name, arguments))
+        if callable(used.result):
+            used = _call_function(used, used.result)
         self.calls.append(used)
         if used.error is not None:
             raise LookupError(used.error)
@@ -97,7 +99,8 @@ class Toolbox:
         if not isinstance(arguments, dict):
             return structs.replace(call, error="the arguments must be a JSON object")
         if self._stubs is not None:
-            return self._stubs.answer_call(call)
+            answered = self._stubs.answer_call(call)
+            return await self._run(call, answered.result) if callable(answered.result) else answered
         tool = self._tools.get(call.name)
         if tool is None and self._tools:
             return structs.replace(call, error=f"there is no tool {call.name!r}", refused=True)
@@ -112,13 +115,21 @@ class Toolbox:
             if inspect.isawaitable(result):
                 result = await time_steps(result, self._progress.add_block)
             return structs.replace(call, result=codec.to_plain_checked(result))
-        except KeyboardInterrupt:
-            raise
         except BaseException as raised:  # user code: the model gets the error, and may correct itself
-            if isinstance(raised, asyncio.CancelledError) and is_being_cancelled():
+            if is_ctrl_c(raised) or (isinstance(raised, asyncio.CancelledError) and is_being_cancelled()):
                 raise
             self._progress.tracebacks += describe_error(raised, f"tool {call.name}")
             return structs.replace(call, error=error_text(raised))
+
+
+def _call_function(call: ToolCall, function: Callable[..., Any]) -> ToolCall:
+    """The call with what a function of the test returns for it. The agent waits, so it cannot be an async function."""
+    try:
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("an `async def` cannot answer a tool of a Python agent; write a plain function")
+        return structs.replace(call, result=codec.to_plain_checked(function(**call.arguments)))
+    except Exception as raised:  # user code: the agent gets the error
+        return structs.replace(call, result=UNSET, error=error_text(raised))
 
 
 def lacks_result(call: ToolCall) -> bool:

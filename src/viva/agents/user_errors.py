@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from viva.concurrency.threads import is_being_cancelled
+from viva.concurrency.threads import is_being_cancelled, is_ctrl_c
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.llm.provider_errors import classify_error
 from viva.model.progress import CallProgress
@@ -24,9 +24,11 @@ def raise_as_faults(progress: CallProgress, provider_packages: frozenset[str]) -
         if is_being_cancelled():
             raise
         raise AgentFailed("it cancelled itself") from raised
-    except (KeyboardInterrupt, GeneratorExit):
+    except GeneratorExit:
         raise
     except BaseException as raised:  # user code may raise anything
+        if is_ctrl_c(raised):
+            raise
         progress.tracebacks += describe_error(raised, "agent")
         origin = classify_error(raised, provider_packages)
         text, cause = error_text(raised), error_text(origin.error)

@@ -2,7 +2,7 @@
 
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -12,10 +12,11 @@ from msgspec import Struct, structs
 
 from viva.api.failure_text import build_partial_record, format_failed_assertions
 from viva.api.project import Project
-from viva.check import build_assertion
+from viva.check import AssertionInput, build_assertion
 from viva.engine.conversation import evaluate_assertion, run_turn
 from viva.engine.sending import Send, merge_options, send_in_session
 from viva.errors import BadInput, CheckError
+from viva.formats.functions import Functions
 from viva.model.case import Assertion, Case, Limits, TurnScope
 from viva.model.message import Message
 from viva.model.turn import AssertionResult, Turn, Verdict
@@ -51,7 +52,7 @@ def _evaluate_now(assertion: Assertion, context: CheckContext) -> AssertionResul
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the coroutine is never awaited; the error below says so
         del result
-    raise TypeError(f"{assertion.check.label}: needs an await; use chat.judge(…)")
+    raise TypeError(f"{assertion.check.label}: needs an await; use `await chat.judge(…)`")
 
 
 class Conversation:
@@ -62,6 +63,7 @@ class Conversation:
             chat.expect(viva.check.contains("type of expense"))
             await chat.say("Travel, 3500 dollars")
             chat.expect(viva.check.tool_called("submit_expense", arguments={"amount": 3500}), scope="case")
+            chat.expect(lambda turn: "3500" in turn.text)
             await chat.judge("The assistant confirms the amount")
 
     The agent is a name from the nearest `viva.toml`, a reference (`python:./agent.py:agent`, `http://…`), a function, an
@@ -88,12 +90,13 @@ class Conversation:
         self._connector = connector
         self._timeout_s = parse_timeout(timeout)
         self._folder = Path(folder) if folder is not None else Path.cwd()
+        self._functions = Functions()
         self._exits = AsyncExitStack()
         self._conversation: _OpenConversation | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
-        project = Project.load(self._config, self._folder, self._connector)
+        project = Project.load(self._config, self._folder, self._connector, self._functions)
         agent = project.agents.find_agent_under_test(self._agent)
         session_id = f"viva-{secrets.token_hex(4)}"
         limits = Limits(turn_timeout_s=self._timeout_s)
@@ -148,23 +151,27 @@ class Conversation:
         assert turn.reply is not None
         return build_agent_reply(turn.reply, turn.awaiting, turn.latency_ms)
 
-    def expect(self, *assertions: Mapping[str, Any], scope: TurnScope = "turn") -> None:
+    def expect(self, *assertions: AssertionInput, scope: TurnScope = "turn") -> None:
         """Check assertions on the last reply; with `scope="case"`, on tools and limits of the whole conversation.
 
+        An assertion is made by `viva.check`, or is a function of the turn: `chat.expect(lambda turn: turn.awaiting)`.
         Raises AssertionError with all that failed and the conversation so far, and CheckError if one could not be
         evaluated. Assertions that ask a model need `await chat.judge(…)`.
         """
         __tracebackhide__ = True
+        if not assertions:
+            raise BadInput.of("expect() checks nothing; pass an assertion, such as viva.check.contains('hello')")
         turn = self._last_turn
         checked = [self._build_assertion(assertion, scope) for assertion in assertions]
-        context = CheckContext(self._opened.state, turn, turn_scope=scope)
-        self._add_results(turn, [_evaluate_now(assertion, context) for assertion in checked])
+        context = CheckContext(self._opened.state, turn, turn_scope=scope, calls_directly=True)
+        if error := self._add_results(turn, [_evaluate_now(assertion, context) for assertion in checked]):
+            raise error
 
     async def judge(
         self,
-        criteria: str | Mapping[str, Any],
+        criteria: str | AssertionInput,
         *,
-        use: str | None = None,
+        use: str | Callable[..., Any] | None = None,
         min_score: float | None = None,
         votes: int | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -172,6 +179,7 @@ class Conversation:
     ) -> Verdict:
         """Ask a judge: `await chat.judge("The reply is polite", votes=3)`; or check any assertion, such as a rubric.
 
+        `use` names the judge, or is a function of (messages, options) that returns True or False or `{passed, reason}`.
         Returns the verdict with its reason and evidence. Raises as `expect` does; a judge that fails is a CheckError.
         """
         __tracebackhide__ = True
@@ -182,7 +190,8 @@ class Conversation:
             criteria = {"type": "judge", "criteria": criteria, **given}
         context = CheckContext(self._opened.state, turn, turn_scope=scope)
         result = await evaluate_assertion(self._build_assertion(criteria, scope), context)
-        self._add_results(turn, [result])
+        if error := self._add_results(turn, [result]):
+            raise error
         return result.verdict
 
     @property
@@ -210,17 +219,18 @@ class Conversation:
             raise RuntimeError("there is no reply yet: call say() first")
         return turn
 
-    def _build_assertion(self, assertion: Mapping[str, Any], scope: TurnScope) -> Assertion:
-        return build_assertion(assertion, str(self._opened.project.settings.folder), scope=scope)
-
-    def _add_results(self, turn: Turn, results: list[AssertionResult]) -> None:
+    def _build_assertion(self, assertion: AssertionInput, scope: TurnScope) -> Assertion:
         __tracebackhide__ = True
+        folder = str(self._opened.project.settings.folder)
+        return build_assertion(assertion, folder, scope=scope, functions=self._functions)
+
+    def _add_results(self, turn: Turn, results: list[AssertionResult]) -> Exception | None:
+        """Keep the results. Returns what to raise: the caller does, so that a traceback shows little of Viva."""
         turn.results += results
         failed = [result for result in results if not result.verdict.passed]
         if not failed:
-            return
+            return None
         conversation = self._opened
         text = conversation.project.redactor.redact_text(format_failed_assertions(failed, conversation.state))
-        if any(result.verdict.status == "failed" for result in failed):
-            raise AssertionError(text)
-        raise CheckError(text)
+        is_failure = any(result.verdict.status == "failed" for result in failed)
+        return AssertionError(text) if is_failure else CheckError(text)

@@ -8,11 +8,13 @@ from viva.model.record import TrialRecord
 from viva.model.turn import AssertionResult
 from viva.reporters.console_lines import Palette, format_failed_check
 from viva.reporters.failures import build_failed_check, explain_failure
+from viva.reporters.formatting import fit_line
 from viva.reporters.plain_text import format_failure_text, format_transcript
 from viva.state.trial_state import TrialState
 
 _WIDTH = 100
 _MAX_TEXT = 2000
+_HEADLINE_WIDTH = 300
 
 
 def format_failed_assertions(failed: Sequence[AssertionResult], state: TrialState) -> str:
@@ -28,6 +30,12 @@ def format_record(record: TrialRecord) -> str:
     lines = [format_failure_text(explain_failure(record)), *(record.warnings or ()), *(record.notes or ())]
     transcript = format_transcript(record, _MAX_TEXT)
     return "\n".join([*lines, *(["", transcript] if transcript else [])])
+
+
+def format_headline(record: TrialRecord) -> str:
+    """Why a trial did not pass, in one line."""
+    failure = explain_failure(record)
+    return fit_line(f"{failure.status_text}: {failure.headline}", _HEADLINE_WIDTH)
 
 
 def build_partial_record(state: TrialState) -> TrialRecord:

@@ -1,5 +1,6 @@
 """A project outside a run: its settings, its agents, and the connections to them."""
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,13 @@ class Project(Struct, frozen=True):
     empty_workspaces: WorkspaceFactory
 
     @classmethod
-    def load(cls, file: Path | None, folder: Path, connector: str | None = None) -> "Project":
-        """Load the given config, or the nearest one in the folder and its parents."""
+    def load(
+        cls, file: Path | None, folder: Path, connector: str | None = None, functions: Mapping[str, Any] | None = None
+    ) -> "Project":
+        """Load the given config, or the nearest one in the folder and its parents. `functions` are helpers by name."""
         settings = config.load_settings(file, folder.resolve())
         catalog.load_plugins(settings.plugins, settings.folder)
-        agents = AgentFactory(settings, connector)
+        agents = AgentFactory(settings, connector, functions=functions)
         http = HttpTransport()
         empty_workspaces = EmptyWorkspaces(settings)
         helpers = HelperPool(agents.find_helper, http, settings.connectors, empty_workspaces=empty_workspaces)

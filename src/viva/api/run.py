@@ -1,22 +1,28 @@
-"""`viva.run`: the command `viva test` as a function."""
+"""`viva.run` and `viva.arun`: the command `viva test` as a function."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import aclosing
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, cast
 
 from msgspec import structs
 
-from viva.api.run_keywords import RunKeywords
+from viva.api.notebook import create_progress_line
+from viva.api.run_options import RunOptions
+from viva.catalog import find_module_in_import
 from viva.errors import BadInput
+from viva.formats.functions import Functions, is_function
 from viva.formats.sources import PlainMessage, parse_input
-from viva.model import codec
+from viva.session import run_options
 from viva.session.loop import LoopThread, run_coroutine
 from viva.session.option_values import build_run_options, describe_keywords
-from viva.session.run import RunResult, execute
-from viva.session.run_options import RunOptions
+from viva.session.run import execute
 from viva.session.run_plan import build_run_plan
+from viva.session.run_result import RunResult
+from viva.text.grammar import with_article
 
 R = TypeVar("R")
 RunInput = str | Path | Mapping[str, Any]
@@ -30,7 +36,7 @@ def run(
     *,
     config: str | Path | None = None,
     connector: str | None = None,
-    simulator: str | None = None,
+    simulator: str | Callable[..., Any] | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
     parallel: int | None = None,
@@ -41,48 +47,84 @@ def run(
     outputs: str | Path | Sequence[str | Path] = (),
     record: str | Path | None = None,
     replay: str | Path | None = None,
-    **options: Unpack[RunKeywords],
+    history: bool = True,
+    options: RunOptions | None = None,
 ) -> RunResult:
-    """Runs cases against an agent and returns the result.
+    """Runs cases against an agent and returns the result, which is true if the run passed.
 
         result = viva.run("tests/expense.jsonl", "assistants.expense", parallel=8, outputs="report.xml")
-        assert result.passed, result
+        assert result, result
 
-        result = viva.run([{"id": "hi", "input": "Hello", "assertions": [viva.check.contains("Hello")]}], my_agent)
-        for record in result.records():
+        result = viva.run([{"input": "Hello", "assertions": [viva.check.contains("name?")]}], my_agent)
+        for record in result:
             print(record.id, record.status, record.turns[0].output)
 
     `inputs` is what `-i` takes (a file, a folder, a glob, `scripts:…`, `agents:…?count=5`, a message), a case as a dict
     with the keys of a suite file, a list of messages (`{"role": …, "content": …}`) as one case, or a list of any of these.
+    In a case, `id` may be left out, and a function may stand for an assertion, a hook, a simulator or a judge.
     A message has no checks, so its case is skipped; its reply is in the record. `agent` is a name, a reference, a
-    function, an object with `reply`, or an Agent. The keywords are the flags of `viva test`. Raises BadInput before
-    anything runs.
+    function, an object with `reply`, or an Agent. The keywords are the most used flags of `viva test`; `options` has the
+    others. Raises BadInput before anything runs. Ctrl-C raises KeyboardInterrupt after the reports are written.
+
+    Where an event loop is running already, use `await viva.arun(…)`: it runs async agents on that loop.
     """
-    keywords: dict[str, Any] = {
-        **options,
-        "config": config,
-        "connector": connector,
-        "simulator": simulator,
-        "only": only,
-        "tags": tags,
-        "parallel": parallel,
-        "runs": runs,
-        "min_pass": min_pass,
-        "timeout": timeout,
-        "max_cost": max_cost,
-        "outputs": outputs,
-        "record": record,
-        "replay": replay,
-        "agent": agent,
-    }
-    run_options = build_run_options(keywords)
-    texts, cases = _split_inputs(inputs, run_options.folder)
-    return _run_blocking(_execute(structs.replace(run_options, inputs=texts, cases=cases)))
+    prepared = _prepare(locals())
+    result = _run_blocking(_execute(prepared))
+    return _raise_signal_again(result)
 
 
-async def _execute(options: RunOptions) -> RunResult:
+@describe_keywords
+async def arun(
+    inputs: RunInputs,
+    agent: Any = None,
+    *,
+    config: str | Path | None = None,
+    connector: str | None = None,
+    simulator: str | Callable[..., Any] | None = None,
+    only: str | None = None,
+    tags: Sequence[str] = (),
+    parallel: int | None = None,
+    runs: int = 1,
+    min_pass: float | None = None,
+    timeout: str | float | None = None,  # noqa: ASYNC109 -- the limit of a case, not of this call
+    max_cost: float | None = None,
+    outputs: str | Path | Sequence[str | Path] = (),
+    record: str | Path | None = None,
+    replay: str | Path | None = None,
+    history: bool = True,
+    options: RunOptions | None = None,
+) -> RunResult:
+    """As `viva.run`, on the event loop of the caller: clients that belong to that loop can be used in async agents.
+
+        result = await viva.arun("tests/", my_async_agent)
+
+    The parameters are those of `viva.run`.
+    """
+    result = await _execute(_prepare(locals()))
+    return _raise_signal_again(result)
+
+
+def _prepare(arguments: dict[str, Any]) -> run_options.RunOptions:
+    """The options of a run from the arguments of `viva.run`. Raises BadInput for bad values."""
+    if (name := find_module_in_import()) is not None:
+        raise BadInput.of(
+            f"viva.run was called while Viva imports {name}, which would never end; "
+            'put the call below `if __name__ == "__main__":`'
+        )
+    inputs, more = arguments.pop("inputs"), arguments.pop("options")
+    if more is not None and not isinstance(more, RunOptions):
+        raise BadInput.of(f"options: {more!r} is not a viva.RunOptions")
+    functions = Functions()
+    if is_function(arguments["simulator"]):
+        arguments["simulator"] = functions.add(arguments["simulator"])
+    checked = build_run_options({**(vars(more) if more else {}), **arguments})
+    texts, cases = _split_inputs(inputs, checked.folder, functions)
+    return structs.replace(checked, inputs=texts, cases=cases, functions=functions)
+
+
+async def _execute(options: run_options.RunOptions) -> RunResult:
     async with aclosing(await build_run_plan(options)) as plan:
-        return await execute(plan)
+        return await execute(plan, create_progress_line())
 
 
 def _run_blocking(work: Coroutine[Any, Any, R]) -> R:
@@ -93,21 +135,54 @@ def _run_blocking(work: Coroutine[Any, Any, R]) -> R:
         return run_coroutine(work)
     thread = LoopThread()
     try:
-        return thread.run_blocking(work)
+        with _raise_on_ctrl_c():
+            return thread.bridge.run_to_end(work)
     finally:
         thread.close()
 
 
-def _split_inputs(inputs: RunInputs, folder: Path) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+@contextmanager
+def _raise_on_ctrl_c() -> Generator[None]:
+    """Ctrl-C raises KeyboardInterrupt in this thread at once. The handler of `asyncio.run` would wait for its loop, which
+    this thread blocks.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _raise_signal_again(result: RunResult) -> RunResult:
+    """The run has handled the signal and written its reports; the program that called it has to hear of it, too.
+
+    Without a handler of its own, Ctrl-C raises KeyboardInterrupt here; that of `asyncio.run` cancels its main task.
+    """
+    if result.stop_signal is not None:
+        signal.raise_signal(result.stop_signal)
+    return result
+
+
+def _split_inputs(inputs: Any, folder: Path, functions: Functions) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """The inputs that `-i` takes, and the cases."""
-    items = [inputs] if isinstance(inputs, str | Path | Mapping) else list(inputs)
+    if isinstance(inputs, str | Path | Mapping):
+        items: list[Any] = [inputs]
+    elif isinstance(inputs, Sequence):
+        items = list(cast("Sequence[Any]", inputs))
+    else:
+        raise BadInput.of(f"inputs is {_describe_input(inputs)}")
     if items and all(isinstance(item, Mapping) and "content" in item and "id" not in item for item in items):
-        return (), (_to_definition({"id": "message", "input": items}, 0),)
+        return (), (_to_definition({"id": "message", "input": items}, 0, functions),)
     texts: list[str] = []
     cases: list[Any] = []
     for index, item in enumerate(items):
-        if not isinstance(item, str | Path):
-            cases.append(_to_definition(item, index))
+        if isinstance(item, Mapping):
+            cases.append(_to_definition(cast("Mapping[str, Any]", item), index, functions))
+        elif not isinstance(item, str | Path):
+            raise BadInput.of(f"inputs[{index}] is {_describe_input(item)}")
         elif isinstance(item, str) and _is_plain_message(item, folder):
             cases.append({"id": f"message-{len(cases) + 1}", "input": item})
         else:
@@ -117,6 +192,10 @@ def _split_inputs(inputs: RunInputs, folder: Path) -> tuple[tuple[str, ...], tup
     return tuple(texts), tuple(cases)
 
 
+def _describe_input(value: object) -> str:
+    return f"{with_article(type(value).__name__)}; pass a path, a message, or a case as a dict with the keys of a suite file"
+
+
 def _is_plain_message(text: str, folder: Path) -> bool:
     try:
         return isinstance(parse_input(text, folder), PlainMessage)
@@ -124,9 +203,9 @@ def _is_plain_message(text: str, folder: Path) -> bool:
         return False  # reported when it is loaded
 
 
-def _to_definition(case: Mapping[str, Any], index: int) -> Any:
-    """The case as a suite file would contain it."""
+def _to_definition(case: Mapping[str, Any], index: int, functions: Functions) -> Any:
+    """The case as a suite file would contain it. Without an id it is called after its place."""
     try:
-        return codec.to_definition(cast("Any", case))
+        return functions.to_definition({"id": f"case-{index + 1}", **case})
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadInput.of(f"inputs[{index}] is not a valid case: {error}") from error

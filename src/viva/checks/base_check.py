@@ -61,6 +61,8 @@ class BaseCheck(Component, frozen=True, kw_only=True):
     spellings: ClassVar[Mapping[str, Spelling]] = {}
     """Other keys that users may write."""
     validators: ClassVar[Validators] = {}
+    python_types: ClassVar[Mapping[str, str]] = {}
+    """For a field: the type that its parameter in `viva.check` has, if Python code may pass more than a file can contain."""
     default_helper: ClassVar[str | None] = None
     """The agent that the check asks if `use` is left out; None for a check that asks no agent."""
     example: ClassVar[Mapping[str, Any] | None] = None

@@ -36,6 +36,7 @@ class _Combination(BaseCheck, frozen=True, kw_only=True):
 
 
 class _Several(_Combination, frozen=True, kw_only=True):
+    python_types: ClassVar[Mapping[str, str]] = {"assertions": "AssertionInput"}
     assertions: tuple[Assertion, ...]
     """The assertions: a list, or a single one."""
 
@@ -88,6 +89,7 @@ class Not(_Combination, frozen=True, kw_only=True):
     """The assertion does not pass. An error stays an error."""
 
     python_name: ClassVar[str] = "not_"
+    python_types: ClassVar[Mapping[str, str]] = {"assertion": "AssertionInput"}
     assertion: Assertion
     """The assertion."""
 

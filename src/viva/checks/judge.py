@@ -23,8 +23,9 @@ class _HelperCheck(HelperOptions, frozen=True, kw_only=True):
     """A check that asks an agent."""
 
     default_helper: ClassVar[str | None] = BUILT_IN_JUDGE
+    python_types: ClassVar[Mapping[str, str]] = {"use": "str | Callable[..., Any]"}
     use: str = BUILT_IN_JUDGE
-    """The judge: an agent of the config, as `agents:name`."""
+    """The judge: an agent of the config, as `agents:name`; in Python also a function."""
     votes: Annotated[int, Meta(ge=1)] = 1
     """How often the judge is asked; the majority decides."""
 
@@ -272,7 +273,9 @@ class _ReplyParser(Struct, frozen=True):
 
 def _find_answer(reply: Reply) -> _Answer:
     """The object with the verdict. There may be other objects, but none with another verdict."""
-    if isinstance(reply.data, Mapping):
+    if isinstance(reply.data, bool):  # of a Python function
+        objects = [_Answer({"passed": reply.data}.items())]
+    elif isinstance(reply.data, Mapping):
         objects = [_Answer(cast("Mapping[str, Any]", reply.data).items())]
     else:
         objects = cast("list[_Answer]", find_objects(reply.content, _Answer)) if reply.data is None else []

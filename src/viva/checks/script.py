@@ -7,38 +7,90 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from viva.catalog import find_script, suggest_functions
 from viva.checks.base_check import HelperOptions, Spelling
 from viva.checks.formatting import format_label, is_score, quote_value, truncate_text
 from viva.concurrency.loops import time_steps
-from viva.concurrency.threads import is_being_cancelled, run_in_thread
+from viva.concurrency.threads import is_being_cancelled, is_ctrl_c, run_in_thread
 from viva.errors import CheckError
 from viva.model import codec
 from viva.model.component import BuildContext
-from viva.model.message import ToolCall
-from viva.model.tracebacks import error_text
-from viva.model.turn import Turn, Verdict
+from viva.model.message import Message, ToolCall
+from viva.model.tracebacks import error_place, error_text
+from viva.model.turn import FileChange, Turn, Verdict
 from viva.state.trial_state import CheckContext, reply_text
+from viva.text.function_source import has_assert, read_source
 
-_ARGUMENTS = ("output", "input", "metadata", "transcript")
+_ARGUMENTS = ("output", "input", "metadata", "transcript", "turn")
 _FUNCTIONS = ("validate", "check")
-_ALLOWED_RESULTS = "True or False, {passed, reason, score}, or an AssertionError"
+_ALLOWED_RESULTS = "True or False, {passed, reason, score}, a Verdict, or an AssertionError"
+
+
+class TurnView(Struct, frozen=True):
+    """What a function that checks a turn sees: `lambda turn: "Friday" in turn.text`.
+
+    In `final_assertions`, and with `scope="case"`, it is the last turn with the tool calls of all turns.
+    """
+
+    number: int
+    """Which turn, from 1."""
+    input: str
+    """The text of the user's message."""
+    text: str
+    """The agent's text or, if it is empty, its data as compact JSON."""
+    data: Any = None
+    """The structured part of the reply."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """The tool calls, in order."""
+    awaiting: bool = False
+    """Does the agent wait for the user?"""
+    latency_ms: float = 0.0
+    """How long the agent took."""
+    files: tuple[FileChange, ...] = ()
+    """The files of the workspace that the turn changed."""
+    messages: tuple[Message, ...] = ()
+    """The whole conversation up to this turn."""
+
+
+def _view_turn(context: CheckContext) -> TurnView:
+    turn = context.turn
+    return TurnView(
+        number=turn.number,
+        input=turn.user_message.message.text,
+        text=context.text,
+        data=None if context.reply.data is None else codec.to_plain(context.reply.data),
+        tool_calls=codec.decode_kept(codec.encode(context.tool_calls), type=tuple[ToolCall, ...]),
+        awaiting=turn.awaiting is not None and turn.awaiting.is_awaiting,
+        latency_ms=turn.latency_ms,
+        files=turn.files,
+        messages=tuple(context.state.messages()),
+    )
 
 
 class UserFunction:
-    """A function of the user. It is called with those of our four values that it has parameters for."""
+    """A function of the user. It is called with those of our values that it has parameters for.
 
-    def __init__(self, function: Callable[..., Any], reference: str) -> None:
+    One that Python code has passed may name its only parameter as it likes: it gets the turn.
+    """
+
+    def __init__(self, function: Callable[..., Any], reference: str, *, is_passed: bool = False) -> None:
+        self.is_passed = is_passed
         self.name = getattr(function, "__name__", reference)
+        self.source = read_source(function) if is_passed else ""
+        self.may_return_none = is_passed and has_assert(function)
+        self.is_async = inspect.iscoroutinefunction(function)
         self._function = function
-        self._parameters = _list_parameters(function, reference)
-        self._is_async = inspect.iscoroutinefunction(function)
+        only = _find_only_parameter(function) if is_passed else None
+        self._parameters = ("turn",) if only else _list_parameters(function, reference)
+        self._positional = only is not None
 
     @classmethod
-    def load(cls, reference: str, roots: tuple[str, ...]) -> Self:
-        module, function = find_script(reference, roots)
+    def load(cls, reference: str, context: BuildContext) -> Self:
+        if (function := context.functions.get(reference)) is not None:
+            return cls(function, reference, is_passed=True)
+        module, function = find_script(reference, context.module_folders)
         if function is None:
             functions = (getattr(module, name, None) for name in _FUNCTIONS)
             function = next((each for each in functions if callable(each)), None)
@@ -47,32 +99,36 @@ class UserFunction:
             raise ValueError(f"{reference!r}: the module has neither `validate` nor `check`{suggestion}")
         return cls(function, reference)
 
-    async def call(self, arguments: Mapping[str, Any]) -> Any:
-        own = {name: arguments[name] for name in self._parameters}
-        if self._is_async:
-            return await time_steps(self._function(**own), lambda _took_s: None)
-        result = await run_in_thread(lambda: self._function(**own))
+    def call_directly(self, values: Mapping[str, Callable[[], Any]]) -> Any:
+        own = {name: values[name]() for name in self._parameters}
+        return self._function(*own.values()) if self._positional else self._function(**own)
+
+    async def call(self, values: Mapping[str, Callable[[], Any]]) -> Any:
+        if self.is_async:
+            return await time_steps(self.call_directly(values), lambda _took_s: None)
+        result = await run_in_thread(lambda: self.call_directly(values))
         return await result if inspect.isawaitable(result) else result
 
 
 class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
-    """A Python function of the project agrees. It gets `output`, `input`, `metadata` and `transcript` by parameter name."""
+    """A Python function of the project agrees. It gets `output`, `input`, `metadata`, `transcript` and `turn` by parameter name."""
 
     looks_outside: ClassVar[bool] = True
     spellings: ClassVar[Mapping[str, Spelling]] = {"script": Spelling("use")}
+    python_types: ClassVar[Mapping[str, str]] = {"use": "str | CheckFunction | Callable[..., object]"}
     use: str
-    """The function: `scripts:module.function`."""
+    """The function: `scripts:module.function`; in Python also the function itself."""
     function: UserFunction  # not a JSON value, so it cannot be written in a file
 
     @classmethod
     def validate_field(cls, name: str, value: Any, context: BuildContext) -> None:
         if name == "use":
-            UserFunction.load(value, context.module_folders)
+            UserFunction.load(value, context)
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
         if isinstance(use := fields.get("use"), str):
-            fields = {"function": UserFunction.load(use, context.module_folders), **fields}
+            fields = {"function": UserFunction.load(use, context), **fields}
         return super().build(fields, context)
 
     @property
@@ -81,33 +137,53 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return format_label("script", quote_value(self.use))
+        return self.use if self.function.is_passed else format_label("script", quote_value(self.use))
 
-    def check(self, context: CheckContext) -> Awaitable[Verdict]:
-        return self._run(context)
-
-    async def _run(self, context: CheckContext) -> Verdict:
+    def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
+        values = self._list_values(context)
+        if not context.calls_directly or self.function.is_async:
+            return self._run(values, context)
         try:
-            return self._parse(await self.function.call(self._build_arguments(context)), context)
-        except AssertionError as error:
-            return Verdict("failed", str(error) or _quote_line(error), actual=truncate_text(context.text))
-        except (CheckError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # the user's own code: whatever it raises is not a verdict on the agent
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise
-            raise CheckError(f"{self.use} raised {error_text(error)}", fault="judge") from error
+            return self._parse(self.function.call_directly(values), context)
+        except BaseException as error:
+            return self._explain_error(error, context)
 
-    def _build_arguments(self, context: CheckContext) -> dict[str, Any]:
-        """Copies, so that a script cannot change the record."""
+    async def _run(self, values: Mapping[str, Callable[[], Any]], context: CheckContext) -> Verdict:
+        try:
+            return self._parse(await self.function.call(values), context)
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            return self._explain_error(error, context)
+        except BaseException as error:
+            return self._explain_error(error, context)
+
+    def _explain_error(self, error: BaseException, context: CheckContext) -> Verdict:
+        """The verdict of an assertion that failed. Anything else that the user's code raises is not a verdict on the agent."""
+        if isinstance(error, AssertionError):
+            return self._fail(str(error) or _quote_line(error), context)
+        if isinstance(error, CheckError) or is_ctrl_c(error):
+            raise error
+        place = error_place(error)
+        raise CheckError(
+            f"{self.use} raised {error_text(error)}" + (f" ({place})" if place else ""), fault="judge"
+        ) from error
+
+    def _list_values(self, context: CheckContext) -> Mapping[str, Callable[[], Any]]:
+        """What a function can ask for, made when it is asked for. Copies, so that a script cannot change the record."""
         return {
-            "output": context.text,
-            "input": context.turn.user_message.message.text,
-            "metadata": codec.to_plain({**context.state.case.metadata, **self.all_metadata}),
-            "transcript": codec.to_plain([_describe_turn(turn) for turn in context.state.turns]),
+            "output": lambda: context.text,
+            "input": lambda: context.turn.user_message.message.text,
+            "metadata": lambda: codec.to_plain({**context.state.case.metadata, **self.all_metadata}),
+            "transcript": lambda: codec.to_plain([_describe_turn(turn) for turn in context.state.turns]),
+            "turn": lambda: _view_turn(context),
         }
 
     def _parse(self, result: Any, context: CheckContext) -> Verdict:
+        if isinstance(result, Verdict):
+            return result
+        if result is None and self.function.may_return_none:
+            result = True
         answer: Mapping[str, Any] = result if isinstance(result, Mapping) else {"passed": result}
         passed = answer.get("passed", answer.get("pass"))
         reason = answer.get("reason", answer.get("message")) or ""
@@ -121,8 +197,27 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
             )
         if passed:
             return Verdict("passed", str(reason), score=score)
-        reason = str(reason) or f"{self.function.name} returned {quote_value(result)}"
+        if not reason and not self.function.is_passed:
+            reason = f"{self.function.name} returned {quote_value(result)}"
+        return self._fail(str(reason), context, score)
+
+    def _fail(self, reason: str, context: CheckContext, score: float | None = None) -> Verdict:
+        """A failure shows the source of a function that Python code has passed."""
+        reason = "\n".join(part for part in (reason, self.function.source) if part)
         return Verdict("failed", reason, score=score, actual=truncate_text(context.text))
+
+
+def _find_only_parameter(function: Callable[..., Any]) -> str | None:
+    """The name of the one parameter that must be passed, if it is none of ours."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return "turn"  # a built-in: it takes what it is called with
+    required = [each for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+    if len(required) != 1 or required[0].kind is required[0].KEYWORD_ONLY:
+        return None
+    by_name = required[0].name in _ARGUMENTS and required[0].kind is required[0].POSITIONAL_OR_KEYWORD
+    return None if by_name else required[0].name
 
 
 def _list_parameters(function: Callable[..., Any], reference: str) -> tuple[str, ...]:

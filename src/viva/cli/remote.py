@@ -42,7 +42,7 @@ async def run_remote(flags: dict[str, Any]) -> int:
     http = HttpTransport()
     task = asyncio.current_task()
     try:
-        with handle_stop_signals(lambda: task and task.cancel()):
+        with handle_stop_signals(lambda _number: task and task.cancel()):
             return await _follow_run(RemoteRun(flags["host"], settings, http), request, flags)
     except asyncio.CancelledError:
         return 2

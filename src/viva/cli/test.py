@@ -22,9 +22,10 @@ from viva.session.case_selection import explain_empty_selection
 from viva.session.interrupts import handle_stop_signals
 from viva.session.loop import run_coroutine
 from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, reopen_run
-from viva.session.run import RunResult, execute, report_finished_run
+from viva.session.run import execute, report_finished_run
 from viva.session.run_options import CommandFlags, RunOptions
 from viva.session.run_plan import RunPlan, build_run_plan
+from viva.session.run_result import RunResult
 from viva.session.saved_options import AGENT_OPTION_FLAGS, replace_options, restore_options, restore_secrets
 
 EPILOG = """\b
@@ -154,7 +155,7 @@ async def _build_plan(options: RunOptions, previous_run: PreviousRun | None = No
     """Ctrl-C and SIGTERM stop it, since generating cases may take long."""
     task = asyncio.current_task()
     try:
-        with handle_stop_signals(lambda: task and task.cancel()):
+        with handle_stop_signals(lambda _number: task and task.cancel()):
             return await build_run_plan(options, previous_run)
     except asyncio.CancelledError:
         raise click.Abort from None

@@ -10,6 +10,7 @@ from viva.checks.base_check import AssertionFields, BaseCheck, Spelling
 from viva.checks.formatting import format_label
 from viva.errors import BadInput, CheckError, Problem
 from viva.formats.documents import format_key_path
+from viva.formats.functions import Functions
 from viva.model import codec
 from viva.model.case import Assertion, Feature, TextScope, TurnScope
 from viva.model.component import BuildContext
@@ -65,6 +66,8 @@ class AssertionBuilder(Struct):
     """False if no text of the document can contain a variable."""
     path: KeyPath = ()
     """The path of the assertion that is being built."""
+    functions: Mapping[str, Any] = {}
+    """The functions that Python code has passed, by the text that stands for them."""
 
     def build_all(
         self,
@@ -155,7 +158,7 @@ class AssertionBuilder(Struct):
 
     @property
     def _context(self) -> BuildContext:
-        return BuildContext(self.folder, self.roots, self._build, self.update_snapshots)
+        return BuildContext(self.folder, self.roots, self._build, self.update_snapshots, self.functions)
 
     def _add_reference(self, agent: str) -> None:
         self.references.setdefault(agent.removeprefix("agents:"), self.path)
@@ -196,16 +199,21 @@ def normalize_fields(check: Any, definition: Mapping[str, Any]) -> dict[str, Any
 
 
 def build_assertion(
-    assertion: Mapping[str, Any],
+    assertion: Mapping[str, Any] | Callable[..., Any],
     folder: str,
     roots: Sequence[str] = (),
     *,
     on: TextScope = "reply",
     scope: TurnScope = "turn",
+    functions: Functions | None = None,
 ) -> Assertion:
-    """An assertion that Python code gives, validated like one of a file. Raises BadInput with all that is wrong."""
+    """An assertion that Python code gives, validated like one of a file. Raises BadInput with all that is wrong.
+
+    Functions in it are added to `functions`.
+    """
+    functions = Functions() if functions is None else functions
     try:
-        definition = codec.to_definition(assertion)
+        definition = functions.to_definition({"assertion": assertion})["assertion"]
     except (TypeError, ValueError) as error:
         raise BadInput.of(f"{assertion!r} cannot stand in a suite: {error}") from error
     problems: dict[Problem, None] = {}
@@ -216,7 +224,8 @@ def build_assertion(
     for violation in find_violations("native", {"id": "expect", "input": "", "assertions": [definition]}):
         report(violation.path[2:], violation.message)
     if not problems:
-        built = AssertionBuilder(folder, (*roots, folder)).build_all(definition, (), report, on=on, over=scope)
+        builder = AssertionBuilder(folder, (*roots, folder), functions=functions)
+        built = builder.build_all(definition, (), report, on=on, over=scope)
         if built:
             return built[0]
     raise BadInput(*problems)

@@ -1,6 +1,7 @@
 """Load options: what the command line and the config set for all files of a run."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -40,6 +41,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     """What `-i -` reads, if it was read before."""
     eval_options: EvalOptions = EvalOptions()
     """What is asked of eval suites."""
+    functions: Mapping[str, Any] = {}
+    """The functions that Python code has passed, by the text that stands for them."""
     find_helper_problems: Callable[[str], Sequence[Problem]] = lambda _name: ()
     """Why there can be no helper of that name, if there cannot."""
     find_connector_problems: Callable[[str, str | None], Sequence[Problem]] = lambda _name, _helper: ()

@@ -51,7 +51,9 @@ class _Reader:
         self._name = name
         self._reading = reading
         root = str(folder.resolve())
-        self._assertions = AssertionBuilder(root, (*reading.roots, root), reading.update_snapshots)
+        self._assertions = AssertionBuilder(
+            root, (*reading.roots, root), reading.update_snapshots, functions=reading.functions
+        )
         self._around = SuiteContext(reading, self._assertions, Attachments(root, reading.attachment_roots))
         self.problems: list[Problem] = []
         self.own_runs: list[int] = []

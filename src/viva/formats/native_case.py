@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from viva.agents.replies import parse_tool_calls
 from viva.agents.rules import Rules
+from viva.catalog import find_script
 from viva.errors import AgentFailed
 from viva.formats.assertions import AssertionBuilder, ReportProblem
 from viva.formats.attachments import Attachments
@@ -85,7 +86,7 @@ class CaseBuilder:
         final_assertions = assertions.build_all(
             value.get("final_assertions"), ("final_assertions",), self._report, over="case"
         )
-        fixtures = _build_fixtures(value["fixtures"]) if value.get("fixtures") else None
+        fixtures = self._build_fixtures(value["fixtures"]) if value.get("fixtures") else None
         skip = value.get("skip", False)
         max_turns = value.get("max_turns", MAX_TURNS)
         if "turns" in value and "max_turns" in value and max_turns < len(lines):
@@ -345,10 +346,32 @@ class CaseBuilder:
         if key not in self._value:
             return None
         try:
-            return find_hook(self._value[key], self._around.assertion_builder.roots, arguments)
+            builder = self._around.assertion_builder
+            return find_hook(self._value[key], builder.roots, arguments, builder.functions)
         except ValueError as error:
             self._report((), str(error), key)
             return None
+
+    def _build_fixtures(self, definition: Mapping[str, Any]) -> Fixtures:
+        """With `tools`, even an empty list, no tool runs live."""
+        tools = [self._build_stub(each, ("fixtures", "tools", i)) for i, each in enumerate(definition.get("tools", ()))]
+        return Fixtures(tuple(tools), tuple(definition.get("memory", ())), stub_all_tools="tools" in definition)
+
+    def _build_stub(self, definition: Mapping[str, Any], at: KeyPath) -> ToolStub:
+        fields = dict(definition)
+        reference, builder = fields.pop("function", None), self._around.assertion_builder
+        if reference is None:
+            return ToolStub(**fields)
+        if "response" in fields or "error" in fields:
+            self._report(at, "has 'function' beside 'response' or 'error'; keep one of them", "function")
+        try:
+            function = builder.functions.get(reference) or find_script(reference, builder.roots)[1]
+            if function is None:
+                raise ValueError(f"{reference!r} is a module; name the function in it")
+        except ValueError as error:
+            self._report(at, str(error), "function")
+            function = None
+        return ToolStub(definition["tool"], function)
 
     def _build_interactive(self) -> Interactive:
         definition = self._value.get("interactive", {})
@@ -371,9 +394,3 @@ class CaseBuilder:
         if first in definition and second in definition:
             self._report(at, f"gives both {first!r} and {second!r}; keep one of them", second)
         return first if first in definition else second
-
-
-def _build_fixtures(definition: Mapping[str, Any]) -> Fixtures:
-    """With `tools`, even an empty list, no tool runs live."""
-    tools = tuple(ToolStub(**each) for each in definition.get("tools", ()))
-    return Fixtures(tools, tuple(definition.get("memory", ())), stub_all_tools="tools" in definition)

@@ -140,7 +140,9 @@ class Hints(Struct, frozen=True):
 
 
 class ToolStub(Struct, frozen=True):
-    """A canned result of a tool. Several stubs for one tool are used in order, and the last repeats."""
+    """A canned result of a tool. Several stubs for one tool are used in order, and the last repeats. A `response` that is a
+    function is called with the arguments of the call.
+    """
 
     tool: str
     response: Any = None

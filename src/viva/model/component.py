@@ -13,13 +13,14 @@ class BuildContext(Struct, frozen=True):
     """What a component needs to be built from a file.
 
     `folder` is the folder of the file; modules are searched in `module_folders`, in order; `build_assertion` builds a
-    nested assertion.
+    nested assertion. `functions` are those that Python code has passed, by the text that stands for them.
     """
 
     folder: str
     module_folders: tuple[str, ...]
     build_assertion: Callable[[Mapping[str, Any]], Assertion]
     update_snapshots: bool = False
+    functions: Mapping[str, Callable[..., Any]] = {}
 
 
 class Component(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -75,9 +75,17 @@ class Journal:
 
     def raw_records(self) -> Iterator[bytes]:
         """Yield the record of each ended trial as JSON, in input order; of a repeated trial the last one."""
-        for index in sorted(self._positions):
-            start, length = self._positions[index]
-            yield os.pread(self._file, length, start)
+        for index in self.list_indexes():
+            yield self.read_raw_record(index)
+
+    def list_indexes(self) -> list[int]:
+        """The places in the input of all trials that ended."""
+        return sorted(self._positions)
+
+    def read_raw_record(self, index: int) -> bytes:
+        """The record of one ended trial as JSON, by its place in the input."""
+        start, length = self._positions[index]
+        return os.pread(self._file, length, start)
 
     def records(self) -> Iterator[TrialRecord]:
         for raw in self.raw_records():

@@ -86,8 +86,11 @@ class AgentFactory:
         wrap: WrapAgent | None = None,
         *,
         is_replaying: bool = False,
+        functions: Mapping[str, Any] | None = None,
     ) -> None:
         self._settings = settings
+        self._functions = {} if functions is None else functions  # a conversation adds to its own
+        """Helpers that Python code passes as objects, by the text that stands for them."""
         # A replay, and commands that only inspect a project, call nothing.
         self._connectors = ConnectorLookup(settings, needs_keys=not is_replaying and settings.unset_variables is None)
         self._connector = self._connectors.get_connector(connector, "-c") if connector else None
@@ -104,9 +107,7 @@ class AgentFactory:
         `folder` is where files are looked for that `-n` names.
         """
         if agent is not None and not isinstance(agent, str):
-            found = _describe_object(agent, self._settings.provider_packages)
-            definition = {"given": found.name} | self._digest_code(found.agent)
-            return structs.replace(found, agent=self._wrap_agent(found.agent, found.name, definition))
+            return self._build_object(agent)
         if agent and agent not in self._settings.agents and find_reference_kind(agent) is not None:
             if credentials.MASK in agent:
                 raise BadInput.of(f"-n {agent}: {credentials.MASK} stands for a secret; write the secret itself")
@@ -124,13 +125,19 @@ class AgentFactory:
             name = known[0]
         return self.find_agent(name, is_under_test=True)
 
+    def _build_object(self, value: Any, name: str | None = None) -> ConfiguredAgent:
+        found = _describe_object(value, self._settings.provider_packages)
+        name = name or found.name
+        definition = {"given": name} | self._digest_code(found.agent)
+        return structs.replace(found, name=name, agent=self._wrap_agent(found.agent, name, definition))
+
     def find_helper(self, name: str, role: Role = "agent") -> ConfiguredAgent:
         """The agent of a helper. The name of a connector or model means the built-in helper of that role on it.
 
         A judge that is named by its model need not quote, unlike `viva.validator`.
         """
         bare = name.removeprefix("agents:")
-        is_agent = role == "agent" or bare in self._settings.agents
+        is_agent = role == "agent" or bare in self._settings.agents or bare in self._functions
         fields = None if is_agent else self._connectors.build_agent_fields(bare)
         if fields is not None:
             entry = {"type": "prompt", "prompt": f"viva.{_BUILT_IN_HELPERS[role]}", "must_quote": False, **fields}
@@ -193,6 +200,8 @@ class AgentFactory:
         return list(self._settings.agents)
 
     def _build_by_name(self, name: str, connector: Connector | None) -> ConfiguredAgent:
+        if name in self._functions:
+            return self._build_object(self._functions[name], name)
         entry: Mapping[str, Any] | None = self._settings.agents.get(name)
         judge = self._settings.defaults.judge
         if entry is None and name == "viva.validator" and judge and judge in self._settings.agents:

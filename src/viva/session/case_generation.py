@@ -3,6 +3,7 @@
 They are validated like cases in files. An agent whose answer does not load is asked once more; then it is at fault.
 """
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -122,5 +123,7 @@ async def _call_script(reference: str, metadata: Mapping[str, Any], settings: Se
     try:
         result = await run_in_thread(lambda: call(**arguments))
         return await result if inspect.isawaitable(result) else result
-    except Exception as error:  # user code may raise anything; the message names the script
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # user code may raise anything; the message names the script
         raise BadInput.of(f"scripts:{reference} raised {error_text(error)}") from error

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from viva.engine.trial import RunContext
 from viva.errors import BadInput, RunStopped, TrialFault, Undetermined, VivaError
-from viva.formats.hooks import AFTER_RUN_ARGUMENTS, BEFORE_RUN_ARGUMENTS, find_hook
+from viva.formats.hooks import AFTER_RUN_ARGUMENTS, BEFORE_RUN_ARGUMENTS, create_hook, find_hook
 from viva.model.case import Hook, Key, UserMessage
 from viva.model.message import ModelCall
 from viva.model.record import TrialRecord
@@ -25,6 +25,7 @@ from viva.session.messages import AgentReply, build_agent_reply
 from viva.session.run_options import RunOptions
 from viva.session.script_context import create_context
 from viva.state.trial_state import TrialState
+from viva.text.function_source import describe_function
 
 _NO_KEY = Key("", "")
 
@@ -147,10 +148,11 @@ def resolve_run_hook(hook: str | Callable[..., Any] | None, flag: str, roots: Se
     """The hook of `--before` or `--after`, given by reference or as a function. Raises BadInput if it does not fit."""
     if hook is None:
         return None
-    if callable(hook):
-        return Hook(getattr(hook, "__qualname__", repr(hook)), hook)
+    arguments = BEFORE_RUN_ARGUMENTS if flag == "--before" else AFTER_RUN_ARGUMENTS
     try:
-        return find_hook(hook, roots, BEFORE_RUN_ARGUMENTS if flag == "--before" else AFTER_RUN_ARGUMENTS)
+        if callable(hook):
+            return create_hook(describe_function(hook), hook, arguments)
+        return find_hook(hook, roots, arguments)
     except ValueError as error:
         raise BadInput.of(f"{flag} {error}") from error
 

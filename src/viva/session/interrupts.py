@@ -25,11 +25,14 @@ class InterruptHandler:
         self._is_hosted = is_hosted
         self._task: asyncio.Task[Any] | None = None
         self.is_requested = False
+        self.signal: int | None = None
+        """The signal that stopped the run, if one did."""
         self.is_cancelled = False
         """Was the whole run cancelled from outside? Then CancelledError is raised after its end."""
 
-    def request_stop(self) -> None:
+    def request_stop(self, signal_number: int | None = None) -> None:
         self.is_requested = True
+        self.signal = self.signal or signal_number
         self._stop()
         if self._task is not None:
             self._task.cancel()
@@ -51,18 +54,18 @@ class InterruptHandler:
 
 
 @contextmanager
-def handle_stop_signals(stop: Callable[[], object]) -> Generator[None]:
-    """The first SIGINT or SIGTERM calls `stop` on the loop; the second exits at once with code 2."""
+def handle_stop_signals(stop: Callable[[int], object]) -> Generator[None]:
+    """The first SIGINT or SIGTERM calls `stop` with its number on the loop; the second exits at once with code 2."""
     loop = asyncio.get_running_loop()
     is_stopping = False
 
     # Not a signal handler of the loop: an agent that blocks the loop would block that too.
-    def interrupt(_number: int, _frame: object) -> None:
+    def interrupt(number: int, _frame: object) -> None:
         nonlocal is_stopping
         if is_stopping:
             os._exit(2)
         is_stopping = True
-        loop.call_soon_threadsafe(stop)
+        loop.call_soon_threadsafe(stop, number)
 
     previous: dict[signal.Signals, Any] = {}
     try:

@@ -5,10 +5,12 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import wait as wait_for_futures
+from typing import Any, Generic, TypeVar, cast
 
-from viva.concurrency.threads import run_in_thread
+from viva.concurrency.threads import ThreadAbandoned, is_being_cancelled, run_in_thread
 from viva.errors import VivaError
+from viva.model.tracebacks import error_text
 
 R = TypeVar("R")
 
@@ -20,6 +22,10 @@ def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
     except ImportError:
         return asyncio.run(work)
     return uvloop.run(work)
+
+
+class EndTest(BaseException):
+    """Ends a script test. Not an Exception, so that a test cannot catch it by accident."""
 
 
 class LoopBridge:
@@ -35,11 +41,41 @@ class LoopBridge:
         __tracebackhide__ = True
         future = self._submit(work)
         try:
-            return future.result()
-        except VivaError as error:  # frames of Viva do not help the author of a test
-            raise error.with_traceback(None) from error.__cause__
+            ended = future.result()
         except BaseException:  # also Ctrl-C in this thread: the result is no longer needed
             future.cancel()
+            raise
+        finally:
+            self._pending.discard(future)
+        return ended.get()
+
+    def start(self, work: Coroutine[Any, Any, R]) -> "Future[Outcome[R]]":
+        """Start the coroutine on the loop; `wait_for` returns its result."""
+        return self._submit(work)
+
+    def wait_for(self, started: "Future[Outcome[R]]") -> R:
+        """Block this thread until a coroutine that was started has ended."""
+        __tracebackhide__ = True
+        return started.result().get()
+
+    def run_to_end(self, work: Coroutine[Any, Any, R]) -> R:
+        """The same, but Ctrl-C in this thread cancels the coroutine and waits for its end before it is raised again."""
+        __tracebackhide__ = True
+        task: asyncio.Task[Outcome[R]] | None = None
+
+        async def wait() -> Outcome[R]:
+            nonlocal task
+            task = asyncio.ensure_future(catch_outcome(work))
+            await asyncio.wait([task])
+            return task.result()
+
+        future = self._submit(wait())
+        try:
+            return future.result().get().get()
+        except KeyboardInterrupt:
+            if task is not None:
+                self._loop.call_soon_threadsafe(task.cancel)
+            wait_for_futures([future])
             raise
         finally:
             self._pending.discard(future)
@@ -49,18 +85,17 @@ class LoopBridge:
         __tracebackhide__ = True
         future = self._submit(work)
         try:
-            return await asyncio.wrap_future(future)
-        except VivaError as error:
-            raise error.with_traceback(None) from error.__cause__
+            ended = await asyncio.wrap_future(future)
         finally:
             self._pending.discard(future)
+        return ended.get()
 
-    def _submit(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+    def _submit(self, work: Coroutine[Any, Any, R]) -> "Future[Outcome[R]]":
         __tracebackhide__ = True
         if self._is_closed:
             work.close()
             raise RuntimeError("this belongs to a test that has ended")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(catch_outcome(work), self._loop)
         self._pending.add(future)
         return future
 
@@ -69,6 +104,36 @@ class LoopBridge:
         self._is_closed = True
         for future in tuple(self._pending):
             future.cancel()
+
+
+class Outcome(Generic[R]):
+    """What a coroutine returned or raised. A KeyboardInterrupt or SystemExit in a task would end its loop instead."""
+
+    def __init__(self, value: R | None, error: BaseException | None = None) -> None:
+        self._value = value
+        self._error = error
+
+    def get(self) -> R:
+        """The returned value. Raises what the coroutine raised."""
+        __tracebackhide__ = True
+        error = self._error
+        if isinstance(error, VivaError):  # frames of Viva do not help the author of a test
+            raise error.with_traceback(None) from error.__cause__
+        if error is not None:
+            raise error
+        return cast("R", self._value)
+
+
+async def catch_outcome(work: Awaitable[R]) -> Outcome[R]:
+    """Await it, whatever it raises. Only a cancellation of this task is raised."""
+    try:
+        return Outcome(await work)
+    except asyncio.CancelledError as error:
+        if is_being_cancelled():
+            raise
+        return Outcome[R](None, error)
+    except BaseException as error:  # the caller in another thread gets it
+        return Outcome[R](None, error)
 
 
 class LoopThread:
@@ -107,6 +172,10 @@ async def run_user_function(function: Callable[..., Any], *arguments: Any) -> An
             return asyncio.run(_await(result)) if inspect.isawaitable(result) else result
         except SystemExit as error:  # sys.exit() ends the function, not the run
             raise RuntimeError(f"it called sys.exit({error.code!r})").with_traceback(error.__traceback__) from None
+        except (Exception, EndTest, ThreadAbandoned):
+            raise
+        except BaseException as error:  # such as pytest.fail(): it ends the function, not the run
+            raise RuntimeError(error_text(error)).with_traceback(error.__traceback__) from None
 
     return await run_in_thread(call)
 

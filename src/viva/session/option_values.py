@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from viva.errors import BadInput, Problem
 from viva.session.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_conflicts
@@ -13,6 +13,7 @@ from viva.stats.sequential import SequentialTest
 from viva.text.duration import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
+_CALLABLE = Callable[..., Any]
 _TYPE_NAMES: Mapping[Any, str] = {bool: "True or False", int: "an integer", float: "a number", str: "a string"}
 
 
@@ -25,16 +26,7 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
         near = get_close_matches(unknown[0], KEYWORDS, 1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}{hint}")
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for keyword, value in keywords.items():
-        option = KEYWORDS[keyword]
-        if value is None:
-            continue  # as if it was not passed
-        try:
-            values[option.name] = parse_value(option, value)
-        except ValueError as error:
-            problems.append(f"{keyword}: {error}")
+    values, problems = _parse_values(keywords)
     labels = {option.name: keyword for keyword, option in KEYWORDS.items()}
     given = {name: value for name, value in values.items() if _is_given(KEYWORDS[labels[name]], value)}
     problems += find_conflicts(given, labels, KEYWORDS.values())
@@ -45,6 +37,28 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
     if problems:
         raise BadInput(*(Problem("", 0, "", problem) for problem in problems))
     return RunOptions(inputs=(), **values)
+
+
+def check_values(keywords: Mapping[str, Any]) -> None:
+    """Raises BadInput for values that no run can have, whatever its other options are."""
+    _, problems = _parse_values(keywords)
+    if problems:
+        raise BadInput(*(Problem("", 0, "", problem) for problem in problems))
+
+
+def _parse_values(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values by the names of their fields, and what is wrong."""
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for keyword, value in keywords.items():
+        option = KEYWORDS[keyword]
+        if value is None:
+            continue  # as if it was not passed
+        try:
+            values[option.name] = parse_value(option, value)
+        except ValueError as error:
+            problems.append(f"{keyword}: {error}")
+    return values, problems
 
 
 def _is_given(option: Option, value: Any) -> bool:
@@ -82,8 +96,11 @@ def _parse_item(option: Option, value: Any) -> Any:
         is_number = expected is float and isinstance(value, int) and not isinstance(value, bool)
         if not is_number and type(value) is not expected and not (expected is str and isinstance(value, str)):
             raise ValueError(f"{value!r} is not {_TYPE_NAMES[expected]}")
+    elif _CALLABLE in get_args(expected):
+        if not isinstance(value, str) and not callable(value):
+            raise ValueError(f"{value!r} is neither a function nor the name of one")
     elif expected is SequentialTest and not isinstance(value, SequentialTest):
-        raise ValueError(f"{value!r} is not a viva.SequentialTest")
+        raise ValueError(f"{value!r} is not a viva.types.SequentialTest")
     if option.range is not None and value not in option.range:
         raise ValueError(f"{value!r} is not {option.range}")
     return value if option.parse is None or option.is_list else option.parse(str(value))
@@ -114,21 +131,17 @@ def list_keyword_docs() -> Mapping[str, str]:
 
 
 def list_written_keywords(function: Callable[..., Any]) -> Sequence[str]:
-    """The parameters that the source of `viva.run` names; the others are in `**options`."""
+    """The parameters of `viva.run`; the other options are in `viva.RunOptions`."""
     return function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
 
 
 def describe_keywords(function: F) -> F:
-    """Completes the signature and the docstring of `viva.run` by the keywords of the table, for `help` and the reference."""
-    written = inspect.signature(function).parameters
-    parameters = [each for each in written.values() if each.kind is not each.VAR_KEYWORD]
-    parameters += [
-        inspect.Parameter(keyword, inspect.Parameter.KEYWORD_ONLY, default=option.default)
-        for keyword, option in KEYWORDS.items()
-        if keyword not in written
-    ]
+    """Completes the docstring of `viva.run` by what the table says of its keywords, for `help` and the reference."""
     docs = list_keyword_docs()
-    lines = [f"- `{each.name}`: {docs[each.name]}" for each in parameters if each.kind is each.KEYWORD_ONLY]
-    function.__dict__["__signature__"] = inspect.Signature(parameters)
+    lines = [
+        f"- `{name}`: {docs[name]}"
+        for name in list_written_keywords(function)
+        if name in docs and name not in ("inputs", "agent")
+    ]
     function.__doc__ = f"{inspect.getdoc(function)}\n\n" + "\n".join(lines)
     return function

@@ -75,7 +75,9 @@ class ReportFiles:
             self._lost[path] = error.strerror or str(error)
         except VivaError as error:
             self._lost[path] = str(error)
-        except Exception as error:  # a reporter may belong to a plugin; its bug must not stop the run
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a reporter may belong to a plugin; its bug must not stop the run
             self._lost[path] = f"{type(sink).__name__} raised {type(error).__name__}: {error}"
 
     def _add_losses(self, ended: RunEnded) -> RunEnded:

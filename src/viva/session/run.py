@@ -35,41 +35,10 @@ from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_sto
 from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
 from viva.session.run_plan import RunPlan
+from viva.session.run_result import RunResult
 from viva.session.saved_options import save_options
 from viva.text.credentials import mask_reference, mask_text
 from viva.text.duration import format_duration
-
-
-class RunResult:
-    """The result of a run. `records()` reads the journal, in input order."""
-
-    def __init__(
-        self, run_id: str, exit_code: int, summary: RunSummary, journal: Journal, report_text: str | None = None
-    ) -> None:
-        self.run_id = run_id
-        self.exit_code = exit_code
-        self.summary = summary
-        self.report_text = report_text
-        """The text of an agent as reporter, if it writes no file."""
-        self._journal = journal
-
-    @property
-    def passed(self) -> bool:
-        """Is the exit code 0?"""
-        return self.exit_code == 0
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the journal."""
-        return self._journal.path.parent
-
-    def records(self) -> Iterator[TrialRecord]:
-        """The records of all trials that ended."""
-        return self._journal.records()
-
-    def __repr__(self) -> str:
-        counts = self.summary
-        return f"<RunResult {self.run_id}: {counts.passed} of {counts.total} passed, exit code {self.exit_code}>"
 
 
 async def execute(
@@ -175,7 +144,14 @@ class _Run(Struct, frozen=True):
             plan.cassette_mode.close()
         if interrupts.is_cancelled:
             raise asyncio.CancelledError
-        return RunResult(self.run_id, ended.exit_code, ended.summary, self.journal, report_text)
+        return RunResult(
+            ended,
+            self.journal,
+            rule=options.pass_rule,
+            has_history=options.history,
+            report_text=report_text,
+            stop_signal=interrupts.signal,
+        )
 
     def _create_executor(self, run_context: RunContext, hooks: ProjectHooks) -> Executor:
         if self.workers is None:

@@ -124,6 +124,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         "be left out.")]
     cases: Annotated[tuple[Any, ...], Option(keyword=None, may_differ=True,
         help="Cases that are not in a file, as Python values.")] = ()
+    functions: Annotated[Mapping[str, Any] | None, Option(
+        keyword=None, on_resume="drop", help="Functions that stand in cases, by the text that stands for them.")] = None
     agent: Annotated[Any, Option(
         flags=("-n", "--name"), group=INPUT, metavar="AGENT", actions=("host", *_CHAT), on_resume="reference",
         help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), "
@@ -205,7 +207,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="With --runs: a case passes if at least this share of its trials passes.")] = None
     sequential: Annotated[SequentialTest | None, Option(
         group=REPEATS, excludes=("runs", "min_pass", "fail_fast"),
-        help="Run each case only until this `viva.SequentialTest` decides, as --until-decided does.")] = None
+        help="Run each case only until this `viva.types.SequentialTest` decides, as --until-decided does.")] = None
 
     workers: Annotated[int | None, Option(
         flags=("--workers",), group=WORKERS, metavar="N", range=Range(1), on_resume="replace", excludes=("cluster",),

@@ -180,7 +180,11 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_in_text(text))
     cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=given.is_worker)
     agents = AgentFactory(
-        settings, options.connector, cassette_mode.wrap_agent, is_replaying=options.replay is not None
+        settings,
+        options.connector,
+        cassette_mode.wrap_agent,
+        is_replaying=options.replay is not None,
+        functions=options.functions,
     )
     # Cases are built after `agent` is chosen below.
     get_prompts = lambda: extract_prompts(agents.definitions.get(agent.name, {}))  # noqa: E731
@@ -320,6 +324,7 @@ def _build_load_options(
         evaluator=options.evaluator,
         default_evaluator=settings.defaults.evaluator,
         add_secret=settings.redactor.add_variable,
+        functions=options.functions or {},
         eval_options=build_eval_options(options, settings, get_prompts=get_prompts),
         find_evaluator_problems=create_evaluator_check(agents, settings, options.evaluator),
     )

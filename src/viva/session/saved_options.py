@@ -57,6 +57,10 @@ def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
             raise BadInput.of(
                 f"The {name} is a Python object of this process, which workers cannot get. Give its name: {example}"
             )
+    if options.functions:
+        raise BadInput.of(
+            "The cases hold Python functions of this process, which workers cannot get. Name them: MODULE:FUNCTION"
+        )
     options = structs.replace(
         options,
         outputs=(),

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.checks.compare import JsonType, is_same_json, json_type
 from viva.checks.formatting import format_label, quote_value, truncate_text
 from viva.checks.json import JsonPath
+from viva.concurrency.threads import ThreadAbandoned
 from viva.errors import RunStopped, to_valid_text
 from viva.model import codec
 from viva.model.case import Assertion, UserMessage
@@ -16,6 +17,7 @@ from viva.model.message import Message, Reply
 from viva.model.tracebacks import error_text
 from viva.model.turn import PASSED, AssertionResult, Turn, Verdict
 from viva.session.check_methods import CheckMethods
+from viva.session.loop import EndTest
 from viva.state.evaluation import error_verdict
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 from viva.text.pattern import search
@@ -306,12 +308,12 @@ def _contains(whole: Any, part: Any) -> bool:
     return isinstance(plain, list | tuple | set) and any(is_same_json(item, each) for each in cast("list[Any]", plain))
 
 
-def _raised(function: Callable[[], Any]) -> Exception | None:
+def _raised(function: Callable[[], Any]) -> BaseException | None:
     try:
         returned = function()
-    except RunStopped:
+    except (RunStopped, EndTest, ThreadAbandoned):
         raise
-    except Exception as raised:  # whether the function raises is the question
+    except BaseException as raised:  # whether the function raises is the question
         return raised
     if inspect.iscoroutine(returned):
         returned.close()

@@ -17,6 +17,7 @@ from viva.engine.conversation import evaluate_assertion
 from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.turn import AssertionResult, Turn, Verdict
+from viva.session.loop import EndTest
 from viva.session.soft_assertions import PrecomputedCheck, SoftAssertions
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 
@@ -27,11 +28,11 @@ _ASSERTION_OPTIONS = ("criteria", "min_score", "votes", "message", "weight")
 """Options of `t.assert_.agent` that belong to the assertion; the others go to the agent."""
 
 
-class FailTest(BaseException):
-    """Ends a failed test. Not an Exception, so that a test cannot catch it by accident."""
+class FailTest(EndTest):
+    """Ends a failed test."""
 
 
-class SkipTest(BaseException):
+class SkipTest(EndTest):
     """Ends a test without a verdict."""
 
     def __init__(self, reason: str) -> None:

@@ -3,6 +3,7 @@
 An error stays an error: neither `negate` nor a combination turns a check that cannot be evaluated into a pass.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable
 
@@ -14,6 +15,9 @@ from viva.model.case import Assertion
 from viva.model.tracebacks import describe_error, error_text, is_users_error
 from viva.model.turn import PASSED, AssertionResult, Verdict
 from viva.state.trial_state import CheckContext, TrialState
+
+_PASSED_ON = (RunStopped, TrialEnd, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
+"""What ends more than one check."""
 
 
 async def evaluate_assertion(assertion: Assertion, context: CheckContext) -> AssertionResult:
@@ -32,9 +36,9 @@ def evaluate(assertion: Assertion, context: CheckContext) -> AssertionResult | A
         verdict = assertion.check.check(context)
         if isinstance(verdict, Verdict):
             verdict = _to_plain(verdict)
-    except (RunStopped, TrialEnd):
+    except _PASSED_ON:
         raise
-    except Exception as error:  # a check may be a plugin's code: it must not end the trial
+    except BaseException as error:  # a check may be a plugin's code: it must not end the trial
         return _result_of_error(assertion, error, context.state)
     if isinstance(verdict, Verdict):
         return _result(assertion, verdict, context.state)
@@ -46,9 +50,9 @@ async def _evaluate_later(assertion: Assertion, pending: Awaitable[Verdict], con
     before, state.waiting_for = state.waiting_for, "judge"
     try:
         verdict = _to_plain(await pending)
-    except (RunStopped, TrialEnd):
+    except _PASSED_ON:
         raise
-    except Exception as error:  # as above
+    except BaseException as error:  # as above
         state.waiting_for = before
         return _result_of_error(assertion, error, state)
     state.waiting_for = before
@@ -61,7 +65,7 @@ def _result(assertion: Assertion, verdict: Verdict, state: TrialState) -> Assert
     return AssertionResult(assertion, verdict, is_live(assertion, state))
 
 
-def _result_of_error(assertion: Assertion, error: Exception, state: TrialState) -> AssertionResult:
+def _result_of_error(assertion: Assertion, error: BaseException, state: TrialState) -> AssertionResult:
     """The result of a check that raised; the traceback is kept if the user's own code raised it."""
     raised = error.__cause__ if isinstance(error, CheckError) else error
     if raised is not None and not isinstance(raised, VivaError) and is_users_error(raised):
@@ -107,7 +111,7 @@ def negate_verdict(verdict: Verdict, label: str) -> Verdict:
     )
 
 
-def error_verdict(error: Exception) -> Verdict:
+def error_verdict(error: BaseException) -> Verdict:
     """The verdict of a check that raised. Errors of Viva have a complete message; others get their type's name."""
     if isinstance(error, TrialFault | CheckError) and str(error):
         reason = to_valid_text(str(error))

@@ -106,6 +106,8 @@ class CheckContext(Struct, dict=True):
     turn: Turn
     text_scope: TextScope = "reply"
     turn_scope: TurnScope = "turn"
+    calls_directly: bool = False
+    """Are user functions called in this thread? The caller of `expect` waits for them anyway."""
 
     @property
     def reply(self) -> Reply:

@@ -1,13 +1,16 @@
 """Agents that are Python code: how they are found, what they are given, what they may return."""
 
 import asyncio
+import importlib
 import sqlite3
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 from viva.agents.python import PythonAgent, import_target
@@ -367,3 +370,62 @@ def test_the_same_file_is_imported_once(code: Path):
 def test_a_reference_that_leads_nowhere_says_why(code: Path, reference: str, what: str):
     with pytest.raises(BadInput, match=what):
         import_target(reference, str(code))
+
+
+class Answer(pydantic.BaseModel):
+    city: str
+    price: float
+
+
+class WholeReply(pydantic.BaseModel):
+    content: str
+    tool_calls: list[dict[str, Any]]
+
+
+@dataclass
+class Plain:
+    city: str
+
+
+def test_one_parameter_of_type_str_is_the_text_of_the_last_message():
+    def question(question: str) -> str:
+        return question.upper()
+
+    def message(message: Any, options: Any) -> str:
+        return f"{message} {options['session_id']}"
+
+    def both(message: str, messages: list[Any]) -> str:
+        return f"{message} {len(messages)}"
+
+    def unknown(text: str, more: Any) -> str:
+        return f"{text} {more['session_id']}"
+
+    assert texts(question, "hi") == ["HI"]
+    assert texts(message, "hi") == ["hi s-1"]
+    assert texts(both, "hi", "ho") == ["hi 1", "ho 3"]
+    assert texts(unknown, "hi") == ["hi s-1"]
+
+
+def test_models_and_dataclasses_are_data_or_whole_replies():
+    (reply,) = hold_conversation(lambda messages: Answer(city="Rome", price=3.5), "x")
+    assert (reply.content, reply.data) == ("", {"city": "Rome", "price": 3.5})
+    (reply,) = hold_conversation(lambda messages: Plain("Rome"), "x")
+    assert reply.data == {"city": "Rome"}
+    (reply,) = hold_conversation(lambda messages: WholeReply(content="hi", tool_calls=[{"name": "t"}]), "x")
+    assert (reply.content, reply.tool_calls[0].name) == ("hi", "t")
+    (judged,) = hold_conversation(lambda messages: Plain("Rome"), "x", role="judge")
+    assert judged.data == {"city": "Rome"}
+
+
+def test_a_file_is_the_module_that_other_code_imports(code: Path, monkeypatch: pytest.MonkeyPatch):
+    """So that monkeypatch reaches it, whoever loads it first. A name that is taken is not taken over."""
+    (code / "vv_first.py").write_text("def agent(messages): return 'a'\n")
+    (code / "vv_second.py").write_text("def agent(messages): return 'b'\n")
+    monkeypatch.syspath_prepend(str(code))
+    loaded = import_target("./vv_first.py:agent", str(code))
+    assert importlib.import_module("vv_first").agent is loaded
+    imported = importlib.import_module("vv_second")
+    assert import_target("./vv_second.py:agent", str(code)) is imported.agent
+    (code / "json.py").write_text("def agent(messages): return 'c'\n")
+    import_target("./json.py:agent", str(code))
+    assert hasattr(importlib.import_module("json"), "dumps")

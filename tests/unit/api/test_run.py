@@ -1,14 +1,19 @@
 """`viva.run`: the command line as a function."""
 
 import asyncio
+import contextlib
 import json
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 import viva
+from running import run_cases
 from viva.agents.scripted import ScriptedAgent
+from viva.types import SequentialTest
 
 
 def echo(messages):
@@ -21,7 +26,7 @@ def case(case_id="one", said="hello", **fields):
 
 def run(inputs, agent: Any = echo, **options: Any):
     asked: dict[str, Any] = {"history": False, **options}
-    return viva.run(inputs, agent, **asked)
+    return run_cases(inputs, agent, **asked)
 
 
 def test_cases_as_values_run_like_those_of_a_file():
@@ -175,14 +180,14 @@ def test_a_format_an_env_file_and_people_can_be_asked_for(folder, monkeypatch): 
 
 
 def test_a_case_runs_until_it_is_decided():  # N33
-    test = viva.SequentialTest(min_pass=0.9, max_runs=40, margin=0.4)
+    test = SequentialTest(min_pass=0.9, max_runs=40, margin=0.4)
     result = run(case(), sequential=test)
     assert result.passed
     assert len(list(result.records())) == test.min_passes < 40
     with pytest.raises(viva.errors.BadInput, match="sequential and runs exclude each other"):
         run(case(), sequential=test, runs=5)
     with pytest.raises(viva.errors.BadInput, match="raise max_runs"):
-        run(case(), sequential=viva.SequentialTest(min_pass=0.9, max_runs=2))
+        run(case(), sequential=SequentialTest(min_pass=0.9, max_runs=2))
 
 
 def test_time_is_limited():  # N18
@@ -206,6 +211,7 @@ def test_what_was_run_is_kept_unless_told_otherwise(folder):
     run("Hello there", "assistants.expense", folder=folder)
     assert not (folder / ".viva").exists()
     kept = run(case(), "assistants.expense", folder=folder, history=True)
+    assert kept.folder
     assert kept.folder.parent == folder / ".viva" / "runs"
 
 
@@ -221,3 +227,112 @@ def test_hooks_may_be_functions():  # N32
 
     assert run(case(said="I am {{name}}", assertions=[viva.check.contains("Ada")]), before=before, after=after).passed
     assert seen == [["one"], (["passed"], {"name": "Ada"})]
+
+
+def test_the_id_of_a_case_may_be_left_out():
+    result = run([{"input": "a", "assertions": [viva.check.contains("a")]}, case("two")])
+    assert [record.id for record in result] == ["case-1", "two"]
+
+
+def test_what_is_no_input_is_named():
+    for wrong in (Polite(), [Polite()], 5):
+        with pytest.raises(viva.BadInput, match="pass a path, a message, or a case as a dict"):
+            run(wrong)
+
+
+def test_arun_stays_on_the_loop_of_its_caller():
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        lock = asyncio.Lock()
+
+        async def agent(messages):
+            assert asyncio.get_running_loop() is loop
+            async with lock:
+                return "hello"
+
+        return await viva.arun([case("one"), case("two")], agent, history=False)
+
+    result = asyncio.run(scenario())
+    assert result, result
+
+
+def test_a_sync_conversation_works_with_and_without_a_running_loop():
+    def talk():
+        with viva.SyncConversation(echo, timeout="5s") as chat:
+            assert chat.say("hi").text == "You said: hi"
+            chat.expect(viva.check.contains("hi"), lambda turn: turn.number == 1)
+        chat.expect(lambda turn: turn.input == "hi")
+        assert [message.role for message in chat.messages] == ["user", "assistant"]
+        with pytest.raises(RuntimeError, match="not open"):
+            chat.say("again")
+
+    async def in_a_loop():
+        talk()
+
+    talk()
+    asyncio.run(in_a_loop())
+    with pytest.raises(viva.BadInput, match="is no agent"):
+        viva.SyncConversation(5).__enter__()
+
+
+def test_a_conversation_survives_whatever_the_agent_raises():
+    class Hostile(BaseException):
+        pass
+
+    class Own:
+        provides: frozenset[str] = frozenset()
+
+        @contextlib.asynccontextmanager
+        async def open(self, context):
+            yield self
+
+        async def send(self, message, options):
+            raise {"hostile": Hostile, "exit": SystemExit, "interrupt": KeyboardInterrupt}[message.text]
+
+    with viva.SyncConversation(Own()) as chat:
+        for text, raised in (("hostile", Hostile), ("exit", SystemExit), ("interrupt", KeyboardInterrupt)):
+            with pytest.raises(raised):
+                chat.say(text)
+
+
+def test_a_program_without_a_guard_can_name_its_own_functions(tmp_path):
+    """The module that runs is not loaded a second time; a module that calls `viva.run` at its top level is refused."""
+    (tmp_path / "program.py").write_text(
+        "import viva\n"
+        "def reply(message: str): return message\n"
+        "def is_short(output): return len(output) < 9\n"
+        "case = {'input': 'hi', 'assertions': [{'type': 'script', 'use': 'scripts:program.is_short'}]}\n"
+        "result = viva.run(case, 'python:./program.py:reply', history=False)\n"
+        "assert result, result\n"
+        "try:\n"
+        "    viva.run(case, 'python:./program.py:later', history=False)\n"
+        "except viva.BadInput as error:\n"
+        "    print(error)\n"
+        "try:\n"
+        "    viva.run(case, 'python:./other.py:reply', history=False)\n"
+        "except viva.BadInput as error:\n"
+        "    print(error)\n"
+        "def later(message): return message\n"
+    )
+    (tmp_path / "other.py").write_text("import viva\nviva.run('Hello there', len)\n")
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done
+    later, other = done.stdout.splitlines()
+    assert "has to define it above the call of viva.run" in later
+    assert 'imports other, which would never end; put the call below `if __name__ == "__main__":`' in other
+
+
+def test_user_code_that_ends_the_process_ends_only_its_step(folder):
+    class Hostile(BaseException):
+        pass
+
+    def raises(*arguments):
+        raise Hostile("inner")
+
+    (record,) = run(case(before=lambda ctx, each: raises()))
+    assert (record.status, "Hostile: inner" in (record.error or "")) == ("error", True)
+    (record,) = run(case(after=lambda ctx, each, result, data: raises()))
+    assert "Hostile: inner" in str(record.warnings)
+    (record,) = run(case(assertions=[lambda turn: raises()]))
+    assert record.status == "error"

@@ -35,7 +35,7 @@ def verdict_of(bench, body, context=None, **fields):
         ("return {'passed': False}", "failed", 'validate returned {"passed":false}', None),
         ("raise AssertionError('amount is missing')", "failed", "amount is missing", None),
         ("assert 'bye' in output", "failed", "assert 'bye' in output (own.py:2)", None),
-        ("raise KeyError('amount')", "error", "scripts:own.validate raised KeyError: 'amount'", None),
+        ("raise KeyError('amount')", "error", "scripts:own.validate raised KeyError: 'amount' (own.py:2)", None),
         ("return None", "error", None, None),
         ("return 1", "error", None, None),
         ("return 'yes'", "error", None, None),
@@ -76,7 +76,7 @@ def test_arguments_are_passed_by_parameter_name(bench):  # N26
 
 def test_keyword_arguments_get_all_values(bench):  # N26
     source = "def check(output, *more, extra=5, **rest): return {'passed': True, 'reason': f'{sorted(rest)} {extra}'}"
-    assert seen(bench, source, make_check_context("x")) == "['input', 'metadata', 'transcript'] 5"
+    assert seen(bench, source, make_check_context("x")) == "['input', 'metadata', 'transcript', 'turn'] 5"
 
 
 def test_keyword_only_parameters_are_passed(bench):  # N26

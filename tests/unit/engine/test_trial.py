@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import viva
+from running import run_cases
 from viva.engine.sending import Send, send_in_session
 from viva.errors import Unreachable
 from viva.model import codec
@@ -30,7 +31,7 @@ def case(case_id: str = "c", **fields: Any) -> dict[str, Any]:
 def run(
     *cases: dict[str, Any], agent: Any = lambda messages: messages[-1]["content"], **options: Any
 ) -> list[TrialRecord]:
-    return list(viva.run(list(cases), agent, history=False, **options).records())
+    return list(run_cases(list(cases), agent, history=False, **options).records())
 
 
 def one(*cases: dict[str, Any], agent: Any = lambda messages: messages[-1]["content"], **options: Any) -> TrialRecord:
@@ -206,7 +207,7 @@ def test_fail_fast_cancels_running_trials():
         return "hi"
 
     cases = [case("a", input="slow 1"), case("b", input="fail"), case("c", input="slow 2"), case("d", input="later")]
-    result = viva.run(cases, agent, parallel=3, fail_fast=True, history=False)
+    result = run_cases(cases, agent, parallel=3, fail_fast=True, history=False)
     assert [record.id for record in result.records()] == ["b"]  # N19
     assert sorted(cancelled) == ["slow 1", "slow 2"]
     assert (result.summary.failed, result.summary.not_run, result.exit_code) == (1, 3, 1)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import viva
+from running import run_cases
 from viva.cli.main import main
 from viva.errors import BadInput
 from viva.formats.documents import Document
@@ -175,7 +176,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
     def run(*inputs: str, **options: Any) -> viva.RunResult:
-        return viva.run(list(inputs), lambda messages: messages[-1]["content"], folder=folder, **options)
+        return run_cases(list(inputs), lambda messages: messages[-1]["content"], folder=folder, **options)
 
     reports = [tests / name for name in OWN if name.startswith("r.")]
     first = run("tests/cases.jsonl", "tests/suite.json", outputs=reports, record=tests / "talk.jsonl")
@@ -197,7 +198,7 @@ def test_files_that_viva_wrote_are_left_out_of_a_folder_and_of_a_glob(written: P
         assert found == SuiteFiles(suites, own)
         assert isinstance(found, SuiteFiles)
         assert "skipped, because Viva wrote them: " in str(found.note)
-    result = viva.run("tests", lambda messages: messages[-1]["content"], folder=written)
+    result = run_cases("tests", lambda messages: messages[-1]["content"], folder=written)
     assert (result.passed, result.summary.total) == (True, 2)
 
 

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-import viva
+from running import run_cases
 
 
 def counter(messages: list[dict[str, Any]]) -> str:
@@ -13,7 +13,7 @@ def counter(messages: list[dict[str, Any]]) -> str:
 def run(folder, config: str, *cases: dict[str, Any], agent: Any = counter, helpers: str = "", **asked: Any):
     (folder / "helpers.py").write_text(helpers)
     (folder / "viva.toml").write_text(config)
-    return list(viva.run(list(cases), agent, folder=folder, history=False, retry_faults=0, **asked).records())
+    return list(run_cases(list(cases), agent, folder=folder, history=False, retry_faults=0, **asked).records())
 
 
 JUDGE = "[agents.j]\nuse = 'python:./helpers.py:judge'\n"

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import viva
+from running import run_cases
 
 _serial = iter(range(1000))
 
@@ -21,7 +22,7 @@ def hooked(folder):
         hooks = {key: f"{name}:{hook}" for key, hook in (("before", before), ("after", after)) if hook}
         given = {key: f"{name}:{hook}" for key, hook in options.items() if key in ("before_run", "after_run")}
         (folder / "cases.jsonl").write_text("\n" + json.dumps({**case, **hooks}) + "\n")
-        result = viva.run(
+        result = run_cases(
             "cases.jsonl",
             "assistants.expense",
             folder=folder,
@@ -129,7 +130,7 @@ def test_an_after_of_the_run_that_raises_changes_nothing(hooked):
 def test_a_hook_that_cannot_be_called_is_a_problem_of_the_file(folder, reference, what):  # N2, N32
     (folder / "cases.jsonl").write_text("\n" + json.dumps({"id": "one", "input": "x", "before": reference}) + "\n")
     with pytest.raises(viva.errors.BadInput) as raised:
-        viva.run("cases.jsonl", "assistants.expense", folder=folder)
+        run_cases("cases.jsonl", "assistants.expense", folder=folder)
     told = str(raised.value)
     assert told.startswith("cases.jsonl:2: $: ")
     assert what in told
@@ -137,12 +138,12 @@ def test_a_hook_that_cannot_be_called_is_a_problem_of_the_file(folder, reference
 
 def test_a_hook_of_the_run_that_is_not_there_is_bad_input(folder):
     with pytest.raises(viva.errors.BadInput, match=r"--after .*there is no vv_no_hooks\.py"):
-        viva.run("Hello", "assistants.expense", folder=folder, after="vv_no_hooks:down")
+        run_cases("Hello", "assistants.expense", folder=folder, after="vv_no_hooks:down")
 
 
 def test_a_before_that_hangs_is_cut_off(folder):  # N18
     (folder / "vv_hang.py").write_text("def before(ctx, case):\n    while True:\n        pass\n")
     case = {"id": "one", "input": "x", "before": "vv_hang:before", "timeout": "100ms"}
-    (record,) = viva.run(case, "assistants.expense", folder=folder, history=False).records()
+    (record,) = run_cases(case, "assistants.expense", folder=folder, history=False).records()
     assert (record.status, record.fault) == ("error", "undetermined")
     assert record.error == "timeout after 100ms, in the test's own code"

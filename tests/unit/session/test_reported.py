@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import viva
+from running import run_cases
 from viva.model.record import TrialRecord
 from viva.testing import OpenAIServer
 from viva.testing.http_server import HttpServer, json_response
@@ -15,7 +15,7 @@ OK = [{"type": "contains", "value": "x"}]
 
 def run(folder: Path, *cases: dict[str, Any], agent: Any, **asked: Any) -> list[TrialRecord]:
     options: dict[str, Any] = {"retry_faults": 0, "history": False, **asked}
-    return list(viva.run(list(cases), agent, folder=folder, **options).records())
+    return list(run_cases(list(cases), agent, folder=folder, **options).records())
 
 
 def case(**fields: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_usage_that_a_python_agent_reports_is_priced(tmp_path: Path) -> None:
 
 
 def test_the_budget_sees_what_agents_report(tmp_path: Path) -> None:
-    result = viva.run(
+    result = run_cases(
         [case(id=str(n)) for n in range(9)], used, folder=tmp_path, history=False, max_cost=0.4, parallel=1
     )
     assert result.exit_code == 1
@@ -79,7 +79,7 @@ def test_mistakes_that_would_come_again_are_not_retried(tmp_path: Path) -> None:
     records = run(tmp_path, *cases, agent=agent, retry_faults=3)
     assert [(each.status, each.attempt) for each in records] == [("error", 1), ("error", 1)]
     assert sorted(calls) == ["0", "1"]
-    (unknown,) = viva.run("scripts:tests_of", agent, folder=tmp_path, history=False, retry_faults=3).records()
+    (unknown,) = run_cases("scripts:tests_of", agent, folder=tmp_path, history=False, retry_faults=3).records()
     assert (unknown.status, unknown.fault, unknown.attempt) == ("error", "undetermined", 1)
 
 

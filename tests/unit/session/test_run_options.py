@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import viva
+from running import run_cases
 from viva.cli.test import command
 from viva.errors import BadInput
 from viva.record.redaction import Redactor
@@ -31,22 +32,24 @@ from viva.stats.sequential import SequentialTest
         ({"format": "zz"}, "format: 'zz' is not one of native, playbook, openwop"),
         ({"tags": "smoke"}, "tags: 'smoke' is a string; pass a list: ['smoke']"),
         ({"modes": ["goldn"]}, "modes: 'goldn' is not one of golden, rubric"),
-        ({"simulator": print}, "simulator: <built-in function print> is not a string"),
+        ({"simulator": 5}, "simulator: 5 is not a string"),
+        ({"evaluator": print}, "evaluator: <built-in function print> is not a string"),
+        ({"before": 5}, "before: 5 is neither a function nor the name of one"),
         ({"config": 3}, "config: 3 is not a path"),
         ({"timeout": "soon"}, "timeout: 'soon' is no duration"),
         ({"turn_timeout": 0}, "turn_timeout: must be greater than 0"),
         ({"fail_fast": "yes"}, "fail_fast: 'yes' is not True or False"),
-        ({"sequential": 0.9}, "sequential: 0.9 is not a viva.SequentialTest"),
+        ({"sequential": 0.9}, "sequential: 0.9 is not a viva.types.SequentialTest"),
         ({"replay_missing": "live"}, "replay_missing needs replay"),
         ({"shard": "9/8"}, "shard: there is no shard 9 of 8"),
         ({"shard_by": "time"}, "shard_by needs shard"),
         ({"record": "a", "replay": "b"}, "record and replay exclude each other"),
-        ({"sequential": viva.SequentialTest(min_pass=0.9), "runs": 5}, "sequential and runs exclude each other"),
+        ({"sequential": SequentialTest(min_pass=0.9), "runs": 5}, "sequential and runs exclude each other"),
     ],
 )
 def test_a_bad_argument_is_named_with_what_would_be_right(keywords: dict[str, Any], problem: str):
     with pytest.raises(BadInput) as raised:
-        viva.run({"id": "a", "input": "x"}, print, **keywords)
+        run_cases({"id": "a", "input": "x"}, print, **keywords)
     assert str(raised.value).startswith(problem)
 
 
@@ -58,7 +61,9 @@ def test_all_bad_arguments_are_reported_at_once():
 
 def test_an_unknown_keyword_is_a_type_error_with_a_suggestion():
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'retry_fault'. Did you mean 'retry_faults'\?"):
-        viva.run("x", print, retry_fault=2)  # type: ignore[call-arg]
+        build_run_options({"retry_fault": 2})
+    with pytest.raises(BadInput, match=r"options: \{'runs': 3\} is not a viva.RunOptions"):
+        viva.run("x", print, options={"runs": 3})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 import viva
+from running import run_cases
 from viva.errors import BadInput
 from viva.session.script_tests import find_script_tests
 
@@ -18,7 +19,7 @@ def script(folder):
     def run(text, only=None, agent=None, **options):
         name = f"vv_script_{next(_serial)}"
         (folder / f"{name}.py").write_text(text)
-        result = viva.run(f"scripts:{name}", agent, folder=folder, history=False, only=only, **options)
+        result = run_cases(f"scripts:{name}", agent, folder=folder, history=False, only=only, **options)
         return {record.id: record for record in result.records()}
 
     return run
@@ -308,8 +309,8 @@ def test_it(t, ctx):
     t.assert_.agent("it said so", "workers.judge", {"criteria": "polite"})
 """)
     tape = folder / "tape.jsonl"
-    assert viva.run("scripts:vv_taped", folder=folder, history=False, record=tape).passed
-    assert viva.run("scripts:vv_taped", folder=folder, history=False, replay=tape).passed
+    assert run_cases("scripts:vv_taped", folder=folder, history=False, record=tape).passed
+    assert run_cases("scripts:vv_taped", folder=folder, history=False, replay=tape).passed
     assert len(module_of(folder / "vv_counted.py").asked) == 3
     assert len(module_of(folder / "vv_agents.py").heard) == 1
 
@@ -349,19 +350,19 @@ def test_a_module_has_tests_or_a_generator(tmp_path):  # N8
 )
 def test_what_cannot_be_run_is_said_before_anything_runs(folder, text, what):  # N2
     with pytest.raises(viva.errors.BadInput) as raised:
-        viva.run(f"scripts:{write(folder, text)}", folder=folder, history=False)
+        run_cases(f"scripts:{write(folder, text)}", folder=folder, history=False)
     assert what in str(raised.value)
 
 
 def test_a_script_that_is_not_there_is_bad_input(folder):
     with pytest.raises(viva.errors.BadInput, match=r"there is no vv_none\.py"):
-        viva.run("scripts:vv_none", folder=folder)
+        run_cases("scripts:vv_none", folder=folder)
 
 
 def test_tests_take_no_values(folder):
     name = write(folder, "def test_a(t): ...")
     with pytest.raises(viva.errors.BadInput, match=r"script tests take no values; remove \?count"):
-        viva.run(f"scripts:{name}?count=5", folder=folder)
+        run_cases(f"scripts:{name}?count=5", folder=folder)
 
 
 def test_a_name_in_quotes_is_looked_up_before_anything_runs(script):  # N8

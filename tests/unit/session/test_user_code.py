@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import viva
+from running import run_cases
 from viva.model.message import ToolCall
 from viva.model.record import TrialRecord
 from viva.model.tracebacks import PrintedOutput
@@ -22,7 +22,7 @@ def run(
     folder: Path, *cases: dict[str, Any], agent: Any = "python:./agent.py:reply", **asked: Any
 ) -> list[TrialRecord]:
     options: dict[str, Any] = {"retry_faults": 0, "history": False, **asked}
-    return list(viva.run(list(cases), agent, folder=folder, **options).records())
+    return list(run_cases(list(cases), agent, folder=folder, **options).records())
 
 
 def lines(traceback: Traceback) -> list[tuple[str, int, str]]:
@@ -142,7 +142,7 @@ def test_hooks_checks_and_script_tests_keep_their_lines_too(tmp_path: Path) -> N
     assert [(t.where, t.turn, lines(t)) for t in checked.tracebacks] == [
         ('check script "scripts:checks"', None, [("checks.py", 2, "return output['x']")])
     ]
-    result = viva.run("scripts:tests_of", "python:./agent.py:reply", folder=tmp_path, history=False, retry_faults=0)
+    result = run_cases("scripts:tests_of", "python:./agent.py:reply", folder=tmp_path, history=False, retry_faults=0)
     (tested,) = result.records()
     assert lines(tested.tracebacks[0]) == [("tests_of.py", 3, "1 / 0")]  # N38
 
@@ -174,7 +174,7 @@ def test_an_agent_that_blocks_the_loop_is_named_and_others_do_not_pay(tmp_path: 
         return "x"
 
     others = [case(id=f"o{n}", turn_timeout="1s") for n in range(3)]
-    result = viva.run([case(input="block"), *others], agent, folder=tmp_path, history=False, parallel=4)
+    result = run_cases([case(input="block"), *others], agent, folder=tmp_path, history=False, parallel=4)
     blocker, *rest = result.records()
     assert "blocked the event loop for 1." in " ".join(blocker.warnings or ())
     assert blocker.turns[0].duration_ms >= 1500

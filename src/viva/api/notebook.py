@@ -1,0 +1,53 @@
+"""Progress of a run in a notebook: one line that is updated. Nothing here imports IPython; a notebook has done so."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
+from viva.protocols import Sink
+from viva.reporters.console_lines import STATUS_MARKS
+
+
+def create_progress_line() -> list[Sink]:
+    """The line, if this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return [] if getattr(shell, "kernel", None) is None else [ProgressLine(_show)]
+
+
+def _show(text: str, handle: Any) -> Any:
+    """Show the text, in place of an earlier one. Returns what the next call needs."""
+    from IPython.display import display  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+    data = {"text/plain": text}
+    if handle is not None:
+        handle.update(data, raw=True)
+        return handle
+    return display(data, raw=True, display_id=True)
+
+
+class ProgressLine:
+    """A Sink: `3 of 20 · ✓ 2 ✗ 1`."""
+
+    live = False
+
+    def __init__(self, show: Any) -> None:
+        self._show = show
+        self._handle: Any = None
+        self._total = 0
+        self._counts: Counter[str] = Counter()
+
+    def receive(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, RunStarted):
+                self._total = event.trials
+            elif isinstance(event, TrialEnded):
+                self._counts[event.record.status] += 1
+        if any(isinstance(event, RunStarted | TrialEnded | RunEnded) for event in events):
+            counts = " ".join(
+                f"{mark} {self._counts[status]}" for status, mark in STATUS_MARKS.items() if self._counts[status]
+            )
+            done = f"{self._counts.total()} of {self._total}"
+            self._handle = self._show(f"{done} · {counts}" if counts else done, self._handle)

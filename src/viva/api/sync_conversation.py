@@ -1,0 +1,185 @@
+"""`viva.SyncConversation`: a conversation for code that cannot await."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from viva.api.conversation import Conversation
+from viva.check import AssertionInput
+from viva.model.case import TurnScope
+from viva.model.message import Message
+from viva.model.turn import Verdict
+from viva.session.loop import LoopThread, Outcome, catch_outcome
+from viva.session.messages import AgentReply, AttachmentInput, MessageInput
+
+R = TypeVar("R")
+_Request = tuple[Callable[[], Awaitable[Any]], "asyncio.Future[Outcome[Any]]"]
+
+
+class SyncConversation:
+    """One session with an agent, controlled by your code, without `await`. It works where an event loop runs, too.
+
+        with viva.SyncConversation("assistants.expense", timeout="30s") as chat:
+            reply = chat.say("I want to submit an expense")
+            chat.expect(viva.check.contains("type of expense"))
+            chat.judge("The assistant stays polite")
+
+    The parameters are those of `viva.Conversation`.
+    """
+
+    def __init__(
+        self,
+        agent: Any = None,
+        *,
+        options: Mapping[str, Any] | None = None,
+        history: MessageInput = (),
+        config: str | Path | None = None,
+        connector: str | None = None,
+        timeout: str | float | None = None,
+        folder: str | Path | None = None,
+    ) -> None:
+        self._conversation = Conversation(
+            agent,
+            options=options,
+            history=history,
+            config=config,
+            connector=connector,
+            timeout=timeout,
+            folder=folder,
+        )
+        self._open: _OpenSession | None = None
+
+    def __enter__(self) -> Self:
+        __tracebackhide__ = True
+        thread = LoopThread()
+        try:
+            self._open = _OpenSession(self._conversation, thread, thread.close)
+        except BaseException:
+            thread.close()
+            raise
+        return self
+
+    def open_in(self, thread: LoopThread) -> Self:
+        """Open it on a loop that others use, too. `close` ends it."""
+        __tracebackhide__ = True
+        self._open = _OpenSession(self._conversation, thread, lambda: None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def say(
+        self,
+        message: MessageInput,
+        *,
+        attachments: Sequence[AttachmentInput] = (),
+        options: Mapping[str, Any] | None = None,
+        timeout: str | float | None = None,
+    ) -> AgentReply:
+        """Send a message and return the reply: `reply = chat.say("Hello", attachments=["receipt.png"])`."""
+        __tracebackhide__ = True
+        say = self._conversation.say
+        return self._run(lambda: say(message, attachments=attachments, options=options, timeout=timeout))
+
+    def expect(self, *assertions: AssertionInput, scope: TurnScope = "turn") -> None:
+        """Check assertions on the last reply: `chat.expect(viva.check.contains("Hello"), lambda turn: turn.awaiting)`.
+
+        Raises as `Conversation.expect` does.
+        """
+        __tracebackhide__ = True
+        self._conversation.expect(*assertions, scope=scope)
+
+    def judge(
+        self,
+        criteria: str | AssertionInput,
+        *,
+        use: str | Callable[..., Any] | None = None,
+        min_score: float | None = None,
+        votes: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        scope: TurnScope = "turn",
+    ) -> Verdict:
+        """Ask a judge: `chat.judge("The reply is polite", votes=3)`."""
+        __tracebackhide__ = True
+        judge = self._conversation.judge
+        return self._run(
+            lambda: judge(criteria, use=use, min_score=min_score, votes=votes, metadata=metadata, scope=scope)
+        )
+
+    @property
+    def messages(self) -> list[Message]:
+        """All messages so far, including the history."""
+        return self._conversation.messages
+
+    @property
+    def transcript(self) -> str:
+        """The conversation so far, as readable text."""
+        return self._conversation.transcript
+
+    def close(self) -> None:
+        """End the session. `expect`, `messages` and `transcript` still work."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close()
+
+    def _run(self, work: Callable[[], Awaitable[R]]) -> R:
+        __tracebackhide__ = True
+        if self._open is None:
+            raise RuntimeError("the conversation is not open: write `with viva.SyncConversation(…) as chat:`")
+        return self._open.run(work)
+
+
+class _OpenSession:
+    """Serves all requests in one task: an agent session may hold a context that only the task which entered it can exit."""
+
+    def __init__(self, conversation: Conversation, thread: LoopThread, on_close: Callable[[], None]) -> None:
+        __tracebackhide__ = True
+        self._conversation = conversation
+        self._thread = thread
+        self._on_close = on_close
+        self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
+        self._task = thread.run_blocking(self._start())
+
+    def run(self, work: Callable[[], Awaitable[R]]) -> R:
+        __tracebackhide__ = True
+        return self._thread.run_blocking(self._request(work)).get()
+
+    def close(self) -> None:
+        try:
+            self._thread.run_blocking(self._stop())
+        finally:
+            self._on_close()
+
+    async def _start(self) -> "asyncio.Task[None]":
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(self._serve_requests(opened))
+        await asyncio.wait((opened, task), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task  # raises why it could not be opened
+        return task
+
+    async def _serve_requests(self, opened: "asyncio.Future[None]") -> None:
+        async with self._conversation:
+            opened.set_result(None)
+            while (request := await self._requests.get()) is not None:
+                work, future = request
+                outcome = await catch_outcome(work())  # whatever the agent raises, the caller must not wait for ever
+                if not future.cancelled():
+                    future.set_result(outcome)
+
+    async def _request(self, work: Callable[[], Awaitable[Any]]) -> Outcome[Any]:
+        future: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
+        self._requests.put_nowait((work, future))
+        await asyncio.wait((future, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            await self._task  # the session has ended: raises why
+            raise RuntimeError("the session with the agent has ended")
+        return future.result()
+
+    async def _stop(self) -> None:
+        self._requests.put_nowait(None)
+        await self._task

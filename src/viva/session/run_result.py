@@ -1,0 +1,224 @@
+"""`viva.RunResult`: the result of a run for Python code, consoles and notebooks."""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from html import escape
+from pathlib import Path
+from typing import Any, overload
+
+from viva.model import codec
+from viva.model.event import RunEnded, RunSummary
+from viva.model.record import Status, TrialRecord
+from viva.record.journal import Journal
+from viva.reporters.console_lines import STATUS_MARKS
+from viva.reporters.failures import TrialFailure, explain_failure
+from viva.reporters.formatting import escape_controls, escape_multiline, fit_line, format_ms
+from viva.reporters.plain_text import format_transcript
+from viva.reporters.summary import format_summary_line
+from viva.stats.pass_rule import PassRule
+
+_MAX_FAILURES = 20
+_MAX_ROWS = 200
+_LINE = 400
+_MAX_TEXT = 2000
+
+
+class RunResult:
+    """The result of a run: true if the run passed, and a sequence of the records of its trials.
+
+    result = viva.run("tests/", my_agent)
+    assert result, result                      # the text says which cases failed, and why
+    for record in result: ...                  # the trials that ended, in input order; len(result) is their number
+    result["refund"].turns[0].output           # a case by its id, or a trial by its number
+    result.failures, result.summary            # the trials that failed or had an error; the counts
+    result.to_dicts(), result.to_dataframe()   # one row per trial
+    """
+
+    def __init__(
+        self,
+        ended: RunEnded,
+        journal: Journal,
+        *,
+        rule: PassRule,
+        has_history: bool = True,
+        report_text: str | None = None,
+        stop_signal: int | None = None,
+    ) -> None:
+        self.run_id = ended.run
+        """The id of the run, for `viva runs show`."""
+        self.exit_code = ended.exit_code
+        """What `viva test` would exit with."""
+        self.summary: RunSummary = ended.summary
+        """The counts, the cost and the time."""
+        self.report_text = report_text
+        """The text of an agent as reporter, if it writes no file."""
+        self.stop_signal = stop_signal
+        """The signal that stopped the run, if one did."""
+        self._ended = ended
+        self._journal = journal
+        self._rule = rule
+        self._has_history = has_history
+
+    @property
+    def passed(self) -> bool:
+        """Is the exit code 0?"""
+        return self.exit_code == 0
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the journal; None for a run without history."""
+        return self._journal.path.parent if self._has_history else None
+
+    @property
+    def failures(self) -> list[TrialRecord]:
+        """The records of the trials that failed or had an error."""
+        return [record for record in self if record.status in ("failed", "error")]
+
+    def records(self) -> "Records":
+        """The records of all trials that ended, in input order. They are read from the journal when they are needed."""
+        return Records(self._journal)
+
+    def trials(self, case_id: str, suite: str | None = None) -> list[TrialRecord]:
+        """All trials of a case. Raises KeyError if there is no such case, or if two suites have one."""
+        records = [record for record in self if record.id == case_id and suite in (None, record.suite)]
+        suites = dict.fromkeys(record.suite for record in records)
+        if len(suites) > 1:
+            raise KeyError(
+                f"several suites have a case {case_id!r}: use trials({case_id!r}, suite={next(iter(suites))!r})"
+            )
+        if not records:
+            near = get_close_matches(case_id, {record.id for record in self}, 3)
+            raise KeyError(f"no case {case_id!r} ended" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        return records
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One flat dict per trial: status, reason, texts, time, tokens, cost."""
+        return [_to_row(record) for record in self]
+
+    def to_dataframe(self) -> Any:
+        """The rows of `to_dicts` as a pandas DataFrame. Raises ImportError without pandas."""
+        try:
+            import pandas as pd  # pyright: ignore[reportMissingModuleSource, reportMissingImports, reportUnknownVariableType]  # not a dependency
+        except ImportError as error:
+            raise ImportError("to_dataframe needs pandas: pip install pandas; to_dicts() works without") from error
+        return pd.DataFrame(self.to_dicts())  # pyright: ignore[reportUnknownVariableType]
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __len__(self) -> int:
+        return len(self._journal)
+
+    def __iter__(self) -> Iterator[TrialRecord]:
+        return self._journal.records()
+
+    def __getitem__(self, key: str | int) -> TrialRecord:
+        """A case by its id, or a trial by its place. Of several trials of a case, the first that has its status."""
+        if isinstance(key, int):
+            return self.records()[key]
+        trials = self.trials(key)
+        status = self._rule.status([record.status for record in trials])
+        return next((record for record in trials if record.status == status), trials[0])
+
+    def __repr__(self) -> str:
+        counts = self.summary
+        return f"<RunResult {self.run_id}: {counts.passed} of {counts.total} passed, exit code {self.exit_code}>"
+
+    def __str__(self) -> str:
+        """The counts, and for each trial that did not pass why."""
+        lines = [format_summary_line(self._ended)]
+        failures = self.failures
+        for record in failures[:_MAX_FAILURES]:
+            failure = explain_failure(record)
+            trial = f" (trial {record.trial})" if record.trials > 1 else ""
+            lines.append(f"{STATUS_MARKS[record.status]} {escape_controls(record.id)}{trial}: {failure.status_text}")
+            lines += [f"    {reason}" for reason in _list_reasons(failure)]
+        if len(failures) > _MAX_FAILURES:
+            lines.append(f"… and {len(failures) - _MAX_FAILURES} more")
+        if self.exit_code == 5:
+            lines += _explain_unchecked(self)
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook: the counts, and a row per trial that opens to its conversation. Failures come first."""
+        records = sorted(self, key=lambda record: record.status not in ("failed", "error"))
+        more = f"<p>… and {len(records) - _MAX_ROWS} more</p>" if len(records) > _MAX_ROWS else ""
+        rows = "".join(map(_format_html_row, records[:_MAX_ROWS]))
+        colour = "#1a7f37" if self.passed else "#c0362c"
+        head = escape(format_summary_line(self._ended))
+        return f'<div><p><b style="color:{colour}">{"passed" if self.passed else "not passed"}</b> {head}</p>{rows}{more}</div>'
+
+
+class Records(Sequence[TrialRecord]):
+    """The records of a run, read one at a time."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._indexes = journal.list_indexes()
+
+    @overload
+    def __getitem__(self, key: int) -> TrialRecord: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[TrialRecord]: ...
+    def __getitem__(self, key: int | slice) -> TrialRecord | list[TrialRecord]:
+        if isinstance(key, slice):
+            return [self[place] for place in range(*key.indices(len(self)))]
+        return codec.decode_kept(self._journal.read_raw_record(self._indexes[key]), type=TrialRecord)
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} records>"
+
+
+def _list_reasons(failure: TrialFailure) -> Iterator[str]:
+    if failure.error:
+        yield fit_line(escape_multiline(failure.error), _LINE)
+    yield from (fit_line(escape_controls(check.headline), _LINE) for check in failure.failed_checks)
+
+
+def _explain_unchecked(result: RunResult) -> Iterator[str]:
+    """Why nothing was checked: a run without a verdict does not pass."""
+    for record in result.records()[:_MAX_FAILURES]:
+        if record.error:
+            yield f"{STATUS_MARKS[record.status]} {escape_controls(record.id)}: {fit_line(record.error, _LINE)}"
+
+
+def _to_row(record: TrialRecord) -> dict[str, Any]:
+    usage = record.usage
+    return {
+        "suite": record.suite,
+        "id": record.id,
+        "trial": record.trial,
+        "status": record.status,
+        "fault": record.fault,
+        "reason": None if record.status == "passed" else explain_failure(record).headline,
+        "score": record.score,
+        "input": record.turns[0].input if record.turns else None,
+        "output": record.turns[-1].output if record.turns else None,
+        "turns": record.total_turns,
+        "tools": [call.name for turn in record.turns for call in turn.tool_calls],
+        "duration_ms": record.duration_ms,
+        "input_tokens": usage.input_tokens if usage else None,
+        "output_tokens": usage.output_tokens if usage else None,
+        "cost_usd": record.cost_usd,
+        "tags": list(record.tags),
+    }
+
+
+_COLOURS: dict[Status, str] = {"passed": "#1a7f37", "failed": "#c0362c", "error": "#9a6700", "skipped": "#6e7781"}
+
+
+def _format_html_row(record: TrialRecord) -> str:
+    """Everything in it comes from the agent or the suite, so all of it is escaped."""
+    failure = None if record.status == "passed" else explain_failure(record)
+    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in _list_reasons(failure)) if failure else ""
+    trial = f" · trial {record.trial}" if record.trials > 1 else ""
+    return (
+        f'<details><summary><b style="color:{_COLOURS[record.status]}">{STATUS_MARKS[record.status]} {record.status}</b> '
+        f"{escape(escape_controls(record.id))}{trial} · {format_ms(record.duration_ms)}"
+        f"{' · ' + escape(fit_line(failure.headline, 160)) if failure else ''}</summary>"
+        f"{f'<ul>{reasons}</ul>' if reasons else ''}"
+        f'<pre style="white-space:pre-wrap">{escape(format_transcript(record, _MAX_TEXT))}</pre></details>'
+    )

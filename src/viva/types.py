@@ -1,0 +1,34 @@
+"""Types for annotations, and values that only some programs need.
+
+from viva.types import VivaFixture
+
+def test_refund(viva: VivaFixture) -> None:
+    chat = viva.chat("assistants.support")
+"""
+
+from viva.api.viva_fixture import VivaFixture
+from viva.check import AssertionDict, AssertionInput, CheckFunction
+from viva.checks.script import TurnView
+from viva.model.message import Message
+from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
+from viva.session.messages import AgentReply
+from viva.session.script_context import AsyncContext, Context
+from viva.session.tester import T
+from viva.stats.sequential import SequentialTest
+
+__all__ = [
+    "AgentReply",
+    "AssertionDict",
+    "AssertionInput",
+    "AsyncContext",
+    "CheckFunction",
+    "Context",
+    "Message",
+    "SequentialTest",
+    "T",
+    "ToolCallRecord",
+    "TrialRecord",
+    "TurnRecord",
+    "TurnView",
+    "VivaFixture",
+]

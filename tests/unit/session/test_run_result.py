@@ -1,0 +1,109 @@
+"""`viva.RunResult`: what a program, a console and a notebook see of a run."""
+
+import sys
+from typing import Any
+
+import pytest
+
+import viva
+from running import run_cases
+from viva.api import notebook
+
+
+def echo(message: str) -> str:
+    return f"You said: {message}"
+
+
+def case(case_id: str, *checks: Any, said: str = "hello") -> dict[str, Any]:
+    return {"id": case_id, "input": said, "assertions": list(checks) or [viva.check.contains(said)]}
+
+
+@pytest.fixture(scope="module")
+def mixed() -> viva.RunResult:
+    cases = [case("one"), case("two", viva.check.contains("<b>bye</b>")), {"id": "three", "input": "x"}]
+    return run_cases(cases, echo, history=False)
+
+
+def test_a_result_is_true_only_if_the_run_passed(mixed: viva.RunResult):
+    """`assert viva.run(...)` must not be green on a failure, nor when nothing was checked."""
+    assert run_cases(case("one"), echo, history=False)
+    assert not mixed
+    nothing = run_cases("Hello there", echo, history=False)
+    assert not nothing
+    assert "nothing was checked" in str(nothing)
+
+
+def test_a_result_is_a_sequence_of_records(mixed: viva.RunResult):
+    assert [record.id for record in mixed] == ["one", "two", "three"]
+    assert (len(mixed), len(mixed.records())) == (3, 3)
+    assert (mixed.records()[0].id, mixed[-1].id, [each.id for each in mixed.records()[1:]]) == (
+        "one",
+        "three",
+        ["two", "three"],
+    )
+    assert [record.id for record in mixed.failures] == ["two"]
+    with pytest.raises(IndexError):
+        _ = mixed[3]
+
+
+def test_a_case_is_found_by_its_id(mixed: viva.RunResult):
+    assert mixed["two"].turns[0].output == "You said: hello"
+    with pytest.raises(KeyError, match="no case 'tow' ended; did you mean two"):
+        _ = mixed["tow"]
+
+
+def test_of_several_trials_the_one_that_decides_is_returned():
+    replies = iter(["hello", "no", "hello"])
+    result = run_cases(case("flaky"), lambda messages: next(replies), runs=3, parallel=1, history=False)
+    assert (result["flaky"].trial, len(result.trials("flaky"))) == (2, 3)
+
+
+def test_the_text_says_what_failed_and_why(mixed: viva.RunResult):
+    first, *rest = str(mixed).splitlines()
+    assert first.startswith("3 tests: 1 passed, 1 failed, 0 errors, 1 skipped, 0 not run · 3 turns")
+    assert rest == ["✗ two: failed (agent)", '    turn 1: contains "<b>bye</b>": was "You said: hello"']
+    assert "1 of 3 passed" in repr(mixed)
+
+
+def test_rows_for_a_table(mixed: viva.RunResult):
+    rows = mixed.to_dicts()
+    assert [(row["id"], row["status"], row["output"]) for row in rows] == [
+        ("one", "passed", "You said: hello"),
+        ("two", "failed", "You said: hello"),
+        ("three", "skipped", "You said: x"),
+    ]
+    assert rows[1]["reason"] == 'turn 1: contains "<b>bye</b>": was "You said: hello"'
+    frame = mixed.to_dataframe()
+    assert list(frame["status"]) == ["passed", "failed", "skipped"]
+
+
+def test_without_pandas_it_says_what_to_install(mixed: viva.RunResult, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        mixed.to_dataframe()
+
+
+def test_a_notebook_shows_the_run_with_failures_first_and_nothing_unescaped(mixed: viva.RunResult):
+    html = mixed._repr_html_()
+    assert html.index("two") < html.index("one")
+    assert "&lt;b&gt;bye&lt;/b&gt;" in html
+    assert "<b>bye" not in html
+    assert "agent: You said: hello" in html
+
+
+def test_a_run_without_history_has_no_folder(mixed: viva.RunResult):
+    assert mixed.folder is None
+
+
+def test_progress_in_a_notebook_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    shown: list[tuple[str, Any]] = []
+
+    def show(text: str, handle: Any) -> str:
+        shown.append((text, handle))
+        return "handle"
+
+    assert notebook.create_progress_line() == []
+    monkeypatch.setattr("viva.api.run.create_progress_line", lambda: [notebook.ProgressLine(show)])
+    run_cases([case("one"), case("two", viva.check.contains("bye"))], echo, parallel=1, history=False)
+    assert [text for text, _ in shown[:1]] == ["0 of 2"]
+    assert shown[-1] == ("2 of 2 · ✓ 1 ✗ 1", "handle")
