@@ -71,8 +71,7 @@ def example(tmp_path: Path) -> Project:
 
 def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project, capsys: pytest.CaptureFixture[str]):
     """R1, R4, R8, R16, R20: every strategy, a rubric, fixtures, thresholds, safety; and its summary is valid."""
-    ended = example.viva("test", "-i", "pack", "--eval-summary", "eval.json", "-o", "r.jsonl")
-    assert ended.code == 0, ended
+    ended = example.viva("test", "-i", "pack", "--eval-summary", "eval.json", "-o", "r.jsonl", code=0)
     assert "vendor.acme.support@1.0.0: not signed" in ended.out
     assert "left out: regression (needs --baseline)" in ended.out  # W2
     assert "vendor.acme.evals.support passed: score 1 over 6 cases, needs 0.8" in ended.out
@@ -87,8 +86,7 @@ def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project,
         if (validator := official(name, capsys)) is not None:
             validator.validate(value)
     subprocess.run(["tar", "czf", "pack.tgz", "-C", "pack", "."], cwd=example.folder, check=True)
-    again = example.viva("test", "-i", "pack.tgz", "--baseline", "eval.json", "--fail-on-regression", "-q")
-    assert again.code == 0, again
+    again = example.viva("test", "-i", "pack.tgz", "--baseline", "eval.json", "--fail-on-regression", "-q", code=0)
     assert "baseline: 1 in eval.json: +0" in again.out
     checked = example.viva("check", "pack")
     assert (checked.code, "6 cases in 1 file: no problems" in checked.out) == (0, True), checked
@@ -174,9 +172,7 @@ def test_a_bad_suite_is_refused_whole_and_nothing_runs(project: Project):
 def test_check_warns_of_weights_and_needs_no_judge(project: Project):
     """R20."""
     wrote(project, suite(task(expected=rubric(("a", 0.5), ("b", 0.1))), modes=("rubric", "live-shadow")))
-    ended = project.viva("check", "suite.json")
-    assert ended.code == 0, ended
-    assert "the weights add up to 0.6, not 1" in ended.out
+    assert "the weights add up to 0.6, not 1" in project.viva("check", "suite.json", code=0).out
 
 
 def test_the_schema_is_printed(project: Project):

@@ -91,12 +91,10 @@ def test_an_index_that_cannot_be_used_costs_no_run_and_is_made_anew(project: Pro
         db.close()
     else:
         index.write_bytes(b"rubbish" * 1000)
-    listed = project.viva("runs")
-    assert listed.code == 4
+    listed = project.viva("runs", code=4)
     assert "rebuild it from the runs with `viva runs reindex`" in listed.err
     assert "Traceback" not in listed.err
-    ended = project.test()
-    assert ended.code == 0, ended
+    ended = project.test(code=0)
     assert "rebuild it from the runs with `viva runs reindex`" in ended.out, "the run says that it is not listed"
     assert project.viva("runs", "reindex").out == "indexed 2 runs\n"
     assert len(project.viva("runs").out.splitlines()) == 2
@@ -108,8 +106,7 @@ def test_compare_says_what_changed_and_fails_on_what_was_asked(project: Project)
     project.write("agent.py", "def agent(messages):\n    return messages[-1]['content'] if messages[-1]['content'] != 'x' else 'y'\n")  # fmt: skip
     project.suite(case("stays"), case("breaks"), case("new"), case("redefined", "hi"), case("heals", assertions=BAD))
     project.test("-o", "head.jsonl")
-    same = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json")
-    assert same.code == 0, same
+    same = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json", code=0)
     for line in ("still failing (1)", "changed (1)", "≠ redefined", "new (1)", "gone (1)", "still passing (2)"):
         assert line in same.out
     whole = json.loads((project.folder / "c.json").read_text())
@@ -131,8 +128,7 @@ def test_compare_exits_by_fail_on(project: Project):
     project.test()
     project.write("other.py", "def agent(messages):\n    return 'bye'\n")
     project.test("-k", "a", "-n", "python:./other.py:agent")
-    broken = project.viva("compare", "latest~1", "latest", "--fail-on", "broken")
-    assert broken.code == 1
+    broken = project.viva("compare", "latest~1", "latest", "--fail-on", "broken", code=1)
     assert "✗ a  passed → failed" in broken.out
     assert "worse by broken (--fail-on broken, alpha 0.05)" in broken.out
     assert "1 of 1 case differs; fewer than 6 can never be significant at 0.05" in broken.out
@@ -198,6 +194,4 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
 def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[str, ...], said: str):
     project.suite(case("a"))
     project.test()
-    ended = project.viva("compare", *arguments)
-    assert ended.code == 4
-    assert said in ended.err
+    assert said in project.viva("compare", *arguments, code=4).err
