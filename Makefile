@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Compiled tests are kept: compiling them anew takes half a minute of each test run.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox page page-tools wheel docs schemas reference prices soak soak-load mutate bench clean
 

@@ -1,6 +1,7 @@
 """The end of a test run names what could not be tested here. `shorten` is for tests that wait for a time limit."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -9,6 +10,14 @@ import real_protocols
 from browser import CHROMIUM
 from real_clis import search_path
 from real_frameworks import EVERY_RUN, find_python
+
+
+@pytest.fixture(autouse=True)
+def import_path() -> Iterator[None]:
+    """Restores the import path: an agent's folder must not be found by later tests."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
 
 
 @pytest.fixture

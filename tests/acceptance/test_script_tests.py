@@ -86,8 +86,10 @@ def test_hooks_from_the_command_line(project: Project):  # N32
     stopped = project.test("--before", "hooks:broken", "--after", "hooks:down", code=1)
     assert "--before hooks:broken: OSError: no database" in stopped.out
     assert "Not run: 1" in stopped.out
-    untidy = project.test("--before", "hooks:up", "--after", "hooks:untidy")
-    assert (untidy.code, "--after hooks:untidy: OSError: still in use" in untidy.out) == (0, True)
+    assert (
+        "--after hooks:untidy: OSError: still in use"
+        in project.test("--before", "hooks:up", "--after", "hooks:untidy", code=0).out
+    )
     missing = project.test("--before", "hook:up")
     assert (missing.code, missing.err) == (
         4,

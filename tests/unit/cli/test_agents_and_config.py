@@ -87,11 +87,10 @@ def test_the_nearest_config_upward_is_used_and_its_paths_are_its_own(project: Pr
     project.write("other.toml", '[agents.a]\nuse = "python:./agent.py:agent"\n')
     for arguments in (["-n", "a"], ["-n", "b"]):
         project.viva("test", "-i", "below/deep/suite.jsonl", *arguments, code=0)  # N7
-    inside = Project.viva
     project.folder, above = project.folder / "below" / "deep", project.folder
-    assert inside(project, "test", "-i", "suite.jsonl", "-n", "a").code == 0
+    assert project.viva("test", "-i", "suite.jsonl", "-n", "a").code == 0
     assert (above / ".viva" / "runs").is_dir()
-    other = inside(project, "test", "-i", "suite.jsonl", "--config", str(above / "other.toml"))
+    other = project.viva("test", "-i", "suite.jsonl", "--config", str(above / "other.toml"))
     assert other.code == 0, other
 
 

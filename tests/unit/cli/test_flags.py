@@ -144,8 +144,7 @@ def test_repeats_without_checks_are_exit_5(project: Project):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_line_for_the_shell(project: Project, shell: str):
-    ended = project.viva("completion", shell)
-    assert (ended.code, f"_VIVA_COMPLETE={shell}_source" in ended.out) == (0, True)
+    assert f"_VIVA_COMPLETE={shell}_source" in project.viva("completion", shell, code=0).out
 
 
 def test_viva_schema_prints_the_json_schema(project: Project):
