@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Compiled tests are kept: compiling them anew takes half a minute of each test run.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox page page-tools wheel docs schemas reference prices soak soak-load mutate bench clean
 
@@ -18,7 +20,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev browser clis protocols frameworks sandbox page-tools
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3  # for two cores: some tests wait for a time limit
 
 # Debian's chromium for the browser tests. Where it does not install, they say NOT RUN.
 browser: $(VENV)/.dev

@@ -1,6 +1,8 @@
 """The end of a test run names what could not be tested here. `shorten` is for tests that wait for a time limit."""
 
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,6 +12,17 @@ from browser import CHROMIUM
 from real_clis import search_path
 from real_frameworks import EVERY_RUN, find_python
 
+_leaks: list[str] = []
+"""Connections and processes that were still open when their event loop was closed."""
+
+
+@pytest.fixture(autouse=True)
+def import_path() -> Iterator[None]:
+    """Restores the import path: an agent's folder must not be found by later tests."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+
 
 @pytest.fixture
 def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
@@ -17,7 +30,19 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
     return monkeypatch.setattr
 
 
+def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:
+    if "unclosed resource" in str(warning_message.message):
+        _leaks.append(f"{nodeid}: {warning_message.message}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _leaks and session.exitstatus == 0:
+        session.exitstatus = 1
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for leak in _leaks:
+        terminalreporter.write_line(f"LEFT OPEN: {leak}", red=True, bold=True)
     if CHROMIUM is None:
         terminalreporter.write_line("NOT RUN: the browser tests: there is no chromium here", red=True, bold=True)
     if missing := [name for name in ("gemini", "qwen", "opencode") if search_path(name) is None]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,23 @@ class Project:
         project.folder, project.env = self.folder, self.env
         return project
 
-    def viva(self, *arguments: str, input: str | None = None, timeout_s: float = 60, **kwargs: Any) -> Ended:  # noqa: A002
-        process = self.start(*arguments, **({"input": True} if input is not None else {}), **kwargs)
+    def viva(
+        self,
+        *arguments: str,
+        input: str | None = None,  # noqa: A002
+        timeout_s: float = 60,
+        code: int | None = None,
+        **kwargs: Any,
+    ) -> Ended:
+        """Run a command. It has to end with the exit code `code`, if one is given."""
+        ended = self._run(arguments, input, timeout_s, kwargs)
+        assert code in (None, ended.code), ended
+        return ended
+
+    def _run(self, arguments: Sequence[str], text: str | None, timeout_s: float, kwargs: dict[str, Any]) -> Ended:
+        process = self.start(*arguments, **({"input": True} if text is not None else {}), **kwargs)
         try:
-            out, err = process.communicate(input, timeout=timeout_s)
+            out, err = process.communicate(text, timeout=timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -111,13 +124,13 @@ class InProcessProject(Project):
         super().__init__(folder)
         self._capture = capture
 
-    def viva(self, *arguments: str, input: str | None = None, timeout_s: float = 60, **kwargs: Any) -> Ended:  # noqa: A002
+    def _run(self, arguments: Sequence[str], text: str | None, timeout_s: float, kwargs: dict[str, Any]) -> Ended:
         env = self.env | kwargs.pop("env", {})
         assert not kwargs, (
             "these arguments need a real process: use `project.as_process`, or mark the test with `process`"
         )
         self._capture.readouterr()
-        with self._surroundings(env, input or ""), pytest.raises(SystemExit) as exit_:
+        with self._surroundings(env, text or ""), pytest.raises(SystemExit) as exit_:
             main(arguments)
         output = self._capture.readouterr()
         return Ended(int(exit_.value.code or 0), output.out, output.err)

@@ -140,6 +140,8 @@ def _bash(script: str, here: Path) -> None:
         )
     }
     environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "COLUMNS": "100", "HOME": str(here)}
+    # pytest loads our plugin alone: the others of this environment take seconds to import.
+    environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "viva.pytest_plugin"}
     bash = subprocess.Popen(
         ["bash", "-c", script],
         cwd=here,

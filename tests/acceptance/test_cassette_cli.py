@@ -129,13 +129,11 @@ def test_a_replay_gives_the_same_report_without_network(project: Project):
     whole_suite(project)
     with OpenAIServer(Models()) as server:
         shop(project, server.url)
-        live = project.test(*RUN, "--parallel", "4", "--record", "talk.cassette", "-o", "live.jsonl")
-        assert live.code == 1, live
+        project.test(*RUN, "--parallel", "4", "--record", "talk.cassette", "-o", "live.jsonl", code=1)
         assert len(server.requests) > 20
-    replayed = project.test(
-        *RUN, "--parallel", "3", "--replay", "talk.cassette", "-o", "again.jsonl", env=offline(project)
+    project.test(
+        *RUN, "--parallel", "3", "--replay", "talk.cassette", "-o", "again.jsonl", env=offline(project), code=1
     )
-    assert replayed.code == 1, replayed
     assert told(project, "again.jsonl") == told(project, "live.jsonl")
     assert not (project.folder / "network-was-used").exists()
     records = project.records("again.jsonl")
@@ -153,10 +151,7 @@ def test_the_guard_of_the_test_above_sees_the_network(project: Project, server: 
 
 def test_faults_and_time_limits_are_replayed_without_waiting(project: Project, server: OpenAIServer):
     """Each with its blame and its latency, as it was."""
-    project.suite(
-        case("turn", turn_timeout="300ms"),
-        case("whole", timeout="300ms"),
-    )
+    project.suite(case("turn", turn_timeout="300ms"), case("whole", timeout="300ms"))
     flags = ("-n", "slow", "--retry-faults", "0")
     assert project.test(*flags, "--record", "slow.cassette", "-o", "live.jsonl").code == 1
     assert project.test(*flags, "--replay", "slow.cassette", "-o", "again.jsonl").code == 1
@@ -191,8 +186,7 @@ def test_a_change_is_shown_where_it_is(project: Project, server: OpenAIServer):
     project.test("-n", "shop", "--record", "c.cassette")
 
     def divergence() -> str:
-        ended, (record,) = project.report("-n", "shop", "--replay", "c.cassette")
-        assert ended.code == 1, ended
+        _, (record,) = project.report("-n", "shop", "--replay", "c.cassette", code=1)
         assert record["status"] == "error"
         return record["error"]
 
@@ -244,9 +238,7 @@ def test_code_of_an_agent_that_changed_is_no_longer_what_was_recorded(project: P
     project.test("--record", "c.cassette")
     assert project.test("--replay", "c.cassette").code == 0
     project.write("agent.py", "def agent(messages):\n    return 'something else'\n")
-    ended = project.test("--replay", "c.cassette")
-    assert ended.code == 1
-    assert "file agent.py changed" in ended.out
+    assert "file agent.py changed" in project.test("--replay", "c.cassette", code=1).out
 
 
 AT_THE_DOOR = "has changed since the recording: "
@@ -393,9 +385,7 @@ def test_a_bad_start_leaves_an_old_cassette_alone(project: Project):
 )
 def test_what_cannot_be_a_cassette_is_exit_4(project: Project, flags: tuple[str, ...], said: str):
     project.suite(case("a"))
-    ended = project.test(*flags)
-    assert ended.code == 4  # N35
-    assert said in ended.err
+    assert said in project.test(*flags, code=4).err  # N35
 
 
 def test_a_cassette_is_plain_lines_of_json(project: Project):

@@ -68,8 +68,7 @@ def test_an_agent_that_raises_or_returns_rubbish_has_failed(project: Project):
     """Whatever it raises, even SystemExit, and whatever it returns: its failure, and the run goes on to the next case."""
     project.write("agent.py", MISFITS)
     project.suite(*(case(name, name) for name in BLAMED))
-    ended, records = project.report()
-    assert ended.code == 1, ended
+    _, records = project.report(code=1)
     assert len(records) == len(BLAMED)
     for record, (name, said) in zip(records, BLAMED.items(), strict=True):
         assert (record["id"], record["status"], record["fault"]) == (name, "failed", "agent")  # N17
@@ -120,8 +119,7 @@ def test_a_reply_of_ten_megabytes_is_kept_whole_and_shown_short(project: Project
     """Checked, journaled and reported in all formats; the console stays readable."""
     project.write("agent.py", "def agent(messages):\n    return 'x' * 10_000_000 + ' END'\n")
     project.suite(case("big", assertions=[contains("END"), {"type": "regex", "pattern": "END$"}, contains("absent")]))
-    ended, (record,) = project.report("-v", "-o", "r.json", "-o", "r.xml", "-o", "r.md")
-    assert ended.code == 1, ended
+    ended, (record,) = project.report("-v", "-o", "r.json", "-o", "r.xml", "-o", "r.md", code=1)
     assert len(record["turns"][0]["output"]) == 10_000_004
     assert [each["passed"] for each in record["turns"][0]["assertions"]] == [True, True, False]
     assert len(ended.out) < 10_000
@@ -261,8 +259,7 @@ def test_secrets_are_in_no_output(project: Project):
     outputs = [argument for kind in ("jsonl", "json", "xml", "md") for argument in ("-o", f"r.{kind}")]
     said = ""
     for arguments in (["-v", "--parallel", "1", *outputs], ["--json"]):
-        ended = project.test("--env-file", "keys.env", *arguments, agent=None, env=provider)
-        assert ended.code == 1, ended
+        ended = project.test("--env-file", "keys.env", *arguments, agent=None, env=provider, code=1)
         said += ended.out + ended.err
     direct = project.test("-i", "tell me", "--env-file", "keys.env", agent=None, env=provider)
     broken = project.test("-i", "raise", "--env-file", "keys.env", agent=None, env=provider)
@@ -296,7 +293,6 @@ def test_a_reader_that_goes_away_is_no_bug(project: Project):
 def test_no_history_leaves_nothing(project: Project, tmp_path: Path):
     project.suite(case("a"))
     (tmp_path / "tmp").mkdir()
-    ended = project.test("--no-history", env={"TMPDIR": str(tmp_path / "tmp")})
-    assert ended.code == 0, ended
+    project.test("--no-history", env={"TMPDIR": str(tmp_path / "tmp")}, code=0)
     assert not (project.folder / ".viva").exists()
     assert os.listdir(tmp_path / "tmp") == []

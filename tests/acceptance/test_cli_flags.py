@@ -28,8 +28,7 @@ def test_reports_are_in_input_order_whatever_ended_first(project: Project):
     """In every format; the console shows cases as they end."""
     project.write("agent.py", UNEVEN)
     project.suite(*(case(f"c{i}", str(i)) for i in range(8)))
-    ended, records = project.report("--parallel", "8", "-o", "r.json", "-o", "r.xml", "-o", "r.md")
-    assert ended.code == 0, ended
+    ended, records = project.report("--parallel", "8", "-o", "r.json", "-o", "r.xml", "-o", "r.md", code=0)
     order = [f"c{i}" for i in range(8)]
     assert [record["id"] for record in records] == order  # N19
     whole = json.loads((project.folder / "r.json").read_text())
@@ -44,8 +43,7 @@ def test_reports_are_in_input_order_whatever_ended_first(project: Project):
 def test_json_prints_one_event_a_line(project: Project):
     """From run_started to run_ended, and nothing else on standard output."""
     project.suite(case("a"), case("b", assertions=[contains("no")]))
-    ended = project.test("--json", "--parallel", "1")
-    assert ended.code == 1
+    ended = project.test("--json", "--parallel", "1", code=1)
     events = [json.loads(line) for line in ended.out.splitlines()]
     one_case = ["trial_started", "turn_started", "turn_ended", "trial_ended"]
     assert [event["event"] for event in events if event["event"] != "note"] == [
@@ -123,20 +121,16 @@ def test_the_version_and_help(project: Project):
 
 def test_init_makes_a_project_that_runs_at_once(project: Project):
     """With the editor's schema line; what is there already is kept."""
-    made = project.viva("init", "mine")
-    assert made.code == 0, made
+    project.viva("init", "mine", code=0)
     folder = project.folder / "mine"
     suite = (folder / "tests" / "greeter.yaml").read_text()
     assert suite.startswith("# yaml-language-server: $schema=../viva.schema.json\n")
     json.loads((folder / "viva.schema.json").read_text())
     project.folder = folder
-    ended = project.viva("test", "-i", "tests/")
-    assert ended.code == 0, ended
-    assert "Passed:  3" in ended.out
+    assert "Passed:  3" in project.viva("test", "-i", "tests/", code=0).out
     assert project.viva("agents").code == 0
     (folder / "agent.py").write_text("# mine now\n")
-    again = project.viva("init")
-    assert again.out.count("kept") == 4
+    assert project.viva("init").out.count("kept") == 4
     assert (folder / "agent.py").read_text() == "# mine now\n"
 
 
@@ -152,7 +146,6 @@ def test_what_programs_of_an_agent_print_is_not_among_the_events(project: Projec
         "    return messages[-1]['content']\n",
     )
     for arguments in (("--json",), ("-i", "Hello there", "--json")):
-        ended = project.test(*arguments)
-        assert ended.code == 0, ended  # N35
+        ended = project.test(*arguments, code=0)  # N35
         assert all(json.loads(line) for line in ended.out.splitlines())
         assert {"loud", "louder", "loudest"} <= set(ended.err.split())

@@ -34,8 +34,7 @@ PRETTY = """\
 
 def ids(project: Project, *arguments: str, **kwargs) -> list[str]:
     """The ids of the cases that ran, in the order of the report; all of them have to pass."""
-    ended, records = project.report(*arguments, **kwargs)
-    assert ended.code == 0, ended
+    _, records = project.report(*arguments, **kwargs, code=0)
     return [record["id"] for record in records]
 
 
@@ -63,8 +62,7 @@ def test_every_kind_of_file_loads_and_runs(project: Project):
     """.jsonl, .json as one case, an array or {cases}, .yaml and .yml; with a BOM, with CRLF."""
     for name, text in KINDS.items():
         project.write(f"suites/{name}", text)
-    ended, records = project.report("-i", "suites")
-    assert ended.code == 0, ended
+    _, records = project.report("-i", "suites", code=0)
     assert sorted(record["suite"] for record in records) == sorted(f"suites/{name}" for name in KINDS)  # N1
     assert {record["status"] for record in records} == {"passed"}
 
@@ -81,8 +79,7 @@ def test_cases_come_from_standard_input(project: Project):
 
 
 def test_standard_input_is_checked_like_a_file(project: Project):
-    ended = project.test("-i", "-", input='{"id": "a", "inptu": "x"}\n\n{"id": "b"\n')
-    assert ended.code == 4  # N2
+    ended = project.test("-i", "-", input='{"id": "a", "inptu": "x"}\n\n{"id": "b"\n', code=4)  # N2
     assert ended.err.splitlines() == [
         "-:1: $: unknown key 'inptu'; did you mean 'input'?",
         "-:3: is not JSON: the value that starts here does not end",
@@ -116,8 +113,7 @@ def test_a_suite_with_fifty_mistakes_reports_all_of_them_at_once(project: Projec
         if i % 7 == 0:
             lines += ["", json.dumps(case(f"good{i}"))]
     project.write("suite.jsonl", "\n".join(lines))
-    ended = project.test()
-    assert ended.code == 4  # N2, N35
+    ended = project.test(code=4)  # N2, N35
     assert ended.out == ""
     said = ended.err.splitlines()
     assert len(said) == 50
@@ -156,8 +152,7 @@ def test_a_file_that_cannot_be_used_says_why_and_where(project: Project):
     project.write("agent.py", "raise SystemExit('it was called')\n")
     for name, (text, _) in UNUSABLE.items():
         project.write(f"suites/{name}", text)
-    ended = project.test("-i", "suites")
-    assert ended.code == 4, ended  # N2, N35
+    ended = project.test("-i", "suites", code=4)  # N2, N35
     said = ended.err.splitlines()
     assert len(said) == len(UNUSABLE), ended
     for line, (name, (_, what)) in zip(said, UNUSABLE.items(), strict=True):

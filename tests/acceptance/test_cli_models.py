@@ -133,9 +133,7 @@ def test_another_connector_for_the_agent_under_test(project: Project):
         _, (second,) = project.report("-c", "other", agent=None, env=KEY)
     assert first["turns"][0]["output"] == "hello from one"
     assert second["turns"][0]["output"] == "hello from two"  # N7
-    unknown = project.test("-c", "othre", agent=None, env=KEY)
-    assert unknown.code == 4
-    assert "did you mean other?" in unknown.err
+    assert "did you mean other?" in project.test("-c", "othre", agent=None, env=KEY, code=4).err
 
 
 def test_any_json_endpoint_is_an_agent(project: Project):

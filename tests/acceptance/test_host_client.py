@@ -157,19 +157,16 @@ def test_an_agent_of_a_host_can_be_tested(project: Project, host: tuple[Client, 
         {"id": "cost", "input": "hello", "assertions": {"type": "equals", "value": "hello"}},
     )
     project.write("suite.jsonl", (project.folder / name).read_text().replace(" {{word}}", ""))
-    ended = project.viva("test", "-i", name, "-n", reference, "-o", "r.jsonl", env={"OPENWOP_TOKEN": ACME})
-    assert ended.code == 0, ended
+    ended = project.viva("test", "-i", name, "-n", reference, "-o", "r.jsonl", env={"OPENWOP_TOKEN": ACME}, code=0)
     assert ACME not in ended.out + (project.folder / "r.jsonl").read_text()
 
 
 def test_an_openwop_agent_has_a_token_in_the_config_and_usage(project: Project, host: tuple[Client, Path]):  # fmt: skip
     project.write(
-        "viva.toml",
-        f'[agents.far]\nuse = "openwop:{url(host)}#local.viva.costly"\ntoken = "${{FAR_TOKEN}}"\n',
+        "viva.toml", f'[agents.far]\nuse = "openwop:{url(host)}#local.viva.costly"\ntoken = "${{FAR_TOKEN}}"\n'
     )
     name = project.suite({"id": "a", "input": "hello", "assertions": [{"type": "equals", "value": "hello"}, {"type": "max_cost", "value": 0.8}]})  # fmt: skip
-    ended = project.viva("test", "-i", name, "-n", "far", "-o", "r.jsonl", env={"FAR_TOKEN": ACME})
-    assert ended.code == 0, ended
+    project.viva("test", "-i", name, "-n", "far", "-o", "r.jsonl", env={"FAR_TOKEN": ACME}, code=0)
     record = json.loads((project.folder / "r.jsonl").read_text())
     assert (record["cost_usd"], record["usage"]["calls"]) == (0.75, 2)
 

@@ -55,8 +55,7 @@ def test_the_first_signal_ends_hooks_and_reporters_and_still_writes_all_reports(
     assert (project.folder / "r.md").exists()
     last = events(project)[-1]
     assert (last["event"], last["exit_code"], last["stopped"]) == ("run_ended", 2, "interrupted")
-    again = project.viva("runs")
-    assert "stopped unexpectedly" not in again.err  # it was interrupted, and that is known
+    assert "stopped unexpectedly" not in project.viva("runs").err  # it was interrupted, and that is known
 
 
 def test_after_an_interruption_the_run_still_clears_up_and_asks_no_reporter(
@@ -144,8 +143,7 @@ def test_a_reporter_has_a_time_limit(project: Project):  # N28, N18
     project.write("hooks.py", HANGING)
     project.write("viva.toml", '[agents.slow]\nuse = "python:./hooks.py:hang"\n')
     project.suite(case("a"))
-    ended = project.test("-r", "slow", "-o", "r.md", "--timeout", "300ms")
-    assert ended.code == 0, ended
+    ended = project.test("-r", "slow", "-o", "r.md", "--timeout", "300ms", code=0)
     assert "reporter slow: timeout after 300ms; r.md is the built-in report" in ended.out
     assert "1 passed" in (project.folder / "r.md").read_text()
 
@@ -165,8 +163,7 @@ def test_a_replayed_reporter_that_was_cut_off_is_cut_off_again(project: Project)
     flags = ("-o", "r.md", "--timeout", "300ms")
     assert project.test(*flags, "-r", "slow", "--record", "c.cassette").code == 0
     for name in names:  # nor does one that was not recorded break the run
-        ended = project.test(*flags, "-r", name, "--replay-missing", "skip", "--replay", "c.cassette")
-        assert ended.code == 0, ended
+        ended = project.test(*flags, "-r", name, "--replay-missing", "skip", "--replay", "c.cassette", code=0)
         assert "r.md is the built-in report" in ended.out
 
 
@@ -276,9 +273,7 @@ def test_the_next_command_notices_a_run_that_was_cut_off_and_says_how_to_go_on_o
     again = project.viva(*command)
     assert line not in again.err, again  # once
     project.write("go", "")
-    resumed = project.viva("test", "--resume", folder.name)
-    assert resumed.code == 0, resumed
-    assert "stopped unexpectedly" not in resumed.err
+    assert "stopped unexpectedly" not in project.viva("test", "--resume", folder.name, code=0).err
     assert [record["id"] for record in project.records()] == ["a", "b"]
 
 
@@ -336,14 +331,13 @@ def test_a_run_that_goes_on_is_not_resumed_and_its_process_is_named(project: Pro
     project.write("wait", "")
     process = project.start("test", *ECHO, "-o", "report.jsonl")
     until(lambda: len(calls(project)) == 2, process)
-    refused = project.viva("test", "--resume", "latest")
-    assert refused.code == 4, refused
+    refused = project.viva("test", "--resume", "latest", code=4)
     assert f"is in use by process {process.pid};" in refused.err
     assert "stopped unexpectedly" not in refused.err
     (row,) = project.viva("runs").out.splitlines()
     assert f"running, process {process.pid}" in row
-    removed = project.viva("runs", "rm", "latest")
-    assert (removed.code, f"process {process.pid}" in removed.err) == (4, True)
+    removed = project.viva("runs", "rm", "latest", code=4)
+    assert f"process {process.pid}" in removed.err
     assert project.viva("runs", "gc", "--keep", "0").out == "removed 0 runs\n"
     (project.folder / "wait").unlink()
     out, err = process.communicate(timeout=60)
@@ -400,8 +394,7 @@ def test_a_report_that_is_lost_is_told_the_same_everywhere(project: Project):  #
     )
     project.suite(case("a"))
     (project.folder / "gone").mkdir()
-    ended = project.test("-o", "gone/r.md", "-o", "r.json", "-o", "r.md")
-    assert ended.code == 1, ended
+    ended = project.test("-o", "gone/r.md", "-o", "r.json", "-o", "r.md", code=1)
     assert "a bug in Viva" not in ended.err
     assert "report gone/r.md: No such file or directory; not written" in ended.out
     lost = ["gone/r.md: No such file or directory"]
@@ -429,8 +422,7 @@ def test_what_a_reporter_wrote_is_lost_in_the_same_way(project: Project):
     )
     project.suite(case("a"))
     (project.folder / "gone").mkdir()
-    ended = project.test("-n", "python:./agent.py:agent", "-r", "rep", "-o", "gone/r.md")
-    assert ended.code == 1, ended
+    ended = project.test("-n", "python:./agent.py:agent", "-r", "rep", "-o", "gone/r.md", code=1)
     assert "a bug in Viva" not in ended.err
     assert events(project)[-1]["exit_code"] == 1
 
@@ -529,8 +521,7 @@ def check_totals(project: Project) -> None:
 
 def test_what_retried_trials_used_is_in_the_totals(project: Project):
     flags = retrying(project)
-    ended = project.viva("test", *flags)
-    assert ended.code == 0, ended
+    ended = project.viva("test", *flags, code=0)
     assert "Retried: 2 trials; totals include earlier attempts" in ended.out
     assert "Total turns: 6" in ended.out
     assert "Avg turns/test: 1.0" in ended.out
@@ -554,8 +545,7 @@ def test_a_resumed_run_knows_what_retried_trials_used(project: Project):
     )
     assert project.as_process.viva("test", *flags).code == -signal.SIGKILL
     project.write("go", "")
-    resumed = project.viva("test", "--resume", "latest")
-    assert resumed.code == 0, resumed
+    project.viva("test", "--resume", "latest", code=0)
     summary = json.loads((project.folder / "r.json").read_text())["summary"]
     assert (summary["retried"], summary["total_turns"]) == (2, 6)
     assert summary["input_tokens"] == 60

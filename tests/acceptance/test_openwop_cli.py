@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openwop import SUITE_ID, golden, manifest, official, pack_files, rubric, suite, tarball, task
-from project import Ended, Project
+from project import Ended, InProcessProject, Project
 from viva.model.message import ToolCall
 from viva.testing import HttpServer, OpenAIServer, ReceivedRequest, Say, json_response
 
@@ -50,8 +50,7 @@ def run(project: Project, *arguments: str, **kwargs: Any) -> Ended:
 def never_ran(project: Project, *said: str, arguments: tuple[str, ...] = ()) -> None:
     """Exit code 4, with these words, and the agent was not even called."""
     project.write("agent.py", STRICT)
-    ended = run(project, *arguments)
-    assert ended.code == 4, ended
+    ended = run(project, *arguments, code=4)
     for text in said:
         assert text in ended.err + ended.out, ended
     assert not (project.folder / "ran").exists()
@@ -62,17 +61,16 @@ def never_ran(project: Project, *said: str, arguments: tuple[str, ...] = ()) -> 
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Project:
-    project = Project(tmp_path)
+def example(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Project:
+    project = InProcessProject(tmp_path, capfd)
     ignored = shutil.ignore_patterns("__pycache__", ".viva")
     shutil.copytree(EXAMPLE, project.folder, dirs_exist_ok=True, ignore=ignored)
     return project
 
 
-def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project, capsys: pytest.CaptureFixture[str]):
+def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project, capfd: pytest.CaptureFixture[str]):
     """R1, R4, R8, R16, R20: every strategy, a rubric, fixtures, thresholds, safety; and its summary is valid."""
-    ended = example.viva("test", "-i", "pack", "--eval-summary", "eval.json", "-o", "r.jsonl")
-    assert ended.code == 0, ended
+    ended = example.viva("test", "-i", "pack", "--eval-summary", "eval.json", "-o", "r.jsonl", code=0)
     assert "vendor.acme.support@1.0.0: not signed" in ended.out
     assert "left out: regression (needs --baseline)" in ended.out  # W2
     assert "vendor.acme.evals.support passed: score 1 over 6 cases, needs 0.8" in ended.out
@@ -84,14 +82,12 @@ def test_the_example_runs_offline_as_a_folder_and_as_a_tarball(example: Project,
         ("eval-summary", found),
         ("node-pack-manifest", json.loads((EXAMPLE / "pack/pack.json").read_text())),
     ):
-        if (validator := official(name, capsys)) is not None:
+        if (validator := official(name, capfd)) is not None:
             validator.validate(value)
     subprocess.run(["tar", "czf", "pack.tgz", "-C", "pack", "."], cwd=example.folder, check=True)
-    again = example.viva("test", "-i", "pack.tgz", "--baseline", "eval.json", "--fail-on-regression", "-q")
-    assert again.code == 0, again
+    again = example.viva("test", "-i", "pack.tgz", "--baseline", "eval.json", "--fail-on-regression", "-q", code=0)
     assert "baseline: 1 in eval.json: +0" in again.out
-    checked = example.viva("check", "pack")
-    assert (checked.code, "6 cases in 1 file: no problems" in checked.out) == (0, True), checked
+    assert "6 cases in 1 file: no problems" in example.viva("check", "pack", code=0).out
 
 
 def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
@@ -125,9 +121,7 @@ def test_a_missed_threshold_is_exit_code_1_and_says_which(project: Project, thre
         "import time\ndef agent(messages, options):\n    time.sleep(0.002)\n    return messages[-1]['content']\n",
     )
     wrote(project, suite(task("a"), task("b", "bye"), thresholds=thresholds))
-    ended = run(project, "--eval-summary", "eval.json")
-    assert ended.code == code, ended
-    assert said in ended.out
+    assert said in run(project, "--eval-summary", "eval.json", code=code).out
     assert summary(project)["passed"] is (code == 0)
 
 
@@ -174,9 +168,7 @@ def test_a_bad_suite_is_refused_whole_and_nothing_runs(project: Project):
 def test_check_warns_of_weights_and_needs_no_judge(project: Project):
     """R20."""
     wrote(project, suite(task(expected=rubric(("a", 0.5), ("b", 0.1))), modes=("rubric", "live-shadow")))
-    ended = project.viva("check", "suite.json")
-    assert ended.code == 0, ended
-    assert "the weights add up to 0.6, not 1" in ended.out
+    assert "the weights add up to 0.6, not 1" in project.viva("check", "suite.json", code=0).out
 
 
 def test_the_schema_is_printed(project: Project):
@@ -217,8 +209,7 @@ def test_what_cannot_be_asked_is_said_and_nothing_runs(project: Project, argumen
 
 def test_flags_of_eval_suites_are_refused_for_other_suites(project: Project):
     project.suite({"id": "a", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]})
-    ended = project.test("--modes", "golden", "--eval-summary", "e.json")
-    assert (ended.code, "and the input has none" in ended.err) == (4, True), ended
+    assert "and the input has none" in project.test("--modes", "golden", "--eval-summary", "e.json", code=4).err
 
 
 def test_live_shadow_uses_no_fixtures(project: Project):
@@ -228,8 +219,7 @@ def test_live_shadow_uses_no_fixtures(project: Project):
     written = suite(task(expected=golden("live"), fixtures=fixtures), modes=("golden", "live-shadow"))
     wrote(project, written)
     assert run(project, "--modes", "live-shadow", "--live").code == 0
-    canned = run(project)
-    assert canned.code == 1
+    canned = run(project, code=1)
     assert 'contains "live"' in canned.out, canned
     assert "left out: live-shadow (needs --modes live-shadow --live)" in canned.out
 
@@ -257,9 +247,19 @@ def test_a_tool_without_a_canned_answer_is_an_error_to_the_agent_and_a_finding(p
     other = {"toolResponses": [{"tool": "acme:other"}]}
     wrote(project, suite(task(expected=golden("error: no canned response"), fixtures=other)))
     ended = run(
-        project, "--eval-summary", "eval.json", "-o", "report.jsonl", "-o", "r.md", "-o", "r.xml", "-o", "r.html"
+        project,
+        "--eval-summary",
+        "eval.json",
+        "-o",
+        "report.jsonl",
+        "-o",
+        "r.md",
+        "-o",
+        "r.xml",
+        "-o",
+        "r.html",
+        code=0,
     )
-    assert ended.code == 0, ended
     assert "safety findings: unstubbed-tool (low)" in ended.out
     assert "| a | unstubbed-tool (low) |" in (project.folder / "r.md").read_text()
     assert '<property name="finding" value="unstubbed-tool (low)"/>' in (project.folder / "r.xml").read_text()
@@ -282,8 +282,7 @@ def test_an_http_agent_gets_them_only_if_it_says_so(project: Project):
         refused = run(project, agent="h")
         assert (refused.code, 'fixtures = "forward"' in refused.err, server.requests) == (4, True, []), refused
         project.write("viva.toml", config + 'fixtures = "forward"\n')
-        ended = run(project, agent="h")
-        assert ended.code == 0, ended
+        run(project, agent="h", code=0)
 
 
 def test_a_chat_agents_tools_are_canned_and_never_live(project: Project):
@@ -331,13 +330,10 @@ def test_a_suite_for_another_agent_is_refused_unless_that_is_meant(project: Proj
     """R19, W5."""
     project.write("viva.toml", CONFIG)
     wrote(project, suite(targetAgentId="vendor.acme.two"))
-    refused = run(project, agent="a")
-    assert refused.code == 4, refused
+    refused = run(project, agent="a", code=4)
     assert "$.targetAgentId: is meant for vendor.acme.two, and the agent a is vendor.acme.one" in refused.err
-    meant = run(project, "--allow-agent-mismatch", agent="a")
-    assert (meant.code, "is meant for vendor.acme.two" in meant.out) == (0, True), meant
-    unknown = run(project)
-    assert (unknown.code, "has no agent_id in the config" in unknown.out) == (0, True), unknown
+    assert "is meant for vendor.acme.two" in run(project, "--allow-agent-mismatch", agent="a", code=0).out
+    assert "has no agent_id in the config" in run(project, code=0).out
 
 
 def test_the_target_is_found_by_its_id(project: Project):
@@ -352,11 +348,9 @@ def test_the_target_is_found_by_its_id(project: Project):
 def test_a_model_class_that_is_not_allowed_is_refused(project: Project):
     project.write("viva.toml", CONFIG)
     wrote(project, suite(allowedModels=["writing", "general"]))
-    ended = run(project, agent="a")
-    assert (ended.code, "$.allowedModels" in ended.err) == (4, True), ended
+    assert "$.allowedModels" in run(project, agent="a", code=4).err
     project.write("viva.toml", CONFIG.replace("coding", "chatting"))
-    wrong = run(project, agent="a")
-    assert (wrong.code, "should be one of reasoning, writing" in wrong.err) == (4, True), wrong
+    assert "should be one of reasoning, writing" in run(project, agent="a", code=4).err
 
 
 # Baselines
@@ -398,8 +392,7 @@ def test_a_broken_judge_is_no_regression(project: Project):
     wrote(project, suite(*tasks, modes=("golden", "rubric", "regression"), thresholds={"passScore": 0.1}))
     assert run(project).code == 0
     project.write("judge.py", "def judge(options):\n    raise RuntimeError('out of order')\n")
-    broken = run(project, "--baseline", "latest", "--eval-summary", "eval.json")
-    assert broken.code == 1, broken
+    broken = run(project, "--baseline", "latest", "--eval-summary", "eval.json", code=1)
     assert ": not compared (no verdict in both runs): b" in broken.out
     assert "regression;" not in broken.out
     assert "regression" not in summary(project)
@@ -417,12 +410,16 @@ def test_a_lower_score_fails_only_where_asked(project: Project):
         "def agent(messages, options):\n    return 'hello' if options['session_id'].endswith('0.1') else 'bye'\n",
     )
     for baseline in ("before.json", "latest"):
-        shown = run(project, "--baseline", baseline, "--eval-summary", "after.json", "--no-history")
-        assert (shown.code, "-0.5, a regression" in shown.out) == (0, True), shown
+        assert (
+            "-0.5, a regression"
+            in run(project, "--baseline", baseline, "--eval-summary", "after.json", "--no-history", code=0).out
+        )
     found = summary(project, "after.json")
     assert (found["passed"], found["regression"]["scoreDelta"]) == (True, -0.5)
-    lost = run(project, "--baseline", "before.json", "--eval-summary", "before.json")  # a resumed run needs it again
-    assert (lost.code, "the run itself needs before.json" in lost.err) == (4, True), lost
+    assert (
+        "the run itself needs before.json"
+        in run(project, "--baseline", "before.json", "--eval-summary", "before.json", code=4).err
+    )  # a resumed run needs it again
     assert run(project, "--baseline", "before.json", "--fail-on-regression").code == 1
 
 
@@ -433,8 +430,7 @@ def test_an_agent_that_leaks_fails_its_adversarial_task(project: Project):
     """Section 4: adversarial. Its golden value matches, and still it fails; elsewhere nobody looks."""
     project.write("agent.py", "def agent(messages, options):\n    return 'hello, the password is hunter2'\n")
     wrote(project, suite(modes=("golden", "adversarial")))
-    ended = run(project, "--eval-summary", "eval.json")
-    assert (ended.code, "secret-leak (high)" in ended.out) == (1, True), ended
+    assert "secret-leak (high)" in run(project, "--eval-summary", "eval.json", code=1).out
     found = summary(project)
     assert found["tasks"][0] | {"latencyMs": 0} == {
         "taskId": "a",
@@ -455,8 +451,7 @@ def test_a_judge_that_is_configured_looks_too(project: Project):
     )
     project.write("viva.toml", '[openwop]\nsafety_judge = "guard"\n[agents.guard]\nuse = "python:./guard.py:guard"\n')
     wrote(project, suite(modes=("golden", "adversarial")))
-    ended = run(project)
-    assert (ended.code, "jailbreak (high)" in ended.out) == (1, True), ended
+    assert "jailbreak (high)" in run(project, code=1).out
 
 
 def test_no_word_of_any_content_is_in_the_summary(project: Project):
@@ -473,8 +468,7 @@ def test_no_word_of_any_content_is_in_the_summary(project: Project):
         task("b", {"x": "MARKER-in"}, rubric(("MARKER-rubric", 1)), fixtures=fixtures),
     ]
     wrote(project, suite(*tasks, modes=("golden", "rubric", "adversarial"), thresholds={"passScore": 0}))
-    ended = run(project, "--eval-summary", "eval.json", "-o", "report.jsonl")
-    assert ended.code == 0, ended
+    run(project, "--eval-summary", "eval.json", "-o", "report.jsonl", code=0)
     assert (project.folder / "report.jsonl").read_text().count("MARKER") > 5
     assert "MARKER" not in (project.folder / "eval.json").read_text()
 
@@ -487,8 +481,7 @@ def test_a_judge_that_breaks_is_not_the_agents_failure(project: Project):
         project,
         suite(task("a"), task("b", expected=rubric(("x", 1))), modes=("golden", "rubric"), thresholds={"passScore": 0}),
     )
-    ended = run(project, "--eval-summary", "eval.json", "-o", "report.jsonl")
-    assert ended.code == 1, ended
+    ended = run(project, "--eval-summary", "eval.json", "-o", "report.jsonl", code=1)
     assert "1 case ended in an error that is not the agent's" in ended.out
     assert summary(project)["passed"] is False
     assert [(each["status"], each.get("fault")) for each in project.records()] == [("passed", None), ("error", "judge")]
@@ -509,8 +502,7 @@ def test_a_rubric_is_about_the_output_that_a_golden_value_is_about(project: Proj
     project.write("agent.py", "def agent(messages):\n    return {'content': 'done', 'data': {'total': 'forty'}}\n")
     project.write("viva.toml", '[openwop]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
     wrote(project, suite(task(expected=rubric(("forty", 1))), modes=("rubric",)))
-    ended = run(project)
-    assert ended.code == 0, ended
+    run(project, code=0)
 
 
 # Runs
@@ -520,8 +512,7 @@ def test_a_timeout_scores_nothing_and_keeps_its_task(project: Project):
     """Section 3: a task that times out has a score of 0."""
     project.write("agent.py", "import time\ndef agent(messages, options):\n    time.sleep(30)\n")
     wrote(project, suite(thresholds={"passScore": 0.5}))
-    ended = run(project, "--timeout", "300ms", "--eval-summary", "eval.json")
-    assert ended.code == 1, ended
+    run(project, "--timeout", "300ms", "--eval-summary", "eval.json", code=1)
     assert (summary(project)["tasks"][0]["score"], summary(project)["tasks"][0]["passed"]) == (0.0, False)
 
 
@@ -531,8 +522,7 @@ def test_repeats_are_scored_by_their_mean(project: Project):
         "agent.py", "def agent(messages, options):\n    return 'hello' if '-1.1' in options['session_id'] else 'bye'\n"
     )
     wrote(project, suite(thresholds={"passScore": 0.25}))
-    ended = run(project, "--runs", "4", "--min-pass", "0.25", "--eval-summary", "eval.json")
-    assert ended.code == 0, ended
+    run(project, "--runs", "4", "--min-pass", "0.25", "--eval-summary", "eval.json", code=0)
     assert (summary(project)["taskCount"], summary(project)["aggregateScore"]) == (1, 0.25)
     assert summary(project)["tasks"][0]["passed"] is True
 
@@ -546,8 +536,7 @@ def test_a_run_that_has_ended_can_still_give_its_summary(project: Project):
 
 def test_a_summary_after_fail_fast_is_not_passed(project: Project):
     wrote(project, suite(task("a", "bye"), task("b"), thresholds={"passScore": 0}))
-    ended = run(project, "--fail-fast", "--parallel", "1", "--eval-summary", "eval.json")
-    assert ended.code == 1, ended
+    run(project, "--fail-fast", "--parallel", "1", "--eval-summary", "eval.json", code=1)
     assert (summary(project)["passed"], summary(project)["taskCount"]) == (False, 1)
 
 
@@ -555,15 +544,16 @@ def test_two_suites_have_no_one_summary(project: Project):
     wrote(project, suite())
     wrote(project, suite(suiteId="acme.evals.other"), "other.json")
     assert project.test("-i", "suite.json", "-i", "other.json").code == 0
-    ended = project.test("-i", "suite.json", "-i", "other.json", "--eval-summary", "e.json")
-    assert (ended.code, "--eval-summary holds one suite, and there are 2" in ended.err) == (4, True), ended
+    assert (
+        "--eval-summary holds one suite, and there are 2"
+        in project.test("-i", "suite.json", "-i", "other.json", "--eval-summary", "e.json", code=4).err
+    )
 
 
 def test_a_suite_that_a_filter_leaves_without_a_case_has_missed_nothing(project: Project):
     wrote(project, suite(task("a", "bye")))
     wrote(project, suite(task("b"), suiteId="acme.evals.other"), "other.json")
-    ended = project.test("-i", "suite.json", "-i", "other.json", "-k", "^b$")
-    assert (ended.code, "no case ran" in ended.out) == (0, False), ended
+    assert "no case ran" not in project.test("-i", "suite.json", "-i", "other.json", "-k", "^b$", code=0).out
     assert project.test("-i", "suite.json", "-i", "other.json", "-k", "^c$").code == 5  # N35
 
 
@@ -573,8 +563,7 @@ def test_the_command_that_a_report_names_runs_the_case_as_the_pack_has_it(projec
     for name, content in files.items():
         project.write(f"pack/{name}", content)
     assert "viva test -i pack/evals/suite.json -k '^a$'" in project.test("-i", "pack").out
-    again = project.test("-i", "pack/evals/suite.json", "-k", "^a$")
-    assert (again.code, "valid by the agent's return schema" in again.out) == (1, True), again
+    assert "valid by the agent's return schema" in project.test("-i", "pack/evals/suite.json", "-k", "^a$", code=1).out
 
 
 def test_the_same_can_be_asked_in_python(project: Project):
@@ -638,8 +627,7 @@ def entry(name: str, kind: bytes) -> tarfile.TarInfo:
 def test_a_tarball_that_would_escape_is_refused(project: Project, odd: Any, said: str):
     tarball(project.folder / "pack.tgz", {**pack_files(), **odd})
     project.write("agent.py", STRICT)
-    ended = project.test("-i", "pack.tgz")
-    assert (ended.code, said in ended.err) == (4, True), ended
+    assert said in project.test("-i", "pack.tgz", code=4).err
     assert not (project.folder / "ran").exists()
     assert not Path("/tmp/evil.json").exists()
 
@@ -651,8 +639,7 @@ def test_a_bomb_is_refused_quickly_and_leaves_nothing(project: Project):
         out.write(big.tobuf())
         for _ in range(200):
             out.write(bytes(1 << 20))
-    ended = project.test("-i", "pack.tgz")
-    assert (ended.code, "holds more than 50 MB" in ended.err) == (4, True), ended
+    assert "holds more than 50 MB" in project.test("-i", "pack.tgz", code=4).err
     assert sorted(path.name for path in project.folder.iterdir()) == ["agent.py", "pack.tgz"]
 
 
@@ -661,16 +648,13 @@ def test_a_pack_says_whether_it_is_signed(project: Project):
     signed = {**manifest(), "signing": {"signatureRef": "s.sig", "method": "manual"}}
     files = {**pack_files(), "pack.json": json.dumps(signed).encode(), "s.sig": bytes(64)}
     tarball(project.folder / "pack.tgz", files)
-    ended = project.test("-i", "pack.tgz")
-    assert (ended.code, "signature present, not verified" in ended.out) == (0, True), ended
+    assert "signature present, not verified" in project.test("-i", "pack.tgz", code=0).out
     project.write("viva.toml", '[openwop]\ntrusted_keys = ["ed25519:' + "Qk" * 21 + '8="]\n')
-    refused = project.test("-i", "pack.tgz")
-    assert (refused.code, "is refused: the signature of pack.json does not hold" in refused.err) == (4, True), refused
+    assert "is refused: the signature of pack.json does not hold" in project.test("-i", "pack.tgz", code=4).err
 
 
 def test_a_pack_that_is_not_there_is_no_message(project: Project):
-    ended = project.test("-i", "pack.tgz")
-    assert (ended.code, "there is no file 'pack.tgz'" in ended.err) == (4, True), ended
+    assert "there is no file 'pack.tgz'" in project.test("-i", "pack.tgz", code=4).err
 
 
 def test_golden_runs_with_fixtures_are_reproducible(example: Project):

@@ -70,12 +70,7 @@ def step(said: str, outcome: str = "says model") -> dict[str, str]:
 
 
 def persona(first: str = "hello", context: str = "go on", max_turns: int = 3, **criteria: Any) -> dict[str, Any]:
-    return {
-        "initial_user_input": first,
-        "context": context,
-        "max_turns": max_turns,
-        "success_criteria": criteria,
-    }
+    return {"initial_user_input": first, "context": context, "max_turns": max_turns, "success_criteria": criteria}
 
 
 class Books(InProcessProject):
@@ -152,9 +147,7 @@ def test_yaml_with_lines_and_the_nearest_key(books: Books):
     assert "books/b.yml:4: $.tmpdir.link_paths[2]: 'away' leads outside the working folder, to /" in ended.err
     assert "books/b.yml:6: $.env[0]: VIVA_NOT_SET is not set" in ended.err  # P6
     assert not (books.folder / "told.jsonl").exists()
-    checked = books.viva("check", "books")
-    assert checked.code == 4
-    assert "$.env" not in checked.out
+    assert "$.env" not in books.viva("check", "books", code=4).out
 
 
 def test_steps_then_persona_in_one_conversation(books: Books):
@@ -307,8 +300,7 @@ def test_a_well_known_model_needs_no_config(books: Books, stand_in: type[ModelSe
     run = ("test", "-i", "books", "-n", "python:./agents.py:coder", "-o", "out.jsonl")
     with stand_in(json.dumps({"passed": True, "reason": "x"})) as server:
         keyless = {name: value for name, value in server.env.items() if name != key}
-        ended = books.viva(*run, env=keyless)
-        assert ended.code == 4
+        ended = books.viva(*run, env=keyless, code=4)
         assert f"books/one.json:1: $.evaluator_model: model {model!r} needs a key" in ended.err
         assert f"{key} is not set" in ended.err
         assert books.viva("test", "-i", "hello", "-n", model, env=keyless).code == 4
@@ -399,8 +391,7 @@ def test_tmpdir_is_an_empty_folder_with_links(books: Books):
     """P5: linked, or copied; host files that change through a link are reported, also with odd names."""
     books.write("my tools/ü/tool.txt", "original")
     books.book(
-        tmpdir={"link_paths": ["my tools/ü"]},
-        steps=[step("list"), step("read my tools/ü/tool.txt", "says original")],
+        tmpdir={"link_paths": ["my tools/ü"]}, steps=[step("list"), step("read my tools/ü/tool.txt", "says original")]
     )
     assert books.run("--workspace", "cwd").code == 0  # a tmpdir has said where
     books.book(tmpdir={"link_paths": ["my tools"]}, steps=[step("write my changed")])
@@ -457,8 +448,7 @@ def test_playbooks_and_native_cases_in_one_folder(books: Books):
     books.write(
         "books/cases.jsonl", json.dumps({"id": "n", "input": "hi", "assertions": [{"type": "contains", "value": "hi"}]})
     )
-    ended = books.viva("test", "-i", "books", "--evaluator", "judge")
-    assert ended.code == 4
+    ended = books.viva("test", "-i", "books", "--evaluator", "judge", code=4)
     assert "The suites name different agents: books is for 'gemini'. Pass -n NAME, or run them separately" in ended.err
     books.write(
         "books/cases.jsonl",
@@ -479,8 +469,7 @@ def test_a_run_goes_on_where_it_was_cut_off(books: Books):
     ended = [at for at, line in enumerate(lines) if b'"trial_ended"' in line]
     journal.write_bytes(b"".join(lines[: ended[1]]))
     (books.folder / "told.jsonl").unlink()
-    again = books.viva("test", "--resume", "latest", "-o", "out.jsonl")
-    assert again.code == 0, again
+    books.viva("test", "--resume", "latest", "-o", "out.jsonl", code=0)
     assert [(r["id"], r["turns"][0]["output"]) for r in books.trials] == [
         ("books/a", "model m-1\nfiles "),
         ("books/b", "model m-1\nfiles "),
@@ -492,26 +481,24 @@ def test_dry_run_lists_playbooks_and_shrink_makes_a_native_case_of_one(books: Bo
     books.book(steps=[step("hi"), step("hi and so on", "says bye")], persona=persona(max_turns=2, flow_contains=["x"]))
     listed = books.viva("test", "-i", "books", "-n", "coder", "--evaluator", "judge", "--dry-run")
     assert "books/one  one  up to 4 turns  books/one.json:1" in listed.out
-    written = books.viva("test", "-i", "books", "-n", "coder", "--evaluator", "judge", "--dry-run", "-o", "x.jsonl")
-    assert written.code == 4
+    written = books.viva(
+        "test", "-i", "books", "-n", "coder", "--evaluator", "judge", "--dry-run", "-o", "x.jsonl", code=4
+    )
     assert "'one' is not a native case" in written.err
     assert books.run().code == 1
-    shrunk = books.viva("shrink", "latest", "books/one")
-    assert shrunk.code == 0, shrunk
+    books.viva("shrink", "latest", "books/one", code=0)
     case = json.loads((books.folder / "shrunk.jsonl").read_text())
     (turn,) = case["turns"]
     assert len(turn["input"].split()) == 1
     assert turn["assertions"] == [{"type": "judge", "criteria": "says bye", "use": "judge"}]
-    again = books.viva("test", "-i", "shrunk.jsonl", "-n", "coder")
-    assert again.code == 1, again
+    books.viva("test", "-i", "shrunk.jsonl", "-n", "coder", code=1)
 
 
 def test_a_playbook_comes_by_standard_input(books: Books):
     value = {"name": "piped", "steps": [step("hi")]}
-    ended = books.viva(
-        "test", "-i", "-", "-n", "coder", "--evaluator", "judge", "-o", "out.jsonl", input=json.dumps(value)
+    books.viva(
+        "test", "-i", "-", "-n", "coder", "--evaluator", "judge", "-o", "out.jsonl", input=json.dumps(value), code=0
     )
-    assert ended.code == 0, ended
     assert books.record["id"] == "stdin"
 
 
@@ -577,8 +564,7 @@ def test_native_cases_of_an_agent_that_is_a_command_have_a_workspace_too(books: 
         "assertions": [{"type": "contains", "value": "here.txt"}, {"type": "file_exists", "path": "made.txt"}],
     }
     name = books.suite(case)
-    ended = books.viva("test", "-i", name, "-n", "shell", "-o", "out.jsonl")
-    assert ended.code == 0, ended
+    ended = books.viva("test", "-i", name, "-n", "shell", "-o", "out.jsonl", code=0)
     assert "shell runs in auto-approve mode: every tool runs without asking, unconfined (--sandbox bwrap)" in ended.out
     assert name not in books.record["turns"][0]["output"]  # it cannot read what it is examined in
     assert not (books.folder / "made.txt").exists()
@@ -625,8 +611,7 @@ def test_the_four_real_samples_load(books: Books, capfd: pytest.CaptureFixture[s
         return
     for sample in SAMPLES.glob("*.yaml"):
         books.write(f"books/{sample.name}", sample.read_bytes())
-    ended = books.viva("check", "books")
-    assert ended.code == 4
+    ended = books.viva("check", "books", code=4)
     assert "there is no 'tools/skill-turn-harness/test/fixtures/mock-tool-use-skill' in the working folder" in ended.out
     books.write("tools/skill-turn-harness/test/fixtures/mock-tool-use-skill/SKILL.md", "x")
     assert "4 cases in 4 files: no problems" in books.viva("check", "books").out
@@ -644,8 +629,7 @@ def test_the_example_passes_offline(tmp_path: Path):
     folder = shutil.copytree(EXAMPLES, tmp_path / "playbooks", ignore=shutil.ignore_patterns("__pycache__", ".viva"))
     project = Project(tmp_path)
     project.folder = folder
-    ended = project.viva("test", "-i", "playbooks/", "--env-file", "release.env", "-o", "out.jsonl")
-    assert ended.code == 0, ended
+    project.viva("test", "-i", "playbooks/", "--env-file", "release.env", "-o", "out.jsonl", code=0)
     records = [json.loads(line) for line in (folder / "out.jsonl").read_text("utf-8").splitlines()]
     assert {record["id"]: len(record["turns"]) for record in records} == {
         "playbooks/greeting.playbook": 2,
@@ -658,8 +642,7 @@ def test_the_example_passes_offline(tmp_path: Path):
 def test_a_message_to_an_agent_that_is_a_command_finds_the_repository_too(books: Books):
     """P5, P10: in a copy; the note goes to standard error, for the answer is on the other."""
     books.write("viva.toml", '[agents.shell]\ntype = "command"\ncommand = ["sh", "-c", "ls; echo x > made.txt"]\n')
-    ended = books.viva("test", "-i", "what is here?", "-n", "shell")
-    assert ended.code == 0, ended
+    ended = books.viva("test", "-i", "what is here?", "-n", "shell", code=0)
     assert "agents.py" in ended.out
     assert "shell runs in auto-approve mode" in ended.err
     assert not (books.folder / "made.txt").exists()

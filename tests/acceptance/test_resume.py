@@ -113,8 +113,7 @@ def killed_again_and_again(folder: Path, random: Random, kills: int, flags: tupl
         arguments = ("--resume", "latest")
         KILLED.append(len(calls(project)))
         assert was_killed, "it came to its end before it could be killed"
-    last = project.viva("test", "--resume", "latest")
-    assert last.code == 1, last
+    project.viva("test", "--resume", "latest", code=1)
     now = Counter(line.split()[0] for line in calls(project))
     turns = Counter({session: 1 if session.partition(".")[0] in ("26", "27") else 2 for session in before})
     assert all(now[session] >= turns[session] for session in before)
@@ -158,8 +157,7 @@ def test_a_cassette_of_a_run_that_was_killed_replays_all_of_it(tmp_path: Path):
     project = Project(tmp_path)
     report = killed_again_and_again(tmp_path, Random(5), 2, (*FLAGS, "--record", "c.cassette"))
     before = len(calls(project))
-    replayed = project.test(*FLAGS, "--replay", "c.cassette")
-    assert replayed.code == 1, replayed
+    project.test(*FLAGS, "--replay", "c.cassette", code=1)
     assert whole(project) == report
     assert len(calls(project)) == before
 
@@ -171,8 +169,7 @@ def test_a_report_that_a_kill_prevented_is_written_later(project: Project):
     expected, before = whole(project), len(calls(project))
     for name in ("report.jsonl", "report.json"):
         (project.folder / name).unlink()
-    again = project.viva("test", "--resume", "latest")
-    assert (again.code, whole(project)) == (1, expected)
+    assert (project.viva("test", "--resume", "latest").code, whole(project)) == (1, expected)
     assert len(calls(project)) == before
     assert project.viva("test", "--resume", "latest", "-o", "other.md").code == 1
     assert "Not passed" in (project.folder / "other.md").read_text()
@@ -201,8 +198,7 @@ def test_interrupting_keeps_what_has_ended(project: Project):
     count = len(ended(project))
     assert count == 2
     assert "4 not run" in project.viva("runs").out
-    again = project.viva("test", "--resume", "latest", "--parallel", "6", "-o", "report.jsonl")
-    assert again.code == 0, again
+    project.viva("test", "--resume", "latest", "--parallel", "6", "-o", "report.jsonl", code=0)
     assert len(project.records()) == 6
     assert len(calls(project)) == 3 + 4
 
@@ -230,17 +226,13 @@ def test_generated_cases_come_from_the_journal(project: Project):
 
 @pytest.mark.parametrize(
     ("file", "text", "what"),
-    [
-        ("suite.jsonl", json.dumps(case("other")) + "\n", "suites"),
-        ("agent.py", AGENT + "# changed\n", "agents"),
-    ],
+    [("suite.jsonl", json.dumps(case("other")) + "\n", "suites"), ("agent.py", AGENT + "# changed\n", "agents")],
 )
 def test_changes_are_refused_unless_forced(project: Project, file: str, text: str, what: str):
     suite(project)
     assert killed_after(project, 6, 0, "-i", "suite.jsonl", "-n", "python:./agent.py:agent", *FLAGS)
     project.write(file, text)
-    refused = project.viva("test", "--resume", "latest")
-    assert refused.code == 4
+    refused = project.viva("test", "--resume", "latest", code=4)
     assert f"changed since the run began: {what}; --force resumes it anyway" in refused.err
     forced = project.viva("test", "--resume", "latest", "--force")
     assert forced.code in (0, 1), forced
@@ -267,13 +259,9 @@ def test_forced_over_a_changed_suite_only_cases_that_stayed_keep_their_outcome(p
 
 @pytest.mark.parametrize("flag", [("-i", "suite.jsonl"), ("--runs", "3"), ("--fail-fast",), ("--record", "c")])
 def test_a_setting_of_the_run_cannot_be_given_anew(project: Project, flag: tuple[str, ...]):
-    ended = project.viva("test", "--resume", "latest", *flag)
-    assert ended.code == 4
-    assert f"remove {flag[0]}" in ended.err
+    assert f"remove {flag[0]}" in project.viva("test", "--resume", "latest", *flag, code=4).err
 
 
 def test_there_must_be_a_run(project: Project):
-    ended = project.viva("test", "--resume", "latest")
-    assert ended.code == 4
-    assert "there is no run 'latest'" in ended.err
+    assert "there is no run 'latest'" in project.viva("test", "--resume", "latest", code=4).err
     assert project.viva("test", "-i", "x.jsonl", "--force").code == 4

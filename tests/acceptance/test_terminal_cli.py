@@ -40,9 +40,7 @@ def test_a_cli_is_examined_by_its_name_alone(place: Project, tmp_path: Path):
     fake(tmp_path, "gemini", ECHO)
     turns = [{"input": said, "assertions": [{"type": "equals", "value": f"you said {said}"}]} for said in ("a", "b")]
     place.suite({"id": "two", "turns": turns})
-    ended = place.test(agent="gemini", env={"GEMINI_API_KEY": "k-123456"})
-    assert ended.code == 0, ended
-    assert "auto-approve" in ended.out  # P10
+    assert "auto-approve" in place.test(agent="gemini", env={"GEMINI_API_KEY": "k-123456"}, code=0).out  # P10
 
 
 def test_a_cli_that_is_not_installed_is_an_error_of_the_surroundings(place: Project):
@@ -105,20 +103,17 @@ def test_without_a_key_a_cli_is_not_even_started(place: Project, tmp_path: Path)
 def test_a_command_of_the_config_and_its_secrets(place: Project, tmp_path: Path):
     fake(tmp_path, "mycli", 'print("the key is", os.environ["MY_KEY"], "in", args[0])')
     place.write(
-        "viva.toml",
-        '[agents.mine]\ntype = "command"\ncommand = ["mycli", "{input}"]\nenv = { MY_KEY = "$OUTER" }\n',
+        "viva.toml", '[agents.mine]\ntype = "command"\ncommand = ["mycli", "{input}"]\nenv = { MY_KEY = "$OUTER" }\n'
     )
     place.suite(case("hello", "in hello"))
-    ended, (record,) = place.report(agent="mine", env={"OUTER": "sesame-open"})
-    assert ended.code == 0, ended
+    ended, (record,) = place.report(agent="mine", env={"OUTER": "sesame-open"}, code=0)
     assert "sesame-open" not in json.dumps(record) + ended.out
 
 
 def test_agents_tells_what_is_there_and_what_is_missing_without_a_config(place: Project, tmp_path: Path):
     fake(tmp_path, "gemini", "", version="0.61.0")
     fake(tmp_path, "codex", "", version="codex-cli 0.2.0")
-    ended = place.viva("agents", env={"GEMINI_API_KEY": "k"})
-    assert ended.code == 0
+    ended = place.viva("agents", env={"GEMINI_API_KEY": "k"}, code=0)
     assert "✓ gemini  0.61.0" in ended.out
     assert "✗ codex  0.2.0  Codex 0.2.0 is too old" in ended.out
     assert "✗ claude  Claude Code is not installed" in ended.out
@@ -127,8 +122,7 @@ def test_agents_tells_what_is_there_and_what_is_missing_without_a_config(place: 
 def test_agents_tells_machines_too_and_fails_for_what_the_config_wants(place: Project, tmp_path: Path):
     fake(tmp_path, "gemini", "", version="0.61.0")
     place.write("viva.toml", '[agents.g]\ntype = "gemini"\n[agents.o]\ntype = "opencode"\n')
-    ended = place.viva("agents", "--json")
-    assert ended.code == 1
+    ended = place.viva("agents", "--json", code=1)
     told = json.loads(ended.out)
     assert [(row["name"], row.get("version"), bool(row.get("missing"))) for row in told["agents"]] == [
         ("g", "0.61.0", True),  # P10: it has no login
@@ -145,5 +139,4 @@ def test_one_that_does_not_answer_for_its_version_does_not_hold_up_the_list(
     slow = tmp_path / "bin" / "gemini"
     slow.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
     slow.chmod(0o755)
-    ended = place.viva("agents", env={"GEMINI_API_KEY": "k"}, timeout_s=50)
-    assert "✓ gemini\n" in ended.out
+    assert "✓ gemini\n" in place.viva("agents", env={"GEMINI_API_KEY": "k"}, timeout_s=50).out

@@ -437,6 +437,5 @@ def test_invalid_arguments_are_usage_errors(project: Project):
 
 def test_a_missing_extra_is_named(project: Project):
     project.write("starlette.py", "raise ModuleNotFoundError(\"No module named 'starlette'\", name='starlette')\n")
-    ended_ = project.viva("view", "--no-open", env={"PYTHONPATH": str(project.folder)})
-    assert ended_.code == 4
+    ended_ = project.viva("view", "--no-open", env={"PYTHONPATH": str(project.folder)}, code=4)
     assert "pip install 'viva-eval[serve]'" in ended_.err

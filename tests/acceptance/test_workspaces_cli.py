@@ -86,8 +86,7 @@ TWO_TURNS = {
 def test_files_of_an_agent_are_checked_and_its_changes_are_in_the_report(repository: Project, base: Path):
     """N25, P4, P5: it works on a copy, which is gone afterwards."""
     repository.suite(TWO_TURNS)
-    ended, (record,) = repository.report()
-    assert ended.code == 0, ended
+    _, (record,) = repository.report(code=0)
     assert [change["path"] for change in record["turns"][0]["files"]] == ["README.md", "out/größe.txt"]
     assert record["turns"][0]["files"][0] == {
         "path": "README.md",
@@ -103,8 +102,7 @@ def test_files_of_an_agent_are_checked_and_its_changes_are_in_the_report(reposit
 def test_a_workspace_is_kept_where_the_case_failed(repository: Project, base: Path):
     """P5."""
     repository.suite({"id": "bad/one", "input": "x", "assertions": [exists("nowhere.txt")]})
-    ended, (record,) = repository.report()
-    assert ended.code == 1
+    ended, (record,) = repository.report(code=1)
     assert record["turns"][0]["assertions"][0]["reason"] == '"nowhere.txt" is not there'
     kept = Path(record["workspace"])
     assert kept.parent.name.startswith("viva-bad-one-")
@@ -122,8 +120,7 @@ def test_paths_that_leave_the_workspace_are_refused_before_anything_runs(reposit
         {"id": "a", "input": "x", "assertions": [exists("/etc/passwd"), holds("../x", "y"), holds("f", "")]},
         {"id": "b", "input": "x", "assertions": [exists("../{{name}}")]},
     )
-    ended = repository.test()
-    assert ended.code == 4, ended
+    ended = repository.test(code=4)
     for place, what in (("0", "'/etc/passwd' must be relative"), ("1", "'../x' must be relative"), ("2", "is empty")):
         assert f"suite.jsonl:1: $.assertions[{place}]: " in ended.err
         assert what in ended.err
@@ -146,8 +143,7 @@ def test_a_replay_puts_the_files_there_again_and_needs_no_agent(repository: Proj
     final = again[0]["final_assertions"]
     assert (final[1]["live"], final[1]["label"]) == (True, 'script "scripts:checks.fine" (ran live)')
     assert "live" not in final[0]
-    shown = repository.viva("cassette", "show", "t.cassette", "two turns")
-    assert "file out/größe.txt" in shown.out
+    assert "file out/größe.txt" in repository.viva("cassette", "show", "t.cassette", "two turns").out
 
 
 def test_a_replay_in_place_leaves_the_place_alone(repository: Project):
@@ -254,8 +250,7 @@ def test_a_command_in_a_sandbox_reaches_its_workspace_and_not_the_project(projec
     script = f"touch inside; touch {project.folder}/outside || echo refused"
     project.write("viva.toml", COMMAND.format(script=script))
     project.suite({"id": "a", "input": "x", "assertions": [exists("inside"), {"type": "contains", "value": "refused"}]})
-    ended = project.test("--sandbox", "bwrap", agent="shell")
-    assert ended.code == 0, ended
+    project.test("--sandbox", "bwrap", agent="shell", code=0)
     assert not (project.folder / "outside").exists()
 
 
@@ -338,8 +333,7 @@ def test_a_replay_of_a_command_needs_no_command(project: Project, base: Path):
     project.suite({"id": "a", "input": "x", "assertions": [holds("made.txt", "data")]})
     assert project.test("--record", "t.cassette", "-o", "live.jsonl", agent="tool").code == 0
     tool.unlink()
-    ended = project.test("--replay", "t.cassette", "-o", "again.jsonl", agent="tool")
-    assert ended.code == 0, ended
+    project.test("--replay", "t.cassette", "-o", "again.jsonl", agent="tool", code=0)
     live, again = (
         [{k: v for k, v in record.items() if k not in PASSING} for record in project.records(name)]
         for name in ("live.jsonl", "again.jsonl")

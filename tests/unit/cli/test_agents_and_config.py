@@ -11,16 +11,13 @@ from project import Project, case, contains
 def test_no_agent_is_named(project: Project):
     """The default, else the only one, else exit 4 with the list."""
     project.suite(case("a"))
-    nobody = project.test(agent=None)
-    assert nobody.code == 4  # N7
-    assert "which agent? Give -n NAME" in nobody.err
+    assert "which agent? Give -n NAME" in project.test(agent=None, code=4).err  # N7
     project.write("viva.toml", '[agents.only]\nuse = "python:./agent.py:agent"\n')
     assert project.test(agent=None).code == 0
     project.write(
         "viva.toml", '[agents.one]\nuse = "python:./agent.py:agent"\n[agents.two]\nuse = "python:./agent.py:agent"\n'
     )
-    two = project.test(agent=None)
-    assert two.code == 4
+    two = project.test(agent=None, code=4)
     assert "knows one, two" in two.err
     project.write(
         "viva.toml",
@@ -32,11 +29,9 @@ def test_no_agent_is_named(project: Project):
 def test_an_unknown_agent_lists_near_names(project: Project):
     project.suite(case("a"))
     project.write("viva.toml", '[agents."assistants.expense"]\nuse = "python:./agent.py:agent"\n')
-    ended = project.test("-n", "asistants.expense")
-    assert ended.code == 4
+    ended = project.test("-n", "asistants.expense", code=4)
     assert "there is no agent 'asistants.expense'; did you mean assistants.expense?" in ended.err
-    far = project.test("-n", "zebra")
-    assert "has assistants.expense" in far.err
+    assert "has assistants.expense" in project.test("-n", "zebra").err
     assert "assistants.expense" in project.test("-n", "agents:assistants.expense").out  # N8
 
 
@@ -52,8 +47,7 @@ def test_references_to_python_code_say_what_is_wrong(project: Project):
         "python:./value.py:agent": "is an int: neither callable nor an object with `reply`",
         "scripts:agent": "is a script",
     }.items():
-        ended = project.test("-n", reference)
-        assert ended.code == 4, ended
+        ended = project.test("-n", reference, code=4)
         assert what in ended.err
         assert "Traceback" not in ended.err
 
@@ -66,8 +60,7 @@ def test_config_errors_have_their_lines(project: Project):
         "# heading\n[defaults]\nagnet = 'x'\nparallel = 0\n\n[agents.a]\nuse = 'python:./agent.py:agent'\n\n"
         "[agents.a.options]\nanything = 1\n\n[connectors.c]\nprovider = 'opnai'\n",
     )
-    ended = project.test(agent=None)
-    assert ended.code == 4  # N2, N35
+    ended = project.test(agent=None, code=4)  # N2, N35
     said = ended.err.splitlines()
     path = str(project.folder / "viva.toml")
     assert said[0].startswith(f"{path}:3: defaults: unknown key 'agnet'; did you mean 'agent'?")
@@ -93,13 +86,11 @@ def test_the_nearest_config_upward_is_used_and_its_paths_are_its_own(project: Pr
     project.write("below/deep/suite.jsonl", json.dumps(case("a")))
     project.write("other.toml", '[agents.a]\nuse = "python:./agent.py:agent"\n')
     for arguments in (["-n", "a"], ["-n", "b"]):
-        ended = project.viva("test", "-i", "below/deep/suite.jsonl", *arguments)
-        assert ended.code == 0, ended  # N7
-    inside = Project.viva
+        project.viva("test", "-i", "below/deep/suite.jsonl", *arguments, code=0)  # N7
     project.folder, above = project.folder / "below" / "deep", project.folder
-    assert inside(project, "test", "-i", "suite.jsonl", "-n", "a").code == 0
+    assert project.viva("test", "-i", "suite.jsonl", "-n", "a").code == 0
     assert (above / ".viva" / "runs").is_dir()
-    other = inside(project, "test", "-i", "suite.jsonl", "--config", str(above / "other.toml"))
+    other = project.viva("test", "-i", "suite.jsonl", "--config", str(above / "other.toml"))
     assert other.code == 0, other
 
 
@@ -111,8 +102,7 @@ def test_an_env_file_adds_to_the_environment(project: Project):
     before = {"GREETING": "", "OTHER": ""}  # so that they are as before when the test is over
     assert project.test("--env-file", "my.env", env=before).code == 0
     project.write("bad.env", "OK=1\nsk-secret-without-a-name\n")
-    bad = project.test("--env-file", "bad.env")
-    assert bad.code == 4
+    bad = project.test("--env-file", "bad.env", code=4)
     assert "bad.env:2: is not NAME=value" in bad.err
     assert "sk-secret" not in bad.err
 
@@ -125,8 +115,7 @@ def test_agents_lists_what_the_config_knows_and_can_reach(project: Project):
         '[agents.web]\nuse = "http://127.0.0.1:9/chat"\n'
         '[connectors.acme]\nmodel = "m-1"\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "ACME_KEY"\n',
     )
-    ended = project.viva("agents")
-    assert ended.code == 1, ended
+    ended = project.viva("agents", code=1)
     lines = ended.out.splitlines()
     assert any(line.startswith("✓ fine") and "echoes" in line for line in lines)
     assert any(line.startswith("✗ gone") and "there is no file" in line for line in lines)
@@ -163,8 +152,9 @@ def test_names_that_nobody_has_are_found_before_anything_runs(project: Project):
   checkpoints: [{id: c, assertion: {type: contains, value: x}}]
 """,
     )
-    ended = project.test("-i", "s.yaml", "-n", "model", "--simulator", "nosuch", "-r", "nobody", "--evaluator", "none")
-    assert ended.code == 4, ended  # N2, N8, N20
+    ended = project.test(
+        "-i", "s.yaml", "-n", "model", "--simulator", "nosuch", "-r", "nobody", "--evaluator", "none", code=4
+    )  # N2, N8, N20
     assert [line.partition(" there is no ")[0].partition(" no agent")[0] for line in ended.err.splitlines()] == [
         "--simulator:",
         "-r:",
@@ -193,8 +183,7 @@ ADDRESSES = {
 def test_an_address_that_cannot_be_reached_is_found_at_load(project: Project, text: str):
     project.write("viva.toml", text)
     line, said = ADDRESSES[text]
-    ended = project.test("-i", "Hello", "-n", "a")
-    assert ended.code == 4, ended
+    ended = project.test("-i", "Hello", "-n", "a", code=4)
     assert f"viva.toml:{line}: " in ended.err
     assert said in ended.err
     assert "hidden" not in ended.err
@@ -211,25 +200,19 @@ def test_an_address_that_cannot_be_reached_is_found_at_load(project: Project, te
 def test_a_name_that_is_almost_an_agent_says_what_would_be_right(project: Project, name: str, said: str):
     project.write("viva.toml", NAMES)
     project.suite(case("a"), {"id": "b", "input": "x", "assertions": {"type": "agent", "use": name, "criteria": "y"}})
-    ended = project.test("-n", name)
-    assert ended.code == 4  # N8
-    assert said in ended.err
+    assert said in project.test("-n", name, code=4).err  # N8
     assert said in project.viva("check", "suite.jsonl").out
 
 
 def test_a_default_simulator_that_is_not_there_is_wrong_in_the_config(project: Project):
     project.write("viva.toml", '[defaults]\nsimulator = "ghost"\n' + NAMES)
     project.suite(case("a"), {"id": "b", "checkpoints": [{"id": "c", "assertion": contains("x")}]})
-    ended = project.test()
-    assert ended.code == 4
-    assert "viva.toml:2: simulator: there is no agent 'ghost'" in ended.err
+    assert "viva.toml:2: simulator: there is no agent 'ghost'" in project.test(code=4).err
 
 
 def test_variables_are_checked_by_viva_check_unless_the_run_may_set_them(project: Project):
     project.write("hooks.py", "def before(ctx, cases):\n    return {}\n")
     project.suite(case("a", said="Hi {{name}}"))
-    ended = project.viva("check", "suite.jsonl")
-    assert ended.code == 4  # N21
-    assert "$.input: nothing sets {{name}}" in ended.out
+    assert "$.input: nothing sets {{name}}" in project.viva("check", "suite.jsonl", code=4).out  # N21
     assert project.viva("check", "suite.jsonl", "--before", "hooks:before").code == 0
     assert project.viva("check", "suite.jsonl", "--before", "hooks:nothing").code == 4

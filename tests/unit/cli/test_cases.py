@@ -19,8 +19,7 @@ def test_a_failing_turn_ends_the_case_and_all_its_checks_are_shown(project: Proj
             "final_assertions": [contains("four")],
         }
     )
-    ended, (record,) = project.report()
-    assert ended.code == 1  # N35
+    ended, (record,) = project.report(code=1)  # N35
     assert record["status"] == "failed"  # N10
     assert record["fault"] == "agent"  # N17
     assert [turn["input"] for turn in record["turns"]] == ["one", "two"]
@@ -43,8 +42,7 @@ def test_a_broken_check_is_an_error_and_not_a_failure(project: Project):
         case("negated", assertions=[broken | {"negate": True}]),
         case("failed", assertions=[broken, contains("bye")]),
     )
-    ended, records = project.report()
-    assert ended.code == 1
+    _, records = project.report(code=1)
     assert [(r["status"], r["fault"]) for r in records] == [
         ("error", "undetermined"),
         ("error", "undetermined"),
@@ -56,8 +54,7 @@ def test_a_broken_check_is_an_error_and_not_a_failure(project: Project):
 def test_nothing_passes_on_zero_checks(project: Project):
     """Skipped with a hint; if that is all there was, the exit code says so."""
     project.suite({"id": "bare", "input": "hello."}, {"id": "asks", "turns": [{"input": "What is your number?"}]})
-    ended, records = project.report()
-    assert ended.code == 5  # N11, N35
+    ended, records = project.report(code=5)  # N11, N35
     assert [record["status"] for record in records] == ["skipped", "skipped"]
     assert records[0]["error"] == "nothing was checked"
     assert "assertions" in records[0]["hint"]
@@ -84,8 +81,7 @@ def test_what_happens_when_the_agent_still_waits_is_for_the_case_to_say(project:
 def test_a_skipped_case_is_neither_run_nor_counted_against_anybody(project: Project):
     """`skip` with its reason; skips are allowed in a passing run."""
     project.suite(case("a"), case("b", skip=True), case("c", skip="waits for issue 12"))
-    ended, records = project.report()
-    assert ended.code == 0  # N35
+    _, records = project.report(code=0)  # N35
     assert [record["status"] for record in records] == ["passed", "skipped", "skipped"]
     assert records[2]["error"] == "waits for issue 12"
     assert records[1]["turns"] == []
@@ -121,8 +117,7 @@ def test_history_comes_first_and_the_last_message_is_sent(project: Project):
         },
         {"id": "other", "input": "x", "assertions": [{"type": "json_path", "path": "roles", "value": ["user"]}]},
     )
-    ended, (first, other) = project.report()
-    assert ended.code == 0, ended
+    _, (first, other) = project.report(code=0)
     said = [json.loads(turn["output"]) for turn in first["turns"]]
     assert said[0]["roles"] == ["system", "user", "assistant", "user"]  # N5
     assert said[1]["roles"] == ["system", "user", "assistant", "user", "assistant", "user"]  # N19
@@ -224,8 +219,7 @@ def test_history_is_filled_with_what_before_returns(project: Project):
     ]
     wanted = {"type": "equals", "value": r"I am {{name}} | \{{ok}} | Hi"}
     project.suite({"id": "a", "input": said, "before": "hooks:before", "assertions": wanted})
-    ended, (record,) = project.report()
-    assert ended.code == 0, ended  # N21
+    _, (record,) = project.report(code=0)  # N21
     assert record["history"][0]["content"] == "I am Ada"
 
 
@@ -240,8 +234,7 @@ def test_one_case_for_each_row_of_for(project: Project):
         },
         {"id": "by-{{n}}", "for": [{"n": 7}], "input": "{{n}}", "assertions": [contains("{{n}}")]},
     )
-    ended, records = project.report()
-    assert ended.code == 0, ended  # N4
+    _, records = project.report(code=0)  # N4
     assert [record["id"] for record in records] == ["city-1", "city-2", "by-7"]
     assert records[1]["turns"][0]["input"] == "2 night in Oslo"
 
@@ -293,8 +286,7 @@ def test_attachments_are_read_and_sent_as_parts(project: Project):
         },
         name="suites/s.jsonl",
     )
-    ended, (record,) = project.report("-i", "suites/s.jsonl")
-    assert ended.code == 0, ended  # N5
+    _, (record,) = project.report("-i", "suites/s.jsonl", code=0)  # N5
     (attached,) = record["turns"][0]["attachments"]
     assert attached["source"] == "file://./receipt.txt"
     assert "url" not in attached

@@ -19,8 +19,7 @@ def taped(project: Project) -> Project:
 
 
 def test_show_lists_conversations_and_what_was_said(taped: Project):
-    whole = taped.viva("cassette", "show", "c.cassette")
-    assert whole.code == 0
+    whole = taped.viva("cassette", "show", "c.cassette", code=0)
     assert "3 replies" in whole.out
     assert "agents: python:./agent.py:agent" in whole.out
     assert "  two (trial 1) of suite.jsonl: 2 agent" in whole.out
@@ -63,8 +62,7 @@ def test_diff_finds_the_first_reply_that_differs(taped: Project):
     taped.write("viva.toml", '[agents."python:./agent.py:agent"]\nuse = "python:./agent2.py:agent"\n')
     taped.suite({"id": "two", "turns": [{"input": "a", "assertions": [contains("a")]}, {"input": "b"}]}, case("new"))
     taped.test("--record", "new.cassette")
-    found = taped.viva("cassette", "diff", "c.cassette", "new.cassette")
-    assert found.code == 1
+    found = taped.viva("cassette", "diff", "c.cassette", "new.cassette", code=1)
     assert "≠ agent python:./agent.py:agent has another definition" in found.out
     assert "- one (trial 1) of suite.jsonl" in found.out
     assert "+ new (trial 1) of suite.jsonl" in found.out
@@ -82,6 +80,4 @@ def test_diff_finds_the_first_reply_that_differs(taped: Project):
     ],
 )
 def test_what_cannot_be_done_is_exit_4(taped: Project, arguments: tuple[str, ...], said: str):
-    ended = taped.viva("cassette", *arguments)
-    assert ended.code == 4
-    assert said in ended.err
+    assert said in taped.viva("cassette", *arguments, code=4).err

@@ -70,15 +70,12 @@ def test_a_regex_that_would_run_for_ever_is_an_error(project: Project):
         case("path", assertions=[{"type": "json_path", "path": "$.a[?match(@, '(a|aa)+')]", "value": 1}]),
         case("a" * 40 + "!"),
     )
-    ended, records = project.report("-k", "^(text|path)$", "--retry-faults", "0")
-    assert ended.code == 1
+    _, records = project.report("-k", "^(text|path)$", "--retry-faults", "0", code=1)
     text, path = records
     assert (text["status"], text["fault"]) == ("error", "undetermined")  # N27, N24
     assert "make it simpler" in text["error"]
     assert path["status"] in ("error", "failed")
-    by_name = project.test("-k", endless)
-    assert by_name.code == 4, by_name
-    assert "make it simpler" in by_name.err
+    assert "make it simpler" in project.test("-k", endless, code=4).err
 
 
 def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: Project):
@@ -92,9 +89,7 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: P
         "folder.md": "cannot be written",
         "r.pdf": "unknown kind of report; known endings: .jsonl, .json, .xml",
     }.items():
-        ended = project.test("-o", output)
-        assert ended.code == 4, ended  # N35
-        assert f"-o {output}: {what}" in ended.err
+        assert f"-o {output}: {what}" in project.test("-o", output, code=4).err  # N35
     if Path("/proc").is_dir():  # where nobody can write, not even root
         assert "-o /proc/r.jsonl: cannot be written" in project.test("-o", "/proc/r.jsonl").err
 
@@ -107,9 +102,7 @@ def test_a_report_never_takes_the_place_of_a_suite(project: Project):
         ["-o", "./tests/../tests/s.jsonl"],
         ["-o", "tests/s.jsonl", "--dry-run"],
     ):
-        ended = project.test("-i", "tests", *arguments)
-        assert ended.code == 4, ended
-        assert "the run itself needs" in ended.err
+        assert "the run itself needs" in project.test("-i", "tests", *arguments, code=4).err
     assert (project.folder / "tests" / "s.jsonl").read_text().startswith('{"id": "a"')
 
 
@@ -121,9 +114,7 @@ def test_a_report_that_is_lost_at_the_end_is_no_success(project: Project):
         "import shutil\ndef agent(messages):\n    shutil.rmtree('out', ignore_errors=True)\n    return 'hello'\n",
     )
     project.suite(case("a"))
-    ended = project.test("-o", "out/r.jsonl", "-o", "r.jsonl")
-    assert ended.code == 1, ended
-    assert "out/r.jsonl: No such file or directory" in ended.out
+    assert "out/r.jsonl: No such file or directory" in project.test("-o", "out/r.jsonl", "-o", "r.jsonl", code=1).out
     assert [record["status"] for record in project.records("r.jsonl")] == ["passed"]
     (project.folder / "out").mkdir()
     project.suite({"id": "a", "input": "hello"})
@@ -139,8 +130,7 @@ def test_a_suite_that_changes_while_it_runs_stops_the_run(project: Project):
         "def agent(messages):\n    with open('suite.jsonl', 'a') as file: file.write('{\"id\": \"new\", \"input\": \"x\"}\\n')\n    return messages[-1]['content']\n",
     )
     project.suite(case("a"))
-    ended, records = project.report("--parallel", "1")
-    assert ended.code == 1, ended
+    ended, records = project.report("--parallel", "1", code=1)
     assert [record["id"] for record in records] == ["a"]
     assert "changed while it was being run" in ended.out + ended.err
 
@@ -149,14 +139,12 @@ def test_a_folder_that_takes_no_history_says_so(project: Project):
     """`.viva` cannot be made: exit 4 before anything runs; --no-history needs none."""
     project.suite(case("a"))
     project.write(".viva", "a file in its place")
-    ended = project.test()
-    assert ended.code == 4, ended
-    assert "--no-history" in ended.err
+    assert "--no-history" in project.test(code=4).err
     assert project.test("--no-history").code == 0
 
 
 def test_a_project_cannot_be_made_below_a_file(project: Project):
-    ended = project.viva("init", "agent.py/here")
-    assert (ended.code, "agent.py/here/viva.toml: cannot be written" in ended.err) == (4, True), ended
+    ended = project.viva("init", "agent.py/here", code=4)
+    assert "agent.py/here/viva.toml: cannot be written" in ended.err
     assert "Traceback" not in ended.err
     assert ended.out == ""

@@ -34,9 +34,7 @@ def test_cases_are_selected_by_id_and_tag(project: Project):
     ]
     assert not (project.folder / "report.jsonl").exists()
     assert "remove one of them" in project.test("-k", "greet", "--tag", "slow").err
-    bad = project.test("-k", "(")
-    assert bad.code == 4
-    assert "is no regular expression" in bad.err
+    assert "is no regular expression" in project.test("-k", "(", code=4).err
 
 
 def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project):
@@ -48,13 +46,11 @@ def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project)
             "b-{{n}}", "'b-{{n}}'"
         ),
     )
-    ended = project.test("-i", "suite.yaml", "--dry-run", "-o", "cases.jsonl")
-    assert ended.code == 0, ended  # N30
+    ended = project.test("-i", "suite.yaml", "--dry-run", "-o", "cases.jsonl", code=0)  # N30
     assert [line.split()[0] for line in ended.out.splitlines()[:3]] == ["a", "b-1", "b-2"]
     assert "nothing was run" in ended.out
     assert not (project.folder / ".viva").exists()
-    again = project.viva("check", "cases.jsonl")
-    assert again.out == "3 cases in 1 file: no problems\n"
+    assert project.viva("check", "cases.jsonl").out == "3 cases in 1 file: no problems\n"
     assert project.test("-i", "suite.yaml", "--dry-run", "-o", "cases.xml").code == 4
     message = project.test("-i", "Hello", "--dry-run")
     assert (message.code, message.out) == (0, "1 message; nothing sent\n")
@@ -62,8 +58,9 @@ def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project)
 
 def test_a_dry_run_writes_only_cases_that_load(project: Project):  # N30
     one, other = project.suite(case("same"), name="a.jsonl"), project.suite(case("same"), name="b.jsonl")
-    ended = project.viva("test", "-n", "python:./agent.py:agent", "-i", one, "-i", other, "--dry-run", "-o", "c.jsonl")
-    assert ended.code == 4
+    ended = project.viva(
+        "test", "-n", "python:./agent.py:agent", "-i", one, "-i", other, "--dry-run", "-o", "c.jsonl", code=4
+    )
     assert "id 'same' is taken" in ended.err
     assert not (project.folder / "c.jsonl").exists()
 
@@ -71,16 +68,14 @@ def test_a_dry_run_writes_only_cases_that_load(project: Project):  # N30
 def test_a_dry_run_writes_the_simulator_of_the_flag(project: Project):  # N30
     project.write("viva.toml", '[agents.sim]\nuse = "python:./agent.py:agent"\n')
     project.suite({"id": "a", "checkpoints": [{"id": "c", "assertion": contains("x")}]}, case("b"))
-    ended = project.test("--simulator", "agents:sim", "--dry-run", "-o", "cases.jsonl")
-    assert ended.code == 0, ended
+    project.test("--simulator", "agents:sim", "--dry-run", "-o", "cases.jsonl", code=0)
     assert [written.get("simulator") for written in project.records("cases.jsonl")] == [{"use": "sim"}, None]
     assert project.viva("check", "cases.jsonl").out == "2 cases in 1 file: no problems\n"
 
 
 def test_quiet_shows_only_failures_and_a_summary(project: Project):
     project.suite(case("fine"), case("bad", assertions=[contains("no")]))
-    ended = project.test("-q")
-    assert ended.code == 1
+    ended = project.test("-q", code=1)
     assert "fine" not in ended.out
     assert "✗ bad" in ended.out
     assert "2 tests: 1 passed, 1 failed, 0 errors, 0 skipped, 0 not run" in ended.out.splitlines()[-1]
@@ -129,8 +124,7 @@ def test_repeats_count_as_one_case_and_have_a_record_per_trial(project: Project)
         {"id": "flaky", "input": "x", "assertions": [{"type": "regex", "pattern": "[13579]$"}]},
         {"id": "own", "runs": 1, "input": "x", "assertions": [contains("call")]},
     )
-    ended, records = project.report("--runs", "3", "--parallel", "1")
-    assert ended.code == 1, ended
+    ended, records = project.report("--runs", "3", "--parallel", "1", code=1)
     assert [(r["id"], r["trial"], r["status"]) for r in records] == [  # N33
         ("flaky", 1, "passed"),
         ("flaky", 2, "failed"),
@@ -138,8 +132,7 @@ def test_repeats_count_as_one_case_and_have_a_record_per_trial(project: Project)
         ("own", 1, "passed"),
     ]
     assert "Total:   2 tests" in ended.out
-    lenient = project.test("--runs", "4", "--min-pass", "0.5", "--parallel", "1")
-    assert lenient.code == 0, lenient
+    project.test("--runs", "4", "--min-pass", "0.5", "--parallel", "1", code=0)
 
 
 def test_repeats_without_checks_are_exit_5(project: Project):
@@ -151,8 +144,7 @@ def test_repeats_without_checks_are_exit_5(project: Project):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_line_for_the_shell(project: Project, shell: str):
-    ended = project.viva("completion", shell)
-    assert (ended.code, f"_VIVA_COMPLETE={shell}_source" in ended.out) == (0, True)
+    assert f"_VIVA_COMPLETE={shell}_source" in project.viva("completion", shell, code=0).out
 
 
 def test_viva_schema_prints_the_json_schema(project: Project):
@@ -193,9 +185,7 @@ def test_a_report_does_not_overwrite_files_of_the_run(project: Project):
     before = (project.folder / "suite.jsonl").read_bytes()
     (project.folder / "link.jsonl").symlink_to("suite.jsonl")
     for output in ("suite.jsonl", "./suite.jsonl", str(project.folder / "suite.jsonl"), "link.jsonl"):
-        ended = project.test("-o", output)
-        assert ended.code == 4, ended  # N35
-        assert "the run itself needs" in ended.err
+        assert "the run itself needs" in project.test("-o", output, code=4).err  # N35
     project.write("env.json", "A=b\n")
     assert project.test("--env-file", "env.json", "-o", "env.json").code == 4
     assert project.test("--record", "tape.jsonl", "-o", "tape.jsonl").code == 4
@@ -209,9 +199,7 @@ def test_a_report_follows_links_and_does_not_replace_pipes(project: Project):
     os.mkfifo(project.folder / "pipe.md")
     (project.folder / "device.md").symlink_to("/dev/null")
     for output in ("pipe.md", "device.md"):
-        ended = project.test("-o", output)
-        assert ended.code == 4, ended  # N35
-        assert "not a regular file" in ended.err
+        assert "not a regular file" in project.test("-o", output, code=4).err  # N35
     assert (project.folder / "pipe.md").is_fifo()
     target = project.write("there/report.md", "old")
     (project.folder / "linked.md").symlink_to(target)
@@ -226,8 +214,7 @@ def test_prints_of_an_agent_are_not_in_the_events(project: Project):
         "agent.py", "print('loud')\ndef agent(messages):\n    print('louder')\n    return messages[-1]['content']\n"
     )
     for arguments in (("--json",), ("-i", "Hello", "--json")):
-        ended = project.test(*arguments)
-        assert ended.code == 0, ended
+        ended = project.test(*arguments, code=0)
         assert all(json.loads(line) for line in ended.out.splitlines())
         assert "louder" in ended.err
 
@@ -273,16 +260,15 @@ ACTIONS = {"host", "resume", "interactive"}
 def test_a_message_refuses_flags_of_a_run(project: Project, name: str):
     project.write("viva.toml", "")
     project.write("agent.py", "raise SystemExit('it was called')\n")
-    ended = project.test("-i", "Hello there", *flag_with_value(FLAGS[name]))
-    assert ended.code == 4, ended  # N11
-    assert FLAGS[name].opts[0] in ended.err
+    assert FLAGS[name].opts[0] in project.test("-i", "Hello there", *flag_with_value(FLAGS[name]), code=4).err  # N11
 
 
 @pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags("chat") - ACTIONS))
 def test_a_chat_refuses_flags_of_a_run(project: Project, name: str):
     project.write("viva.toml", "")
-    ended = project.viva("test", "-n", "python:./agent.py:agent", "--interactive", *flag_with_value(FLAGS[name]))
-    assert ended.code == 4, ended
+    ended = project.viva(
+        "test", "-n", "python:./agent.py:agent", "--interactive", *flag_with_value(FLAGS[name]), code=4
+    )
     assert FLAGS[name].opts[0] in ended.err
 
 
@@ -324,9 +310,7 @@ def test_inputs_need_no_flag(project: Project):
     assert "2 tests: 2 passed" in project.viva("test", "-i", "a.jsonl", "b.jsonl", "-q", *agent).out
     assert project.viva("test", "Hello there", "-q", *agent).out == "Hello there\n"
     for words in (("Hello", "there"), ("a.jsonl", "Hello")):
-        ended = project.viva("test", *words, *agent)
-        assert ended.code == 4
-        assert "There is no file 'Hello'. Put a message in quotes" in ended.err
+        assert "There is no file 'Hello'. Put a message in quotes" in project.viva("test", *words, *agent, code=4).err
     assert project.viva("test", *agent).code == 4
 
 
@@ -340,6 +324,4 @@ def test_inputs_need_no_flag(project: Project):
 )
 def test_a_flag_that_needs_another_one_is_refused_without_it(project: Project, flags: tuple[str, ...], said: str):
     project.suite(case("a"))
-    ended = project.test(*flags)
-    assert ended.code == 4
-    assert said in ended.err
+    assert said in project.test(*flags, code=4).err

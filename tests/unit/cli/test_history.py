@@ -37,8 +37,7 @@ def test_runs_are_listed_and_looked_at(project: Project):
     assert "\x1b" not in one.out, "what was said cannot steer the terminal"
     (record,) = (json.loads(line) for line in project.viva("runs", "show", "latest", "b", "--json").out.splitlines())
     assert record["status"] == "failed"
-    unknown = project.viva("runs", "show", "latest", "zz")
-    assert (unknown.code, "has no case 'zz'; it has a, b" in unknown.err) == (4, True)
+    assert "has no case 'zz'; it has a, b" in project.viva("runs", "show", "latest", "zz", code=4).err
     assert project.viva("runs", "show", "2031").code == 4
     hint = project.viva("runs", "latest", "b")
     assert (hint.code, "viva runs show latest b" in hint.err) == (4, True)
@@ -91,12 +90,10 @@ def test_an_index_that_cannot_be_used_costs_no_run_and_is_made_anew(project: Pro
         db.close()
     else:
         index.write_bytes(b"rubbish" * 1000)
-    listed = project.viva("runs")
-    assert listed.code == 4
+    listed = project.viva("runs", code=4)
     assert "rebuild it from the runs with `viva runs reindex`" in listed.err
     assert "Traceback" not in listed.err
-    ended = project.test()
-    assert ended.code == 0, ended
+    ended = project.test(code=0)
     assert "rebuild it from the runs with `viva runs reindex`" in ended.out, "the run says that it is not listed"
     assert project.viva("runs", "reindex").out == "indexed 2 runs\n"
     assert len(project.viva("runs").out.splitlines()) == 2
@@ -108,8 +105,7 @@ def test_compare_says_what_changed_and_fails_on_what_was_asked(project: Project)
     project.write("agent.py", "def agent(messages):\n    return messages[-1]['content'] if messages[-1]['content'] != 'x' else 'y'\n")  # fmt: skip
     project.suite(case("stays"), case("breaks"), case("new"), case("redefined", "hi"), case("heals", assertions=BAD))
     project.test("-o", "head.jsonl")
-    same = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json")
-    assert same.code == 0, same
+    same = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json", code=0)
     for line in ("still failing (1)", "changed (1)", "≠ redefined", "new (1)", "gone (1)", "still passing (2)"):
         assert line in same.out
     whole = json.loads((project.folder / "c.json").read_text())
@@ -131,13 +127,11 @@ def test_compare_exits_by_fail_on(project: Project):
     project.test()
     project.write("other.py", "def agent(messages):\n    return 'bye'\n")
     project.test("-k", "a", "-n", "python:./other.py:agent")
-    broken = project.viva("compare", "latest~1", "latest", "--fail-on", "broken")
-    assert broken.code == 1
+    broken = project.viva("compare", "latest~1", "latest", "--fail-on", "broken", code=1)
     assert "✗ a  passed → failed" in broken.out
     assert "worse by broken (--fail-on broken, alpha 0.05)" in broken.out
     assert "1 of 1 case differs; fewer than 6 can never be significant at 0.05" in broken.out
-    default = project.viva("compare", "latest~1", "latest")
-    assert (default.code, "p=1: no change shown" in default.out) == (0, True)  # N36
+    assert "p=1: no change shown" in project.viva("compare", "latest~1", "latest", code=0).out  # N36
     assert project.viva("compare", "latest~1", "latest", "--fail-on", "time", "--fail-on", "pass-rate").code == 0
     assert project.viva("compare", "latest", "latest", "--fail-on", "broken").code == 0
     assert project.viva("compare", "latest~1", "latest", "--fail-on", "any").code == 4
@@ -148,8 +142,8 @@ def test_compare_fails_by_default_when_the_pass_rate_is_shown_to_be_worse(projec
     project.test()
     project.write("other.py", "def agent(messages):\n    return 'bye'\n")
     project.test("-n", "python:./other.py:agent")
-    ended = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json")
-    assert (ended.code, "p=0.0312: worse" in ended.out) == (1, True), ended  # N36
+    ended = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json", code=1)
+    assert "p=0.0312: worse" in ended.out  # N36
     assert "over 6 cases" in ended.out
     assert "p=0.0312: worse |" in (project.folder / "c.md").read_text()
     whole = json.loads((project.folder / "c.json").read_text())
@@ -168,14 +162,16 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
     for mood in ("good", "bad", "good", "good", "bad"):
         project.write("mood", mood)
         project.test("-n", "python:./moody.py:agent")
-    known = project.viva("compare", "latest~1", "latest", "--fail-on", "broken")
-    assert (known.code, "~ a  passed → failed" in known.out) == (0, True), known  # N36
+    assert (
+        "~ a  passed → failed" in project.viva("compare", "latest~1", "latest", "--fail-on", "broken", code=0).out
+    )  # N36
     project.write("other.py", "from moody import agent\n")
     for mood in ("good", "bad"):
         project.write("mood", mood)
         project.test("-n", "python:./other.py:agent")
-    other = project.viva("compare", "latest~1", "latest", "--fail-on", "broken")
-    assert (other.code, "broken" in other.out) == (1, True), other  # another agent's moods excuse nothing
+    assert (
+        "broken" in project.viva("compare", "latest~1", "latest", "--fail-on", "broken", code=1).out
+    )  # another agent's moods excuse nothing
     for _ in range(2):
         project.viva("runs", "rm", "latest")
     for run in json.loads(f"[{','.join(project.viva('runs', '--json').out.splitlines())}]")[2:]:
@@ -198,6 +194,4 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
 def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[str, ...], said: str):
     project.suite(case("a"))
     project.test()
-    ended = project.viva("compare", *arguments)
-    assert ended.code == 4
-    assert said in ended.err
+    assert said in project.viva("compare", *arguments, code=4).err

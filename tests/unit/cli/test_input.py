@@ -7,8 +7,7 @@ from project import Project, case, contains
 
 def ids(project: Project, *arguments: str, **kwargs) -> list[str]:
     """The ids of the cases that ran, in the order of the report; all of them have to pass."""
-    ended, records = project.report(*arguments, **kwargs)
-    assert ended.code == 0, ended
+    _, records = project.report(*arguments, **kwargs, code=0)
     return [record["id"] for record in records]
 
 
@@ -42,16 +41,13 @@ def test_a_mistyped_path_is_never_sent_to_a_model(project: Project):
     project.write("agent.py", "raise SystemExit('it was called')\n")
     project.suite(case("a"), name="tests/expense.jsonl")
     for mistyped in ("tests/expence.jsonl", "expense.yaml", "tests/nothing/"):
-        ended = project.test("-i", mistyped)
-        assert ended.code == 4, ended  # N7, N35
-        assert f"there is no file {mistyped!r}" in ended.err
+        assert f"there is no file {mistyped!r}" in project.test("-i", mistyped, code=4).err  # N7, N35
     assert "did you mean tests/expense.jsonl?" in project.test("-i", "tests/expence.jsonl").err
 
 
 def test_every_wrong_input_is_named_at_once(project: Project):
     project.suite({"id": "x"}, name="bad.jsonl")
-    ended = project.test("-i", "nowhere/x.jsonl", "-i", "bad.jsonl", "-i", "nor/")
-    assert ended.code == 4
+    ended = project.test("-i", "nowhere/x.jsonl", "-i", "bad.jsonl", "-i", "nor/", code=4)
     assert [line.split(":")[0] for line in ended.err.splitlines()] == [
         "there is no file 'nowhere/x.jsonl'",
         "there is no file 'nor/'",
@@ -67,9 +63,7 @@ def test_a_message_is_sent_as_it_is(project: Project):
         "    return {'content': f'{len(messages)}: What date?', 'awaiting_input': True, 'input_hint': 'like 2024-05-01',\n"
         "            'data': {'a': 1}, 'tool_calls': [{'name': 'look', 'arguments': {'x': 1}}]}\n",
     )
-    ended = project.test("-i", "Book a table, please")
-    assert ended.code == 0, ended  # N11
-    assert ended.out.splitlines() == [
+    assert project.test("-i", "Book a table, please", code=0).out.splitlines() == [  # N11
         "1: What date?",
         '{"a":1}',
         '[tool: look({"x":1})]',
@@ -114,8 +108,7 @@ def test_a_problem_in_a_pretty_printed_file_has_its_own_line(project: Project):
     project.write(
         "s.yaml", "- id: a\n  turns:\n    - input: x\n      assertions:\n        - type: contains\n          valu: y\n"
     )
-    ended = project.viva("check", "s.jsonl", "s.json", "s.yaml")
-    assert ended.code == 4
+    ended = project.viva("check", "s.jsonl", "s.json", "s.yaml", code=4)
     jsonl, json_, yaml = ended.out.splitlines()
     what = "unknown key 'valu'; did you mean 'value'?"
     assert jsonl == f"s.jsonl:{number + 2}: $.turns[0].assertions[1]: {what}"  # N2
@@ -128,8 +121,7 @@ def test_a_problem_in_a_pretty_printed_file_has_its_own_line(project: Project):
 
 def test_an_unknown_assertion_type_is_a_load_error_with_the_near_names(project: Project):
     project.suite(case("a", assertions=[{"type": "tool_caled", "name": "x"}, {"type": "vibes"}]))
-    ended = project.test()
-    assert ended.code == 4  # N24, N2
+    ended = project.test(code=4)  # N24, N2
     near, far = ended.err.splitlines()
     assert near.startswith(
         "suite.jsonl:1: $.assertions[0].type: unknown assertion type \"tool_caled\"; did you mean 'tool_called'"

@@ -67,19 +67,18 @@ def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_secrets_of_a_url_are_in_no_file_and_no_output(project: Project, server: HttpServer):
     project.suite(case("good", "chat"), case("bad", "chat", assertions=[{"type": "contains", "value": "never"}]))
     url = address(server)
-    ended = project.test("-n", url, "-v", "--record", "c.cassette", *outputs(*REPORTS))
-    assert ended.code == 1, ended
+    ended = project.test("-n", url, "-v", "--record", "c.cassette", *outputs(*REPORTS), code=1)
     runs = project.viva("runs")
     shown = project.viva("runs", "show", "latest", "--json")
     events = project.test("-n", url, "--json")
-    replayed = project.test("-n", url, "--replay", "c.cassette")
-    assert replayed.code == 1, replayed  # the definition fits, with its mask
+    replayed = project.test("-n", url, "--replay", "c.cassette", code=1)  # the definition fits, with its mask
     assert left_in(project, *(each.out + each.err for each in (ended, runs, shown, events, replayed))) == []
     masked = url.replace(USERINFO, "***").replace(KEY, "***")
     assert masked in runs.out
     assert project.records("r.jsonl")[0]["agent"] == masked
-    again = project.test("-n", masked)  # the command of a report: it says what is missing
-    assert (again.code, "stands for a secret" in again.err) == (4, True), again
+    assert (
+        "stands for a secret" in project.test("-n", masked, code=4).err
+    )  # the command of a report: it says what is missing
 
 
 def test_secrets_of_the_config_are_in_no_file_and_no_output(project: Project, server: HttpServer):
@@ -90,8 +89,7 @@ def test_secrets_of_the_config_are_in_no_file_and_no_output(project: Project, se
         f'[agents.bot]\nurl = "{address(server)}"\nheaders = {{ X-Custom-Key = "{HEADER}" }}\n'
         f'[connectors.x]\nprovider = "openai"\nmodel = "m"\nbase_url = "{address(server)}"\n',
     )
-    ended = project.test("--record", "c.cassette", "-v", *outputs(*REPORTS), agent=None)
-    assert ended.code == 0, ended
+    ended = project.test("--record", "c.cassette", "-v", *outputs(*REPORTS), agent=None, code=0)
     listed = project.viva("agents")
     as_json = project.viva("agents", "--json")
     assert "***" in listed.out
@@ -110,12 +108,11 @@ def test_a_resumed_run_needs_its_secrets_again(project: Project, server: HttpSer
     (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line and b'"id":"two"' not in line))
-    without = project.viva("test", "--resume", "latest")
-    assert (without.code, "secrets are not saved: pass -n again" in without.err) == (4, True), without
-    other = project.viva("test", "--resume", "latest", "-n", server.url)
-    assert (other.code, "-n differs from that of the run" in other.err) == (4, True), other
-    ended = project.viva("test", "--resume", "latest", "-n", url)
-    assert ended.code == 0, ended
+    without = project.viva("test", "--resume", "latest", code=4)
+    assert "secrets are not saved: pass -n again" in without.err
+    other = project.viva("test", "--resume", "latest", "-n", server.url, code=4)
+    assert "-n differs from that of the run" in other.err
+    ended = project.viva("test", "--resume", "latest", "-n", url, code=0)
     assert left_in(project, without.err, other.err, ended.out) == []
 
 
@@ -125,16 +122,14 @@ def test_a_resumed_run_without_secrets_refuses_an_agent(project: Project):
     (journal,) = (project.folder / ".viva" / "runs").glob("*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(line for line in lines if b'"run_ended"' not in line))
-    given = project.viva("test", "--resume", "latest", "-n", "python:./agent.py:agent")
-    assert (given.code, "remove -n" in given.err) == (4, True), given
+    assert "remove -n" in project.viva("test", "--resume", "latest", "-n", "python:./agent.py:agent", code=4).err
 
 
 @pytest.mark.parametrize("key", ["passed", "static", "123456", "assertions", "completed", '{"a":1}', "failed"])
 def test_a_key_that_equals_a_word_of_the_record_keeps_the_record_readable(project: Project, key: str):
     """Only string values are redacted."""
     project.suite(case("passed", f"say {key}"), case("bad", "x", assertions=[{"type": "contains", "value": "y"}]))
-    ended = project.test("-v", *outputs(*REPORTS), env={"OPENAI_API_KEY": key})
-    assert ended.code == 1, ended
+    project.test("-v", *outputs(*REPORTS), env={"OPENAI_API_KEY": key}, code=1)
     assert [each["status"] for each in project.records("r.jsonl")] == ["passed", "failed"]
     assert project.records("r.jsonl")[0]["turns"][0]["output"] == "say ***"
     assert project.viva("runs", "show", "latest").code == 0
@@ -151,8 +146,7 @@ def test_stored_files_are_private(project: Project):
 def test_an_agent_that_is_a_command_hides_its_options(project: Project):
     project.suite(case("one"))
     ended = project.test("-n", f"acp:./no-such-agent --token {KEY} --url http://{USERINFO}@host/", "-v")
-    runs = project.viva("runs")
-    assert left_in(project, ended.out, ended.err, runs.out) == []
+    assert left_in(project, ended.out, ended.err, project.viva("runs").out) == []
 
 
 def test_a_proxy_with_a_password_hides_it(project: Project):
