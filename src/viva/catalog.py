@@ -201,7 +201,7 @@ def find_script(reference: str, roots: Sequence[str]) -> tuple[ModuleType, Calla
 
     It is looked for in the folders `roots`, in order, then among installed packages. ValueError says what is missing.
     """
-    return _find_script(reference, tuple(os.path.abspath(root) for root in roots))  # noqa: PTH100 -- as sys.path spells it
+    return _find_script(reference, tuple(dict.fromkeys(os.path.abspath(root) for root in roots)))  # noqa: PTH100 -- as sys.path spells it
 
 
 @cache

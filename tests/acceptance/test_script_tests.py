@@ -93,7 +93,7 @@ def test_hooks_from_the_command_line(project: Project):  # N32
     missing = project.test("--before", "hook:up")
     assert (missing.code, missing.err) == (
         4,
-        f"--before 'hook:up': there is no hook.py with a function up in {project.folder}, {project.folder}\n",
+        f"--before 'hook:up': there is no hook.py with a function up in {project.folder}\n",
     )
 
 

@@ -94,3 +94,8 @@ def test_an_installed_module_is_found_last(tmp_path):
 def test_built_in_modules_have_no_file_and_no_surprise():
     with pytest.raises(ValueError, match="there is no sys"):
         find_script("sys:nothing_there", [])
+
+
+def test_a_missing_script_names_each_folder_once(tmp_path):
+    with pytest.raises(ValueError, match=rf"there is no vv_none\.py in {tmp_path}$"):
+        find_script("scripts:vv_none", (str(tmp_path), f"{tmp_path}/."))

@@ -6,9 +6,10 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from viva.agents.replies import is_reply_object, parse_reply
+from viva.agents.replies import describe_unknown_keys, is_reply_object, parse_reply
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
+from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.text.embedded_json import find_json
 
@@ -29,23 +30,28 @@ class JsonReplyAgent:
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
         async with self._agent.open(context) as session:
-            yield _JsonSession(session)
+            yield _JsonSession(session, context.progress)
 
 
 class _JsonSession:
-    def __init__(self, session: AgentSession) -> None:
+    def __init__(self, session: AgentSession, progress: CallProgress) -> None:
         self._session = session
+        self._progress = progress
+        self._warned: set[str] = set()
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        return parse_json_reply(await self._session.send(message, options))
+        """The reply in the text of the agent's reply. Text without a reply object stays as it is."""
+        reply = await self._session.send(message, options)
+        value = find_json(reply.content)
+        if not isinstance(value, dict) or not is_reply_object(fields := cast("dict[str, Any]", value)):
+            return reply
+        new = [warning for warning in describe_unknown_keys(fields) if warning not in self._warned]
+        self._warned.update(new)
+        self._progress.warnings += new
+        return _merge(reply, parse_reply(fields))
 
 
-def parse_json_reply(reply: Reply) -> Reply:
-    """The reply in the text of a reply. Text without a reply object stays as it is."""
-    value = find_json(reply.content)
-    if not isinstance(value, dict) or not is_reply_object(fields := cast("dict[str, Any]", value)):
-        return reply
-    parsed = parse_reply(fields)
+def _merge(reply: Reply, parsed: Reply) -> Reply:
     return structs.replace(
         parsed,
         data=reply.data if parsed.data is None else parsed.data,

@@ -216,7 +216,7 @@ class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
                 reason, actual = errors, document
             if context.json is not UNSET:
                 break
-        return Verdict("failed", reason, expected=self.schema, actual=actual) if reason else _no_json(context)
+        return Verdict("failed", reason, actual=actual) if reason else _no_json(context)
 
     def describe_errors(self, document: Any) -> str | None:
         """The first errors of a value; None if it is valid."""

@@ -88,11 +88,7 @@ class MaxCost(LocalCheck, frozen=True, kw_only=True):
         spent_usd = 0.0
         for call in calls:
             if call.cost_usd is None:
-                raise CheckError(
-                    f"the price of {call.model or 'a model call'} is not known: give its connector a `price`, or report"
-                    " `cost_usd` in the agent's `usage`",
-                    deterministic=True,
-                )
+                raise CheckError(_describe_unknown_price(call.model), deterministic=True)
             spent_usd += call.cost_usd
         if spent_usd <= self.value:
             return PASSED
@@ -136,6 +132,14 @@ class MaxTurns(LocalCheck, frozen=True, kw_only=True):
         if turns <= self.value:
             return PASSED
         return Verdict("failed", f"took {turns} turns, allowed {self.value}", expected=self.value, actual=turns)
+
+
+def _describe_unknown_price(model: str) -> str:
+    if not model:
+        return "the price of a model call is not known: report its `model`, or `cost_usd`, in the agent's `usage`"
+    return (
+        f"the price of {model} is not known: give its connector a `price`, or report `cost_usd` in the agent's `usage`"
+    )
 
 
 def _model_calls(context: CheckContext) -> Iterator[ModelCall]:

@@ -86,11 +86,8 @@ class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
 
     def _calls(self, context: CheckContext) -> Iterator[tuple[ToolCall, str | None]]:
         """The calls of the tool, each with what keeps it from being the call that is looked for."""
-        for turn in context.turns:
-            for call in turn.reply.tool_calls if turn.reply else ():
-                if any(matches_tool(call.name, name) for name in self._names):
-                    is_pending = call.pending or (call.result is UNSET and turn.is_unanswered)
-                    yield call, self._explain_difference(call, _status(call, is_pending=is_pending))
+        for call, status in _find_calls(context, self._names):
+            yield call, self._explain_difference(call, status)
 
     def _explain_difference(self, call: ToolCall, status: CallStatus) -> str | None:
         if self.status not in ("any", status):
@@ -252,11 +249,11 @@ class ToolResult(LocalCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         problem, actual = "", UNSET
-        for call in context.tool_calls:
-            if not matches_tool(call.name, self.name):
-                continue
-            if call.error is not None:
+        for call, status in _find_calls(context, (self.name,)):
+            if status == "error":
                 problem = problem or f"it failed: {quote_value(call.error)}"
+            elif status == "pending":
+                problem = problem or "it is still pending"
             elif self.result is UNSET:
                 return PASSED
             elif call.result is UNSET:
@@ -323,9 +320,16 @@ def _list_texts(value: Any) -> Iterator[str]:
         yield value if isinstance(value, str) else codec.compact_json(value)
 
 
-def _status(call: ToolCall, *, is_pending: bool) -> CallStatus:
-    """A call without a result is pending only while its reply waits; otherwise its result was not reported."""
-    return "error" if call.error is not None else "pending" if is_pending else "ok"
+def _find_calls(context: CheckContext, names: Sequence[str]) -> Iterator[tuple[ToolCall, CallStatus]]:
+    """The calls of these tools.
+
+    A call without a result is pending only while its reply waits; otherwise its result was not reported.
+    """
+    for turn in context.turns:
+        for call in turn.reply.tool_calls if turn.reply else ():
+            if any(matches_tool(call.name, name) for name in names):
+                is_pending = call.pending or (call.result is UNSET and turn.is_unanswered)
+                yield call, "error" if call.error is not None else "pending" if is_pending else "ok"
 
 
 def _format_calls(calls: Sequence[ToolCall]) -> str:

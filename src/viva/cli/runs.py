@@ -118,8 +118,10 @@ def show(run: str, case: str | None, as_json: bool) -> int:
         if as_json:
             print(codec.compact_json(record))
         elif case is None:
+            name = "" if record.name == record.id else f"  {escape_controls(record.name)}"
+            trial = f" (trial {record.trial})" if record.trials > 1 else ""
             print(
-                f"  {record.status:8} {escape_controls(record.id)}  {escape_controls(record.name)}"
+                f"  {record.status:8} {escape_controls(record.id)}{trial}{name}"
                 f"  {format_count(record.total_turns, 'turn')}"
                 + (f"  {fit_line(record.error, 200)}" if record.error else "")
                 + (f"  safety findings: {', '.join(map(str, record.findings))}" if record.findings else "")

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -27,6 +28,7 @@ from viva.model.progress import CallProgress
 from viva.model.turn import AwaitingState
 from viva.protocols import AgentSession, SessionContext, Workspace
 from viva.record.redaction import Redactor
+from viva.reporters.console_lines import format_traceback
 from viva.reporters.formatting import escape_controls
 from viva.session.agents import AgentFactory
 from viva.session.run_options import CommandFlags, RunOptions
@@ -99,7 +101,10 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
                 agent.name, session, agent_options, settings, redactor, helpers, context.progress, turn_timeout_s
             )
         except TrialFault as fault:
-            raise VivaError(redactor.redact_text(outcome_of_fault(fault).message or "")) from fault
+            lines = [outcome_of_fault(fault).message or ""]
+            for traceback in context.progress.tracebacks:  # what the agent printed is on the screen already
+                lines += format_traceback(traceback, shutil.get_terminal_size((100, 24)).columns)[1:]
+            raise VivaError(redactor.redact_text("\n".join(lines))) from fault
 
 
 async def _open_workspace(stack: AsyncExitStack, workspaces: WorkspaceProvider) -> Workspace | None:

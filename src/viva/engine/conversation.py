@@ -126,7 +126,7 @@ def _keep_progress(state: TrialState, turn: Turn) -> None:
     state.warnings += (f"turn {turn.number}: {warning}" for warning in progress.warnings)
     if progress.blocked_s:
         state.warnings.append(
-            f"turn {turn.number}: the agent blocked the event loop for {format_duration(progress.blocked_s)}, "
+            f"turn {turn.number}: the agent blocked the event loop for {format_duration(round(progress.blocked_s, 2))}, "
             "and with it all other conversations; make it a plain function, or await what takes long"
         )
 

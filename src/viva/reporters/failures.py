@@ -6,16 +6,19 @@ from difflib import unified_diff
 from itertools import islice
 from typing import Any, cast
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from viva.errors import Fault
+from viva.model import codec
 from viva.model.record import CheckpointRecord, Status, TrialRecord, TurnRecord
 from viva.model.turn import Traceback
 from viva.reporters.commands import build_rerun_command, split_source
 from viva.reporters.formatting import escape_controls, find_question, format_value
 
 _VALUE_ROOM = 2000
-_REPEATS_VALUES = re.compile(r"^expected |^\".*\" (is not in|matches nothing in) \"", re.DOTALL)
+_REPEATS_VALUES = re.compile(r"^(?:\$[^\n]*?: )?expected |^\".*\" (is not in|matches nothing in) \"", re.DOTALL)
+_EQUALITY_CHECKS = frozenset({"equal", "equals", "golden", "json_path", "snapshot"})
+"""Checks whose actual value must be the expected one. A difference from what others expect, such as a part, says nothing."""
 _NO_SETTINGS: Mapping[str, Any] = {}
 _MAX_DIFFERENCES = 8
 _DIFFERENCE_ROOM = 100
@@ -40,8 +43,9 @@ class FailedCheck(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The check's name, and its message from the case."""
-        return " · ".join(part for part in (self.label, self.message) if part)
+        """The check's name, and its message from the case, unless the name contains it."""
+        message = "" if self.message in self.label else self.message
+        return " · ".join(part for part in (self.label, message) if part)
 
     @property
     def headline(self) -> str:
@@ -151,7 +155,7 @@ def build_failed_check(assertion: Mapping[str, Any], place: str, turn: TurnRecor
     expected, actual = _format_field(assertion, "expected"), _format_field(assertion, "actual")
     if expected is not None and actual is not None and _REPEATS_VALUES.search(reason):
         reason = ""
-    if expected is not None and expected in label:
+    if expected is not None and (expected in label or codec.compact_json(assertion["expected"]) in label):
         expected = None
     return FailedCheck(
         place=place,
@@ -162,7 +166,7 @@ def build_failed_check(assertion: Mapping[str, Any], place: str, turn: TurnRecor
         reason=reason,
         expected=expected,
         actual=actual,
-        differences=tuple(list_differences(assertion.get("expected", UNSET), assertion.get("actual", UNSET))),
+        differences=tuple(_list_differences_of(assertion)),
         suggestions=_list_suggestions(assertion),
     )
 
@@ -191,17 +195,11 @@ def _list_failed_checks(record: TrialRecord) -> Iterator[FailedCheck]:
 
 
 def _build_missed_checkpoint(checkpoint: CheckpointRecord, *, is_error: bool) -> FailedCheck:
-    assertion = checkpoint.assertion or {}
-    return FailedCheck(
-        place=f"checkpoint {checkpoint.id}",
-        label=get_check_name(assertion) if assertion else "",
-        is_error=is_error,
-        message=checkpoint.description,
-        reason=checkpoint.reason or format_unmet(checkpoint) or "not reached",
-        expected=_format_field(assertion, "expected"),
-        actual=_format_field(assertion, "actual"),
-        suggestions=_list_suggestions(assertion),
-    )
+    reason = checkpoint.reason or format_unmet(checkpoint) or "not reached"
+    passed = None if is_error else False
+    assertion = {**(checkpoint.assertion or {}), "reason": reason, "message": checkpoint.description, "passed": passed}
+    check = build_failed_check(assertion, f"checkpoint {checkpoint.id}")
+    return check if checkpoint.assertion else structs.replace(check, label="")
 
 
 def format_unmet(checkpoint: CheckpointRecord) -> str:
@@ -216,6 +214,14 @@ def _list_suggestions(assertion: Mapping[str, Any]) -> tuple[str, ...]:
 def _format_field(assertion: Mapping[str, Any], key: str) -> str | None:
     value = assertion.get(key, UNSET)
     return None if value is UNSET else format_value(value, _VALUE_ROOM)
+
+
+def _list_differences_of(assertion: Mapping[str, Any]) -> list[str]:
+    kind = assertion.get("type")
+    has_other_rule = assertion.get("strategy") == "contains" or (kind == "json_path" and "value" not in assertion)
+    if kind not in _EQUALITY_CHECKS or has_other_rule:
+        return []
+    return list_differences(assertion.get("expected", UNSET), assertion.get("actual", UNSET))
 
 
 def list_differences(expected: Any, actual: Any) -> list[str]:

@@ -341,13 +341,19 @@ class ProjectSetup(Struct, frozen=True):
 
     def error(self, message: str, *field: str) -> BadInput:
         separator = "" if message.startswith(("misses ", "has ")) else ":"
-        return self.settings.problem(f"agent {self.name!r}{separator} {message}", "agents", self.name, *field)
+        return self._problem(f"agent {self.name!r}{separator} {message}", *field)
 
     def describe_violation(self, kind: str, violation: SchemaViolation) -> Problem:
         path = [*map(str, violation.path), *([violation.unknown_key] if violation.unknown_key else [])]
         where = ".".join(path) + ": " if path and not violation.unknown_key else ""
         message = f"agent {self.name!r} ({kind}): {where}{violation.message}"
-        return self.settings.problem(message, "agents", self.name, *path).problems[0]
+        return self._problem(message, *path).problems[0]
+
+    def _problem(self, message: str, *field: str) -> BadInput:
+        """With its place in the config, unless the agent is a reference such as `http://...`."""
+        if self.name not in self.settings.agents:
+            return BadInput.of(message)
+        return self.settings.problem(message, "agents", self.name, *field)
 
 
 def _describe_object(value: Any, provider_packages: frozenset[str]) -> ConfiguredAgent:

@@ -386,7 +386,7 @@ def _watch_budget(budget: Budget, bus: EventBus) -> None:
 
 def _describe_lag(agent: str, seconds: float) -> str:
     return (
-        f"agent {agent} blocked the event loop for {format_duration(seconds)} in total; all other conversations waited. "
+        f"agent {agent} blocked the event loop for {format_duration(round(seconds, 2))} in total; all other conversations waited. "
         "Make it a plain function, or await what takes long"
     )
 

@@ -74,6 +74,14 @@ def test_max_cost(bench, value, replies, over, status):  # N25; N24: an unknown 
     )
 
 
+@pytest.mark.parametrize(
+    ("call", "remedy"), [(UNPRICED, "give its connector a `price`"), (ModelCall(input_tokens=1), "report its `model`")]
+)
+def test_an_unknown_price_says_what_to_do(bench, call: ModelCall, remedy: str):
+    verdict = bench.evaluate({"type": "max_cost", "value": 1}, make_check_context(used(call)))
+    assert (verdict.status, remedy in verdict.reason) == ("error", True)
+
+
 def test_an_unknown_price_is_an_error_also_with_negate(bench):  # N24
     verdict = bench.evaluate({"type": "max_cost", "value": 1, "negate": True}, make_check_context(used(UNPRICED)))
     assert verdict.status == "error"

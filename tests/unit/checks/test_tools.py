@@ -384,3 +384,6 @@ def test_a_waiting_call_is_pending(bench, call, content, status):  # N25
         context = make_check_context(Reply(content, tool_calls=(call,)))
         context.turn.awaiting = detect(context.reply)
         assert bench.evaluate(definition, context).passed is (wanted in ("any", status)), wanted
+    context = make_check_context(Reply(content, tool_calls=(call,)))
+    context.turn.awaiting = detect(context.reply)
+    assert bench.evaluate({"type": "tool_result", "name": "pay"}, context).passed is (status == "ok")

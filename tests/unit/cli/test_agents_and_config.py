@@ -216,3 +216,10 @@ def test_variables_are_checked_by_viva_check_unless_the_run_may_set_them(project
     assert "$.input: nothing sets {{name}}" in project.viva("check", "suite.jsonl", code=4).out  # N21
     assert project.viva("check", "suite.jsonl", "--before", "hooks:before").code == 0
     assert project.viva("check", "suite.jsonl", "--before", "hooks:nothing").code == 4
+
+
+def test_a_problem_of_a_reference_is_not_placed_in_the_config(project: Project):
+    project.write("viva.toml", '[agents.a]\ntype = "http"\nurl = "http://localhost:1/"\n')
+    project.suite(case("a"))
+    ended = project.test(agent="http://")
+    assert (ended.code, ended.err) == (4, "agent 'http://': `url` names no host; write http://HOST\n")

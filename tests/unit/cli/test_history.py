@@ -43,6 +43,18 @@ def test_runs_are_listed_and_looked_at(project: Project):
     assert (hint.code, "viva runs show latest b" in hint.err) == (4, True)
 
 
+def test_the_trials_of_a_run_are_told_apart(project: Project):
+    project.suite(case("a", name="Greeting"), case("b"))
+    project.test("--runs", "2")
+    lines = project.viva("runs", "show", "latest").out.splitlines()
+    assert [line.split("  1 turn")[0].strip() for line in lines[1:] if line.startswith("  passed")] == [
+        "passed   a (trial 1)  Greeting",
+        "passed   a (trial 2)  Greeting",
+        "passed   b (trial 1)",
+        "passed   b (trial 2)",
+    ]
+
+
 def test_runs_are_forgotten_one_by_one_or_all_but_the_newest(project: Project):
     project.suite(case("a"))
     for _ in range(4):

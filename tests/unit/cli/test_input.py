@@ -90,6 +90,7 @@ def test_a_message_that_cannot_be_answered_is_exit_1(project: Project):
     ended = project.test("-i", "Hello")
     assert (ended.code, ended.out) == (1, "")  # N11
     assert "agent error: KeyError: 'table'" in ended.err
+    assert "agent.py:2 in agent\n    raise KeyError('table')" in ended.err  # N38
 
 
 def test_messages_and_suites_do_not_mix_and_a_message_has_no_report(project: Project):

@@ -1,8 +1,11 @@
 """Why a trial did not pass, read from its record."""
 
+from typing import Any
+
 import pytest
 
 from unit.reporters.samples import check, errored, failed, missing_checkpoints, skipped_awaiting, trial, turn
+from viva.model.record import CheckpointRecord
 from viva.reporters.commands import split_source
 from viva.reporters.failures import build_failed_check, explain_failure, get_turn_status, list_differences
 from viva.reporters.formatting import format_cost, format_count, format_ms
@@ -101,6 +104,39 @@ def test_a_reason_that_repeats_expected_and_actual_is_left_out() -> None:
     once = build_failed_check(text, "turn 1")
     assert (once.reason, once.expected, once.actual) == ("", None, '"bye"')
     assert build_failed_check(check("equals 5", False, reason="expected 5, was 6"), "").reason == "expected 5, was 6"
+
+
+@pytest.mark.parametrize(
+    ("assertion", "differences"),
+    [
+        ({"type": "equals", "expected": "a\nb", "actual": "a\nc"}, (" a", "-b", "+c")),
+        (
+            {"type": "json_path", "value": {"a": 1}, "expected": {"a": 1}, "actual": {"a": 2}},
+            ("$.a: expected 1, was 2",),
+        ),
+        ({"type": "json_path", "matches": "a", "expected": "a", "actual": "b\nc"}, ()),
+        ({"type": "contains", "expected": "zz", "actual": "a\nb"}, ()),
+        ({"type": "golden", "strategy": "contains", "expected": "zz", "actual": "a\nb"}, ()),
+        ({"type": "tool_sequence", "expected": ["a"], "actual": ["b"]}, ()),
+    ],
+)
+def test_only_a_value_that_must_be_equal_shows_where_it_differs(
+    assertion: dict[str, Any], differences: tuple[str, ...]
+) -> None:
+    assert build_failed_check({**assertion, "passed": False}, "turn 1").differences == differences
+
+
+def test_a_value_is_shown_once_also_by_paths_and_checkpoints() -> None:
+    reason = '$.c: expected {"d":"y"}, was {"d":"x"}'
+    path = check('$.c = {"d":"y"}', False, reason=reason, expected={"d": "y"}, actual={"d": "x"})
+    once = build_failed_check(path, "turn 1")
+    assert (once.reason, once.expected, once.actual) == ("", None, '{d: "x"}')
+    reason = '"zz" is not in "no"'
+    missed = CheckpointRecord(
+        "c", "zz", True, False, reason=reason, assertion=check('contains "zz"', expected="zz", actual="no")
+    )
+    (shown,) = explain_failure(trial("A", "failed", [turn(1, "x")], checkpoints=[missed], fault="agent")).failed_checks
+    assert (shown.title, shown.reason, shown.expected, shown.actual) == ('contains "zz"', "", None, '"no"')
 
 
 def test_number_formats() -> None:

@@ -144,6 +144,17 @@ def test_json_that_a_model_answers_with_is_a_reply_if_the_config_says_so(
     assert record.turns[0].output == ("x it is" if format_ == "json" else said)
 
 
+def test_a_mistyped_key_in_the_json_of_a_model_is_a_warning_too(tmp_path: Path) -> None:
+    with OpenAIServer(['{"content": "x it is", "awaiting": true}']) as server:
+        (tmp_path / "viva.toml").write_text(
+            f"[connectors.c]\nbase_url = '{server.url}'\nmodel = 'm'\n"
+            "[agents.a]\ntype = 'chat'\nconnector = 'c'\nreply_format = 'json'\n"
+        )
+        (record,) = run(tmp_path, case(), agent="a")
+    assert record.turns[0].output == "x it is"
+    assert "did you mean 'awaiting_input'?" in str(record.warnings)
+
+
 def test_an_unstubbed_tool_is_found_even_if_its_error_escapes_the_agent(tmp_path: Path) -> None:
     def agent(messages: list[dict[str, Any]], tools: Any) -> str:
         return str(tools.call("refund", id=1))

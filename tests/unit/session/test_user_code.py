@@ -1,6 +1,7 @@
 """Errors, prints and blocking in the user's own Python: what the record says of them."""
 
 import asyncio
+import re
 import time
 import tracemalloc
 from pathlib import Path
@@ -176,7 +177,7 @@ def test_an_agent_that_blocks_the_loop_is_named_and_others_do_not_pay(tmp_path: 
     others = [case(id=f"o{n}", turn_timeout="1s") for n in range(3)]
     result = run_cases([case(input="block"), *others], agent, folder=tmp_path, history=False, parallel=4)
     blocker, *rest = result.records()
-    assert "blocked the event loop for 1." in " ".join(blocker.warnings or ())
+    assert re.search(r"blocked the event loop for \d+(\.\d\d?)?s, ", " ".join(blocker.warnings or ()))
     assert blocker.turns[0].duration_ms >= 1500
     assert [each.status for each in rest] == ["passed"] * 3
     assert [each.warnings for each in rest] == [None] * 3
