@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from project import InProcessProject, case, contains
 from viva.errors import BadInput
@@ -29,6 +28,8 @@ KEYS = 'key = "k"\nsecret = "$TEAM_SECRET"\n'
 @pytest.fixture(scope="module")
 def s3() -> Generator[str]:
     """The URL of an S3 server."""
+    from moto.server import ThreadedMotoServer  # slow to import
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
