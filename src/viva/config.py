@@ -74,7 +74,7 @@ class OpenwopSettings(Struct, frozen=True):
 
 
 class HistorySettings(Struct, frozen=True):
-    """`[history]`: where the team keeps its runs, and what fsspec needs to get there."""
+    """`[history]`: where the team keeps its runs, and what fsspec needs to get there, with variables as written."""
 
     remote: str | None = None
     options: Mapping[str, Any] = {}
@@ -132,6 +132,23 @@ class Settings(Struct, frozen=True, kw_only=True):
             return self.environ[name]
 
         return _VARIABLE.sub(get_value, text)
+
+    def expand_history(self) -> HistorySettings:
+        """The remote history with its variables replaced; a remote without a scheme is a folder beside the config.
+
+        Only commands that use it call this: a run needs no variable of it.
+        """
+        strict = structs.replace(self, unset_variables=None)
+        remote = self.history.remote
+        if remote is not None:
+            remote = strict.expand_variables(remote, "history", "remote")
+            remote = remote if "://" in remote else str((self.folder / Path(remote).expanduser()).resolve())
+        options = {
+            name: strict.expand_variables(value, "history", "options", name) if isinstance(value, str) else value
+            for name, value in self.history.options.items()
+        }
+        self.redactor.add_secrets([*credentials.find_in_text(remote or ""), *credentials.find_in_table(options)])
+        return HistorySettings(remote, options)
 
     def explain_unknown_connector(self, name: str) -> str:
         known = list(self.connectors)
@@ -205,7 +222,7 @@ def load_settings(
         confirmation_tools=tuple(config.get("awaiting", {}).get("confirmation_tools", ())),
         provider_packages=settings.provider_packages | set(config.get("faults", {}).get("provider_packages", ())),
         openwop=_load_openwop(config.get("openwop", {}), settings),
-        history=_load_history(config.get("history", {}), settings),
+        history=HistorySettings(**config.get("history", {})),
         serve=config.get("serve", {}),
     )
 
@@ -245,21 +262,6 @@ def _load_openwop(table: Mapping[str, Any], settings: Settings) -> OpenwopSettin
         raise settings.problem(message, "openwop", "require_signature")
     fields: dict[str, Any] = {**table, "trusted_keys": tuple(keys), "suites": tuple(table.get("suites", ()))}
     return OpenwopSettings(**fields)
-
-
-def _load_history(table: Mapping[str, Any], settings: Settings) -> HistorySettings:
-    """A remote without a scheme is a folder beside the config. `$NAME` in the values is expanded."""
-    remote = table.get("remote")
-    if remote is not None:
-        remote = settings.expand_variables(remote, "history", "remote")
-        settings.redactor.add_secrets(credentials.find_in_text(remote))
-        remote = remote if "://" in remote else str((settings.folder / Path(remote).expanduser()).resolve())
-    options = {
-        name: settings.expand_variables(value, "history", "options", name) if isinstance(value, str) else value
-        for name, value in table.get("options", {}).items()
-    }
-    settings.redactor.add_secrets(credentials.find_in_table(options))
-    return HistorySettings(remote, options)
 
 
 def _parse_duration(table: Mapping[str, Any], key: str, settings: Settings, *place: str) -> float | None:

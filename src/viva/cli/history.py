@@ -33,9 +33,10 @@ def open_remote(url: str | None = None, config_file: Path | None = None) -> "Rem
     from viva.history.remote import RemoteHistory  # few commands need it
 
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
-    if url is None and settings.history.remote is None:
+    place = settings.expand_history()
+    if (remote := url or place.remote) is None:
         raise BadInput.of('no remote history: pass a URL, or add [history] remote = "s3://bucket/prefix" to viva.toml')
-    return RemoteHistory(url or settings.history.remote or "", settings.history.options)
+    return RemoteHistory(remote, place.options, settings.redactor.redact_text)
 
 
 def find_run(history: History, name: str, config_file: Path | None = None) -> RunRow:

@@ -13,7 +13,7 @@ import hashlib
 import re
 import secrets
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -76,8 +76,11 @@ class EntryContent(Struct, frozen=True):
 class RemoteHistory:
     """A remote history. Raises BadInput for a URL that cannot be used, RemoteFailed if the remote does not do its part."""
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any] | None = None, redact: Callable[[str], str] = mask_text
+    ) -> None:
         self.name = mask_text(url)
+        self._redact = redact
         try:
             import fsspec  # an extra
         except ImportError as missing:
@@ -94,7 +97,7 @@ class RemoteHistory:
                 f"{self.name}: {scheme}:// needs the package {package}: pip install {package}"
             ) from missing
         except Exception as error:  # a file system of any author, with options of the user
-            raise BadInput.of(f"{self.name}: is not a place that fsspec can use: {_describe(error)}") from error
+            raise BadInput.of(f"{self.name}: is not a place that fsspec can use: {self._describe(error)}") from error
         self._root = str(root).rstrip("/")
 
     def list_entries(self) -> list[RemoteEntry]:
@@ -219,6 +222,11 @@ class RemoteHistory:
             if digest.hexdigest() != content.digest or codec.decode_kept(first, type=RunStarted).run != content.run:
                 raise RemoteFailed(f"{self.name}: the journal of run {content.run} is damaged; push that run again")
 
+    def _describe(self, error: Exception) -> str:
+        """The message of a client in one line, without credentials."""
+        text = " ".join(self._redact(mask_text(str(error))).split()) or type(error).__name__
+        return text[:_MAX_REASON]
+
     @contextmanager
     def _explain_errors(self, action: str) -> Generator[None]:
         """One sentence for whatever a file system raises."""
@@ -227,14 +235,9 @@ class RemoteHistory:
         except RemoteFailed:
             raise
         except PermissionError as error:
-            raise RemoteFailed(f"{self.name}: no right to {action} it: {_describe(error)}") from error
+            raise RemoteFailed(f"{self.name}: no right to {action} it: {self._describe(error)}") from error
         except Exception as error:  # clients of file systems raise errors of their own
-            raise RemoteFailed(f"{self.name}: cannot {action} it: {_describe(error)}") from error
-
-
-def _describe(error: Exception) -> str:
-    text = " ".join(mask_text(str(error)).split()) or type(error).__name__
-    return text[:_MAX_REASON]
+            raise RemoteFailed(f"{self.name}: cannot {action} it: {self._describe(error)}") from error
 
 
 def _read_content(journal: Path, kind: Kind) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 The merged run has its own id and journal. The journal appears whole, so a merge that is killed leaves no half run behind.
 """
 
+import heapq
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,7 +32,7 @@ from viva.record.atomic_files import open_replacement
 from viva.record.journal import next_run_number
 from viva.record.private_files import make_data_folder, make_private_folder
 from viva.reporters.formatting import format_count
-from viva.session.merge_sources import JOURNAL, MERGED_KEY, MergeSource, TrialLines
+from viva.session.merge_sources import JOURNAL, MERGED_KEY, MergeSource
 from viva.session.shards import Shard
 from viva.stats.pass_rule import PassRule
 
@@ -73,29 +74,23 @@ class Merger:
             files = [stack.enter_context(source.journal.open("rb")) for source in self._sources]
             for event in (start, *self._sources[0].generated_cases, *self._list_notes()):
                 _write_event(out, event)
-            for lines, file in self._iterate_trials(files):
-                self._copy_trial(out, file, lines, tally)
+            self._copy_trials(files, out, tally)
             end = self._create_end(tally.summary())
             _write_event(out, end)
         return end
 
-    def _iterate_trials(self, files: Sequence[BinaryIO]) -> Iterator[tuple[TrialLines, BinaryIO]]:
-        """All trials in input order, each with the file that has its events."""
-        owners = {index: number for number, source in enumerate(self._sources) for index in source.trials}
-        for index in sorted(owners):
-            number = owners[index]
-            yield self._sources[number].trials[index], files[number]
-
-    def _copy_trial(self, out: BinaryIO, file: BinaryIO, lines: TrialLines, tally: RunTally) -> None:
-        """Copy the events byte for byte, so that the records stay the same."""
-        for place in lines.retries:
-            raw = _read(file, place)
-            out.write(raw)
-            tally.append(codec.decode_kept(raw, type=TrialRetried))
-        if lines.end is not None:
-            raw = _read(file, lines.end)
-            out.write(raw)
-            tally.append(codec.decode_kept(raw, type=TrialEnded))
+    def _copy_trials(self, files: Sequence[BinaryIO], out: BinaryIO, tally: RunTally) -> None:
+        """Copy the events of all trials in input order, byte for byte, so that the records stay the same."""
+        parts = [
+            [(index, number) for index in sorted(source.ends.keys() | source.retries.keys())]
+            for number, source in enumerate(self._sources)
+        ]
+        for index, number in heapq.merge(*parts):
+            source, file = self._sources[number], files[number]
+            for offset in source.retries.get(index, ()):
+                tally.append(codec.decode_kept(_copy_line(file, offset, out), type=TrialRetried))
+            if index in source.ends:
+                tally.append(codec.decode_kept(_copy_line(file, source.ends[index], out), type=TrialEnded))
 
     def _join_suites(self) -> tuple[PlannedSuite, ...]:
         """Each suite with the cases of all parts. Every shard counts those of all shards already."""
@@ -136,8 +131,9 @@ class Merger:
         options = {**self._sources[0].options, "shard": None, "shard_cases": None}
         options |= {"folder": str(Path.cwd()), "outputs": outputs, "eval_summary": None, "config": None}
         if not self._shards:
-            names = [lines.name for source in self._sources for _, lines in sorted(source.trials.items())]
-            cases = list(dict.fromkeys((suite, case) for suite, case, _ in names))
+            cases = list(
+                dict.fromkeys(name for source in self._sources for name in source.read_names(sorted(source.ends)))
+            )
             options |= {"only": None, "tags": [], "last_failed": False, "selected_cases": cases}
         return {
             **self._first.settings,
@@ -163,12 +159,14 @@ class Merger:
             if missing:
                 yield f"missing: shard {', '.join(missing)}; the cases that only they have count as not run"
         for source in self._sources:
-            lost = source.started.cases - len({lines.name[:2] for lines in source.trials.values() if lines.end})
+            if source.ended is not None and source.ended.stopped is None:
+                continue
+            lost = format_count(source.started.cases - len(set(source.read_names(source.ends))), "case")
             if source.ended is None:
-                yield f"{source} stopped unexpectedly, with {format_count(lost, 'case')} not run; continue it with --resume"
-            elif source.ended.stopped:
+                yield f"{source} stopped unexpectedly, with {lost} not run; continue it with --resume"
+            else:
                 reason = source.ended.stop_message or source.ended.stopped
-                yield f"{source} stopped early ({reason}), with {format_count(lost, 'case')} not run"
+                yield f"{source} stopped early ({reason}), with {lost} not run"
 
     def _find_left_out(self) -> Iterator[str]:
         """Shards by different times, and cases that no filter selected."""
@@ -218,10 +216,11 @@ def _measure_ms(sources: Sequence[MergeSource]) -> float:
     return round(total_s * 1e3, 1)
 
 
-def _read(file: BinaryIO, place: tuple[int, int]) -> bytes:
-    offset, length = place
+def _copy_line(file: BinaryIO, offset: int, out: BinaryIO) -> bytes:
     file.seek(offset)
-    return file.read(length)
+    line = file.readline()
+    out.write(line)
+    return line
 
 
 def _write_event(out: BinaryIO, event: Event) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
 from viva.record.journal import check_version
 from viva.record.locks import find_holder, is_in_use
 from viva.session.run_options import RUN_OPTIONS
-from viva.session.shards import Shard
+from viva.session.shards import CaseName, Shard
 
 JOURNAL = "journal.jsonl"
 MERGED_KEY = "merged"
@@ -23,15 +24,6 @@ MERGED_KEY = "merged"
 _MAX_NAMES = 5
 _FILTERS = ("only", "tags", "selected_cases", "shard_by")
 """Options that select cases: they must agree between shards, which split the same selection."""
-
-
-class TrialLines(Struct, frozen=True):
-    """Where the events of one trial are in a journal: offset and length of those of its retries and of its end."""
-
-    name: tuple[str, str, int]
-    """Its suite, case and number."""
-    retries: tuple[tuple[int, int], ...] = ()
-    end: tuple[int, int] | None = None
 
 
 class MergeSource(Struct, frozen=True, kw_only=True):
@@ -43,8 +35,10 @@ class MergeSource(Struct, frozen=True, kw_only=True):
     started: RunStarted
     ended: RunEnded | None
     """None if the run stopped unexpectedly."""
-    trials: Mapping[int, TrialLines]
-    """By their place in the input."""
+    ends: Mapping[int, int]
+    """Where the end of each trial is in the journal, by the trial's place in the input."""
+    retries: Mapping[int, Sequence[int]]
+    """Where the retries of a trial are, likewise."""
     notes: Sequence[Note]
     generated_cases: Sequence[CaseGenerated]
 
@@ -58,6 +52,14 @@ class MergeSource(Struct, frozen=True, kw_only=True):
         merged: Iterable[Mapping[str, str]] = self.started.settings.get(MERGED_KEY, ())
         texts = [self.options.get("shard"), *(part.get("shard") for part in merged)]
         return tuple(Shard.parse(text) for text in texts if text)
+
+    def read_names(self, indexes: Iterable[int]) -> Iterator[CaseName]:
+        """The suite and id of the cases of some trials."""
+        with self.journal.open("rb") as file:
+            for index in indexes:
+                file.seek(self.ends[index])
+                key = codec.decode_kept(file.readline(), type=_LineHead).key or Key("", "")
+                yield key.suite, key.case
 
     @property
     def is_merged(self) -> bool:
@@ -138,20 +140,22 @@ def read_source(journal: Path, place: str) -> MergeSource:
         place=place,
         started=reader.started,
         ended=reader.ended,
-        trials=reader.trials,
+        ends=reader.ends,
+        retries=reader.retries,
         notes=reader.notes,
         generated_cases=reader.generated_cases,
     )
 
 
 class _JournalReader:
-    """Collects the events of a journal; of trials only where they are."""
+    """Collects the events of a journal; of trials only where they are, so that memory does not grow with their number."""
 
     def __init__(self) -> None:
         self._decoder = codec.Decoder[_LineHead](_LineHead, codec.OWN_MAX_DEPTH)
         self.started: RunStarted | None = None
         self.ended: RunEnded | None = None
-        self.trials: dict[int, TrialLines] = {}
+        self.ends: dict[int, int] = {}
+        self.retries: dict[int, list[int]] = {}
         self.notes: list[Note] = []
         self.generated_cases: list[CaseGenerated] = []
 
@@ -168,14 +172,10 @@ class _JournalReader:
                 self.notes.append(codec.decode_kept(line, type=Note))
             case "case_generated":
                 self.generated_cases.append(codec.decode_kept(line, type=CaseGenerated))
-            case "trial_retried" | "trial_ended" if head.key is not None:
-                name = (head.key.suite, head.key.case, head.key.trial)
-                before = self.trials.get(head.index, TrialLines(name))
-                place = (offset, len(line))
-                if head.event == "trial_ended":
-                    self.trials[head.index] = TrialLines(name, before.retries, place)
-                else:
-                    self.trials[head.index] = TrialLines(name, (*before.retries, place), before.end)
+            case "trial_ended":
+                self.ends[head.index] = offset
+            case "trial_retried":
+                self.retries.setdefault(head.index, []).append(offset)
             case _:
                 pass
 
@@ -253,20 +253,14 @@ def _find_doubled_shards(sources: Sequence[MergeSource]) -> Iterator[str]:
 
 
 def _find_doubled_trials(sources: Sequence[MergeSource]) -> Iterator[str]:
-    owners: dict[int, MergeSource] = {}
-    doubled: dict[tuple[str, str], dict[str, None]] = {}
-    for source in sources:
-        for index, lines in source.trials.items():
-            other = owners.setdefault(index, source)
-            if other is source:
-                continue
-            if other.trials[index].name != lines.name:
-                yield f"{source} and {other} number their trials differently, so they cannot be merged"
-                return
-            runs = (other.started.run, source.started.run)
-            doubled.setdefault(runs, {})[lines.name[1]] = None
-    for (run, other_run), cases in doubled.items():
-        yield f"the runs {run} and {other_run} both have {_list_names(cases)}; leave one of the runs out"
+    for source, other in combinations(sources, 2):
+        doubled = sorted(source.ends.keys() & other.ends.keys())
+        names = list(source.read_names(doubled))
+        if names != list(other.read_names(doubled)):
+            yield f"{source} and {other} number their trials differently, so they cannot be merged"
+        elif names:
+            cases = _list_names(dict.fromkeys(case for _, case in names))
+            yield f"the runs {source.started.run} and {other.started.run} both have {cases}; leave one of the runs out"
 
 
 def _list_names(names: Iterable[str]) -> str:

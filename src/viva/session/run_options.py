@@ -211,12 +211,12 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
     workers: Annotated[int | None, Option(
         flags=("--workers",), group=WORKERS, metavar="N", range=Range(1), on_resume="replace", excludes=("cluster",),
-        help="Run the trials in N processes of this machine. For agents that use much CPU, or that end the process.")] = None
+        may_differ=True, help="Run the trials in N processes of this machine. For agents that use much CPU, or that end the process.")] = None
     cluster: Annotated[str | None, Option(
-        flags=("--cluster",), group=WORKERS, metavar="ADDRESS", on_resume="replace",
+        flags=("--cluster",), group=WORKERS, metavar="ADDRESS", on_resume="replace", may_differ=True,
         help="Run the trials on the workers of a Dask cluster: tcp://HOST:8786 or tls://HOST:8786.")] = None
     cluster_folder: Annotated[Path | None, Option(
-        flags=("--cluster-folder",), group=WORKERS, metavar="FOLDER", on_resume="replace", needs="cluster",
+        flags=("--cluster-folder",), group=WORKERS, metavar="FOLDER", on_resume="replace", needs="cluster", may_differ=True,
         help="The project's folder as the workers see it. Without it the project's files are sent to them.")] = None
 
     simulator: Annotated[str | None, Option(

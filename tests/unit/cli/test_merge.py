@@ -285,6 +285,20 @@ def test_shards_by_time_need_the_same_history(project: Project):
     assert project.test("--dry-run", "--shard", "1/2").code == 0
 
 
+def test_a_shard_by_time_that_is_resumed_keeps_its_cases(project: Project):
+    project.suite(*(case(f"c{number}", assertions=[contains("no")]) for number in range(6)))
+    project.test()
+    project.test("--shard", "1/2", "--shard-by", "time", "--fail-fast", "--parallel", "1")
+    stopped = list_runs(project)[0]
+    assert stopped["summary"]["not_run"]
+    project.test()  # the times change
+    for _ in range(2):  # --fail-fast stops it again
+        project.viva("test", "--resume", stopped["id"])
+    options = next(read_events(project.folder / ".viva" / "runs" / stopped["id"] / "journal.jsonl")).settings["options"]  # type: ignore[union-attr]
+    records = project.viva("runs", "show", stopped["id"], "--json").out.splitlines()
+    assert [json.loads(line)["id"] for line in records] == [name for _, name in options["shard_cases"]]
+
+
 def journals(project: Project) -> list[Path]:
     return sorted((project.folder / ".viva" / "runs").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime_ns)
 

@@ -7,6 +7,7 @@ import pytest
 
 from viva.model.case import Case
 from viva.protocols import PlannedTrial
+from viva.session.run_options import RUN_OPTIONS
 from viva.session.shards import Shard, balance_by_time, filter_by_hash, find_shard
 from viva.users.script import Script
 
@@ -47,3 +48,23 @@ def test_shards_by_time_take_equally_long():
     # The time is that of one trial, so repeats count; a case without a time is an average one.
     assert balance({"a": 10, "b": 10}, 2, {"a": 3}) == [["a"], ["b", "unknown"]]
     assert balance({}, 3) == [["unknown"], [], []]
+
+
+def test_runs_that_are_merged_agree_in_everything_that_decides_results():
+    """A new option is added here, or says that it `may_differ`."""
+    assert {name for name, option in RUN_OPTIONS.items() if not option.may_differ} == {
+        *("agent", "connector", "agent_model", "simulator", "evaluator", "format", "modes", "live", "replay_missing"),
+        *(
+            "timeout_s",
+            "turn_timeout_s",
+            "retry_faults",
+            "runs",
+            "min_pass",
+            "sequential",
+            "shard_by",
+            "before",
+            "after",
+        ),
+        *("skip_interactive", "on_missing_input", "workspace", "link_mode", "sandbox", "update_snapshots"),
+        *("baseline", "fail_on_regression", "allow_agent_mismatch"),
+    }
