@@ -10,6 +10,7 @@ that itself (the Gemini CLI 0.61 creates no new file through its client).
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -194,7 +195,7 @@ class AcpSession:
             names = ", ".join(each.name or each.source for each in message.attachments)
             raise Undetermined(f"an ACP agent takes text only, but this message has attachments: {names}")
         model = str(options.get("model") or self._agent.model)
-        self._turn = turn = CliTurn(model=model)
+        self._turn = turn = CliTurn(model=model, started=time.perf_counter())
         self._monitor = OutputMonitor(self._agent.spec, turn)
         text = message.text if self._connection is not None else prepend_history(self._context.history, message.text)
         deadline = asyncio.timeout(None)

@@ -16,6 +16,7 @@ A CLI takes no history: earlier messages are put as text before the first messag
 import asyncio
 import shlex
 import shutil
+import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -278,7 +279,7 @@ class CliSession:
             env=self._env,
         )
         argv = self._workspace.sandbox_command([*self._command, *spec.build_argv(request), *self._agent.args])
-        turn = CliTurn(self._session_usage, request.model)
+        turn = CliTurn(self._session_usage, request.model, time.perf_counter())
         process = _TurnProcess(OutputMonitor(spec, turn, self._workspace.home))
         self._turns += 1
         env = {**spec.build_variables(request), **self._env}
