@@ -31,6 +31,7 @@ from viva.llm.calls import (
     send_request,
 )
 from viva.llm.target import find_url_problem
+from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
@@ -159,6 +160,8 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
         return frozenset(features)
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager["HttpSession"]:
+        if self.stream is not UNSET:
+            load_stream_client()
         return nullcontext(HttpSession(self, context))
 
     @property
