@@ -55,6 +55,26 @@ def _evaluator(prompt: str) -> ScriptLine:
     return json.dumps({"passed": "never" not in prompt, "reason": "so it is", "evidence": evidence, "score": 1.0})
 
 
+def use_stub(asked: ModelRequest) -> ScriptLine:
+    """Calls the tool `lookup` of the MCP server, by the name that the CLI gave it, and then says what it returned."""
+    if asked.tool_results:
+        return f"It says: {asked.new_messages[-1].text}"
+    names = re.findall(r'"name":\s*"([^"]*lookup)"', asked.body.decode())
+    return Say(tool_calls=[ToolCall(names[0], {"id": 7})]) if names else "I have no such tool."
+
+
+STUBBED_CASE = {
+    "id": "stubbed",
+    "input": "Look up order 7.",
+    "fixtures": {"tools": [{"tool": "lookup", "response": {"city": "Rome"}}]},
+    "assertions": [
+        {"type": "tool_called", "name": "lookup", "arguments": {"id": 7}, "times": 1},
+        {"type": "contains", "value": "Rome"},
+    ],
+}
+"""A case whose tool is a stub of an MCP server."""
+
+
 class RunContext:
     """A project in which a CLI meets the puppet. The user's own HOME holds settings that would break the CLI if it read them."""
 

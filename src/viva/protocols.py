@@ -151,7 +151,8 @@ class SessionContext(Struct, kw_only=True):
     """What an agent needs to open a session.
 
     The agent writes the state of its running call into `progress`; the engine reads it when the call fails or is cut off.
-    `empty_workspaces` creates a workspace for an agent that runs commands and has none. For helpers, `conversation`
+    `empty_workspaces` creates a workspace for an agent that runs commands and has none. `mcp_url` is the address of an MCP
+    server with the tools of the fixtures, if the agent gets them that way. For helpers, `conversation`
     returns the messages of the trial so far; the first `prior_count` of them came before the first turn.
     """
 
@@ -168,6 +169,7 @@ class SessionContext(Struct, kw_only=True):
     connectors: Mapping[str, Connector] = {}
     conversation: Callable[[], list[Message]] | None = None
     prior_count: int = 0
+    mcp_url: str = ""
 
 
 class AgentSession(Protocol):

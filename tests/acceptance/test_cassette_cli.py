@@ -388,6 +388,25 @@ def test_what_cannot_be_a_cassette_is_exit_4(project: Project, flags: tuple[str,
     assert said in project.test(*flags, code=4).err  # N35
 
 
+def test_a_streamed_reply_is_replayed_with_its_parts_and_times(project: Project):
+    """The time to the first token is that of the recording, so its check says the same."""
+    source = (
+        "async def agent(messages):\n    yield 'Let me '\n    yield 'see.'\n    yield {'content': 'Noon.'}\n"
+        "    if 'break' in messages[-1]['content']:\n        raise RuntimeError('broken')\n"
+    )
+    project.write("agent.py", source)
+    limit = {"type": "max_first_token", "value": "1h"}
+    project.suite(case("a", assertions=[contains("Noon"), limit]), case("b", input="break", assertions=[limit]))
+    _, recorded = project.report("--record", "c.cassette")
+    _, replayed = project.report("--replay", "c.cassette")
+    turns = [[record["turns"][0] for record in records] for records in (recorded, replayed)]
+    assert turns[0] == turns[1]
+    for turn in turns[1]:
+        assert turn["parts"] == ["Let me see.", "Noon."]
+        assert turn["first_token_ms"] >= 0
+    assert [record["status"] for record in replayed] == ["passed", "failed"]
+
+
 def test_a_cassette_is_plain_lines_of_json(project: Project):
     project.suite(case("a"))
     project.test("--record", "c.cassette")

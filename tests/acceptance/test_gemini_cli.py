@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from project import Project
-from scripted_clis import JUDGE, RunContext, processes, puppet
+from scripted_clis import COMPILED, JUDGE, STUBBED_CASE, RunContext, processes, puppet, use_stub
 from viva.model.message import ToolCall
 from viva.testing import GeminiServer, ModelRequest, Say
 from viva.testing.model_server import ScriptLine
@@ -240,3 +240,13 @@ def test_a_message_that_no_command_line_would_hold_is_heard_whole(stand_in_serve
     )
     stand_in_server.test(agent="gemini")
     assert any(long in text for text in stand_in_server.said)
+
+
+def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
+    with GeminiServer(use_stub) as server:
+        staged = RunContext(project, server, ".gemini", "gemini")
+        staged.config(f'[agents.coder]\ntype = "gemini"\nmodel = "m-1"\nmcp_stub = true\n{COMPILED}\n')
+        project.suite(STUBBED_CASE)
+        _, (record,) = staged.test(agent="coder")
+    (call,) = record["turns"][0]["tool_calls"]
+    assert (call["name"], call["args"]) == ("lookup", {"id": 7})

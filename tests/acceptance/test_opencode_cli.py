@@ -10,7 +10,7 @@ from msgspec import structs
 
 from project import Project
 from real_clis import search_path
-from scripted_clis import RunContext, puppet
+from scripted_clis import STUBBED_CASE, RunContext, puppet, use_stub
 from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.opencode import OPENCODE
 from viva.llm.transport import HttpTransport
@@ -108,3 +108,12 @@ def test_what_the_provider_refuses_is_the_agents_failure(stand_in_server: RunCon
     _, (record,) = stand_in_server.test("-i", name, "-n", "coder", code=1)
     assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
     assert "the puppet fails" in record["error"]
+
+
+def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
+    with OpenAIServer(use_stub) as server:
+        staged = RunContext(project, server, ".config", "opencode")
+        staged.config(f"{AGENT}mcp_stub = true\n")
+        project.suite(STUBBED_CASE)
+        _, (record,) = staged.test(agent="coder")
+    assert [call["name"] for call in record["turns"][0]["tool_calls"]] == ["lookup"]

@@ -1,7 +1,8 @@
-"""Agents that speak A2A and AG-UI, against servers made with the protocols' own SDKs."""
+"""Agents that speak A2A and AG-UI, and the stub MCP server, against peers made with the protocols' own SDKs."""
 
 import asyncio
 import json
+import subprocess
 import urllib.request
 from collections.abc import Generator
 from pathlib import Path
@@ -10,17 +11,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from real_protocols import run_server
+from real_protocols import FOLDER, find_python, run_server
 from viva.agents.a2a import A2aAgent
 from viva.agents.agui import AguiAgent
 from viva.agents.remote_config import RemoteEndpoint
 from viva.awaiting.detector import detect
 from viva.errors import AgentFailed
 from viva.llm.transport import HttpTransport
-from viva.model.case import Key, WorkspaceSpec
+from viva.model.case import Key, ToolStub, WorkspaceSpec
 from viva.model.message import File, Message, ModelCall, Reply, Text, ToolCall
 from viva.model.progress import CallProgress
 from viva.protocols import Agent, Meter, SessionContext
+from viva.testing import McpServer
 from viva.workspace.folders import LocalWorkspaces
 
 A2A = ["/rpc", "/rest", "/rpc-old", "/rest-old", "/rpc-whole", "/rest-whole"]
@@ -173,3 +175,19 @@ def test_an_agui_run_may_end_with_a_result_or_an_error(server: str):  # N17
     assert (reply.data, reply.protocol_state) == ({"found": 1}, None)
     with pytest.raises(AgentFailed, match="no such flight"):
         converse(agent, "fail")
+
+
+# MCP
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+def test_a_client_of_the_mcp_sdk_uses_the_stub_server(transport: str):
+    with McpServer([ToolStub("lookup", {"city": "Rome"}), ToolStub("pay", error="declined")]) as server:
+        words = [server.url] if transport == "http" else server.command
+        client = [str(find_python()), str(FOLDER / "mcp_client.py"), *words]
+        shown = subprocess.run(client, capture_output=True, check=True, text=True).stdout
+    assert json.loads(shown) == [["lookup", '{"city":"Rome"}', False], ["pay", "declined", True]]
+    assert server.calls == [
+        ToolCall("lookup", {"n": 1}, result={"city": "Rome"}),
+        ToolCall("pay", {"n": 1}, error="declined"),
+    ]

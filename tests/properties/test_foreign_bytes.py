@@ -34,6 +34,7 @@ from viva.agents.cli.spec import CliSpec, parse_events
 from viva.agents.gemini_api import GeminiAgent
 from viva.agents.http import HttpAgent
 from viva.agents.json_rpc import JsonRpcConnection
+from viva.agents.mcp_stub import McpStub
 from viva.agents.model_session import ModelAgent
 from viva.agents.openwop import OpenwopAgent, OpenwopSession
 from viva.agents.openwop_client import HostClient
@@ -52,7 +53,7 @@ from viva.host.openapi import parse_json
 from viva.llm.calls import convert_to_utf8, extract_error_message
 from viva.llm.sse import SseParser
 from viva.model import codec
-from viva.model.case import Key, UserMessage
+from viva.model.case import Key, ToolStub, UserMessage
 from viva.model.connector import Connector
 from viva.model.event import Note
 from viva.model.message import Message, ModelCall, Reply, ToolCall
@@ -410,6 +411,14 @@ def a2a_events(raw: bytes) -> None:
         check_reply(reader.build_reply())
 
 
+def mcp_stub(raw: bytes) -> None:
+    stub = McpStub([ToolStub("lookup", {"a": 1})])
+    if (answer := stub.answer(raw)) is not None:
+        check_value(codec.decode(answer))
+    for call in stub.calls:
+        check_value(codec.to_builtins(call))
+
+
 def a2a_card(raw: bytes) -> None:
     try:
         read_card(codec.decode(raw), "http://x/card.json", {"X": "1"})
@@ -618,6 +627,7 @@ DECODERS: dict[str, tuple[list[Any], Callable[[bytes], None]]] = {
     "http, streamed": ([*HTTP, DELTA], http_stream),
     "agui": (AGUI_EVENTS, agui_agent),
     "a2a": (A2A_EVENTS, a2a_events),
+    "mcp": ([{"id": 1, "method": "tools/call", "params": {"name": "lookup", "arguments": {"a": 1}}}, [{"id": 2, "method": "initialize"}]], mcp_stub),
     "a2a card": ([A2A_CARD], a2a_card),
     "openwop": ([*HOST, STARTED], openwop_agent),
     "acp updates": (UPDATES, acp_updates),

@@ -30,6 +30,8 @@ from viva.agents.remote_config import RemoteConfig, RemoteEndpoint
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.llm.calls import read_stream, send_request
 from viva.llm.sse import SseParser
+from viva.llm.target import find_url_problem
+from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import Secret
@@ -64,9 +66,12 @@ class A2aConfig(RemoteConfig, frozen=True, kw_only=True):
 
     def build(self, setup: AgentSetup) -> "A2aAgent":
         token = Secret(setup.expand(self.token, "token")) if self.token else None
+        service_url = setup.expand(self.service_url, "service_url")
+        if service_url and (problem := find_url_problem(service_url)):
+            raise setup.error(f"`service_url` {problem}", "service_url")
         return A2aAgent(
             endpoint=self.build_endpoint(setup, token),
-            service_url=self.service_url,
+            service_url=service_url,
             stream=self.stream,
             task_per_turn=self.task_per_turn,
         )
@@ -90,7 +95,10 @@ class A2aAgent(Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["A2aSession"]:
-        yield A2aSession(self, context, await _find_service(self, context))
+        service = await _find_service(self, context)
+        if self.stream and service.can_stream:
+            load_stream_client()
+        yield A2aSession(self, context, service)
 
 
 async def _find_service(agent: A2aAgent, context: SessionContext) -> A2aService:

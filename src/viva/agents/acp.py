@@ -9,6 +9,8 @@ that itself (the Gemini CLI 0.61 creates no new file through its client).
 
 import asyncio
 import os
+import sys
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +25,7 @@ from viva.agents.cli.cli_agent import (
     Command,
     ProcessConfig,
     add_keys_to_secrets,
+    add_mcp_url,
     inspect_program,
     open_cli_workspace,
     prepare_environment,
@@ -37,7 +40,8 @@ from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.output_text import to_one_line
 from viva.agents.cli.qwen import QWEN
-from viva.agents.cli.spec import CliSpec, TurnRequest
+from viva.agents.cli.spec import MCP_SERVER, CliSpec, TurnRequest
+from viva.agents.json_objects import as_object
 from viva.agents.json_rpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -47,6 +51,7 @@ from viva.agents.json_rpc import (
     JsonRpcConnection,
     RpcError,
 )
+from viva.agents.mcp_stub import BRIDGE
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
@@ -190,7 +195,7 @@ class AcpSession:
             names = ", ".join(each.name or each.source for each in message.attachments)
             raise Undetermined(f"an ACP agent takes text only, but this message has attachments: {names}")
         model = str(options.get("model") or self._agent.model)
-        self._turn = turn = CliTurn(model=model)
+        self._turn = turn = CliTurn(model=model, started=time.perf_counter())
         self._monitor = OutputMonitor(self._agent.spec, turn)
         text = message.text if self._connection is not None else prepend_history(self._context.history, message.text)
         deadline = asyncio.timeout(None)
@@ -242,7 +247,8 @@ class AcpSession:
 
     async def _start(self, model: str, deadline: asyncio.Timeout) -> JsonRpcConnection:
         agent, workspace = self._agent, self._workspace
-        env = prepare_environment(agent.spec, agent.host, workspace, agent.env, agent.login)
+        extra_env = add_mcp_url(agent.env, self._context)
+        env = prepare_environment(agent.spec, agent.host, workspace, extra_env, agent.login)
         env = {**agent.spec.build_variables(TurnRequest(prompt="", model=model, env=env)), **env}
         flags = [f"--model={model}"] if model and agent.spec.name in _MODEL_BY_FLAG else []
         argv = workspace.sandbox_command([self._executable, *agent.command[1:], *flags, *agent.args])
@@ -254,13 +260,14 @@ class AcpSession:
         for task in (connection.listen(), self._monitor.watch_for_login(process, deadline)):
             self._stack.push_async_callback(_cancel_task, asyncio.ensure_future(task))
         files = {"readTextFile": agent.files, "writeTextFile": agent.files}
-        await connection.request(
+        initialized = await connection.request(
             "initialize",
             {"protocolVersion": _VERSION, "clientCapabilities": {"fs": files, "terminal": False}},
         )
         if agent.auth_method:
             await connection.request("authenticate", {"methodId": agent.auth_method})
-        opened = await connection.request("session/new", {"cwd": workspace.path, "mcpServers": []})
+        servers = _list_mcp_servers(self._context.mcp_url, initialized)
+        opened = await connection.request("session/new", {"cwd": workspace.path, "mcpServers": servers})
         self._id = str(cast("Mapping[str, Any]", opened).get("sessionId") or "") if isinstance(opened, Mapping) else ""
         if not self._id:
             raise AgentFailed("it opened a session without an id")
@@ -396,6 +403,16 @@ def _write(path: str, text: str) -> dict[str, Any]:
     except OSError as wrong:
         raise RpcError(INTERNAL_ERROR, f"{path}: {wrong.strerror}") from None
     return {}
+
+
+def _list_mcp_servers(url: str, initialized: Any) -> list[dict[str, Any]]:
+    """The MCP server with the tools of the case, over HTTP if the agent can, else over standard input and output."""
+    if not url:
+        return []
+    capabilities = as_object(as_object(as_object(initialized).get("agentCapabilities")).get("mcpCapabilities"))
+    if capabilities.get("http") is True:
+        return [{"type": "http", "name": MCP_SERVER, "url": url, "headers": []}]
+    return [{"name": MCP_SERVER, "command": sys.executable, "args": ["-I", str(BRIDGE), url], "env": []}]
 
 
 def _detail(data: Any) -> str:

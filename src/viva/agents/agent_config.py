@@ -124,6 +124,11 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     file_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that name a text file whose content is part of the agent."""
 
+    @property
+    def uses_mcp_stub(self) -> bool:
+        """Does it get the canned tools of a case from an MCP server? Kinds that can have a field `mcp_stub`."""
+        return bool(getattr(self, "mcp_stub", False))
+
     @classmethod
     def parse_reference(cls, reference: str) -> dict[str, Any] | None:
         """The fields that a reference such as `python:./agent.py:agent` stands for; None for a kind without references."""

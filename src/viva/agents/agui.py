@@ -21,6 +21,7 @@ from viva.agents.tools import format_result, lacks_result
 from viva.errors import AgentFailed
 from viva.llm.calls import read_stream
 from viva.llm.sse import SseParser
+from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Attachment, Audio, Image, Message, Reply, Text
@@ -62,6 +63,7 @@ class AguiAgent(Struct, frozen=True, kw_only=True):
         return await inspect_url(self.endpoint.url)
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager["AguiSession"]:
+        load_stream_client()
         return nullcontext(AguiSession(self, context))
 
 

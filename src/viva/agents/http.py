@@ -31,6 +31,7 @@ from viva.llm.calls import (
     send_request,
 )
 from viva.llm.target import find_url_problem
+from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
@@ -43,6 +44,7 @@ from viva.text.template import fill_variables, variables_in
 
 REQUEST_VARIABLES = (
     "input", "messages", "session_id", "options", "metadata", "history", "data", "attachments", "fixtures", "workspace",
+    "mcp_url",
 )  # fmt: skip
 _DEFAULT_BODY = {name: f"{{{{{name}}}}}" for name in ("messages", "input", "session_id", "options")}
 _PATH_FIELDS = (
@@ -107,6 +109,8 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
     """Number of retries of a call that failed for a transient reason."""
     fixtures: Literal["forward"] | UnsetType = UNSET
     """Send stubbed tools and memory along, in {{fixtures}} or under that key."""
+    mcp_stub: bool = False
+    """Serve the `fixtures.tools` of a case to it as an MCP server, whose address is in {{mcp_url}}."""
 
     @classmethod
     def parse_reference(cls, reference: str) -> dict[str, Any] | None:
@@ -131,6 +135,8 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
                 raise ValueError(f"unknown variable {{{{{name}}}}}; there are {', '.join(REQUEST_VARIABLES)}")
         if self.fixtures and "fixtures" not in variables_in(self.body_template):
             raise ValueError('fixtures = "forward" needs {{fixtures}} somewhere in the body')
+        if self.mcp_stub and "mcp_url" not in self._used_variables:
+            raise ValueError("mcp_stub needs {{mcp_url}} somewhere in the body, the headers or the url")
         parse_duration(self.timeout)
         if self.stream is UNSET and (given := self._stream_fields):
             raise ValueError(f'{", ".join(given)} needs `stream = "sse"` or "json_lines"')
@@ -154,6 +160,8 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
         return frozenset(features)
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager["HttpSession"]:
+        if self.stream is not UNSET:
+            load_stream_client()
         return nullcontext(HttpSession(self, context))
 
     @property
@@ -262,6 +270,7 @@ class HttpSession:
             "attachments": message.attachments,
             "fixtures": context.fixtures,
             "workspace": context.workspace.path if context.workspace else None,
+            "mcp_url": context.mcp_url or None,
         }
 
     def _build_request(self, variables: Mapping[str, Any]) -> Request:

@@ -60,4 +60,5 @@ def _merge(reply: Reply, parsed: Reply) -> Reply:
         protocol_state=parsed.protocol_state or reply.protocol_state,
         calls=reply.calls,
         elapsed_ms=reply.elapsed_ms,
+        first_token_ms=reply.first_token_ms,
     )

@@ -19,6 +19,7 @@ from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, read_stream, send_request
 from viva.llm.limits import get_limits
 from viva.llm.price import compute_cost
+from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
 from viva.model.connector import KEY_HEADERS, Connector
@@ -167,6 +168,8 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
 
     def open(self, context: SessionContext, system: str | None = None) -> AbstractAsyncContextManager["ModelSession"]:
         """A session. `system` replaces the agent's own system prompt."""
+        if self.stream:
+            load_stream_client()
         return nullcontext(ModelSession(self, context, self.system if system is None else system))
 
     def get_endpoint(self, connector: Connector) -> Endpoint:
@@ -318,9 +321,7 @@ class ModelSession:
     def _on_text(self, text: str) -> None:
         self._texts.append(text)
         if self._first_token_ms is None and text:
-            progress = self._context.progress
-            waited_s = progress.lag.waited_s(self._started, progress)
-            self._first_token_ms = (time.perf_counter() - self._started - waited_s) * 1e3
+            self._first_token_ms = self._context.progress.ms_since(self._started)
 
     def _meter(self, connector: Connector, completion: Completion) -> ModelCall:
         tokens = max(0, completion.input_tokens), max(0, completion.output_tokens), max(0, completion.cached_tokens)

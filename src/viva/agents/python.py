@@ -62,6 +62,8 @@ class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
     """A reference: python:pkg.module:attr or python:./file.py:attr."""
     takes_fixtures: bool = False
     """The agent uses the stubbed tools and memory in `options["fixtures"]`, though its function has no parameters for them."""
+    mcp_stub: bool = False
+    """Serve the `fixtures.tools` of a case to it as an MCP server, at `options["mcp_url"]`."""
 
     @classmethod
     def parse_reference(cls, reference: str) -> dict[str, Any] | None:
@@ -266,6 +268,8 @@ class PythonSession:
         memory = list(fixtures.memory) if fixtures else None
         if fixtures is not None:
             options["fixtures"] = {"tools": self._tools, "memory": memory}
+        if context.mcp_url:
+            options["mcp_url"] = context.mcp_url
         values: dict[str, Any] = {
             "message": self._text,
             "messages": self._list_messages(),

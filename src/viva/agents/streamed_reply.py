@@ -40,8 +40,7 @@ class StreamedReply:
         if not text:
             return
         if self._first_token_ms is None and self._progress is not None:
-            waited_s = self._progress.lag.waited_s(self._started, self._progress)
-            self._first_token_ms = (time.perf_counter() - self._started - waited_s) * 1e3
+            self._first_token_ms = self._progress.ms_since(self._started)
         if not self._is_open:
             self._messages.append([])
             self._is_open = True

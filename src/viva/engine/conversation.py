@@ -115,8 +115,7 @@ class _Stopwatch:
         """The measured time, unless a cassette or a time limit knows a better one."""
         if known_ms is not None:
             return known_ms
-        waited_s = self._progress.lag.waited_s(self._started, self._progress)
-        return (time.perf_counter() - self._started - waited_s) * 1e3
+        return self._progress.ms_since(self._started)
 
 
 def _keep_progress(state: TrialState, turn: Turn) -> None:

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from viva.llm.target import FindProxy, Target, find_environment_proxy, resolve_target
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from viva.llm.http1_client import Http1Client
 
 _MAX_TARGETS = 1024
+
+
+def load_stream_client() -> None:
+    """Imports the client for streams, which takes a while: the first streamed reply must not wait for that."""
+    import_module("viva.llm.aiohttp_client")
 
 
 class HttpTransport:

@@ -77,6 +77,10 @@ class CallProgress(Struct):
         if self.warnings:
             self.warnings = []
 
+    def ms_since(self, began: float) -> float:
+        """How long ago that was, without the time that another agent has just blocked the event loop."""
+        return (time.perf_counter() - began - self.lag.waited_s(began, self)) * 1e3
+
     def add_block(self, seconds: float) -> None:
         """The agent's code blocked the event loop for this long."""
         self.blocked_s += seconds

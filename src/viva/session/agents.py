@@ -238,6 +238,10 @@ class AgentFactory:
         except (TypeError, ValueError) as error:
             raise setup.error(str(error)) from error
         definition = self._build_definition(entry, config, agent)
+        if config.uses_mcp_stub:
+            from viva.agents.mcp_stub import StubbedAgent  # few agents need it
+
+            agent = StubbedAgent(agent)
         return ConfiguredAgent(
             name=name,
             agent=self._wrap_agent(JsonReplyAgent(agent) if config.reply_format == "json" else agent, name, definition),

@@ -20,7 +20,7 @@ from viva.agents.cli.events import (
     build_model_call,
     join_texts,
 )
-from viva.agents.cli.spec import CliSpec, TurnRequest
+from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest
 from viva.model import codec
 from viva.model.message import ModelCall, TokenCount
 
@@ -194,6 +194,9 @@ def _build_argv(request: TurnRequest) -> list[str]:
         argv += ["--model", request.model]
     for folder in request.linked_folders:
         argv += ["--add-dir", folder]
+    if url := request.env.get(URL_VARIABLE):
+        servers = {"mcpServers": {MCP_SERVER: {"type": "http", "url": url}}}
+        argv += ["--mcp-config", codec.compact_json(servers), "--strict-mcp-config"]
     return argv if request.on_stdin else [*argv, "--", request.prompt]
 
 

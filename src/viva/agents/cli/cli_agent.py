@@ -16,6 +16,7 @@ A CLI takes no history: earlier messages are put as text before the first messag
 import asyncio
 import shlex
 import shutil
+import time
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -30,7 +31,7 @@ from viva.agents.cli.events import CliEvent, CliTurn, EndReported, TextPrinted
 from viva.agents.cli.installation import check_version, find_executable, find_login_problem, inspect_installation
 from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.output_text import to_one_line
-from viva.agents.cli.spec import CliSpec, TurnRequest, parse_events
+from viva.agents.cli.spec import URL_VARIABLE, CliSpec, TurnRequest, parse_events
 from viva.errors import AgentFailed, Undetermined, Unreachable
 from viva.model.case import Feature, WorkspaceSpec
 from viva.model.message import Message, ModelCall, Reply
@@ -72,6 +73,8 @@ class ProcessConfig(AgentConfig, frozen=True, kw_only=True):
     """More variables of its environment. A value $NAME is taken from the environment."""
     args: tuple[str, ...] = ()
     """More arguments, after its own."""
+    mcp_stub: bool = False
+    """Serve the `fixtures.tools` of a case to it as an MCP server. VIVA_MCP_URL of its environment has the address."""
 
     def build_env(self, setup: AgentSetup) -> dict[str, str]:
         env = {name: setup.expand(value, "env") for name, value in self.env.items()}
@@ -169,7 +172,7 @@ class CliAgent(Struct, frozen=True, kw_only=True):
         if (problem := await check_version(executable, self.host, spec, probe_workspaces)) is not None:
             raise Unreachable(problem, deterministic=True)
         async with open_cli_workspace(context) as workspace:
-            env = prepare_environment(spec, self.host, workspace, self.env, self.login)
+            env = prepare_environment(spec, self.host, workspace, add_mcp_url(self.env, context), self.login)
             # Without a login some CLIs wait forever. The user's own command or flags may bring a login that is not seen here.
             checks_login = spec.needs_login and not (self.command or self.args)
             if checks_login and (problem := find_login_problem(env, spec, workspace.home)) is not None:
@@ -207,6 +210,11 @@ def choose_workspaces(context: SessionContext) -> WorkspaceFactory:
 def _local_workspaces() -> LocalWorkspaces:
     """One for the process, so that stale workspaces are removed once."""
     return LocalWorkspaces()
+
+
+def add_mcp_url(env: Mapping[str, str], context: SessionContext) -> Mapping[str, str]:
+    """The variables of an agent, with the address of the MCP server that has the tools of the case."""
+    return {**env, URL_VARIABLE: context.mcp_url} if context.mcp_url else env
 
 
 def prepare_environment(
@@ -271,7 +279,7 @@ class CliSession:
             env=self._env,
         )
         argv = self._workspace.sandbox_command([*self._command, *spec.build_argv(request), *self._agent.args])
-        turn = CliTurn(self._session_usage, request.model)
+        turn = CliTurn(self._session_usage, request.model, time.perf_counter())
         process = _TurnProcess(OutputMonitor(spec, turn, self._workspace.home))
         self._turns += 1
         env = {**spec.build_variables(request), **self._env}

@@ -18,7 +18,7 @@ from viva.agents.cli.events import (
     UsageReported,
     build_model_call,
 )
-from viva.agents.cli.spec import CliSpec, TurnRequest
+from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest
 from viva.model import codec
 from viva.model.message import TokenCount
 
@@ -129,7 +129,8 @@ def _build_argv(request: TurnRequest) -> list[str]:
         argv += ["--model", request.model]
     for folder in request.linked_folders:
         argv += ["--add-dir", folder]
-    for key, value in _provider_config(request.env).items():
+    mcp = {f"mcp_servers.{MCP_SERVER}.url": url} if (url := request.env.get(URL_VARIABLE)) else {}
+    for key, value in {**_provider_config(request.env), **mcp}.items():
         argv += ["-c", f"{key}={codec.compact_json(value)}"]
     if request.session is not None:
         argv += ["resume", request.session]

@@ -3,6 +3,7 @@
 A `CliSpec` parses them from the lines of its stream. Other lines have no events: an invalid line cannot end a turn.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -107,16 +108,18 @@ def build_model_call(
 
 class CliTurn:
     """A running turn. `previous_usage` is that of the session before it, for CLIs that count per session; `model` is the
-    requested one, if the CLI reports none.
+    requested one, if the CLI reports none. With `started`, the time until its first text is measured.
     """
 
-    def __init__(self, previous_usage: Sequence[ModelCall] = (), model: str = "") -> None:
+    def __init__(self, previous_usage: Sequence[ModelCall] = (), model: str = "", started: float | None = None) -> None:
+        self._started = started
+        self._first_token_ms: float | None = None
         self._model = model
         self.session: str | None = None
         self.end: EndReported | None = None
         self.session_usage: tuple[ModelCall, ...] = tuple(previous_usage)
         self._before = {call.model: call for call in previous_usage}
-        self._texts: list[str] = []
+        self._texts: list[list[str]] = []  # the pieces of each message
         self._calls: dict[str, ToolCall] = {}
         self._steps: dict[str, tuple[ModelCall, ...]] = {}
         self._turn: tuple[ModelCall, ...] | None = None
@@ -129,7 +132,7 @@ class CliTurn:
             case SessionStarted(id=session, model=model):
                 self.session, self._model = session or self.session, self._model or model
             case TextPrinted(text=text, is_new_message=begins):
-                self._texts.append(f"\n{text}" if begins and self._texts else text)
+                self._add_text(text, begins=begins)
             case ToolStarted():
                 self._call(event)
             case ToolEnded():
@@ -146,6 +149,13 @@ class CliTurn:
                 self._trouble = text
                 if is_warning and text:
                     self.warnings[text] = None
+
+    def _add_text(self, text: str, *, begins: bool) -> None:
+        if self._started is not None and self._first_token_ms is None and text:
+            self._first_token_ms = (time.perf_counter() - self._started) * 1e3
+        if begins or not self._texts:
+            self._texts.append([])
+        self._texts[-1].append(text)
 
     def _call(self, event: ToolStarted) -> None:
         key = event.id or f"#{len(self._calls)}"
@@ -193,8 +203,12 @@ class CliTurn:
 
     def build_reply(self) -> Reply:
         request = self._input_request
+        texts = ["".join(pieces) for pieces in self._texts]
+        messages = tuple(filter(None, texts))
         return Reply(
-            content="".join(self._texts),
+            content="\n".join(texts),
+            parts=messages if len(messages) > 1 else (),
+            first_token_ms=self._first_token_ms,
             tool_calls=tuple(self._calls.values()),
             finish_reason=self.end.finish_reason if self.end else None,
             protocol_state=request.state if request else None,

@@ -18,7 +18,7 @@ from viva.agents.cli.events import (
     UsageReported,
     build_model_call,
 )
-from viva.agents.cli.spec import CliSpec, TurnRequest, format_settings
+from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest, format_settings
 from viva.model import codec
 from viva.model.message import TokenCount
 
@@ -122,11 +122,13 @@ def _home_files(env: Mapping[str, str]) -> dict[str, str]:
     else:
         kind = "oauth-personal"
     no_updates = {"enableAutoUpdate": False, "enableAutoUpdateNotification": False}
-    settings = {
+    settings: dict[str, Any] = {
         "security": {"auth": {"selectedType": kind}},
         "general": no_updates,
         "privacy": {"usageStatisticsEnabled": False},
     }
+    if url := env.get(URL_VARIABLE):
+        settings["mcpServers"] = {MCP_SERVER: {"httpUrl": url, "trust": True}}
     return {".gemini/settings.json": format_settings(settings)}
 
 

@@ -17,7 +17,7 @@ from viva.agents.cli.events import (
     UsageReported,
     build_model_call,
 )
-from viva.agents.cli.spec import CliSpec, TurnRequest
+from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest
 from viva.model import codec
 from viva.model.message import TokenCount
 
@@ -146,6 +146,8 @@ def _variables(request: TurnRequest) -> dict[str, str]:
         options = {"baseURL": base_url, "apiKey": "{env:OPENAI_API_KEY}"}
         providers["custom"] = {"npm": "@ai-sdk/openai-compatible", "name": "custom", "options": options}
     config: dict[str, Any] = {"autoupdate": False, "share": "disabled"}
+    if url := env.get(URL_VARIABLE):
+        config["mcp"] = {MCP_SERVER: {"type": "remote", "url": url, "enabled": True}}
     if request.model:
         provider, model = _split_model(request)
         config["small_model"] = f"{provider}/{model}"  # for titles of sessions

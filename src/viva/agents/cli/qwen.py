@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from viva.agents.cli.claude import ClaudeLine, parse_stream_line, to_model_call
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import CliEvent, EndReported, UsageReported
 from viva.agents.cli.gemini import build_argv
-from viva.agents.cli.spec import CliSpec, TurnRequest, format_settings
+from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest, format_settings
 
 _API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
 
@@ -37,11 +37,13 @@ def _variables(_request: TurnRequest) -> dict[str, str]:
 
 def _home_files(env: Mapping[str, str]) -> dict[str, str]:
     kind = next((kind for key, kind in _KINDS.items() if key in env), "qwen-oauth")
-    settings = {
+    settings: dict[str, Any] = {
         "security": {"auth": {"selectedType": kind}},
         "general": {"enableAutoUpdate": False},
         "privacy": {"usageStatisticsEnabled": False},
     }
+    if url := env.get(URL_VARIABLE):
+        settings["mcpServers"] = {MCP_SERVER: {"httpUrl": url, "trust": True}}
     return {".qwen/settings.json": format_settings(settings)}
 
 

@@ -17,6 +17,11 @@ NO_LOGIN_PATTERN: Final = re.compile(
 """How CLIs say that they have no login."""
 
 
+MCP_SERVER = "viva"
+URL_VARIABLE = "VIVA_MCP_URL"
+"""The variable with the address of an MCP server that has the tools of a case."""
+
+
 class TurnRequest(Struct, frozen=True, kw_only=True):
     """One turn of a CLI. `session` is None in the first, which may use the id `new_session`. `linked_folders` are folders
     outside the workspace that the CLI may use. `on_stdin` says that the prompt comes on standard input.

@@ -70,6 +70,8 @@ export interface Turn {
   tool_calls: ToolCall[];
   assertions: Assertion[];
   duration_ms: number;
+  first_token_ms?: number | null;
+  parts?: string[];
   awaiting_reason?: string | null;
   awaiting_confidence?: number | null;
   input_hint?: string | null;

@@ -130,6 +130,7 @@ function getTurnStatus(turn: Turn): Status | null {
 function TurnFacts({ turn }: { turn: Turn }) {
   const usage = turn.usage;
   const facts = [formatMs(turn.duration_ms)];
+  if (typeof turn.first_token_ms === "number") facts.push(`first token ${formatMs(turn.first_token_ms)}`);
   if (usage) {
     facts.push(`${formatNumber(usage.input_tokens ?? 0)} in, ${formatNumber(usage.output_tokens ?? 0)} out`);
     if ((usage.calls ?? 1) > 1) facts.push(formatCount(usage.calls ?? 1, "model call"));
@@ -151,7 +152,7 @@ function Reply({ turn, marks }: { turn: Turn; marks: Mark[] }) {
     <div class={`message agent ${turn.error ? "broken" : ""}`}>
       <p class="who">Agent</p>
       {turn.output ? (
-        <TextBlock text={turn.output} marks={marks} label="Agent reply" />
+        (turn.parts ?? [turn.output]).map((text, at) => <TextBlock key={at} text={text} marks={marks} label="Agent reply" />)
       ) : (
         !turn.error && !hasData && <p class="muted">no text</p>
       )}
