@@ -1,4 +1,4 @@
-"""The contract of frameworks (`tests/frameworks/contract.py`), run in the environment of each, with the real framework."""
+"""The contract of frameworks (`tests/frameworks/framework_contract.py`), run in the environment of each, with the real framework."""
 
 import os
 import subprocess
@@ -16,7 +16,8 @@ def test_the_adapter_of_a_framework_keeps_the_contract(name: str):
     if python is None:
         pytest.skip(f"{name} is not installed (make frameworks)")  # said at the end of the run: NOT RUN
     keys = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "OPENAI_", "LANG"))}
-    command = [python, "-m", "pytest", "-c", "pytest.ini", "contract.py"]
+    files = ["framework_contract.py", *sorted(path.name for path in FOLDER.glob(f"{name}_*.py"))]
+    command = [python, "-m", "pytest", "-c", "pytest.ini", *files]
     done = subprocess.run(
         command, cwd=FOLDER, env=keys | {"FRAMEWORK": name}, capture_output=True, text=True, timeout=300, check=False
     )
