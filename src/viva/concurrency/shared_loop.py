@@ -16,6 +16,9 @@ from viva.model.tracebacks import error_text
 
 T = TypeVar("T")
 
+LONG_STEP_S = 1.0
+"""Shorter steps are not reported: frameworks import much at their first call."""
+
 
 class DaemonThreads(ThreadPoolExecutor):
     """Runs each call in a daemon thread of its own: a tool that hangs does not keep the process alive."""
@@ -56,9 +59,13 @@ async def run_on_shared_loop(work: Coroutine[Any, Any, T], on_slow_step: Callabl
     """Awaits a coroutine that runs on the shared loop. `on_slow_step` is called on the caller's loop."""
     caller = asyncio.get_running_loop()
 
+    def report(seconds: float) -> None:
+        if seconds > LONG_STEP_S:
+            caller.call_soon_threadsafe(on_slow_step, seconds)
+
     async def run() -> T:
         try:
-            return await time_steps(work, lambda seconds: caller.call_soon_threadsafe(on_slow_step, seconds) and None)
+            return await time_steps(work, report)
         except (SystemExit, KeyboardInterrupt) as raised:  # a task that raises these stops its loop
             raise RuntimeError(error_text(raised)).with_traceback(raised.__traceback__) from None
 
