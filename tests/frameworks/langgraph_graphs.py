@@ -75,6 +75,9 @@ def test_a_tool_outside_of_a_tool_node_is_seen_and_never_runs_beside_stubs():
 def test_a_graph_without_messages_is_refused_with_a_way_out():
     with pytest.raises(viva.errors.BadInput, match=r"no `messages`, it has question, answer; name a function"):
         run(graphs.make_graph_without_messages(), "hi")
+    record = run(graphs.make_graph_without_messages, "hi")  # what a function creates is known only in the trial
+    assert (record.status, record.fault) == ("failed", "agent")
+    assert "no `messages`" in (record.error or "")
 
 
 def test_a_chain_gets_the_question_and_the_history(server: OpenAIServer):
