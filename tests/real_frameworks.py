@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "frameworks"
 INSTALLED = Path(sys.prefix) / "frameworks"
-ENVIRONMENTS = {"langgraph": "main", "openai_agents": "main", "pydantic_ai": "main"}
+ENVIRONMENTS = {"langgraph": "main", "openai_agents": "main", "pydantic_ai": "main", "adk": "adk"}
 """Which environment has a framework. Frameworks that do not fit together have one each."""
 EVERY_RUN = ("langgraph", "openai_agents", "pydantic_ai")
 
@@ -32,11 +32,21 @@ def _mark(environment: Path) -> Path:
     return environment / "pinned.txt"
 
 
+def add_viva(environment: Path) -> None:
+    """Makes Viva's sources importable there, and its command."""
+    packages = next((environment / "lib").glob("python3*")) / "site-packages"
+    (packages / "viva.pth").write_text(str(FOLDER.parents[1] / "src"))
+    command = environment / "bin" / "viva"
+    command.write_text(f"#!{environment / 'bin' / 'python'}\nfrom viva.cli.main import main\n\nmain()\n")
+    command.chmod(0o755)
+
+
 def _install(environment: Path) -> bool:
     venv.create(environment, clear=True, with_pip=True)
     pip = [environment / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     if subprocess.run([*pip, "-r", _pins(environment.name)], check=False).returncode:
         return False
+    add_viva(environment)
     _mark(environment).write_text(_pins(environment.name).read_text())
     return True
 

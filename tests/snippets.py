@@ -8,7 +8,7 @@
 An HTML comment before a block says more: `<!-- exit: 1 -->`, `<!-- not run: why -->`, `<!-- in: examples/expense -->`
 (in a copy of that folder), `<!-- before: COMMAND -->` (run first, and not shown), `<!-- output: any -->` (of a text block:
 not compared), `<!-- serving: localhost:8000 -->` (an agent answers there). Ports of this machine that a page names
-are exchanged for free ones.
+are exchanged for free ones. A page with `<!-- environment: langgraph -->` is run in the environment of that framework.
 """
 
 import os
@@ -23,11 +23,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from real_frameworks import find_python
 from viva.testing import HttpServer, json_response
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<lang>\w*)(?: title=\"(?P<title>[^\"]+)\")? *$")
 COMMENT = re.compile(r"^ *<!-- (?P<key>[a-z ]+): (?P<value>.+?) -->$")
+ENVIRONMENT = re.compile(r"^<!-- environment: (\w+) -->$", re.MULTILINE)
 TIME = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:ms|s|m)\b")
 PORT = re.compile(r"(?:127\.0\.0\.1|localhost):(\d{4,5})\b")
 ALONE_S = 100.0
@@ -103,8 +105,21 @@ def run_page(text: str, folder: Path) -> list[Ran]:
             if "serving" in block.told:
                 servers.enter_context(_agent(int(block.told["serving"].rpartition(":")[2])))
         if commands:
-            _bash("\n".join(script) + _EPILOGUE, here)
+            _bash("\n".join(script) + _EPILOGUE, here, _find_python(text).parent)
     return [_ended(run_context, at, block, blocks) for at, block in commands if (run_context / f"{at}.code").exists()]
+
+
+def find_environment(text: str) -> str | None:
+    """The framework whose environment a page needs."""
+    found = ENVIRONMENT.search(text)
+    return found[1] if found else None
+
+
+def _find_python(text: str) -> Path:
+    name = find_environment(text)
+    python = Path(sys.executable) if name is None else find_python(name)
+    assert python is not None, f"{name} is not installed"
+    return python
 
 
 def _agent(port: int) -> HttpServer:
@@ -131,7 +146,7 @@ def _run(run_context: Path, at: int, block: Block) -> str:
     return f"{run}\n[ $code -eq {block.told.get('exit', '0')} ] || {{ {_EPILOGUE.strip()}; }}"
 
 
-def _bash(script: str, here: Path) -> None:
+def _bash(script: str, here: Path, programs: Path) -> None:
     environ = {
         key: value
         for key, value in os.environ.items()
@@ -139,7 +154,7 @@ def _bash(script: str, here: Path) -> None:
             ("VIVA", "OPENAI", "OPENWOP", "GEMINI", "ANTHROPIC", "NO_COLOR", "FORCE_COLOR", "PYTEST", "CI")
         )
     }
-    environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "COLUMNS": "100", "HOME": str(here)}
+    environ |= {"PATH": f"{programs}:{environ['PATH']}", "COLUMNS": "100", "HOME": str(here)}
     # pytest loads our plugin alone: the others of this environment take seconds to import.
     environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "viva.pytest_plugin"}
     bash = subprocess.Popen(

@@ -85,6 +85,7 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "langchain": "viva.agents.frameworks.langchain:LangChainConfig",
         "openai_agents": "viva.agents.frameworks.openai_agents:OpenAIAgentsConfig",
         "pydantic_ai": "viva.agents.frameworks.pydantic_ai:PydanticAIConfig",
+        "adk": "viva.agents.frameworks.adk:AdkConfig",
     },
     "reporter": {
         ".jsonl": "viva.reporters.json:JsonlReport",
@@ -109,6 +110,9 @@ AGENT_KIND_BY_TYPE = {
     "langchain_core:Runnable": "langchain",
     "agents.agent:Agent": "openai_agents",
     "pydantic_ai:AbstractAgent": "pydantic_ai",
+    "google.adk:BaseAgent": "adk",
+    "google.adk:App": "adk",
+    "google.adk:Runner": "adk",
 }
 """The kind of an object of a framework, by the package and name of its class or of a base class."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}

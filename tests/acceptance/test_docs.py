@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from snippets import ROOT, Block, blocks_of, fits, run_page
+from real_frameworks import EVERY_RUN, find_python
+from snippets import ROOT, Block, blocks_of, find_environment, fits, run_page
 from viva.schemas.validation import SchemaName, find_violations
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -23,10 +24,18 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def mark_of(page: Path) -> Any:
+    """A page with a framework that is not in every run is one of `make soak`."""
+    is_soak = find_environment(page.read_text(encoding="utf-8")) not in (None, *EVERY_RUN)
+    return pytest.param(page, id=name_of(page), marks=pytest.mark.soak if is_soak else ())
+
+
+@pytest.mark.parametrize("page", [mark_of(page) for page in WRITTEN])
 def test_what_a_page_tells_to_run_runs(page: Path, tmp_path: Path) -> None:
     """Each block of commands ends with the exit code that the page says, and prints what it says."""
     text = page.read_text(encoding="utf-8")
+    if (framework := find_environment(text)) is not None and find_python(framework) is None:
+        return  # said at the end of the run: NOT RUN
     ran = run_page(text, tmp_path)
     for each in ran:
         place = f"{name_of(page)}:{each.block.line}"

@@ -238,7 +238,8 @@ def agents_schema(names: Iterable[str]) -> Schema:
 def _is_inferable(name: str) -> bool:
     """Can an entry of this kind leave out `type`?"""
     kind = find_kind(name)
-    has_reference = _is_config(kind) and "parse_reference" in vars(kind)
+    parents = kind.__mro__[: kind.__mro__.index(AgentConfig)] if _is_config(kind) and kind is not None else ()
+    has_reference = any("parse_reference" in vars(parent) for parent in parents)
     return has_reference or name in catalog.AGENT_KIND_BY_FIELD.values()
 
 

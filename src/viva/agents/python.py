@@ -116,7 +116,8 @@ class PythonAgent(Struct, frozen=True):
         try:
             instance = await code.call(self.target) if is_owned else self.target
             if (framework := find_framework(instance)) is not None:
-                async with framework.wrap_object(instance, self.provider_packages).open(context) as session:
+                agent = framework.wrap_object(lambda: instance, self.provider_packages)  # checked as of the trial
+                async with agent.open(context) as session:
                     yield session
                 return
             try:

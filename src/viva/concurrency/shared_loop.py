@@ -52,14 +52,20 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def run_on_shared_loop(work: Coroutine[Any, Any, T], on_slow_step: Callable[[float], None]) -> T:
-    """Awaits a coroutine that runs on the shared loop. `on_slow_step` is called on the caller's loop."""
-    caller = asyncio.get_running_loop()
+async def run_on_shared_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits a coroutine that runs on the shared loop.
+
+    Its slow steps are not reported: Viva's own loop goes on, and frameworks import much in their first call.
+    """
 
     async def run() -> T:
         try:
-            return await time_steps(work, lambda seconds: caller.call_soon_threadsafe(on_slow_step, seconds) and None)
+            return await time_steps(work, _ignore_step)  # it also ends a child process that the user code forks
         except (SystemExit, KeyboardInterrupt) as raised:  # a task that raises these stops its loop
             raise RuntimeError(error_text(raised)).with_traceback(raised.__traceback__) from None
 
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), _shared_loop()))
+
+
+def _ignore_step(seconds: float) -> None:
+    del seconds

@@ -15,6 +15,7 @@ __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
 SERVER = OpenAIServer
 PATH = ("model",)
 HANDLES_TOOL_ERRORS = False
+TELLS_EVERY_REASON = True
 _model: list[Any] = []
 
 
@@ -25,6 +26,10 @@ class Trip(BaseModel):
 
 def connect(server: OpenAIServer) -> None:
     _model[:] = [ChatOpenAI(model="gpt-4o-mini", base_url=server.url, api_key="k", max_retries=0)]
+
+
+def get_model() -> Any:
+    return _model[0]
 
 
 def say_trip(trip: dict[str, Any]) -> Any:

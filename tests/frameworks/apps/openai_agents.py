@@ -14,6 +14,7 @@ __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
 SERVER = OpenAIServer
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = True
+TELLS_EVERY_REASON = True
 _model: list[Any] = []
 
 
@@ -25,6 +26,10 @@ class Trip(BaseModel):
 def connect(server: OpenAIServer) -> None:
     client = AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0)
     _model[:] = [OpenAIResponsesModel("gpt-4o-mini", client)]
+
+
+def get_model() -> Any:
+    return _model[0]
 
 
 def say_trip(trip: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
 SERVER = OpenAIServer
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = False
+TELLS_EVERY_REASON = True
 _model: list[Any] = []
 
 
@@ -27,6 +28,10 @@ class Trip(BaseModel):
 def connect(server: OpenAIServer) -> None:
     client = AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0)
     _model[:] = [OpenAIChatModel("gpt-4o-mini", provider=OpenAIProvider(openai_client=client))]
+
+
+def get_model() -> Any:
+    return _model[0]
 
 
 def say_trip(trip: dict[str, Any]) -> Any:

@@ -6,6 +6,8 @@ import threading
 INSTRUCTIONS = "You are a test agent."
 STARTED = threading.Event()
 """A hanging tool has started."""
+RELEASED = threading.Event()
+"""Hanging threads may end: some frameworks join theirs when the process ends."""
 BOOKED: list[int] = []
 """What the live tool has done."""
 
@@ -35,7 +37,7 @@ async def hang() -> str:
 def hang_in_thread() -> str:
     """Never returns, and cannot be cancelled."""
     STARTED.set()
-    threading.Event().wait()
+    RELEASED.wait()
     return ""
 
 

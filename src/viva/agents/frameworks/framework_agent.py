@@ -69,7 +69,7 @@ class FrameworkSession:
         log = TurnLog(progress, self._stubs)
         try:
             with raise_as_faults(progress, self._provider_packages):
-                reply = await run_on_shared_loop(self.run_turn(message, options, log), progress.add_block)
+                reply = await run_on_shared_loop(self.run_turn(message, options, log))
             self.pending_calls = tuple(call for call in reply.tool_calls if call.pending)
             return reply
         except BaseException as raised:
@@ -169,7 +169,7 @@ class FrameworkAgent(Struct, frozen=True):
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator[FrameworkSession]:
         with raise_as_faults(context.progress, self.provider_packages):
-            session = await run_on_shared_loop(self._start(context), context.progress.add_block)
+            session = await run_on_shared_loop(self._start(context))
         yield session
 
     async def _start(self, context: SessionContext) -> FrameworkSession:

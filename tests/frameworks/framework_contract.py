@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from apps.tools import RELEASED
 
 import viva
 from viva.agents.frameworks.recognition import find_framework
@@ -49,6 +50,7 @@ def server() -> Iterator[Any]:
     with app.SERVER(answer) as running:
         app.connect(running)
         yield running
+    RELEASED.set()
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def test_each_trial_has_a_new_session_and_the_history_of_its_case(server: Any, a
     assert [record.turns[0].output for record in records] == ["Hello, 2", "Hello, 2"]
     texts = [each.text for each in server.model_requests[-1].messages]
     assert [text for text in texts if text in ("I am Ada", "Hi Ada", "hello")] == ["I am Ada", "Hi Ada", "hello"]
-    assert app.INSTRUCTIONS in texts
+    assert any(app.INSTRUCTIONS in text for text in texts)
 
 
 @pytest.mark.parametrize(("status", "fault"), [(401, "infra"), (429, "infra"), (500, "infra"), (400, "agent")])
@@ -170,11 +172,10 @@ def test_an_approval_waits_for_the_users_next_line(server: Any, decision: Any, o
     assert after.awaiting_input is False
     assert [(call.name, call.pending, call.refused) for call in after.tool_calls] == [("book", False, output is None)]
     assert ([] if output is None else [7]) == app.BOOKED
-    if output is None:
+    if output is None and (app.TELLS_EVERY_REASON or decision == "Rome instead of Paris"):
         said = decision if isinstance(decision, str) else decision["input"]
         assert any(said in each.text for each in server.model_requests[-1].messages)  # the model hears the reason
-    else:
-        assert after.output == output
+    assert output is None or after.output == output
 
 
 def test_stubs_replace_every_tool(server: Any, agent: Any):

@@ -1,0 +1,79 @@
+"""Graphs of LangGraph in the shapes that its users write."""
+
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.messages import AnyMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import interrupt
+
+from apps import langgraph as app
+
+
+@tool
+def ask(question: str = "When?") -> str:
+    """Asks the user."""
+    return f"the user says {interrupt(question)}"
+
+
+@tool
+def add(a: int, b: int) -> dict[str, int]:
+    """Adds two numbers."""
+    return {"sum": a + b}
+
+
+def make_graph(**compile_options: Any) -> Any:
+    """A loop of model and tools, in a subgraph, not compiled unless options are given."""
+
+    async def call_model(state: MessagesState) -> Any:
+        return {"messages": [await app.get_model().bind_tools([ask, add]).ainvoke(state["messages"])]}
+
+    inner = StateGraph(MessagesState)
+    inner.add_node("think", call_model)
+    inner.add_node("tools", ToolNode([ask, add]))
+    inner.add_edge(START, "think")
+    inner.add_conditional_edges("think", tools_condition)
+    inner.add_edge("tools", "think")
+    if compile_options:
+        return inner.compile(**compile_options)
+    outer = StateGraph(MessagesState)
+    outer.add_node("assistant", inner.compile())
+    outer.add_edge(START, "assistant")
+    return outer
+
+
+def make_loose_graph() -> Any:
+    """Its node calls tools by itself, without a ToolNode."""
+
+    class State(TypedDict):
+        messages: Annotated[list[AnyMessage], add_messages]
+
+    async def work(state: State) -> Any:
+        answer = await app.get_model().bind_tools([add]).ainvoke(state["messages"])
+        results = [await add.ainvoke(call) for call in answer.tool_calls]
+        return {"messages": [answer, *results, "done"]}
+
+    graph = StateGraph(State)
+    graph.add_node("work", work)
+    graph.add_edge(START, "work")
+    return graph.compile()
+
+
+def make_graph_without_messages() -> Any:
+    class State(TypedDict):
+        question: str
+        answer: str
+
+    graph = StateGraph(State)
+    graph.add_node("answer_it", lambda state: {"answer": state["question"]})
+    graph.add_edge(START, "answer_it")
+    return graph.compile()
+
+
+def make_chain() -> Any:
+    prompt = ChatPromptTemplate([("system", "Be brief."), ("placeholder", "{history}"), ("user", "{question}")])
+    return prompt | app.get_model() | StrOutputParser()

@@ -1,0 +1,50 @@
+"""Handoffs and context of the OpenAI Agents SDK, beyond the contract of all frameworks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apps import handoffs
+from apps import openai_agents as app
+from framework_contract import case, run_all
+
+from viva.model.message import ToolCall
+from viva.testing import ModelRequest, OpenAIServer, Say
+
+
+def answer(request: ModelRequest) -> Say | str:
+    """Hands over as far as it goes, then calls the tool that is there."""
+    if request.tool_results and not request.tool_results[-1].startswith("transfer"):
+        return f"{request.tool_results[-1]} is done"
+    names = [tool["name"] for tool in request.json["tools"]]
+    return Say(tool_calls=[ToolCall(names[0], {"a": 7} if names[0] == "book" else {})])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer(answer) as running:
+        app.connect(running)
+        yield running
+
+
+@pytest.mark.parametrize("stubs", [None, {"tools": [{"tool": "book", "response": "canned"}]}])
+def test_a_handoff_is_in_the_path_and_no_tool_call(stubs: Any):
+    app.BOOKED.clear()
+    path = {"type": "path_contains", "names": ["triage", "travel", "booking"], "exact": True}
+    turns = [{"input": "book", "assertions": [path]}, {"input": "again"}]
+    (record,) = run_all(handoffs.make_triage(), [case("h", *turns, **({"fixtures": stubs} if stubs else {}))])
+    assert record.status == "passed", record.error
+    assert [call.name for call in record.turns[0].tool_calls] == ["book"]
+    assert record.turns[1].path == ("booking",)  # the agent that took over goes on
+    assert ([] if stubs else [7, 7]) == app.BOOKED
+
+
+def test_the_context_of_a_conversation_comes_from_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "app.py").write_text("from apps.handoffs import make_context, make_personal_agent as make\n")
+    (tmp_path / "viva.toml").write_text(
+        '[agents.a]\nuse = "openai_agents:./app.py:make"\ncontext = "python:./app.py:make_context"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    (record,) = run_all("a", [case("c", "who am I?")])
+    assert [call.result for call in record.turns[0].tool_calls] == ["user Ada"]

@@ -1,0 +1,124 @@
+"""Objects of frameworks: how they are recognised, what is said where they do not fit, and their sessions."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import viva
+from viva import catalog
+from viva.agents.agent_config import find_kind
+from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSession
+from viva.agents.frameworks.recognition import find_framework
+from viva.agents.frameworks.turn_log import TurnLog
+from viva.errors import AgentFailed, BadInput
+from viva.llm.transport import HttpTransport
+from viva.model.case import Key
+from viva.model.message import Message, Reply
+from viva.protocols import SessionContext
+
+KINDS = list(dict.fromkeys(catalog.AGENT_KIND_BY_TYPE.values()))
+
+
+def make_object(module: str, name: str, **members: Any) -> Any:
+    """An object that says it is of a framework, as far as its type goes."""
+    return type(name, (), {"__module__": module, **members})()
+
+
+@pytest.mark.parametrize(("place", "kind"), catalog.AGENT_KIND_BY_TYPE.items())
+def test_an_object_is_recognised_by_the_module_of_its_type(place: str, kind: str):
+    package, _, name = place.partition(":")
+    before = set(sys.modules)
+    base = type(name, (), {"__module__": f"{package}.inner"})
+    derived = type("Mine", (base,), {"__module__": "app"})
+    assert find_framework(derived()) is find_kind(kind)
+    assert find_framework(make_object("mine", name)) is None
+    assert not {each for each in set(sys.modules) - before if not each.startswith("viva.")}  # no framework is imported
+
+
+def test_an_object_with_reply_needs_no_adapter():
+    assert find_framework(make_object("agents.agent", "Agent", reply=lambda self, messages: "hi")) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_framework_that_is_not_installed_is_named(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    session: type[FrameworkSession] = getattr(find_kind(kind), "session")  # noqa: B009 -- a kind is any class
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text("agent = object()\n")
+    with pytest.raises(BadInput, match=f"{session.title}: it is not installed; pip install {session.package}"):
+        viva.run([{"id": "c", "input": "hi"}], f"{kind}:./app.py:agent")
+
+
+def test_any_other_object_is_refused_with_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text("thing = object()\n")
+    for agent in (object(), "python:./app.py:thing"):
+        with pytest.raises(BadInput) as refused:
+            viva.run([{"id": "c", "input": "hi"}], agent)
+        for words in ("neither callable nor", "LangGraph", "pydantic-ai", "def agent(messages):"):
+            assert words in str(refused.value)
+
+
+class EchoSession(FrameworkSession):
+    """A framework that needs no package."""
+
+    title: ClassVar[str] = "Echo"
+    package: ClassVar[str] = "echo"
+    tested: ClassVar[str] = "1"
+
+    @classmethod
+    def check_target(cls, target: Any) -> None:
+        if target == "no agent":
+            raise cls.refuse("it is no agent")
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+        log.enter("echo")
+        if message.text == "other loop":
+            raise RuntimeError("<Event> is bound to a different event loop")
+        if message.text == "exit":
+            sys.exit(3)
+        return log.build_reply(f"{self.target} {self.tool_context} {id(asyncio.get_running_loop())}")
+
+
+def send(agent: FrameworkAgent, text: str) -> tuple[Reply, SessionContext]:
+    context = SessionContext(key=Key("s", "c"), meter=lambda call: None, http=HttpTransport())
+
+    async def scenario() -> Reply:
+        async with agent.open(context) as session:
+            return await session.send(Message("user", text), {})
+
+    return asyncio.run(scenario()), context
+
+
+def test_all_runs_share_one_loop_and_a_function_creates_one_object_each():
+    created: list[str] = []
+
+    async def create() -> str:
+        created.append("agent")
+        return f"agent{len(created)}"
+
+    agent = FrameworkAgent(create, EchoSession, make_context=lambda: "context")
+    first, second = (send(agent, "hi")[0].content.split() for _ in range(2))
+    assert (first[:2], second[:2]) == (["agent1", "context"], ["agent2", "context"])
+    assert first[2] == second[2]
+
+
+def test_an_object_that_was_used_on_another_loop_is_explained():
+    with pytest.raises(AgentFailed, match="used on another event loop before: pass a function") as failed:
+        send(FrameworkAgent("agent", EchoSession), "other loop")
+    assert failed.value.deterministic
+
+
+def test_what_a_function_creates_is_checked_too():
+    with pytest.raises(AgentFailed, match="Echo: it is no agent"):
+        send(FrameworkAgent(lambda: "no agent", EchoSession), "hi")
+
+
+def test_an_exit_in_the_users_code_ends_the_turn_only():
+    agent = FrameworkAgent("agent", EchoSession)
+    with pytest.raises(AgentFailed, match="SystemExit"):
+        send(agent, "exit")
+    assert send(agent, "hi")[0].path == ("echo",)

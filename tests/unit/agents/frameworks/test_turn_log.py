@@ -1,0 +1,127 @@
+"""What is noted of a framework's turn, and how the user's next line decides an approval."""
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from viva.agents.frameworks.turn_log import TurnLog, read_decision, to_plain_value
+from viva.agents.tools import ToolStubs
+from viva.model.case import ToolStub
+from viva.model.message import Message
+from viva.model.progress import CallProgress
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "is_approved"),
+    [
+        ("yes", {}, True),
+        ("Yes, please!", {}, True),
+        ("OK.", {}, True),
+        ("go ahead", {}, True),
+        ("Sure, do it", {}, True),
+        ("approve", {}, True),
+        ("no", {}, False),
+        ("do not book it", {}, False),
+        ("ok, no", {}, False),
+        ("I want the later one", {}, False),
+        ("", {}, False),
+        ("no", {"approval": "approve"}, True),
+        ("yes", {"approval": "deny"}, False),
+        ("yes", {"approval": "perhaps"}, True),
+    ],
+)
+def test_the_first_word_or_the_option_decides(text: str, options: dict[str, Any], is_approved: bool):
+    decision = read_decision(Message("user", text), options)
+    assert (decision.is_approved, decision.text) == (is_approved, text)
+
+
+def test_calls_keep_their_order_and_the_first_arguments():
+    log = TurnLog(CallProgress())
+    log.start_call("1", "add", '{"a": 1}')
+    log.start_call("2", "find", {"q": "x"})
+    log.start_call("1", "add", {"a": 1, "injected": "state"})
+    log.end_call("2", "found")
+    log.end_call("1", 3)
+    calls = log.build_reply("done").tool_calls
+    assert [(call.name, call.arguments, call.result) for call in calls] == [
+        ("add", {"a": 1}, 3),
+        ("find", {"q": "x"}, "found"),
+    ]
+
+
+def test_an_error_is_not_replaced_by_what_the_model_is_told_of_it():
+    progress = CallProgress()
+    log = TurnLog(progress)
+    log.start_call("1", "add")
+    log.fail_call("1", ValueError("no such table"))
+    log.end_call("1", "Something went wrong")
+    (call,) = log.build_reply().tool_calls
+    assert (call.error, call.result) == ("ValueError: no such table", UNSET)
+    assert [each.where for each in progress.tracebacks] == ["tool add"]  # N38
+
+
+def test_a_call_that_waits_makes_the_reply_wait():
+    log = TurnLog(CallProgress())
+    log.start_call("1", "book", {"days": 7})
+    log.start_call("2", "add")
+    log.end_call("2", 3)
+    log.await_unfinished_calls()
+    reply = log.build_reply()
+    assert [call.pending for call in reply.tool_calls] == [True, False]
+    assert (reply.declared_state, reply.input_hint) == ("awaiting", 'approve or deny: book({"days":7})')
+    log.refuse_call("1", "too long")
+    call = log.build_reply().tool_calls[0]
+    assert (call.pending, call.refused, call.error) == (False, True, "too long")
+
+
+def test_a_stub_answers_and_one_that_is_missing_is_an_error():
+    log = TurnLog(CallProgress(), ToolStubs([ToolStub("add", 40)]))
+    assert log.answer_call("1", "add", "{}").result == 40
+    assert "no canned response" in (log.answer_call("2", "book", "{}").error or "")  # W3
+    log.end_call("1", "40 as text")
+    assert [call.result for call in log.build_reply().tool_calls] == [40, UNSET]
+
+
+def test_model_calls_are_priced_and_wrong_counts_are_none():
+    log = TurnLog(CallProgress())
+    log.add_model_call("gpt-4o-mini", "openai", 10, 5, 4)
+    log.add_model_call(None, None, None, -1, True)
+    known, unknown = log.build_reply().calls
+    assert (known.model, known.input_tokens, known.cached_tokens) == ("gpt-4o-mini", 10, 4)
+    assert known.cost_usd is not None
+    assert (unknown.input_tokens, unknown.output_tokens, unknown.cached_tokens, unknown.cost_usd) == (0, 0, 0, None)
+
+
+def test_the_path_has_each_stay_once():
+    log = TurnLog(CallProgress())
+    for name in ("triage", "triage", "booking", "triage"):
+        log.enter(name)
+    assert log.build_reply().path == ("triage", "booking", "triage")
+
+
+class Model:
+    def model_dump(self, mode: str) -> dict[str, Any]:
+        return {"city": "Rome"}
+
+
+class Wrong:
+    def model_dump(self, mode: str) -> dict[str, Any]:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Model(), {"city": "Rome"}),
+        ([{"trip": Model()}, (1, 2)], [{"trip": {"city": "Rome"}}, [1, 2]]),
+        ({1: "one"}, {"1": "one"}),
+        (None, None),
+    ],
+)
+def test_values_of_frameworks_become_plain(value: Any, plain: Any):
+    assert to_plain_value(value) == plain
+
+
+def test_a_value_that_cannot_be_read_is_named():
+    assert "Wrong" in to_plain_value(Wrong())
