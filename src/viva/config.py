@@ -21,6 +21,7 @@ from viva.schemas.positions import KeyPath, find_toml_line
 from viva.schemas.validation import find_violations
 from viva.text import credentials
 from viva.text.duration import parse_duration
+from viva.text.pattern import LazyPattern
 
 CONFIG_FILE = "viva.toml"
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
@@ -36,10 +37,10 @@ _CONNECTOR_FIELDS = (
     "structured",
 )
 """Fields that the config and Connector share."""
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VARIABLE = LazyPattern(r"\$(?:\{(\w+)\}|(\w+))")
 
-_WRONG_PREFIX = re.compile(r"agents?:(.+)", re.IGNORECASE)
-_ADDRESS = re.compile(r"[\w.-]+:\d+(/\S*)?")
+_WRONG_PREFIX = LazyPattern(r"agents?:(.+)", re.IGNORECASE)
+_ADDRESS = LazyPattern(r"[\w.-]+:\d+(/\S*)?")
 """A URL without its scheme."""
 
 

@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from viva import catalog
 from viva.errors import BadInput
 from viva.model import codec
+from viva.model.case import ModelClass
 from viva.model.connector import Connector
 from viva.protocols import Agent
 from viva.schemas.struct_schema import Schema, struct_schema
@@ -25,7 +26,6 @@ from viva.text.credentials import mask_text
 
 _CONNECT_S = 3.0
 
-ModelClass = Literal["reasoning", "writing", "coding", "research", "classification", "general"]
 Duration = Annotated[
     str | float,
     Meta(extra_json_schema={"$comment": "a duration such as 30s, 2m30s or 500ms; a bare number is seconds"}),

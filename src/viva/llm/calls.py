@@ -21,6 +21,7 @@ from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
 from viva.text.credentials import find_in_headers
 from viva.text.duration import format_duration
+from viva.text.pattern import LazyPattern
 
 T = TypeVar("T")
 
@@ -29,10 +30,10 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
 _MAX_S = 1e9
 _TRANSIENT = frozenset({408, 409, 429})
-_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
+_SECONDS = LazyPattern(r"[0-9]+(\.[0-9]+)?")
 _RETRY_DELAY = re.compile(rb'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
-_TAGS = re.compile(r"<[^>]*>")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASCII)
+_TAGS = LazyPattern(r"<[^>]*>")
+_CHARSET = LazyPattern(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASCII)
 _NO_CHARSETS = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"})
 """Python codecs that are not charsets of the web. Some take quadratic time."""
 _STATUSES = frozenset(HTTPStatus)

@@ -1,9 +1,7 @@
 """Executes a RunPlan: builds the journal, event bus, run context and scheduler, and ends with the reports."""
 
 import asyncio
-import secrets
-import shutil
-import tempfile
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
@@ -380,7 +378,7 @@ def _describe_lag(agent: str, seconds: float) -> str:
 
 
 def _create_run_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.urandom(2).hex()}"
 
 
 def _now() -> str:
@@ -390,6 +388,9 @@ def _now() -> str:
 def _open_journal(settings: Settings, run_id: str, *, history: bool) -> Journal:
     """`.viva/runs/<id>/journal.jsonl` beside the config; a temporary file for a run without history."""
     if not history:
+        import shutil
+        import tempfile
+
         folder = Path(tempfile.mkdtemp(prefix="viva-"))
         journal = Journal(folder / "journal.jsonl")
         shutil.rmtree(folder)  # the open file exists as long as the run

@@ -1,7 +1,6 @@
 """Builds the plan of a run: loads and checks files, agents, helpers and outputs before anything is sent."""
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -395,6 +394,8 @@ def check_writable(flag: str, path: Path) -> None:
         raise BadInput.of(f"{flag} {path}: cannot be written")
     if path.exists() and not path.is_file():
         raise BadInput.of(f"{flag} {path}: not a regular file; a report would replace it")
+    import tempfile  # slow to import
+
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:

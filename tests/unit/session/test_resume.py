@@ -48,7 +48,7 @@ def past(folder: Path, *events: Event) -> PreviousRun:
     for event in events:
         journal.append(event)
     journal.close()
-    history.add_run(STARTED)
+    history.add_part(STARTED.run, start=STARTED)
     return load_previous_run(history, "latest")
 
 
