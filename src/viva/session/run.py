@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -165,8 +165,8 @@ class _Run(Struct, frozen=True):
         return RunResult(self.run_id, ended.exit_code, ended.summary, self.journal, report_text)
 
     @property
-    def _earlier_records(self) -> list[TrialRecord]:
-        return [event.record for event in self.previous_run.ended_trials] if self.previous_run else []
+    def _earlier_records(self) -> Iterable[TrialRecord]:
+        return (event.record for event in self.previous_run.ended_trials) if self.previous_run else ()
 
     def _create_suite_tallies(self) -> list[SuiteTally]:
         """For the suites that have a threshold and, after filters, at least one case."""
@@ -194,10 +194,11 @@ class _Run(Struct, frozen=True):
             plan.cassette_mode.resume(previous_run.ended_keys)
             sinks_only = bus.without_stores()
             sinks_only.emit(previous_run.started)
+            tally.append(*previous_run.retried_attempts)
             for event in previous_run.ended_trials:
                 sinks_only.emit(event)
-            sinks_only.flush()
-            tally.append(*previous_run.retried_attempts, *previous_run.ended_trials)
+                sinks_only.flush()  # there may be very many
+                tally.append(event)
             bus.emit(RunResumed(previous_run.run_id, _now()))
         for suite, cases in plan.generated_cases.items():
             if previous_run is None or suite not in previous_run.generated_cases:
@@ -298,8 +299,10 @@ def report_finished_run(
     """Write the reports of a run that has ended: it may have been killed before it could. Returns the exit code."""
     reports = ReportFiles(outputs, journal, eval_summary)
     bus = EventBus((), [HistorySink(History(previous_run.journal_path.parents[2])), *sinks, reports])
-    for event in (previous_run.started, *previous_run.ended_trials):
+    bus.emit(previous_run.started)
+    for event in previous_run.ended_trials:
         bus.emit(event)
+        bus.flush()  # there may be very many
     without_losses = end
     if end.summary.lost_reports:
         summary = structs.replace(end.summary, lost_reports=())
