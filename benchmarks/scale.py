@@ -56,7 +56,7 @@ def run(*arguments: str, folder: Path, code: int = 0) -> Cost:
 def open_page(folder: Path) -> Cost:
     """The first page of `viva view` with the newest run, as a browser gets it."""
     process = subprocess.Popen(
-        [*VIVA, "view", "--no-browser", "--port", "0"],
+        [*VIVA, "view", "--no-open"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -64,7 +64,7 @@ def open_page(folder: Path) -> Cost:
     )
     assert process.stdout is not None
     start = time.perf_counter()
-    address = next(found for line in process.stdout if (found := re.search(r"(http://\S+?)/\?token=(\S+)", line)))
+    address = next(found for line in process.stdout if (found := re.search(r"(http://[^/\s]+)/?(\S*)", line)))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor())
     for path in (f"/?token={address[2]}", "/api/runs", "/api/runs/latest"):
         with opener.open(address[1] + path, timeout=600) as answer:

@@ -148,7 +148,18 @@ class History:
             ):  # the journal of an unfinished run has more
                 _index_journal(db, journal)
             rows = db.execute("SELECT * FROM results WHERE run = ?", (run,))
-            return [ResultRow(**dict(zip(_RESULT_COLUMNS, row[1:], strict=True))) for row in rows]
+            words: dict[str | None, Any] = {}  # a run has few suites and statuses: one text for each
+            return [
+                ResultRow(
+                    **dict(zip(_RESULT_COLUMNS, row[1:], strict=True))
+                    | {
+                        "suite": words.setdefault(row[1], row[1]),
+                        "status": words.setdefault(row[4], row[4]),
+                        "fault": words.setdefault(row[5], row[5]),
+                    }
+                )
+                for row in rows
+            ]
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """Run an SQL query; no rows if there is no index."""
