@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from msgspec import Struct, field, structs
 
@@ -50,7 +50,7 @@ class Defaults(Struct, frozen=True):
     agent: str | None = None
     timeout_s: float | None = None
     turn_timeout_s: float | None = None
-    parallel: int | None = None
+    parallel: int | Literal["auto"] | None = None
     simulator: str | None = None
     evaluator: str | None = None
     judge: str | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import quote
 
 from msgspec import UNSET, Meta, UnsetType, field, structs
@@ -20,9 +20,11 @@ from viva.agents.openai_messages import encode_steps
 from viva.agents.reply_paths import extract_reply
 from viva.errors import AgentFailed
 from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, is_busy, send_request
+from viva.llm.limits import get_limits
 from viva.llm.target import find_url_problem
 from viva.model import codec
 from viva.model.case import Feature
+from viva.model.connector import Connector
 from viva.model.message import Message, Reply
 from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.state.trial_state import reply_text, to_text
@@ -46,6 +48,8 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
     `body`, `url` and `headers` may hold `{{variables}}`; a string of `body` that is one variable and nothing else becomes
     its value. Without a JSONPath for a part of the reply, the usual places are tried.
     """
+
+    is_adaptive: ClassVar[bool] = True
 
     use: NonEmpty | UnsetType = UNSET
     """A reference: http://... or https://..."""
@@ -153,6 +157,7 @@ class HttpSession:
         self._timeout_s = parse_duration(agent.timeout)
         secrets = find_header_secrets(agent.headers)
         self._retry = Retry("http agent", agent.retries, is_busy, only_unsent=True, secrets=secrets)
+        self._limits = get_limits(context.http, Connector(name=self._retry.name))
         self._messages = [encoded for message in context.history for encoded in encode_steps(message)]
         self._session_id: Any = None
 
@@ -160,7 +165,9 @@ class HttpSession:
         history = _join(self._messages)
         self._messages += encode_steps(message)
         request = self._build_request(self._variables(message, options, history))
-        answer = await send_request(self._context.http, request, self._retry, self._context.progress)
+        answer = await send_request(
+            self._context.http, request, self._retry, self._context.progress, limiter=self._limits
+        )
         reply, session_id = extract_reply(self._decode(answer), self._paths)
         self._session_id = self._session_id if session_id is None else session_id
         self._messages += encode_steps(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))

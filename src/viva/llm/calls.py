@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from viva.errors import ConnectFailed, Unreachable
 from viva.llm.limits import ConnectorLimits, Sleep
+from viva.llm.pacing import Pace
 from viva.model import codec
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
@@ -116,16 +117,21 @@ async def _retry_until_done(
     while True:
         tries += 1
         wait_s = None
+        started = 0.0
         if limiter is not None:
-            await limiter.acquire(tokens)
+            if limiter.pace.must_wait and progress.provider_trouble is None:
+                progress.provider_trouble = f"{retry.name}: calls wait, since it refused some as too many"
+            started = await limiter.acquire(tokens)
         try:
-            answer = await attempt()
+            answer = await _attempt_call(attempt, limiter)
         except Unreachable as failed:
             trouble = _describe_failure(retry, tries, failed.message)
             if tries > retry.retries or (retry.only_unsent and not isinstance(failed, ConnectFailed)):
                 raise type(failed)(trouble) from failed
         else:
             answer = convert_to_utf8(answer) if isinstance(answer, Response) else answer
+            if limiter is not None:
+                _report_answer(limiter.pace, started, answer)
             if not isinstance(answer, Response) or not retry.should_retry(answer.status):
                 progress.provider_trouble = None
                 return answer
@@ -139,6 +145,25 @@ async def _retry_until_done(
                 raise Unreachable(_describe_failure(retry, tries, what, detail))
         progress.provider_trouble = trouble
         await retry.sleep(_pause_s(retry, tries, wait_s))
+
+
+async def _attempt_call(attempt: Callable[[], Awaitable[T]], limiter: ConnectorLimits | None) -> T:
+    """A call that ends without an answer says nothing about the load."""
+    try:
+        return await attempt()
+    except BaseException:
+        if limiter is not None:
+            limiter.pace.cancel_call()
+        raise
+
+
+def _report_answer(pace: Pace, started: float, answer: object) -> None:
+    if not isinstance(answer, Response):
+        pace.accept_call(started)
+    elif is_busy(answer.status):
+        pace.reject_call(started, _parse_retry_after(answer))
+    else:
+        pace.accept_call(started, answer.headers)
 
 
 def _describe_failure(retry: Retry, tries: int, what: str, detail: str = "") -> str:

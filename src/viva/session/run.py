@@ -119,7 +119,7 @@ class _Run(Struct, frozen=True):
         tally = RunTally(plan.case_count, options.pass_rule, self._create_suite_tallies())
         # This order: what is journaled can be replayed, and what is counted or shown is never lost.
         stores = [*plan.cassette_mode.event_stores, self.journal, tally]
-        executor = LocalExecutor(plan.parallel)
+        executor = LocalExecutor(plan.conversations)
         bus = EventBus(stores, [*history_sinks, *sinks, reports], executor.stop)
         run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
         trials, on_trial_ended = self._iterate_trials_left()

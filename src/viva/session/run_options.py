@@ -21,6 +21,7 @@ from viva.record.cassette import MissingPolicy
 from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 
+Parallel = int | Literal["auto"]
 Action = Literal["resume", "host", "chat", "message"]
 """What `viva test` can do instead of starting a run here."""
 
@@ -66,7 +67,7 @@ class Option(Struct, frozen=True, kw_only=True):
     range: Range | None = None
     is_duration: bool = False
     parse: Callable[[str], Any] | None = None
-    """Parses the text of a flag that holds several values. Raises BadInput."""
+    """Parses the text of a flag with a syntax of its own. Raises BadInput or ValueError."""
     is_existing_file: bool = False
     keyword: str | None = ""
     """The keyword of `viva.run`: the name of the field if empty, none if None."""
@@ -102,6 +103,16 @@ class Option(Struct, frozen=True, kw_only=True):
     @property
     def choices(self) -> tuple[str, ...]:
         return get_args(self.item_type) if get_origin(self.item_type) is Literal else ()
+
+
+def parse_parallel(value: Any) -> Parallel:
+    """A number of conversations, or `auto`. Raises ValueError."""
+    if value == "auto":
+        return "auto"
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if type(number) is not int or number < 1:
+        raise ValueError(f"{value!r} is neither a number of at least 1 nor auto")
+    return number
 
 
 _CHANCE = Range(0, 1, is_open=True)
@@ -165,9 +176,10 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     turn_timeout_s: Annotated[float | None, Option(
         flags=("--turn-timeout",), group=LIMITS, is_duration=True, keyword="turn_timeout", actions=_CHAT, is_repeated=True,
         help="Time limit for one reply.")] = None
-    parallel: Annotated[int | None, Option(
-        flags=("--parallel",), group=LIMITS, metavar="N", range=Range(1), on_resume="replace",
-        help="Run up to N conversations in parallel (default: 4).")] = None
+    parallel: Annotated[Parallel | None, Option(
+        flags=("--parallel",), group=LIMITS, metavar="N", parse=parse_parallel, on_resume="replace",
+        help="Run up to N conversations in parallel. The default is auto: 8 at first, more while calls succeed, fewer when "
+        "the provider refuses them; 4 for agents in this process, 2 for CLIs.")] = None
     fail_fast: Annotated[bool, Option(
         flags=("--fail-fast",), group=LIMITS,
         help="Stop when a case can no longer pass: it failed or broke, or too many of its trials did.")] = False

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from viva.formats.load_options import TIMEOUT_S, LoadOptions
 from viva.formats.sources import GeneratedCases, PlainMessage, StandardInput, SuiteFiles, load_files, parse_input
 from viva.history.index import History
 from viva.llm.budget import Budget
+from viva.llm.pacing import MAXIMUM, ConversationLimit, get_pacing
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Suite
 from viva.protocols import PlannedTrial
@@ -46,12 +48,15 @@ from viva.session.names import (
     find_flag_problems,
 )
 from viva.session.resume import PreviousRun
-from viva.session.run_options import RunOptions
+from viva.session.run_options import Parallel, RunOptions
 from viva.session.workspaces import WorkspaceProvider
 from viva.text.credentials import find_in_text
 
+IN_PROCESS_PARALLEL = 4
+"""Conversations at once of an agent that runs in this process, or of script tests."""
 
-class RunPlan(Struct, frozen=True, kw_only=True):
+
+class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     """A run that is checked and ready to start. Nothing has been sent yet."""
 
     options: RunOptions
@@ -102,10 +107,27 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def parallel(self) -> int:
+        """How many conversations run at once, at most."""
         if self.has_person:
             return 1
-        limit = self.options.parallel or self.settings.defaults.parallel or 4
+        limit = self._requested_parallel
+        if limit == "auto":
+            limit = MAXIMUM if self.agent.is_adaptive else IN_PROCESS_PARALLEL
         return max(1, min(limit, self.agent.parallel or limit, self.trial_count))
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Does the number of conversations follow what the providers take?"""
+        return self._requested_parallel == "auto" and self.agent.is_adaptive and not self.has_person
+
+    @property
+    def _requested_parallel(self) -> Parallel:
+        return self.options.parallel or self.settings.defaults.parallel or "auto"
+
+    @cached_property
+    def conversations(self) -> ConversationLimit:
+        """How many conversations may run at once. The connectors of the run change it."""
+        return get_pacing(self.http).limit_conversations(self.parallel, is_fixed=not self.is_adaptive)
 
 
 async def build_run_plan(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
