@@ -27,6 +27,8 @@ _REGROWTH_S = 8.0
 _PROBING = 0.02
 """How fast the window grows per second beyond the size that was too large."""
 _MIN_ROUND_S = 0.5
+_CATCH_UP_S = 0.02
+_CONVERSATIONS_PER_CALL = 1.25
 _SLOWER = 1.5
 """Calls that take this much longer than before are a sign of overload."""
 _SMOOTHING = 0.1
@@ -64,12 +66,13 @@ class ConversationLimit:
             for listener in self._listeners:
                 listener()
 
-    def shrink(self, used: int | None = None) -> None:
-        """After a round of rejections; with `used`, to the number of conversations that do not wait."""
-        if self.is_fixed:
-            return
+    def shrink(self, window: float) -> None:
+        """After a round of rejections; not below what keeps a connector with this window busy."""
         self._is_starting = False
-        self._limit = max(2.0, min(self._limit * _CUT, self._limit if used is None else used))
+        if not self.is_fixed:
+            self._limit = max(
+                min(self._limit, 2.0), self._limit * _CUT, min(self._limit, window * _CONVERSATIONS_PER_CALL + 1)
+            )
 
     def hold(self) -> None:
         """Calls are slower than before: no more doubling."""
@@ -180,7 +183,7 @@ class Pace:
             self._largest = new * 1.1
         self.window = self._smallest = max(new, 0.05)
         self._round_start, self._accepted, self._refused, self._round_has_hint = now, 0, 0, False
-        self._conversations.shrink()
+        self._conversations.shrink(self.window)
 
     def _regrow(self, now: float) -> None:
         """From the last cut towards the size that was too large, slowly near it, then beyond it."""
@@ -204,7 +207,8 @@ class Pace:
         now = self._now()
         self._in_flight += 1
         if not math.isinf(self.window):
-            self._next_start = max(self._next_start, now) + self.latency_s / self.window
+            # Timers are late by some milliseconds: what is lost by that is made up for.
+            self._next_start = max(self._next_start, now - _CATCH_UP_S) + self.latency_s / self.window
         return now
 
     def _release(self) -> None:
