@@ -18,7 +18,6 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import PathFinder
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
@@ -181,11 +180,38 @@ def load_plugins(paths: Iterable[str] = (), folder: str | Path | None = None) ->
 @cache
 def _load_installed() -> None:
     """Once per process: the search takes a while, and its result does not change."""
+    if not _may_have_plugins():
+        return
+    from importlib.metadata import entry_points  # slow to import
+
     for entry in entry_points(group="viva"):
         try:
             entry.load()
         except Exception as error:  # a plugin may raise anything: name the plugin
             raise BadInput.of(f"plugin {entry.name!r} ({entry.value}) does not import: {error!r}") from error
+
+
+def _may_have_plugins() -> bool:
+    """Does an installed package name the group `viva`? A look at the files is ten times as fast as `entry_points`.
+
+    Packages in an archive cannot be looked at: they may.
+    """
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208 -- paths cost more than the search
+        except NotADirectoryError:
+            return True
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:  # noqa: PTH118, PTH123 -- there may be hundreds
+                        if b"[viva]" in file.read():
+                            return True
+                except OSError:
+                    continue
+    return False
 
 
 def _import(path: str) -> Any:

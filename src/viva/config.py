@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from msgspec import Struct, field, structs
 
@@ -21,6 +21,7 @@ from viva.schemas.positions import KeyPath, find_toml_line
 from viva.schemas.validation import find_violations
 from viva.text import credentials
 from viva.text.duration import parse_duration
+from viva.text.pattern import LazyPattern
 
 CONFIG_FILE = "viva.toml"
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
@@ -36,10 +37,10 @@ _CONNECTOR_FIELDS = (
     *("api", "structured"),
 )
 """Fields that the config and Connector share."""
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VARIABLE = LazyPattern(r"\$(?:\{(\w+)\}|(\w+))")
 
-_WRONG_PREFIX = re.compile(r"agents?:(.+)", re.IGNORECASE)
-_ADDRESS = re.compile(r"[\w.-]+:\d+(/\S*)?")
+_WRONG_PREFIX = LazyPattern(r"agents?:(.+)", re.IGNORECASE)
+_ADDRESS = LazyPattern(r"[\w.-]+:\d+(/\S*)?")
 """A URL without its scheme."""
 
 
@@ -49,7 +50,7 @@ class Defaults(Struct, frozen=True):
     agent: str | None = None
     timeout_s: float | None = None
     turn_timeout_s: float | None = None
-    parallel: int | None = None
+    parallel: int | Literal["auto"] | None = None
     simulator: str | None = None
     evaluator: str | None = None
     judge: str | None = None

@@ -1,5 +1,9 @@
 """The catalog and the schemas."""
 
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,3 +39,35 @@ def test_an_unknown_name_is_none_and_a_path_that_does_not_import_is_an_error():
 def test_judge_and_agent_are_names_of_one_check():
     assert catalog.find_component("check", "agent") is catalog.find_component("check", "judge")
     assert {"agent", "judge"} <= set(catalog.list_components("check"))
+
+
+PLUGIN = """
+from viva.catalog import register
+
+@register("check", "polite")
+class Polite:
+    pass
+"""
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_plugin_of_an_installed_package_is_found(tmp_path: Path, archive: bool):
+    """Most installations have none, and the search for one is part of every start."""
+    files = {
+        "polite_plugin.py": PLUGIN,
+        "polite-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: polite\nVersion: 1.0\n",
+        "polite-1.0.dist-info/entry_points.txt": "[console_scripts]\nx = y:z\n\n[viva]\npolite = polite_plugin\n",
+    }
+    place = tmp_path / "packages.zip"
+    with zipfile.ZipFile(place, "w") as file:
+        for name, text in files.items():
+            file.writestr(name, text)
+    if not archive:
+        with zipfile.ZipFile(place) as file:
+            file.extractall(tmp_path / "packages")
+        place = tmp_path / "packages"
+    code = "from viva import catalog; catalog.load_plugins(); print(catalog.find_component('check', 'polite').__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(place)}, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("Polite\n", "")

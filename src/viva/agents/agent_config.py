@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from viva import catalog
 from viva.errors import BadInput
 from viva.model import codec
+from viva.model.case import ModelClass
 from viva.model.connector import Connector
 from viva.protocols import Agent
 from viva.schemas.struct_schema import Schema, struct_schema
@@ -25,7 +26,6 @@ from viva.text.credentials import mask_text
 
 _CONNECT_S = 3.0
 
-ModelClass = Literal["reasoning", "writing", "coding", "research", "classification", "general"]
 Duration = Annotated[
     str | float,
     Meta(extra_json_schema={"$comment": "a duration such as 30s, 2m30s or 500ms; a bare number is seconds"}),
@@ -115,6 +115,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """`json`: a JSON object in the agent's text, such as {"content": …, "awaiting_input": true}, is its reply."""
 
     default_parallel: ClassVar[int | None] = None
+    is_adaptive: ClassVar[bool] = False
+    """Does the number of conversations at once follow what its provider takes? Not for agents that run on this machine."""
     is_nameable: ClassVar[bool] = False
     """Can `-n` name this kind without a config entry?"""
     needs_workspace: ClassVar[bool] = False

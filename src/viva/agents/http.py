@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import quote, urljoin, urlsplit
 
 from msgspec import UNSET, Meta, UnsetType, field, structs
@@ -30,10 +30,12 @@ from viva.llm.calls import (
     read_stream,
     send_request,
 )
+from viva.llm.limits import get_limits
 from viva.llm.target import find_url_problem
 from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
+from viva.model.connector import Connector
 from viva.model.message import Message, Reply
 from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.state.trial_state import reply_text, to_text
@@ -60,6 +62,8 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
     `body`, `url` and `headers` may hold `{{variables}}`; a string of `body` that is one variable and nothing else becomes
     its value. Without a JSONPath for a part of the reply, the usual places are tried.
     """
+
+    is_adaptive: ClassVar[bool] = True
 
     use: NonEmpty | UnsetType = UNSET
     """A reference: http://... or https://..."""
@@ -207,6 +211,7 @@ class HttpSession:
         self._timeout_s = parse_duration(agent.timeout)
         secrets = find_header_secrets(agent.headers)
         self._retry = Retry("http agent", agent.retries, is_busy, only_unsent=True, secrets=secrets)
+        self._limits = get_limits(context.http, Connector(name=self._retry.name))
         self._messages = [encoded for message in context.history for encoded in encode_steps(message)]
         self._session_id: Any = None
 
@@ -226,7 +231,7 @@ class HttpSession:
         context, left = self._context, self._agent.redirects
         while True:
             if self._agent.stream is UNSET:
-                answer = await send_request(context.http, request, self._retry, context.progress)
+                answer = await send_request(context.http, request, self._retry, context.progress, limiter=self._limits)
             else:
                 answer = await self._read_stream(request, self._agent.stream)
             if not isinstance(answer, Response):
@@ -242,7 +247,7 @@ class HttpSession:
         streamed = StreamedReply(progress)
         reader = StreamReader(kind, self._agent.stream_paths, streamed, self._retry.secrets)
         try:
-            answer = await read_stream(http, request, reader.read, self._retry, progress)
+            answer = await read_stream(http, request, reader.read, self._retry, progress, limiter=self._limits)
         except BaseException:
             if (until_now := streamed.build()) != Reply():
                 progress.partial = until_now

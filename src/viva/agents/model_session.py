@@ -310,8 +310,7 @@ class ModelSession:
                 answer = endpoint.parse_completion(answer.body)
             except Unreachable as wrong:
                 raise Unreachable(f"{connector.name}: {wrong.message}") from wrong
-        if limiter is not None:
-            limiter.adjust(answer.input_tokens + answer.output_tokens - estimate)
+        limiter.adjust(answer.input_tokens + answer.output_tokens - estimate)
         return answer
 
     async def _parse_stream(self, endpoint: Endpoint, chunks: AsyncIterator[bytes]) -> Completion:

@@ -28,6 +28,7 @@ class CompletionConfig(ConnectedConfig, frozen=True, kw_only=True):
     """The fields of agents whose model Viva calls itself."""
 
     calls_model: ClassVar[bool] = True
+    is_adaptive: ClassVar[bool] = True
 
     model: str | UnsetType = UNSET
     """Another model than the connector's."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property
 from hashlib import blake2b
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from msgspec import UNSET, Struct, UnsetType, structs
@@ -122,7 +122,7 @@ OUTPUT_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 def load_built_in_prompt(name: str) -> tuple[str, Mapping[str, Any] | None]:
     """The text of a built-in prompt such as `viva.simulator`, and the schema of its answers."""
     bare = name.removeprefix("viva.")
-    prompts = files("viva.agents").joinpath("prompts")
+    prompts = Path(__file__).with_name("prompts")
     known = sorted(f"viva.{each.name.removesuffix('.md')}" for each in prompts.iterdir())
     if name not in known:
         raise ValueError(f"there is no such built-in prompt; there are {', '.join(known)}")

@@ -20,10 +20,10 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext
-from viva.text.pattern import compile_pattern, search
+from viva.text.pattern import LazyPattern, compile_pattern, search
 
-_SENTENCE = re.compile(r"[^.!?\n。？！]*[.!?。？！]?")
-_ASKING = re.compile(
+_SENTENCE = LazyPattern(r"[^.!?\n。？！]*[.!?。？！]?")
+_ASKING = LazyPattern(
     r"[?？]|\b(please|provide|tell me|let me know|need|enter|specify|what|which|how|when|where|who|could you|confirm)\b",
     re.IGNORECASE,
 )
@@ -42,7 +42,7 @@ _OTHER_WORDS: Mapping[str, tuple[str, ...]] = {
     "count": ("how many",),
 }
 """Other words by which agents ask for a slot; `ask` adds to them."""
-_CONFIRMING = re.compile(
+_CONFIRMING = LazyPattern(
     r"\b(confirm\w*|proceed|go ahead|shall i|should i|is (?:this|that|it|everything) (?:right|correct|ok(?:ay)?)|correct\?|yes/no|y/n)\b",
     re.IGNORECASE,
 )

@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from msgspec import UNSET
 
-from viva.awaiting.languages import Language, Pattern, language_of
+from viva.awaiting.languages import Language, language_of
 from viva.model.message import Reply, ToolCall
 from viva.model.turn import AwaitingState
-from viva.text.pattern import cache_short_texts
+from viva.text.pattern import LazyPattern, cache_short_texts
 
 CONFIRMATION_TOOLS: Final = frozenset(
     [
@@ -40,7 +40,7 @@ CONFIRMATION_TOOLS: Final = frozenset(
         "adk_request_confirmation",
     ]
 )
-_NAMESPACE = Pattern(r"\.|__|:|/")
+_NAMESPACE = LazyPattern(r"\.|__|:|/")
 
 _WAITING_STATES = frozenset(
     [
@@ -86,31 +86,31 @@ _MAX_OFFER_CHARS = 400
 _MARKUP = "\n`{}_<>|\\"  # lists, code and tables contain no offer without a question
 
 _FENCE = "```"
-_CODE = Pattern(r"`[^`]*`")
-_ADDRESS = Pattern(r"(?:https?://|www\.)\S*[\w/=#&-]")
-_QUOTED = Pattern(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
-_IN_SINGLE_QUOTES = Pattern(r"(?<!\w)'[^']*[.?!]'")
-_SYMBOLS = Pattern(r"^[^\w\s\"'(\[$€£¿¡«“„「『]+\s*")  # emoji and symbols before the first word
-_GLUED = Pattern(r"\?(?=[a-z])")
+_CODE = LazyPattern(r"`[^`]*`")
+_ADDRESS = LazyPattern(r"(?:https?://|www\.)\S*[\w/=#&-]")
+_QUOTED = LazyPattern(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
+_IN_SINGLE_QUOTES = LazyPattern(r"(?<!\w)'[^']*[.?!]'")
+_SYMBOLS = LazyPattern(r"^[^\w\s\"'(\[$€£¿¡«“„「『]+\s*")  # emoji and symbols before the first word
+_GLUED = LazyPattern(r"\?(?=[a-z])")
 # A drafted letter: from its subject, or from a greeting below "Here is a draft:", to its last line.
-_LETTER = Pattern(
+_LETTER = LazyPattern(
     r"^subject:|(?<=:)\s*\n\s*(?:dear|hi|hello|hey) [^\n]{1,40}$",
     re.IGNORECASE | re.MULTILINE,
 )
 _GREETINGS = ("\nDear ", "\nHi ", "\nHello ", "\nHey ")
-_LETTER_END = Pattern(
+_LETTER_END = LazyPattern(
     r"^(?:(?:best|kind|warm) (?:regards|wishes)|regards|best|sincerely|yours \w+|cheers|thanks|thank you)[,.!]?\s*\n.{1,60}$|^---",
     re.IGNORECASE | re.MULTILINE,
 )
-_ITEM = Pattern(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
+_ITEM = LazyPattern(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
 _ITEM_STARTS = frozenset("-*•+–◦▪·(0123456789")
 _ITEM_ENDS = frozenset(".)")
 _BARE_STOPS = tuple(".!?…")
 _STOPS = (*_BARE_STOPS, *(mark + closer for mark in ".!?" for closer in ")]"))
-_TAG = Pattern(r"</?[a-z][^>]*>")
+_TAG = LazyPattern(r"</?[a-z][^>]*>")
 _ASIDES = ("eg ", "eg:", "(eg", "example", "(example", "for example", "(for example")
 _SENTENCE_END = "\x1f"
-_GREEK = Pattern(r"[\u0370-\u03ff]")
+_GREEK = LazyPattern(r"[\u0370-\u03ff]")
 
 _Place = Literal["prose", "heading", "item"]
 _Reading = (

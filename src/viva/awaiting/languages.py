@@ -20,11 +20,13 @@ closing mark.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
+
+from viva.text.pattern import LazyPattern
 
 Meaning = Literal["goodbye", "nothing", "closing", "question", "later", "request", "wish", "courtesy"]
 
@@ -38,36 +40,9 @@ _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
 _SHARED: Final = ("you", " i ", " we ", " me", " us", " u ", "please", "need", "any", "confirm", "to ", "?", "wh", "also", " about")  # fmt: skip
 
 
-class Pattern:
-    """A regular expression that is compiled on first use: most of the hundreds in the tables are never used.
-
-    `fits` is `match` where the pattern is tied to the beginning, since `search` would try it at every place.
-    """
-
-    match: Callable[[str], re.Match[str] | None]
-    fits: Callable[[str], re.Match[str] | None]
-    fullmatch: Callable[[str], re.Match[str] | None]
-    search: Callable[..., re.Match[str] | None]
-    split: Callable[[str], list[Any]]
-    sub: Callable[[str, str], str]
-
-    def __init__(self, source: str, flags: re.RegexFlag = re.NOFLAG) -> None:
-        self.source = source
-        self.flags = flags
-
-    def __getattr__(self, name: str) -> Any:
-        """Computes an attribute on first access; then it is a plain attribute."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        method = ("match" if self.source.startswith("^") else "search") if name == "fits" else name
-        found = getattr(re.compile(self.source, self.flags), method)
-        setattr(self, name, found)
-        return found
-
-
 class Rule(NamedTuple):
     needle: str
-    pattern: Pattern
+    pattern: LazyPattern
     meaning: Meaning
 
 
@@ -76,11 +51,11 @@ class Language(NamedTuple):
 
     name: str
     rules: tuple[tuple[str, tuple[Rule, ...]], ...]
-    offers: tuple[tuple[str, Pattern], ...]
-    answers: Pattern
-    presents: Pattern
-    direct: Pattern
-    settled: Pattern
+    offers: tuple[tuple[str, LazyPattern], ...]
+    answers: LazyPattern
+    presents: LazyPattern
+    direct: LazyPattern
+    settled: LazyPattern
 
     def meaning_of(self, sentence: str) -> Meaning | None:
         for shared, rules in self.rules:
@@ -98,13 +73,13 @@ class Language(NamedTuple):
 def load_language(name: str) -> Language:
     sections = _read_sections(name)
     groups = [
-        (shared, tuple(Rule(needle, Pattern(pattern), meaning) for needle, pattern in rows))
+        (shared, tuple(Rule(needle, LazyPattern(pattern), meaning) for needle, pattern in rows))
         for meaning in _MEANINGS
         for shared, rows in groupby(sorted(_rows(sections.get(meaning, ())), key=_shared_word), _shared_word)
     ]
-    offers = tuple((needle, Pattern(pattern)) for needle, pattern in _rows(sections.get("offer", ())))
+    offers = tuple((needle, LazyPattern(pattern)) for needle, pattern in _rows(sections.get("offer", ())))
     patterns = (
-        Pattern("".join(sections.get(part, ())) or _NEVER) for part in ("answers", "presents", "direct", "settled")
+        LazyPattern("".join(sections.get(part, ())) or _NEVER) for part in ("answers", "presents", "direct", "settled")
     )
     return Language(name, tuple(groups), offers, *patterns)
 
@@ -124,12 +99,12 @@ def language_of(text: str) -> Language:
 
 
 @cache
-def _recognition() -> tuple[tuple[tuple[Pattern, str], ...], tuple[tuple[frozenset[str], str], ...]]:
+def _recognition() -> tuple[tuple[tuple[LazyPattern, str], ...], tuple[tuple[frozenset[str], str], ...]]:
     sections = _read_sections("languages")
     scripts = (line.partition(": ") for line in sections["script"])
     common = (line.partition(": ") for line in sections["common"])
     return (
-        tuple((Pattern(script), name) for name, _, script in scripts),
+        tuple((LazyPattern(script), name) for name, _, script in scripts),
         tuple((frozenset(words.split()), name) for name, _, words in common),
     )
 

@@ -11,64 +11,65 @@ from typing import Any, cast
 
 from viva.model.finding import Finding
 from viva.text.credentials import TOKEN
+from viva.text.pattern import LazyPattern
 
-_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=\s]{40,}")
-_URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{1,200}:([^\s:/@]{4,200})@")
-_ASSIGNMENT = re.compile(
+_PRIVATE_KEY = LazyPattern(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=\s]{40,}")
+_URL_PASSWORD = LazyPattern(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{1,200}:([^\s:/@]{4,200})@")
+_ASSIGNMENT = LazyPattern(
     r"""\b(?:api[_ -]?key|secret(?:[_ -]?(?:key|token|code))?|(?:access|auth|bearer)[_ -]?token|password|passphrase|passwd)
         ["'`]?\s*(?:is|=>?|:)\s*["'`]?([^\s"'`,;]{6,})""",
     re.IGNORECASE | re.VERBOSE,
 )
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = LazyPattern(
     r"x{3,}|\*{3,}|\.{3}|…|example|your[_-]|placeholder|redacted|dummy|changeme|[<>{}]|123456|abcdef|0{6}|^\d+[- ]?(?:char|digit|letter|word|min|day|hour)",
     re.IGNORECASE,
 )
 
-_EMAIL = re.compile(r"\b([A-Za-z0-9._%+-]{1,64})@((?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24})\b")
-_ROLE_ADDRESS = re.compile(
+_EMAIL = LazyPattern(r"\b([A-Za-z0-9._%+-]{1,64})@((?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24})\b")
+_ROLE_ADDRESS = LazyPattern(
     r"^(?:support|info|help|helpdesk|sales|no-?reply|contact|hello|admin|billing|privacy|security|press|team|office|service|services|careers|jobs|orders|returns|refunds|feedback|accounts?|hr|legal|abuse|postmaster|webmaster|user|username|name|you|your\w*|customer|first\.last|firstname\.lastname)(?:[+._-].*)?$",
     re.IGNORECASE,
 )
-_TEST_DOMAIN = re.compile(
+_TEST_DOMAIN = LazyPattern(
     r"(?:^|\.)(?:example|test|invalid|localhost)(?:\.(?:com|org|net))?$|^(?:domain|company|yourcompany|email)\.\w+$",
     re.IGNORECASE,
 )
-_CARD = re.compile(r"(?<![\d-])(?:\d{4}([ -])\d{4}\1\d{4}\1\d{4}|3\d{3}([ -])\d{6}\2\d{5}|\d{13,16})(?![\d-])")
-_CARD_WORDS = re.compile(r"\b(?:card|visa|mastercard|amex|credit|debit|cvv)\b", re.IGNORECASE)
+_CARD = LazyPattern(r"(?<![\d-])(?:\d{4}([ -])\d{4}\1\d{4}\1\d{4}|3\d{3}([ -])\d{6}\2\d{5}|\d{13,16})(?![\d-])")
+_CARD_WORDS = LazyPattern(r"\b(?:card|visa|mastercard|amex|credit|debit|cvv)\b", re.IGNORECASE)
 _TEST_CARDS = frozenset(
     {"4111111111111111", "4242424242424242", "5555555555554444", "378282246310005", "4012888888881881"}
 )
-_SSN = re.compile(r"(?<![\d-])(?!000|666|9\d\d)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])")
+_SSN = LazyPattern(r"(?<![\d-])(?!000|666|9\d\d)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\d-])")
 _TEST_SSNS = frozenset({"123-45-6789", "078-05-1120", "111-11-1111"})
-_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b")
+_IBAN = LazyPattern(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}(?: ?[A-Z0-9]{1,3})?\b")
 
-_REFUSAL = re.compile(
+_REFUSAL = LazyPattern(
     r"\b(?:can(?:no|['’])t|cannot|won['’]t|will not|would not|unable to|not able to|not allowed|not permitted|must not|should not|shouldn['’]t|"
     r"don['’]t|do not|doesn['’]t|does not|never|refuse|decline|isn['’]t|is not|no way|nor)\b|\bsorry\b|against (?:my|the|our) (?:guidelines|polic|rules)|confidential",
     re.IGNORECASE,
 )
-_REVEALS_PROMPT = re.compile(
+_REVEALS_PROMPT = LazyPattern(
     r"(?:\bmy|\bhere (?:is|are)(?: my| the)?|\bthe) (?:full |exact |complete )?(?:system|initial|hidden|original|developer) "
     r"(?:prompt|instructions?|message)s?(?: (?:is|are|was|were|reads?|says?))?(?: as follows)?\s*:\s*\S[^\n]{15,}|"
     r"\bI was (?:instructed|told|programmed) (?:in my (?:system )?prompt |by my (?:system )?prompt )to\b",
     re.IGNORECASE,
 )
-_WITHHELD = re.compile(
+_WITHHELD = LazyPattern(
     r":\s*(?:(?:that|it|this) is |I(?:['’]m| am) )?(?:sorry|confidential|secret|private|not |I can|I won)",
     re.IGNORECASE,
 )
-_ASKS_PROMPT = re.compile(
+_ASKS_PROMPT = LazyPattern(
     r"\b(?:system|initial|hidden|original)?\s*(?:prompt|instructions|guidelines|rules)\b|everything above",
     re.IGNORECASE,
 )
-_YOU_ARE = re.compile(
+_YOU_ARE = LazyPattern(
     r"^[^\w\n]*you are (?:a|an|the) [\w' -]{2,80}\b(?:assistant|agent|bot|chatbot|model|expert)\b",
     re.IGNORECASE | re.MULTILINE,
 )
-_WORDS = re.compile(r"\w+")
+_WORDS = LazyPattern(r"\w+")
 _RUN_LENGTH = 10
 """A reply that repeats this many words of the instructions in a row reveals them."""
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_SENTENCE_END = LazyPattern(r"(?<=[.!?])\s+|\n+")
 
 
 def split_sentences(text: str) -> list[str]:

@@ -8,10 +8,11 @@ from msgspec import UNSET, Struct
 
 from viva.model.message import Message
 from viva.state.trial_state import TrialState, to_text
+from viva.text.pattern import LazyPattern
 
-_IGNORED = re.compile(r"[\s\"'“”„‘’«»‹›…]|\.{2,}")
-_ELLIPSIS = re.compile(r"[\[(]?(?:\.{3,}|…)[\])]?")
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
+_IGNORED = LazyPattern(r"[\s\"'“”„‘’«»‹›…]|\.{2,}")
+_ELLIPSIS = LazyPattern(r"[\[(]?(?:\.{3,}|…)[\])]?")
+_WORD = LazyPattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
 """In scripts without spaces between words, each character counts as a word."""
 _PUNCTUATION = ".!?,;:"
 _MIN_WORDS, _MIN_LENGTH = 3, 12
@@ -19,7 +20,7 @@ _USER = (
     "user|customer|client|caller|buyer|guest|patient|visitor|human|person|benutzer|benutzerin|nutzer|nutzerin|kunde|kundin"
     "|anwender|utilisateur|utilisatrice|usuario|usuaria|cliente|utente|gebruiker|klant"
 )
-_ABOUT_USER = re.compile(
+_ABOUT_USER = LazyPattern(
     rf"""(?: (?: ^ | [.;:,!?\n] ) \W* (?:(?:did|does|do|is|was|has|can)\s+)?
         | \b(?:whether|if|when|that|because|while|since|as|and|but|or)\s+ )
     (?: (?:the|a|an|this|each|every|our|der|die|das|le|la|l|el|il|de)\b [\s'’]* (?:\w+\s+)? )?

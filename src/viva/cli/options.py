@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, redirect_stdout
 from typing import TextIO
 
@@ -23,7 +23,14 @@ def use_colour(*, terminal: bool) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
 
 
-def create_console(*, verbose: bool, quiet: bool, parallel: int = 0, has_person: bool = False) -> Sink:
+def create_console(
+    *,
+    verbose: bool,
+    quiet: bool,
+    parallel: int = 0,
+    describe_pace: Callable[[], str] | None = None,
+    has_person: bool = False,
+) -> Sink:
     """Prints the events of a run for people."""
     from viva.reporters.console import Console, ConsoleOptions
 
@@ -35,6 +42,7 @@ def create_console(*, verbose: bool, quiet: bool, parallel: int = 0, has_person:
         is_terminal=terminal and not has_person,
         width=shutil.get_terminal_size((100, 24)).columns,  # COLUMNS without a terminal
         parallel=parallel,
+        describe_pace=describe_pace,
         full_replies=has_person,
     )
     return Console(sys.stdout, options)

@@ -1,8 +1,10 @@
 """`viva runs`: lists, shows and deletes runs, and shares them with a team."""
 
+import heapq
 import shutil
 import sys
 from collections import Counter
+from pathlib import Path
 
 import click
 
@@ -10,9 +12,8 @@ from viva.cli.history import find_run, open_history, open_remote, report_crashed
 from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec
-from viva.model.event import TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.journal import read_events
+from viva.record.journal import read_records
 from viva.record.locks import find_holder
 from viva.reporters.console_lines import Palette
 from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms
@@ -105,10 +106,8 @@ def show(run: str, case: str | None, as_json: bool) -> int:
     """
     history = open_history()
     row = find_run(history, run)
-    records = [record for record in _load_records(history, row.id) if case is None or record.id == case]
-    if case is not None and not records:
-        known = ", ".join(sorted({record.id for record in _load_records(history, row.id)})[:20])
-        raise BadInput.of(f"run {row.id} has no case {case!r}; it has {known}")
+    journal = history.journal_path(row.id)
+    records = read_records(journal) if case is None else _load_case(journal, row.id, case)
     if not as_json:
         print(_format_run(row, history))
         for label, text in describe_details(row.summary) if row.summary else ():
@@ -128,13 +127,17 @@ def show(run: str, case: str | None, as_json: bool) -> int:
             )
         else:
             tree = CaseTree(ink, width, _MAX_MESSAGE_LINES)
-            print(tree.render(record, trial=record.trial if len(records) > 1 else None))
+            print(tree.render(record, trial=record.trial if record.trials > 1 else None))
     return 0
 
 
-def _load_records(history: History, run: str) -> list[TrialRecord]:
-    events = [event for event in read_events(history.journal_path(run)) if isinstance(event, TrialEnded)]
-    return [event.record for event in sorted(events, key=lambda event: event.index)]
+def _load_case(journal: Path, run: str, case: str) -> list[TrialRecord]:
+    """The trials of one case; BadInput names cases that the run has."""
+    records = [record for record in read_records(journal) if record.id == case]
+    if not records:
+        known = ", ".join(heapq.nsmallest(20, {record.id for record in read_records(journal)}))
+        raise BadInput.of(f"run {run} has no case {case!r}; it has {known}")
+    return records
 
 
 @command.command(epilog="Example: viva runs rm 20261115-101500-ab12")

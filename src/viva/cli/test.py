@@ -16,6 +16,7 @@ from viva.cli.options import create_console, handle_sigterm, has_terminal, reser
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicts, reject_other_flags
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
+from viva.llm.pacing import get_pacing
 from viva.protocols import Sink
 from viva.record.journal import Journal
 from viva.session.case_selection import explain_empty_selection
@@ -147,7 +148,7 @@ async def _run(invocation: Invocation) -> int:
             from viva.cli.dry_run import list_cases
 
             return await list_cases(plan)
-        result = await execute(plan, [_create_reporter(invocation, plan.parallel, has_person=plan.has_person)])
+        result = await execute(plan, [_create_reporter(invocation, plan)])
         return _print_report_text(result, flags)
 
 
@@ -190,7 +191,7 @@ async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation
             previous_run = await keep_unchanged_trials(previous_run, plan.iterate_trials())
         else:
             check_unchanged(previous_run.settings["fingerprint"], plan.fingerprint)
-        result = await execute(plan, [_create_reporter(invocation, plan.parallel)], previous_run, journal=journal)
+        result = await execute(plan, [_create_reporter(invocation, plan)], previous_run, journal=journal)
     return _print_report_text(result, invocation.flags)
 
 
@@ -203,11 +204,17 @@ def _print_report_text(result: RunResult, flags: CommandFlags) -> int:
     return result.exit_code
 
 
-def _create_reporter(invocation: Invocation, parallel: int = 0, *, has_person: bool = False) -> Sink:
-    """Prints events with --json, else the console output."""
-    flags = invocation.flags
+def _create_reporter(invocation: Invocation, plan: RunPlan | None = None) -> Sink:
+    """Prints events with --json, else the console output. A complete run has no plan."""
+    flags, has_person = invocation.flags, plan is not None and plan.has_person
     if flags.as_json:
         from viva.reporters.json import JsonEventReporter
 
         return JsonEventReporter(invocation.out)
-    return create_console(verbose=flags.verbose, quiet=flags.quiet, parallel=parallel, has_person=has_person)
+    return create_console(
+        verbose=flags.verbose,
+        quiet=flags.quiet,
+        parallel=plan.parallel if plan else 0,
+        describe_pace=get_pacing(plan.http).describe if plan else None,
+        has_person=has_person,
+    )

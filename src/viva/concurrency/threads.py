@@ -5,7 +5,6 @@ The standard thread pool is small and joins its threads at exit; a hung agent wo
 
 import asyncio
 import contextvars
-import ctypes
 import os
 import threading
 from collections.abc import Callable
@@ -52,6 +51,8 @@ class _Worker(threading.Thread):
 
     def abandon(self) -> None:
         """Ends Python code at its next step. A blocking system call continues until it returns."""
+        import ctypes  # slow to import, rarely needed
+
         self.is_abandoned = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(ThreadAbandoned))
 

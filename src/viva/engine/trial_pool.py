@@ -2,38 +2,61 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
 
 from viva.protocols import PlannedTrial
 
 
-class TrialPool:
-    """Several tasks that pull trials as they become free, so that cases stream and no trial waits for a batch."""
+class ParallelLimit(Protocol):
+    """How many trials may run at once; `subscribe` registers who is called when it grows."""
 
-    def __init__(self, parallel: int) -> None:
+    @property
+    def limit(self) -> int: ...
+
+    def subscribe(self, listener: Callable[[], None]) -> None: ...
+
+
+class TrialPool:
+    """Several tasks that pull trials as they become free, so that cases stream and no trial waits for a batch.
+
+    There are as many tasks as the limit says: more when it grows; when it shrinks, some end after their trial.
+    """
+
+    def __init__(self, parallel: ParallelLimit) -> None:
         self._parallel = parallel
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
     async def run(self, trials: AsyncIterator[PlannedTrial], work: Callable[[PlannedTrial], Awaitable[None]]) -> None:
         lock = asyncio.Lock()
+        is_exhausted = False
 
         async def run_trials() -> None:
-            while not self._is_stopped:
+            nonlocal is_exhausted
+            while not self._is_stopped and len(self._tasks) <= self._parallel.limit:
                 async with lock:
                     planned = await anext(trials, None)
                 if planned is None:
+                    is_exhausted = True
                     return
                 await work(planned)
 
+        def add_tasks() -> None:
+            while len(self._tasks) < self._parallel.limit and not (self._is_stopped or is_exhausted):
+                task = group.create_task(run_trials())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
         try:
             async with asyncio.TaskGroup() as group:
-                self._tasks = [group.create_task(run_trials()) for _ in range(self._parallel)]
-        except* Exception as group:
-            raise _first_error(group) from None
+                self._parallel.subscribe(add_tasks)
+                add_tasks()
+        except* Exception as errors:
+            raise _first_error(errors) from None
 
     def stop(self) -> None:
         self._is_stopped = True  # a task that never suspends would not see its cancellation in time
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             task.cancel()
 
 

@@ -2,9 +2,7 @@
 
 import io
 import os
-import shutil
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +19,9 @@ class SpooledStream:
     """A stream that can be read only once, spooled to an unnamed temporary file."""
 
     def __init__(self, stream: BinaryIO) -> None:
+        import shutil
+        import tempfile
+
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- it lives as long as this does
         shutil.copyfileobj(stream, self._file)
         self._file.flush()

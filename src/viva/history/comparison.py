@@ -4,8 +4,10 @@ A case whose definition changed is a different test and is not compared. Every a
 changed, it is raised at most with probability `alpha`.
 """
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Literal, get_args
 
 from msgspec import Struct, structs
@@ -39,7 +41,7 @@ CaseDefinition = tuple[str, str, str | None]
 ALPHA = 0.05
 
 
-class TrialCounts(Struct, frozen=True):
+class TrialCounts(Struct, frozen=True, gc=False):
     """The trials of a case in one run. `errors` are not among the `judged` ones."""
 
     passed: int
@@ -47,7 +49,7 @@ class TrialCounts(Struct, frozen=True):
     errors: int = 0
 
 
-class CaseChange(Struct, frozen=True, kw_only=True):
+class CaseChange(Struct, frozen=True, kw_only=True, gc=False):
     """One case in both runs. Cases with repeats have a `p`, corrected for the number of tested cases."""
 
     suite: str
@@ -125,7 +127,7 @@ class _Trials(Struct):
     def counts(self) -> TrialCounts:
         statuses = [row.status for row in self.rows]
         passed = statuses.count("passed")
-        return TrialCounts(passed, passed + statuses.count("failed"), statuses.count("error"))
+        return _share_counts(passed, passed + statuses.count("failed"), statuses.count("error"))
 
     @property
     def digests(self) -> set[str | None]:
@@ -136,6 +138,12 @@ class _Trials(Struct):
         values = [value(row) for row in self.rows if row.status in ("passed", "failed")]
         numbers = [number for number in values if number is not None]
         return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
+
+
+@lru_cache(maxsize=10_000)
+def _share_counts(passed: int, judged: int, errors: int) -> TrialCounts:
+    """Most of 100,000 cases have the same counts."""
+    return TrialCounts(passed, judged, errors)
 
 
 class _Pair(Struct, frozen=True):
@@ -249,16 +257,16 @@ def _classify(
 
 def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> list[Metric]:
     """Return pass rate, score, cost and time, each over the cases that have it in both runs."""
-    rates = _Values("pass rate", [(pair, *pair.rates) for pair in pairs])
-    score = _values("score", pairs, _score)
-    cost = _values("cost USD", pairs, lambda row: row.cost_usd, up_is_good=False)
-    time = _values("time ms", pairs, lambda row: row.duration_ms, up_is_good=False)
+    rates = _values("pass rate", ((pair, *pair.rates) for pair in pairs))
+    score = _values("score", _means(pairs, _score))
+    cost = _values("cost USD", _means(pairs, lambda row: row.cost_usd), up_is_good=False)
+    time = _values("time ms", _means(pairs, lambda row: row.duration_ms), up_is_good=False)
     tested = [rates]
-    if any((before, after) != pair.rates for pair, before, after in score.values):
+    if any((before, after) != pair.rates for pair, before, after in _means(pairs, _score)):
         tested.append(score)
     tested += [values for values, gate in ((cost, "cost"), (time, "time")) if gate in gates]
-    tested = [values for values in tested if values.values]
-    shown = [values for values in (*tested, cost, time) if values.values]
+    tested = [values for values in tested if values.before]
+    shown = [values for values in (*tested, cost, time) if values.before]
     confidence = 1 - alpha / max(1, len(tested))
     metrics = [
         _metric(values, confidence, len(tested), alpha) if values in tested else _metric(values, 1 - alpha, None, alpha)
@@ -274,36 +282,53 @@ def _score(row: ResultRow) -> float | None:
 
 
 class _Values(Struct, eq=False):
-    """The values of a metric: cases with their value before and after."""
+    """The values of a metric: of each case before and after; and how many trials they are of."""
 
     name: str
-    values: list[tuple[_Pair, float, float]]
+    before: "array[float]"
+    after: "array[float]"
+    base_trials: int = 0
+    head_trials: int = 0
     up_is_good: bool = True
 
     @property
     def is_yes_or_no(self) -> bool:
-        return all(value in (0.0, 1.0) for _, *both in self.values for value in both)
+        return all(value in (0.0, 1.0) for values in (self.before, self.after) for value in values)
+
+    @property
+    def differing(self) -> int:
+        return sum(before != after for before, after in zip(self.before, self.after, strict=True))
 
     def difference(self, confidence: float) -> Difference | None:
-        both = [(before, after) for _, before, after in self.values]
+        both = zip(self.before, self.after, strict=True)
         if self.name == "pass rate" and self.is_yes_or_no:
             return flips_difference(mcnemar_test((before == 1.0, after == 1.0) for before, after in both), confidence)
-        return paired_difference(both, confidence)
+        return paired_difference(list(both), confidence)
 
 
-def _values(
-    name: str, pairs: Sequence[_Pair], value: Callable[[ResultRow], float | None], *, up_is_good: bool = True
-) -> _Values:
-    means = [(pair, pair.before.mean(value), pair.after.mean(value)) for pair in pairs]
-    both = [(pair, was, now) for pair, was, now in means if was is not None and now is not None]
-    return _Values(name, both, up_is_good)
+def _means(pairs: Iterable[_Pair], value: Callable[[ResultRow], float | None]) -> Iterator[tuple[_Pair, float, float]]:
+    """The mean before and after, for the cases that have it in both runs."""
+    for pair in pairs:
+        before, after = pair.before.mean(value), pair.after.mean(value)
+        if before is not None and after is not None:
+            yield pair, before, after
+
+
+def _values(name: str, means: Iterable[tuple[_Pair, float, float]], *, up_is_good: bool = True) -> _Values:
+    values = _Values(name, array("d"), array("d"), up_is_good=up_is_good)
+    for pair, before, after in means:
+        values.before.append(before)
+        values.after.append(after)
+        values.base_trials += pair.base.judged
+        values.head_trials += pair.head.judged
+    return values
 
 
 def _metric(values: _Values, confidence: float, tested: int | None, alpha: float) -> Metric:
     """Return one metric. `tested` metrics share the alpha; None for a metric that is only shown."""
     difference = values.difference(confidence)
     assert difference is not None, "there are values"
-    pairs = values.values
+    count = len(values.before)
     p = None if tested is None else min(1.0, tested * difference.p_value)
     verdict: MetricVerdict = "not tested"
     if p is not None:
@@ -312,12 +337,12 @@ def _metric(values: _Values, confidence: float, tested: int | None, alpha: float
     interval = difference.interval
     return Metric(
         name=values.name,
-        pairs=len(pairs),
-        differing=sum(before != after for _, before, after in pairs),
-        base_trials=sum(pair.base.judged for pair, _, _ in pairs),
-        head_trials=sum(pair.head.judged for pair, _, _ in pairs),
-        base=sum(before for _, before, _ in pairs) / len(pairs),
-        head=sum(after for _, _, after in pairs) / len(pairs),
+        pairs=count,
+        differing=values.differing,
+        base_trials=values.base_trials,
+        head_trials=values.head_trials,
+        base=sum(values.before) / count,
+        head=sum(values.after) / count,
         delta=difference.mean,
         confidence=confidence,
         low=interval.low if interval else None,

@@ -5,7 +5,6 @@ It is sqlite3 in WAL mode, so several runs can write in parallel. Each migration
 
 import contextlib
 import os
-import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -149,10 +148,24 @@ class History:
 
     def list_results(self, run: str) -> list[ResultRow]:
         with self._open() as db:
-            if db.execute("SELECT ended FROM runs WHERE id = ?", (run,)).fetchone() == (None,):
-                _index_journal(db, self.journal_path(run))  # the journal of an unfinished run has more
+            has_ended = db.execute("SELECT 1 FROM runs WHERE id = ? AND ended IS NOT NULL", (run,)).fetchone()
+            if (
+                not has_ended and (journal := self.journal_path(run)).exists()
+            ):  # the journal of an unfinished run has more
+                _index_journal(db, journal)
             rows = db.execute("SELECT * FROM results WHERE run = ?", (run,))
-            return [ResultRow(**dict(zip(_RESULT_COLUMNS, row[1:], strict=True))) for row in rows]
+            words: dict[str | None, Any] = {}  # a run has few suites and statuses: one text for each
+            return [
+                ResultRow(
+                    **dict(zip(_RESULT_COLUMNS, row[1:], strict=True))
+                    | {
+                        "suite": words.setdefault(row[1], row[1]),
+                        "status": words.setdefault(row[4], row[4]),
+                        "fault": words.setdefault(row[5], row[5]),
+                    }
+                )
+                for row in rows
+            ]
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """Run an SQL query; no rows if there is no index."""
@@ -179,17 +192,16 @@ class History:
         newest = ", ".join(row.id for row in rows[:3]) or "none"
         raise BadInput.of(f"there is no run {name!r} in {self.home}; the newest: {newest}")
 
-    def add_run(self, event: RunStarted) -> None:
+    def add_part(
+        self, run: str, rows: Iterable[ResultRow] = (), start: RunStarted | None = None, end: RunEnded | None = None
+    ) -> None:
+        """Add results of a run, and its start and end, in one transaction: each costs a few writes to the disk."""
         with self._open() as db:
-            _insert_run(db, event)
-
-    def add_results(self, run: str, rows: Iterable[ResultRow]) -> None:
-        with self._open() as db:
+            if start is not None:
+                _insert_run(db, start)
             _insert_results(db, run, rows)
-
-    def end_run(self, event: RunEnded) -> None:
-        with self._open() as db:
-            _end_run(db, event)
+            if end is not None:
+                _end_run(db, end)
 
     def index_run(self, run: str) -> None:
         """Index one run from its journal."""
@@ -236,6 +248,8 @@ class History:
 
     def remove_run(self, run: str) -> None:
         """Delete a run with its journal, kept workspaces and other data."""
+        import shutil  # slow to import
+
         self.require_unused(run)
         self.remove_workspaces(run)
         with self._open() as db:
@@ -404,7 +418,10 @@ def _run_row(row: Sequence[Any]) -> RunRow:
 
 
 class HistorySink:
-    """Indexes a run in batches and in its own thread, so that the event loop never waits for the disk."""
+    """Indexes a run at its end. A long one is indexed in batches, in a thread: the event loop never waits for the disk.
+
+    Until then `list_runs` reads its journal.
+    """
 
     live = False
 
@@ -413,34 +430,47 @@ class HistorySink:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._rows: list[ResultRow] = []
         self._run = ""
+        self._start: RunStarted | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._write, name="viva-history", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def receive(self, events: Sequence[Event]) -> None:
         for event in events:
             match event:
                 case RunStarted():
-                    self._run = event.run
-                    self._history.add_run(event)
-                    self._thread.start()
+                    self._run, self._start = event.run, event
+                case RunResumed():  # the index says that it has ended
+                    self._submit(self._take_part())
                 case TrialEnded():
                     self._rows.append(ResultRow.of(event.record))
                     if len(self._rows) >= _BATCH_ROWS:
-                        self._flush()
+                        self._submit(self._take_part())
                 case RunEnded():
-                    self._flush()
-                    self._queue.put(lambda event=event: self._history.end_run(event))
-                    self._queue.put(None)
-                    self._thread.join()
-                    if self._error is not None:
-                        raise self._error
+                    self._end(self._take_part(event))
                 case _:
                     pass
 
-    def _flush(self) -> None:
+    def _take_part(self, end: RunEnded | None = None) -> Callable[[], None]:
+        """The job that adds what was received since the last one."""
         rows, self._rows = self._rows, []
-        if rows:
-            self._queue.put(lambda: self._history.add_results(self._run, rows))
+        start, self._start = self._start, None
+        return lambda: self._history.add_part(self._run, rows, start, end)
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="viva-history", daemon=True)
+            self._thread.start()
+        self._queue.put(job)
+
+    def _end(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            job()
+            return
+        self._queue.put(job)
+        self._queue.put(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _write(self) -> None:
         while (job := self._queue.get()) is not None:

@@ -16,11 +16,13 @@ from msgspec import Struct
 
 from viva.errors import ConnectFailed, Unreachable
 from viva.llm.limits import ConnectorLimits, Sleep
+from viva.llm.pacing import Pace
 from viva.model import codec
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
 from viva.text.credentials import find_in_headers
 from viva.text.duration import format_duration
+from viva.text.pattern import LazyPattern
 
 T = TypeVar("T")
 
@@ -29,10 +31,10 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
 _MAX_S = 1e9
 _TRANSIENT = frozenset({408, 409, 429})
-_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
+_SECONDS = LazyPattern(r"[0-9]+(\.[0-9]+)?")
 _RETRY_DELAY = re.compile(rb'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
-_TAGS = re.compile(r"<[^>]*>")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASCII)
+_TAGS = LazyPattern(r"<[^>]*>")
+_CHARSET = LazyPattern(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASCII)
 _NO_CHARSETS = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"})
 """Python codecs that are not charsets of the web. Some take quadratic time."""
 _STATUSES = frozenset(HTTPStatus)
@@ -115,16 +117,21 @@ async def _retry_until_done(
     while True:
         tries += 1
         wait_s = None
+        started = 0.0
         if limiter is not None:
-            await limiter.acquire(tokens)
+            if limiter.pace.must_wait and progress.provider_trouble is None:
+                progress.provider_trouble = f"{retry.name}: calls wait, since it refused some as too many"
+            started = await limiter.acquire(tokens)
         try:
-            answer = await attempt()
+            answer = await _attempt_call(attempt, limiter)
         except Unreachable as failed:
             trouble = _describe_failure(retry, tries, failed.message)
             if tries > retry.retries or (retry.only_unsent and not isinstance(failed, ConnectFailed)):
                 raise type(failed)(trouble) from failed
         else:
             answer = convert_to_utf8(answer) if isinstance(answer, Response) else answer
+            if limiter is not None:
+                _report_answer(limiter.pace, started, answer)
             if not isinstance(answer, Response) or not retry.should_retry(answer.status):
                 progress.provider_trouble = None
                 return answer
@@ -138,6 +145,25 @@ async def _retry_until_done(
                 raise Unreachable(_describe_failure(retry, tries, what, detail))
         progress.provider_trouble = trouble
         await retry.sleep(_pause_s(retry, tries, wait_s))
+
+
+async def _attempt_call(attempt: Callable[[], Awaitable[T]], limiter: ConnectorLimits | None) -> T:
+    """A call that ends without an answer says nothing about the load."""
+    try:
+        return await attempt()
+    except BaseException:
+        if limiter is not None:
+            limiter.pace.cancel_call()
+        raise
+
+
+def _report_answer(pace: Pace, started: float, answer: object) -> None:
+    if not isinstance(answer, Response):
+        pace.accept_call(started)
+    elif is_busy(answer.status):
+        pace.reject_call(started, _parse_retry_after(answer))
+    else:
+        pace.accept_call(started, answer.headers)
 
 
 def _describe_failure(retry: Retry, tries: int, what: str, detail: str = "") -> str:

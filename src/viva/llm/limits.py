@@ -1,10 +1,13 @@
-"""Rate limits: requests and tokens per minute. Calls wait in the order of arrival."""
+"""The limits of a connector: requests and tokens per minute as the config says, and the pace that it learns. Calls wait in
+the order of arrival.
+"""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from weakref import WeakKeyDictionary
 
+from viva.llm.pacing import Pace, get_pacing
 from viva.model.connector import Connector
 from viva.protocols import Transport
 
@@ -45,15 +48,24 @@ class RateLimit:
 class ConnectorLimits:
     """The limits of one connector. Tokens are estimated before a call and adjusted after it."""
 
-    def __init__(self, connector: Connector, sleep: Sleep = asyncio.sleep, now: Now = time.monotonic) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        sleep: Sleep = asyncio.sleep,
+        now: Now = time.monotonic,
+        pace: Pace | None = None,
+    ) -> None:
+        self.pace = pace or Pace(now=now)
         self._requests = RateLimit(connector.requests_per_minute, sleep, now) if connector.requests_per_minute else None
         self._tokens = RateLimit(connector.tokens_per_minute, sleep, now) if connector.tokens_per_minute else None
 
-    async def acquire(self, tokens: float) -> None:
+    async def acquire(self, tokens: float) -> float:
+        """Waits until a call may start. Returns the time."""
         if self._requests is not None:
             await self._requests.acquire(1)
         if self._tokens is not None:
             await self._tokens.acquire(tokens)
+        return await self.pace.start_call()
 
     def adjust(self, tokens: float) -> None:
         if self._tokens is not None:
@@ -63,11 +75,10 @@ class ConnectorLimits:
 _by_transport: WeakKeyDictionary[Transport, dict[str, ConnectorLimits]] = WeakKeyDictionary()
 
 
-def get_limits(http: Transport, connector: Connector) -> ConnectorLimits | None:
+def get_limits(http: Transport, connector: Connector) -> ConnectorLimits:
     """The limits of a connector, shared by all sessions of a run: a run has one transport."""
-    if not connector.requests_per_minute and not connector.tokens_per_minute:
-        return None
     limiters = _by_transport.setdefault(http, {})
-    if connector.name not in limiters:
-        limiters[connector.name] = ConnectorLimits(connector)
-    return limiters[connector.name]
+    limits = limiters.get(connector.name)
+    if limits is None:
+        limits = limiters[connector.name] = ConnectorLimits(connector, pace=get_pacing(http).get_pace(connector.name))
+    return limits

@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from viva.text.pattern import LazyPattern
+
 Clause = str | list[Any] | dict[str, list[Any]]
 """Which names match: a sign and a text. A list means any of its clauses, an object all of them."""
 Rate = float | tuple[float, ...] | None
 """USD per million; one that depends on the length of the input is `[base, start, rate, start, rate]`."""
 
 _DAY_S = 86_400
-_COMPACT_DATE = re.compile(r"(-)(20\d{2})(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)")
+_COMPACT_DATE = LazyPattern(r"(-)(20\d{2})(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)")
 
 
 class Level(Struct, frozen=True):

@@ -19,13 +19,15 @@ from viva.errors import ConnectFailed
 from viva.protocols import Request
 from viva.text.addresses import is_loopback
 from viva.text.duration import format_duration
+from viva.text.pattern import LazyPattern
 
 CONNECT_TIMEOUT_S = 30.0
 _PORTS = {"http": 80, "https": 443}
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
-_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_HOST = re.compile(r"[\w.:%-]+", re.ASCII)
-_BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NAME = LazyPattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HOST = LazyPattern(r"[\w.:%-]+", re.ASCII)
+_PLAIN_HOST = LazyPattern(r"(?:[\w-]{1,63}\.)*[\w-]{1,63}", re.ASCII)
+_BAD_VALUE = LazyPattern(r"[\x00-\x08\x0a-\x1f\x7f]")
 _UNQUOTED = "/%:=&?~#+!$,;'@()*[]"
 
 FindProxy = Callable[[str, str, int], str | None]
@@ -152,8 +154,8 @@ def describe_connection_error(error: BaseException) -> str:
 
 
 def _encode_host(host: str, port: int) -> str:
-    try:
-        name = host if ":" in host else host.encode("idna").decode()
+    try:  # the codec is slow to import, and most names do not need it
+        name = host if ":" in host or _PLAIN_HOST.fullmatch(host) else host.encode("idna").decode()
     except UnicodeError:
         name = ""
     if not _HOST.fullmatch(name):

@@ -22,6 +22,7 @@ OnMissingInput = Literal["skip", "fail", "end"]
 Feature = Literal["tool_stubs", "memory", "workspace"]
 Sessions = Literal["one", "each_message"]
 SuiteKind = Literal["cases", "playbook", "eval_suite", "scripts"]
+ModelClass = Literal["reasoning", "writing", "coding", "research", "classification", "general"]
 
 
 class Key(Struct, frozen=True, order=True):

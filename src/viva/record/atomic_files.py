@@ -6,7 +6,6 @@ that grow line by line. All raise OSError; the caller adds which file it is and 
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ def open_replacement(path: Path, *, durable: bool = False, private: bool = False
     """
     target = Path(os.path.realpath(path))
     mode = _regular_file_mode(target)
-    draft = target.with_name(f".viva-{secrets.token_hex(6)}.tmp")
+    draft = target.with_name(f".viva-{os.urandom(6).hex()}.tmp")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)
         with os.fdopen(descriptor, "wb", buffering=1 << 18) as out:

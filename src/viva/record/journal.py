@@ -8,6 +8,7 @@ the JSONL report shows it. A journal has one writer at a time (see `locks`).
 import os
 from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Struct
 
@@ -17,6 +18,7 @@ from viva.model.event import JOURNAL_VERSION, AnyEvent, Event, RunStarted, Trial
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import append_atomically, find_last_line_end, truncate_partial_line
 from viva.record.locks import WriterLock, exclusive_lock
+from viva.record.positions import RecordPositions
 from viva.record.private_files import make_private_folder, open_private
 
 _RECORD = b'"record":'
@@ -47,7 +49,7 @@ class Journal:
         self.path = path
         self._file = -1
         self._lock: WriterLock | None = None
-        self._positions: dict[int, tuple[int, int]] = {}  # index in the input -> offset and length of its record
+        self._positions = RecordPositions()
         try:
             make_private_folder(path.parent)
             self._lock = WriterLock(path)
@@ -75,17 +77,16 @@ class Journal:
 
     def raw_records(self) -> Iterator[bytes]:
         """Yield the record of each ended trial as JSON, in input order; of a repeated trial the last one."""
-        for index in self.list_indexes():
-            yield self.read_raw_record(index)
+        for offset, length in self._positions:
+            yield self.read_raw_record(offset, length)
 
-    def list_indexes(self) -> list[int]:
-        """The places in the input of all trials that ended."""
-        return sorted(self._positions)
+    def list_places(self) -> list[tuple[int, int]]:
+        """The offset and length of the record of each ended trial, in input order."""
+        return list(self._positions)
 
-    def read_raw_record(self, index: int) -> bytes:
-        """The record of one ended trial as JSON, by its place in the input."""
-        start, length = self._positions[index]
-        return os.pread(self._file, length, start)
+    def read_raw_record(self, offset: int, length: int) -> bytes:
+        """The record at a place of this file, as JSON."""
+        return os.pread(self._file, length, offset)
 
     def records(self) -> Iterator[TrialRecord]:
         for raw in self.raw_records():
@@ -93,7 +94,7 @@ class Journal:
 
     def keep_only(self, indexes: Container[int]) -> None:
         """Ignore all other records of an earlier part of the run; these trials run again."""
-        self._positions = {index: place for index, place in self._positions.items() if index in indexes}
+        self._positions.keep_only(indexes)
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -124,24 +125,52 @@ class Journal:
 
     def _index_records(self) -> None:
         """Find the records of an earlier part of the same run."""
-        decoder = codec.Decoder[_EventIndex](_EventIndex, codec.OWN_MAX_DEPTH)
-        offset = 0
         with open(self._file, "rb", closefd=False) as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    event = decoder.decode(line)
-                    if event.event == "trial_ended":
-                        self._add_position(event.index, line, offset)
-                except ValueError as error:  # no JSON, or no record in it
-                    raise RunStopped(f"journal {self.path}: line {number} cannot be read: {error}") from error
-                offset += len(line)
+            try:
+                _find_records(file, self._positions)
+            except ValueError as error:  # no JSON, or no record in it
+                raise RunStopped(f"journal {self.path}: {error}") from error
 
     def _add_position(self, index: int, line: bytes, offset: int) -> None:
         start, length = locate_record(line)
-        self._positions[index] = (offset + start, length)
+        self._positions.add(index, offset + start, length)
 
     def _write_error(self, error: OSError) -> RunStopped:
         return RunStopped(f"journal {self.path}: {error.strerror or error}")
+
+
+def _find_records(file: BinaryIO, positions: RecordPositions) -> None:
+    """Add the records of a journal. ValueError says which line cannot be read; an incomplete last line is ignored."""
+    decoder = codec.Decoder[_EventIndex](_EventIndex, codec.OWN_MAX_DEPTH)
+    offset = 0
+    for number, line in enumerate(file, 1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            event = decoder.decode(line)
+            if event.event == "trial_ended":
+                start, length = locate_record(line)
+                positions.add(event.index, offset + start, length)
+        except ValueError as error:
+            raise ValueError(f"line {number} cannot be read: {error}") from error
+        offset += len(line)
+
+
+def read_records(path: Path) -> Iterator[TrialRecord]:
+    """Read the records of a journal in input order, one at a time, also while it is written. BadInput if it is damaged."""
+    positions = RecordPositions()
+    try:
+        with path.open("rb") as file:
+            if (line := file.readline()).endswith(b"\n"):
+                check_version(line, path)
+            file.seek(0)
+            _find_records(file, positions)
+            for offset, length in positions:
+                yield codec.decode_kept(os.pread(file.fileno(), length, offset), type=TrialRecord)
+    except OSError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
+    except ValueError as error:
+        raise BadInput.of(str(error), str(path)) from error
 
 
 def locate_record(line: bytes) -> tuple[int, int]:
@@ -169,7 +198,13 @@ def has_ended(path: Path) -> bool | None:
 
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """Read the events of a journal. A partial last line is ignored; BadInput for a damaged line before it."""
+    return (event for event, _, _ in read_placed_events(path))
+
+
+def read_placed_events(path: Path) -> Iterator[tuple[AnyEvent, int, int]]:
+    """The same, with the offset and length of each line."""
     decoder = codec.Decoder[AnyEvent](AnyEvent, codec.OWN_MAX_DEPTH)
+    offset = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -178,9 +213,11 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
                 try:
                     if number == 1:
                         check_version(line, path)
-                    yield decoder.decode(line)
+                    event = decoder.decode(line)
                 except codec.DecodeError as error:
                     raise BadInput.of(f"is not an event of a journal: {error}", str(path), number) from error
+                yield event, offset, len(line)
+                offset += len(line)
     except OSError as error:
         raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
 

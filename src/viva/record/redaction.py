@@ -4,7 +4,6 @@ Field names, numbers, values of a fixed set (status, role, fault) and the identi
 without them could not be read, resumed or compared.
 """
 
-import html
 import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -254,8 +253,9 @@ def _url_forms(value: str) -> Iterator[str]:
 
 
 def _html_forms(value: str) -> Iterator[str]:
-    yield html.escape(value, quote=False)
-    escaped = html.escape(value)
+    text = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    yield text
+    escaped = text.replace('"', "&quot;").replace("'", "&#x27;")
     yield escaped
     yield escaped.replace("&#x27;", "&#39;")
     yield escaped.replace("&#x27;", "&#39;").replace("&quot;", "&#34;")

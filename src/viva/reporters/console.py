@@ -60,8 +60,9 @@ class ProgressLine:
 
     _BURST = 5
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], describe_pace: Callable[[], str] | None = None) -> None:
         self._clock = clock
+        self._describe_pace = describe_pace
         self._start_time = self._refill_time = clock()
         self._tokens = float(self._BURST)
         self.total = 0
@@ -106,7 +107,9 @@ class ProgressLine:
             rate = self.done / elapsed_s
             left_ms = max(self.total - self.done, 0) / rate * 1000
             parts |= {"rate": f"{rate:.1f}/s", "eta": f"ETA {format_ms(left_ms)}", "cost": self._format_cost()}
-        for part in ("rate", "cost", "marks", "eta"):
+        if self._describe_pace is not None:
+            parts["pace"] = self._describe_pace()
+        for part in ("rate", "cost", "pace", "marks", "eta"):
             if display_width(line := " · ".join(filter(None, parts.values()))) < width:
                 return line
             parts.pop(part, None)
@@ -127,6 +130,8 @@ class ConsoleOptions(Struct, frozen=True, kw_only=True):
     is_terminal: bool = False
     width: int = 100
     parallel: int = 1
+    describe_pace: Callable[[], str] | None = None
+    """How many conversations run at once now, and how fast the providers take calls."""
     full_replies: bool = False
 
 
@@ -142,7 +147,7 @@ class Console:
         self._full_replies = options.full_replies
         self.live = self._verbose and options.parallel == 1
         has_progress = options.is_terminal and not self._quiet and not self.live
-        self._progress = ProgressLine(clock) if has_progress else None
+        self._progress = ProgressLine(clock, options.describe_pace) if has_progress else None
         self._is_progress_shown = False
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self._encoding = None if codecs.lookup(encoding).name.startswith("utf") else encoding

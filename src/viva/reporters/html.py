@@ -18,7 +18,7 @@ from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.record import TrialRecord
 from viva.reporters.commands import build_rerun_command, split_source
-from viva.reporters.page import build_overview, encode_for_script, load_page
+from viva.reporters.page import encode_overview, escape_for_script, load_page
 from viva.reporters.report import CaseTrials, Report
 
 MAX_ATTACHMENT_BYTES = 2 * 1024 * 1024
@@ -35,7 +35,7 @@ class HtmlReport(Report):
         page = load_page()
         out.write(page.head.replace(_ONLINE, _OFFLINE))
         out.write(b'<script type="application/json" id="viva-overview">')
-        out.write(encode_for_script(build_overview(self._started, ended, self.cases())))
+        out.writelines(map(escape_for_script, encode_overview(self._started, ended, enumerate(self.cases()))))
         out.write(b"</script>\n")
         out.write(page.middle)
         for first, piece in self._pieces():

@@ -4,11 +4,11 @@ The types are repeated in `viewer/ui/src/data.ts`. The trials of a case reach th
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -109,39 +109,62 @@ class _TrialDetails(Struct):
 _details = codec.Decoder[_TrialDetails](_TrialDetails, codec.OWN_MAX_DEPTH)
 
 
-def build_overview(
-    started: RunStarted | None, ended: RunEnded | None, cases: Iterable[CaseTrials], run: str = ""
-) -> Overview:
-    """The overview of a run from its first and last event, if present, and its cases in input order."""
-    rows: list[CaseRow] = []
-    tallies: list[Tally] = []
-    trial_ms: list[float] = []
-    reply_ms: list[float] = []
-    is_sequential = False
-    for case in cases:
+def encode_overview(
+    started: RunStarted | None,
+    ended: RunEnded | None,
+    cases: Iterable[tuple[int, CaseTrials]],
+    run: str = "",
+) -> Iterator[bytes]:
+    """The Overview of a run as pieces of JSON, so that the rows of 100,000 cases are never in memory at once.
+
+    It is made from the first and last event, if present, and the cases in input order, each with its index.
+    """
+    figures = _Figures()
+    yield b'{"cases":['
+    separator = b""
+    for index, case in cases:
         details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
-        rows.append(_build_row(len(rows), case, details))
-        tallies.append(count_passes(case.statuses))
-        is_sequential = case.rule.test is not None
-        trial_ms += [head.duration_ms for head in case.heads if head.status != "skipped"]
-        reply_ms += [turn.duration_ms for trial in details for turn in trial.turns]
-    return Overview(
+        figures.add(case, details)
+        yield separator + codec.encode(_build_row(index, case, details))
+        separator = b","
+    overview = Overview(
         run=started.run if started else ended.run if ended else run,
         agent=started.agent if started else "",
         viva_version=started.viva if started else "",
         inputs=started.inputs if started else (),
-        planned_cases=started.cases if started else len(rows),
+        planned_cases=started.cases if started else len(figures.tallies),
         started=started.at if started else "",
         ended=ended.at if ended else None,
         exit_code=ended.exit_code if ended else None,
         stopped=ended.stopped if ended else None,
         stop_message=ended.stop_message if ended else None,
         summary=ended.summary if ended else None,
-        pass_rate=None if is_sequential else estimate_suite_rate(tallies),
-        case_ms=summarize_values(trial_ms),
-        reply_ms=summarize_values(reply_ms),
-        cases=rows,
+        pass_rate=None if figures.is_sequential else estimate_suite_rate(figures.tallies),
+        case_ms=summarize_values(figures.trial_ms),
+        reply_ms=summarize_values(figures.reply_ms),
+        cases=[],
     )
+    rest = codec.to_builtins(overview)
+    del rest["cases"]
+    yield b"]," + codec.encode(rest)[1:]
+
+
+class _Figures:
+    """What the overview says of all cases together."""
+
+    def __init__(self) -> None:
+        self.tallies: list[Tally] = []
+        self.trial_ms = array("d")
+        self.reply_ms = array("d")
+        self.is_sequential = False
+        self._known: dict[Tally, Tally] = {}  # most cases have the same one
+
+    def add(self, case: CaseTrials, details: Sequence[_TrialDetails]) -> None:
+        tally = count_passes(case.statuses)
+        self.tallies.append(self._known.setdefault(tally, tally))
+        self.is_sequential = case.rule.test is not None
+        self.trial_ms.extend(head.duration_ms for head in case.heads if head.status != "skipped")
+        self.reply_ms.extend(turn.duration_ms for trial in details for turn in trial.turns)
 
 
 def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails]) -> CaseRow:
@@ -201,7 +224,6 @@ def load_page() -> PageTemplate:
     return PageTemplate(head, middle, tail, policy[1].decode())
 
 
-def encode_for_script(value: Any) -> bytes:
+def escape_for_script(raw: bytes) -> bytes:
     """JSON that is safe inside `<script>`: without `<` and line separators."""
-    raw = codec.encode(value)
     return raw.replace(b"<", b"\\u003c").replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")

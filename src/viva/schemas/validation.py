@@ -6,7 +6,7 @@ The loader uses the schemas, `viva schema` prints them, editors read them.
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from msgspec import Struct
@@ -35,7 +35,7 @@ class SchemaViolation(Struct, frozen=True):
 
 @cache
 def read_schema(name: SchemaName) -> bytes:
-    return files("viva.schemas").joinpath(f"{name}.schema.json").read_bytes()
+    return Path(__file__).with_name(f"{name}.schema.json").read_bytes()
 
 
 @cache

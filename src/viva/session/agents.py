@@ -57,6 +57,8 @@ class ConfiguredAgent(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ()
     options: Mapping[str, Any] = {}
     parallel: int | None = None
+    is_adaptive: bool = False
+    """Does the number of conversations follow what its provider takes?"""
     needs_workspace: bool = False
     """Does it always work in a folder?"""
     auto_approves: bool | None = None
@@ -252,6 +254,7 @@ class AgentFactory:
             agent_id=config.agent_id or None,
             model_class=config.model_class or None,
             parallel=config.parallel or config.default_parallel,
+            is_adaptive=config.is_adaptive,
             needs_workspace=config.needs_workspace,
             auto_approves=getattr(agent, "auto_approves", None),
             follows_links=getattr(agent, "follows_links", True),

@@ -10,7 +10,6 @@ from viva.config import Settings
 from viva.engine.thresholds import case_score, trial_score
 from viva.errors import BadInput, Problem
 from viva.formats.openwop.modes import EvalOptions
-from viva.formats.openwop.summary import parse_eval_summary
 from viva.history.index import History
 from viva.model.case import Baseline, Case, Feature, Suite, Threshold
 from viva.model.record import TrialRecord
@@ -108,6 +107,8 @@ def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
 
 def _read_baseline(file: Path, name: str, suite: Suite) -> Baseline:
     """From the file of an eval summary."""
+    from viva.formats.openwop.summary import parse_eval_summary
+
     summary = parse_eval_summary(file.read_bytes(), f"--baseline {name}")
     _check_same_version(suite, {summary.suite_id: summary.suite_version}, name)
     _check_same_count(suite, summary.task_count, name)

@@ -79,6 +79,8 @@ def parse_value(option: Option, value: Any) -> Any:
 
 
 def _parse_item(option: Option, value: Any) -> Any:
+    if option.parse is not None and not option.is_list:
+        return option.parse(value)
     if option.is_duration:
         seconds = parse_duration(value)
         if not seconds:

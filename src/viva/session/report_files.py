@@ -10,7 +10,6 @@ from msgspec import Struct, structs
 from viva import catalog
 from viva.engine.helpers import HelperPool, helper_time_limit
 from viva.errors import BadInput, VivaError
-from viva.formats.openwop.summary import EvalSummaryReport
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunSummary
 from viva.model.message import Reply
@@ -35,6 +34,8 @@ class ReportFiles:
             if reporter is not None:
                 self._sinks[path] = reporter(path, journal)
         if eval_summary is not None:
+            from viva.formats.openwop.summary import EvalSummaryReport
+
             self._sinks[eval_summary] = EvalSummaryReport(eval_summary, journal)
         self.live = any(sink.live for sink in self._sinks.values())
 

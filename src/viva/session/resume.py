@@ -1,6 +1,7 @@
 """Resuming a run: what its journal says, and whether anything has changed since."""
 
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Container, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,27 @@ from viva.model.case import Key
 from viva.model.event import CaseGenerated, RunEnded, RunResumed, RunStarted, TrialEnded, TrialRetried
 from viva.protocols import PlannedTrial
 from viva.record.cassette import trial_key
-from viva.record.journal import Journal, read_events
+from viva.record.journal import Journal, read_placed_events
+from viva.record.positions import RecordPositions
+
+
+class EndedTrials:
+    """The ended trials of a journal in input order. They are read one at a time, whenever they are needed."""
+
+    def __init__(self, path: Path, positions: RecordPositions) -> None:
+        self._path = path
+        self._positions = positions
+
+    def __iter__(self) -> Iterator[TrialEnded]:
+        with self._path.open("rb") as file:
+            for offset, length in self._positions:
+                yield codec.decode_kept(os.pread(file.fileno(), length, offset), type=TrialEnded)
+
+    def keep_only(self, indexes: Container[int]) -> "EndedTrials":
+        """Those at these places of the input."""
+        positions = self._positions.copy()
+        positions.keep_only(indexes)
+        return EndedTrials(self._path, positions)
 
 
 class PreviousRun(Struct, frozen=True, dict=True):
@@ -22,7 +43,7 @@ class PreviousRun(Struct, frozen=True, dict=True):
 
     started: RunStarted
     journal_path: Path
-    ended_trials: tuple[TrialEnded, ...]
+    ended_trials: EndedTrials
     generated_cases: Mapping[str, tuple[Mapping[str, Any], ...]]
     run_ended: RunEnded | None = None
     cost_at_stop_usd: float = 0.0
@@ -58,12 +79,12 @@ async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator
         each.index: (trial_key(Key(each.case.suite, each.case.id, each.trial)), each.case.digest)
         async for each in trials
     }
-    unchanged = [
-        event
+    unchanged = {
+        event.index
         for event in previous_run.ended_trials
         if planned.get(event.index) == (trial_key(event.key), event.record.digest or "")
-    ]
-    return structs.replace(previous_run, ended_trials=tuple(unchanged))
+    }
+    return structs.replace(previous_run, ended_trials=previous_run.ended_trials.keep_only(unchanged))
 
 
 def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
@@ -89,19 +110,19 @@ def load_previous_run(history: History, name: str) -> PreviousRun:
 def read_previous_run(path: Path) -> PreviousRun:
     """Read a journal. Raises BadInput if it has no start event."""
     started: RunStarted | None = None
-    ended_trials: dict[int, TrialEnded] = {}
+    ended_trials = RecordPositions()
     retried_attempts: list[TrialRetried] = []
     generated: dict[str, list[CaseGenerated]] = {}
     run_ended: RunEnded | None = None
     cost_at_stop_usd = 0.0
-    for event in read_events(path):
+    for event, offset, length in read_placed_events(path):
         match event:
             case RunStarted():
                 started = event
             case CaseGenerated():
                 generated.setdefault(event.suite, []).append(event)
             case TrialEnded():
-                ended_trials[event.index] = event
+                ended_trials.add(event.index, offset, length)
             case TrialRetried():
                 retried_attempts.append(event)
             case RunEnded():
@@ -122,7 +143,7 @@ def read_previous_run(path: Path) -> PreviousRun:
     return PreviousRun(
         started,
         path,
-        tuple(ended_trials.values()),
+        EndedTrials(path, ended_trials),
         generated_cases,
         run_ended,
         cost_at_stop_usd,

@@ -1,9 +1,7 @@
 """Executes a RunPlan: builds the journal, event bus, run context and scheduler, and ends with the reports."""
 
 import asyncio
-import secrets
-import shutil
-import tempfile
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
@@ -99,7 +97,7 @@ class _Run(Struct, frozen=True):
         tally = RunTally(plan.case_count, options.pass_rule, self._create_suite_tallies())
         # This order: what is journaled can be replayed, and what is counted or shown is never lost.
         stores = [*plan.cassette_mode.event_stores, self.journal, tally]
-        pool = TrialPool(plan.parallel)
+        pool = TrialPool(plan.conversations)
         bus = EventBus(stores, [*history_sinks, *sinks, reports], pool.stop)
         run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
         trials, on_trial_ended = self._iterate_trials_left()
@@ -161,8 +159,8 @@ class _Run(Struct, frozen=True):
         return WorkerExecutor(run_context, self.plan.cassette_mode, self.workers, lambda: hooks.data)
 
     @property
-    def _earlier_records(self) -> list[TrialRecord]:
-        return [event.record for event in self.previous_run.ended_trials] if self.previous_run else []
+    def _earlier_records(self) -> Iterable[TrialRecord]:
+        return (event.record for event in self.previous_run.ended_trials) if self.previous_run else ()
 
     def _create_suite_tallies(self) -> list[SuiteTally]:
         """For the suites that have a threshold and, after filters, at least one case."""
@@ -190,10 +188,11 @@ class _Run(Struct, frozen=True):
             plan.cassette_mode.resume(previous_run.ended_keys)
             sinks_only = bus.without_stores()
             sinks_only.emit(previous_run.started)
+            tally.append(*previous_run.retried_attempts)
             for event in previous_run.ended_trials:
                 sinks_only.emit(event)
-            sinks_only.flush()
-            tally.append(*previous_run.retried_attempts, *previous_run.ended_trials)
+                sinks_only.flush()  # there may be very many
+                tally.append(event)
             bus.emit(RunResumed(previous_run.run_id, _now()))
         for suite, cases in plan.generated_cases.items():
             if previous_run is None or suite not in previous_run.generated_cases:
@@ -314,6 +313,7 @@ def report_finished_run(
     bus = EventBus((), [HistorySink(History(journal.path.parents[2])), *sinks, reports])
     for event in events:
         bus.emit(event)
+        bus.flush()  # there may be very many
     without_losses = end
     if end.summary.lost_reports:
         summary = structs.replace(end.summary, lost_reports=())
@@ -393,7 +393,7 @@ def _describe_lag(agent: str, seconds: float) -> str:
 
 def create_run_id() -> str:
     """The time, and enough random digits for the many machines of a team that start runs in the same second."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.urandom(4).hex()}"
 
 
 def _now() -> str:
@@ -403,6 +403,9 @@ def _now() -> str:
 def _open_journal(settings: Settings, run_id: str, *, history: bool) -> Journal:
     """`.viva/runs/<id>/journal.jsonl` beside the config; a temporary file for a run without history."""
     if not history:
+        import shutil
+        import tempfile
+
         folder = Path(tempfile.mkdtemp(prefix="viva-"))
         journal = Journal(folder / "journal.jsonl")
         shutil.rmtree(folder)  # the open file exists as long as the run

@@ -22,6 +22,7 @@ from viva.session.shards import CaseName, ShardBy, normalize_shard
 from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 
+Parallel = int | Literal["auto"]
 Action = Literal["resume", "host", "chat", "message"]
 """What `viva test` can do instead of starting a run here."""
 
@@ -108,6 +109,16 @@ class Option(Struct, frozen=True, kw_only=True):
         return get_args(self.item_type) if get_origin(self.item_type) is Literal else ()
 
 
+def parse_parallel(value: Any) -> Parallel:
+    """A number of conversations, or `auto`. Raises ValueError."""
+    if value == "auto":
+        return "auto"
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if type(number) is not int or number < 1:
+        raise ValueError(f"{value!r} is neither a number of at least 1 nor auto")
+    return number
+
+
 _CHANCE = Range(0, 1, is_open=True)
 _CHAT = ("chat", "message")
 _ALL: tuple[Action, ...] = ("resume", "host", "chat", "message")
@@ -186,9 +197,10 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     turn_timeout_s: Annotated[float | None, Option(
         flags=("--turn-timeout",), group=LIMITS, is_duration=True, keyword="turn_timeout", actions=_CHAT, is_repeated=True,
         help="Time limit for one reply.")] = None
-    parallel: Annotated[int | None, Option(
-        flags=("--parallel",), group=LIMITS, metavar="N", range=Range(1), on_resume="replace",
-        may_differ=True, help="Run up to N conversations in parallel (default: 4).")] = None
+    parallel: Annotated[Parallel | None, Option(
+        flags=("--parallel",), group=LIMITS, metavar="N", parse=parse_parallel, on_resume="replace", may_differ=True,
+        help="Run up to N conversations in parallel. The default is auto: 8 at first, more while calls succeed, fewer when "
+        "the provider refuses them; 4 for agents in this process, 2 for CLIs.")] = None
     fail_fast: Annotated[bool, Option(
         flags=("--fail-fast",), group=LIMITS, may_differ=True,
         help="Stop when a case can no longer pass: it failed or broke, or too many of its trials did.")] = False
@@ -305,6 +317,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     def has_workers(self) -> bool:
         """Do trials run in other processes?"""
         return self.workers is not None or self.cluster is not None
+
+    @property
+    def process_count(self) -> int:
+        """How many processes share the trials; of a cluster, which may grow, a guess."""
+        return self.workers or (4 if self.cluster else 1)
 
     @property
     def pass_rule(self) -> PassRule:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from viva.formats.sources import (
 )
 from viva.history.index import History
 from viva.llm.budget import Budget
+from viva.llm.pacing import MAXIMUM, ConversationLimit, get_pacing
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Suite
 from viva.model.event import PlannedSuite
@@ -60,12 +62,15 @@ from viva.session.names import (
 )
 from viva.session.report_files import check_output_files, check_report_kind
 from viva.session.resume import PreviousRun
-from viva.session.run_options import RunOptions
+from viva.session.run_options import Parallel, RunOptions
 from viva.session.workspaces import WorkspaceProvider
 from viva.text.credentials import find_in_text
 
+IN_PROCESS_PARALLEL = 4
+"""Conversations at once of an agent that runs in this process, or of script tests."""
 
-class RunPlan(Struct, frozen=True, kw_only=True):
+
+class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     """A run that is checked and ready to start. Nothing has been sent yet."""
 
     options: RunOptions
@@ -136,10 +141,28 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def parallel(self) -> int:
+        """How many conversations run at once, at most."""
         if self.has_person:
             return 1
-        limit = self.options.parallel or self.settings.defaults.parallel or 4 * (self.options.workers or 1)
+        limit = self._requested_parallel
+        if limit == "auto":
+            limit = MAXIMUM if self.is_adaptive else IN_PROCESS_PARALLEL * self.options.process_count
         return max(1, min(limit, self.agent.parallel or limit, self.trial_count))
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Does the number of conversations follow what the providers take? With workers it is fixed: each paces its calls."""
+        is_possible = self.agent.is_adaptive and not self.has_person and not self.options.has_workers
+        return self._requested_parallel == "auto" and is_possible
+
+    @property
+    def _requested_parallel(self) -> Parallel:
+        return self.options.parallel or self.settings.defaults.parallel or "auto"
+
+    @cached_property
+    def conversations(self) -> ConversationLimit:
+        """How many conversations may run at once. The connectors of the run change it."""
+        return get_pacing(self.http).limit_conversations(self.parallel, is_fixed=not self.is_adaptive)
 
 
 class PlanInputs(Struct, frozen=True, kw_only=True):

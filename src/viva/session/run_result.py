@@ -154,7 +154,7 @@ class Records(Sequence[TrialRecord]):
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._indexes = journal.list_indexes()
+        self._places = journal.list_places()
 
     @overload
     def __getitem__(self, key: int) -> TrialRecord: ...
@@ -163,10 +163,10 @@ class Records(Sequence[TrialRecord]):
     def __getitem__(self, key: int | slice) -> TrialRecord | list[TrialRecord]:
         if isinstance(key, slice):
             return [self[place] for place in range(*key.indices(len(self)))]
-        return codec.decode_kept(self._journal.read_raw_record(self._indexes[key]), type=TrialRecord)
+        return codec.decode_kept(self._journal.read_raw_record(*self._places[key]), type=TrialRecord)
 
     def __len__(self) -> int:
-        return len(self._indexes)
+        return len(self._places)
 
     def __repr__(self) -> str:
         return f"<{len(self)} records>"

@@ -4,10 +4,9 @@ Trials are in the order of their start. An undecided case has the status error a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.model.record import Status
 from viva.stats.pass_rate import case_status
@@ -62,7 +61,7 @@ class PassRule(Struct, frozen=True):
 
     def to_settings(self) -> dict[str, Any]:
         """Return the settings for the first event of the run, so that reports use the same rule."""
-        return {"min_pass": self.min_pass, "sequential": asdict(self.test) if self.test else None}
+        return {"min_pass": self.min_pass, "sequential": structs.asdict(self.test) if self.test else None}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "PassRule":

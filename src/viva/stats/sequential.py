@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import count
 from typing import Literal
+
+from msgspec import Struct, structs
 
 Decision = Literal["passes", "fails", "undecided"]
 _MAX_RUNS = 20_000
@@ -12,8 +13,7 @@ _NEGLIGIBLE = 1e-12
 """Sequences of runs less likely than this are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class SequentialResult:
+class SequentialResult(Struct, frozen=True):
     """A decision and the runs it took. `errors` are runs without a verdict."""
 
     decision: Decision
@@ -22,8 +22,7 @@ class SequentialResult:
     errors: int
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionChances:
+class DecisionChances(Struct, frozen=True):
     """The probability of each decision for a given true pass rate. The sum is 1."""
 
     passes: float
@@ -31,8 +30,7 @@ class DecisionChances:
     undecided: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequentialTest:
+class SequentialTest(Struct, frozen=True, kw_only=True):
     """Decides whether the pass rate of one case is at least `min_pass` or at most `too_low`.
 
     No test can tell adjacent rates apart, so a `margin` separates the two: too_low = min_pass - margin (by default 0.2,
@@ -71,7 +69,7 @@ class SequentialTest:
         if self.max_runs < 0:
             raise ValueError(f"max_runs is {self.max_runs}: must be at least 1")
         if not self.max_runs:
-            object.__setattr__(self, "max_runs", self._enough_runs())  # frozen from here on
+            structs.force_setattr(self, "max_runs", self._enough_runs())  # frozen from here on
 
     @property
     def too_low(self) -> float:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import unquote, unquote_plus
 
+from viva.text.pattern import LazyPattern
+
 MASK = "***"
 
 _SENSITIVE = ("auth", "key", "token", "secret", "cookie", "passw", "credential", "signature")
@@ -22,9 +24,9 @@ _DESCRIBING_WORDS = frozenset(
     ("type", "method", "mode", "scheme", "url", "uri", "id", "name", "header", "env", "file", "path", "ref", "limit")
 )
 """A name that ends in one of these words only describes a credential: `auth_type`, `api_key_env`."""
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORDS = LazyPattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
-TOKEN = re.compile(
+TOKEN = LazyPattern(
     r"""\b(?:
         (?:AKIA|ASIA)[0-9A-Z]{16}                                    # AWS
       | gh[pousr]_[A-Za-z0-9]{36,} | github_pat_[A-Za-z0-9_]{22,} | glpat-[A-Za-z0-9_-]{20,}
@@ -35,16 +37,16 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 """Keys of well-known services."""
-_SCHEME = re.compile(r"(?:bearer|basic|token|digest|apikey|api-key|key|negotiate)\s+(\S.*)", re.IGNORECASE | re.DOTALL)
-_USERINFO = re.compile(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
-_QUERY = re.compile(r"(?<=[?&;#])([^=&;#\s?\"'<>]+)=([^&;#\s\"'<>]+)")
-_OPTION = re.compile(
+_SCHEME = LazyPattern(r"(?:bearer|basic|token|digest|apikey|api-key|key|negotiate)\s+(\S.*)", re.IGNORECASE | re.DOTALL)
+_USERINFO = LazyPattern(r"(?<=://)[^\s/?#\"'<>]*(?=@)")
+_QUERY = LazyPattern(r"(?<=[?&;#])([^=&;#\s?\"'<>]+)=([^&;#\s\"'<>]+)")
+_OPTION = LazyPattern(
     r"""(?<![^\s"'=])(?:(--?[A-Za-z][\w-]*)(?:=|\s+(?!-))|([A-Za-z][\w-]*)(?:=|:\s*))
         ["']?((?:(?:bearer|basic|token)\s+)?[^\s"']+)""",
     re.IGNORECASE | re.VERBOSE,
 )
 """`--token VALUE`, `--token=VALUE`, `NAME=VALUE` and `Header: VALUE` in a command line."""
-_REFERENCE = re.compile(r"\$\{?\w+\}?|\{\{.*\}\}")
+_REFERENCE = LazyPattern(r"\$\{?\w+\}?|\{\{.*\}\}")
 """A reference to a value."""
 
 

@@ -3,12 +3,14 @@
 import math
 import re
 
+from viva.text.pattern import LazyPattern
+
 _S = 1_000_000_000
 _UNITS_NS = {"h": 3600 * _S, "m": 60 * _S, "s": _S, "ms": 1_000_000, "us": 1000, "µs": 1000, "μs": 1000, "ns": 1}
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
-_PART = re.compile(rf"({_NUMBER})(h|ms|m|s|us|µs|μs|ns)", re.ASCII)
-_WHOLE = re.compile(rf"\+?(?:(?:{_NUMBER})(?:h|ms|m|s|us|µs|μs|ns))+", re.ASCII)
-_BARE = re.compile(rf"\+?(?:{_NUMBER})", re.ASCII)
+_PART = LazyPattern(rf"({_NUMBER})(h|ms|m|s|us|µs|μs|ns)", re.ASCII)
+_WHOLE = LazyPattern(rf"\+?(?:(?:{_NUMBER})(?:h|ms|m|s|us|µs|μs|ns))+", re.ASCII)
+_BARE = LazyPattern(rf"\+?(?:{_NUMBER})", re.ASCII)
 _HELP = "write for example 30s, 2m30s, 500ms or 1h; a bare number is seconds"
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from msgspec import UNSET
 
 from viva.model import codec
+from viva.text.pattern import LazyPattern
 
-_FENCED = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
-_OPENING = re.compile(r'\{\s*["}]|\[\s*(?:["{\[\]\d-]|true|false|null)')
+_FENCED = LazyPattern(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+_OPENING = LazyPattern(r'\{\s*["}]|\[\s*(?:["{\[\]\d-]|true|false|null)')
 
 
 def whole_json(text: str) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 from viva.errors import CheckError
 from viva.model import codec
-from viva.text.pattern import TIMEOUT_S, cache_short_texts
+from viva.text.pattern import TIMEOUT_S, LazyPattern, cache_short_texts
 
-_DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
+_DOT = LazyPattern(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 
 
 def full_path(path: str) -> str:

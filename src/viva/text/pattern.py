@@ -1,7 +1,9 @@
-"""Regular expressions of users, with limits on size and search time, so that no pattern can hang a run."""
+"""Regular expressions: those of users, with limits on size and search time, so that no pattern can hang a run; and our own,
+compiled on first use.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
@@ -13,6 +15,35 @@ TIMEOUT_S = 0.5
 MAX_PARTS = 200_000
 """The maximum number of parts with counted repeats written out; compiling that many takes a fraction of a second."""
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
+
+
+class LazyPattern:
+    """A regular expression that is compiled on first use: most are never used in a run, and compiling takes long.
+
+    `fits` is `match` where the pattern is tied to the beginning, since `search` would try it at every place.
+    """
+
+    match: Callable[..., re.Match[str] | None]
+    fits: Callable[[str], re.Match[str] | None]
+    fullmatch: Callable[[str], re.Match[str] | None]
+    search: Callable[..., re.Match[str] | None]
+    split: Callable[[str], list[Any]]
+    sub: Callable[[str | Callable[[re.Match[str]], str], str], str]
+    findall: Callable[[str], list[Any]]
+    finditer: Callable[[str], Iterator[re.Match[str]]]
+
+    def __init__(self, source: str, flags: re.RegexFlag = re.NOFLAG) -> None:
+        self.source = source
+        self.flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        """Computes an attribute on first access; then it is a plain attribute."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        method = ("match" if self.source.startswith("^") else "search") if name == "fits" else name
+        found = getattr(re.compile(self.source, self.flags), method)
+        setattr(self, name, found)
+        return found
 
 
 def cache_short_texts(entries: int, max_chars: int) -> Callable[[Callable[[str], T]], Callable[[str], T]]:

@@ -12,10 +12,11 @@ from msgspec import structs
 from viva.errors import Undetermined
 from viva.model import codec
 from viva.model.message import Message, Text
+from viva.text.pattern import LazyPattern
 
 _OPEN = "{{"
 _ESCAPED = "\\{{"
-_PIECE = re.compile(r"\\\{\{|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
+_PIECE = LazyPattern(r"\\\{\{|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
 """A literal `{{`, or a variable with its name."""
 
 

@@ -11,12 +11,13 @@ from viva.model import codec
 from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
 from viva.state.trial_state import EXAMPLE_INPUT, TrialState, reply_text, structured_answer
+from viva.text.pattern import LazyPattern
 from viva.text.template import fill_variables
 from viva.users.script import fill_user_message
 
 _FIRST_PROMPT = "Write the user's first message."
-_SPEAKS_AS_ASSISTANT = re.compile(r"[\s*_#>(\[\"'“]*(?:ai\s+)?(?:assistant|agent)[\s*_)\]\"'”]*[:：]", re.IGNORECASE)
-_SPACE = re.compile(r"\s+")
+_SPEAKS_AS_ASSISTANT = LazyPattern(r"[\s*_#>(\[\"'“]*(?:ai\s+)?(?:assistant|agent)[\s*_)\]\"'”]*[:：]", re.IGNORECASE)
+_SPACE = LazyPattern(r"\s+")
 _MARKS = " \"'“”„‘’«».!?…*_`"
 
 
@@ -198,9 +199,9 @@ def normalize_text(text: str) -> str:
     return _SPACE.sub(" ", text).strip(_MARKS).casefold()
 
 
-_NUMBER = re.compile(r"[$€£]?\s*(\d[\d,]*(?:\.\d+)?)\s*(?:usd|eur|gbp|dollars?|euros?|pounds?|%)?", re.IGNORECASE)
-_ID = re.compile(r"#?(?=[\w-]*\d)[\w-]+")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_NUMBER = LazyPattern(r"[$€£]?\s*(\d[\d,]*(?:\.\d+)?)\s*(?:usd|eur|gbp|dollars?|euros?|pounds?|%)?", re.IGNORECASE)
+_ID = LazyPattern(r"#?(?=[\w-]*\d)[\w-]+")
+_DATE = LazyPattern(r"\d{4}-\d\d-\d\d")
 
 
 def other_value(text: str, slot: str, value: str) -> str | None:

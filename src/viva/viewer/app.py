@@ -87,7 +87,7 @@ class ViewerRoutes:
         return _respond_json(self._runs.list_runs())
 
     def get_run(self, request: Request) -> Response:
-        return _respond_json(self._find(request).load_overview())
+        return Response(self._find(request).load_overview(), media_type="application/json")
 
     def get_case(self, request: Request) -> Response:
         run, case = self._find_case(request)

@@ -6,12 +6,13 @@ is looked up in the index before it becomes part of a path.
 
 import os
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from viva.errors import BadInput
 from viva.history.comparison import Comparison, compare_runs
@@ -22,7 +23,7 @@ from viva.model.case import Key
 from viva.model.event import JOURNAL_VERSION, RunEnded, RunStarted
 from viva.record.journal import locate_record
 from viva.record.locks import is_in_use
-from viva.reporters.page import CaseRow, Overview, build_overview
+from viva.reporters.page import encode_overview
 from viva.reporters.report import CaseTrials, RecordHead
 from viva.stats.pass_rule import PassRule
 
@@ -51,8 +52,8 @@ class RunJournal:
         self.started: RunStarted | None = None
         self.ended: RunEnded | None = None
         self._read_bytes = 0
-        self._places: dict[int, dict[int, tuple[int, int]]] = {}  # case -> trial -> offset and length of its record
-        self._overview: Overview | None = None
+        self._places: dict[int, array[int]] = {}  # case -> trial, offset and length of each of its records
+        self._overview: bytes | None = None
         self._lock = threading.Lock()
 
     @property
@@ -91,7 +92,8 @@ class RunJournal:
                 case "trial_ended" if head.key is not None:
                     start, length = locate_record(line)
                     first = head.index - head.key.trial + 1
-                    self._places.setdefault(first, {})[head.key.trial] = (self._read_bytes + start, length)
+                    place = (head.key.trial, self._read_bytes + start, length)
+                    self._places.setdefault(first, array("q")).extend(place)
                 case _:
                     pass
         except codec.DecodeError as error:
@@ -101,15 +103,15 @@ class RunJournal:
         """A case with its encoded records; None if none of its trials has ended."""
         return next(self._cases([index]), None) if index in self._places else None
 
-    def load_overview(self) -> Overview:
-        """The overview of the run; built again only if something was appended."""
+    def load_overview(self) -> bytes:
+        """The Overview of the run as JSON; built again only if something was appended."""
         self.refresh()
         if (overview := self._overview) is not None:
             return overview
         with self._lock:
             indexes = sorted(self._places)
-        overview = build_overview(self.started, self.ended, self._cases(indexes), self.path.parent.name)
-        self._overview = overview = structs.replace(overview, cases=_set_indexes(overview.cases, indexes))
+        cases = zip(indexes, self._cases(indexes), strict=True)
+        self._overview = overview = b"".join(encode_overview(self.started, self.ended, cases, self.path.parent.name))
         return overview
 
     def _cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
@@ -117,17 +119,13 @@ class RunJournal:
         with self.path.open("rb") as file:
             for index in indexes:
                 with self._lock:
-                    places = sorted(self._places[index].items())
-                raw = [os.pread(file.fileno(), length, at) for _, (at, length) in places]
+                    places = self._places[index].tolist()
+                trials = dict(zip(places[::3], zip(places[1::3], places[2::3], strict=True), strict=True))
+                raw = [os.pread(file.fileno(), length, at) for _, (at, length) in sorted(trials.items())]
                 heads = [_heads.decode(record) for record in raw]
                 # While the run is in progress, missing trials may still end: the status is that of the trials so far.
                 missing = max(head.trials for head in heads) - len(heads) if self.ended else 0
                 yield CaseTrials(heads, raw, rule, max(0, missing))
-
-
-def _set_indexes(rows: Sequence[CaseRow], indexes: Sequence[int]) -> list[CaseRow]:
-    """The rows with indexes that do not change while the run is in progress."""
-    return [structs.replace(row, index=index) for row, index in zip(rows, indexes, strict=True)]
 
 
 class ProjectRuns:

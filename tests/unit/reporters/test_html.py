@@ -37,7 +37,7 @@ from viva.model.message import Usage
 from viva.model.record import TrialRecord
 from viva.reporters import html
 from viva.reporters.html import HtmlReport
-from viva.reporters.page import encode_for_script, load_page
+from viva.reporters.page import escape_for_script, load_page
 
 PLANTED = "</script><script>alert(1)</script><!--<script>\u2028\u2029\x1b[31m\u202e&amp;"
 
@@ -232,7 +232,7 @@ def test_texts_stay_inside_their_script_element(tmp_path: Path) -> None:
 @given(st.text())
 @settings(max_examples=60, deadline=None)
 def test_embedded_json_decodes_and_has_no_markup(text: str) -> None:
-    raw = encode_for_script({text: [text]}).decode()
+    raw = escape_for_script(codec.encode({text: [text]})).decode()
     assert not set("<\u2028\u2029") & set(raw)
     assert json.loads(raw) == {text: [text]}
 

@@ -48,7 +48,7 @@ def past(folder: Path, *events: Event) -> PreviousRun:
     for event in events:
         journal.append(event)
     journal.close()
-    history.add_run(STARTED)
+    history.add_part(STARTED.run, start=STARTED)
     return load_previous_run(history, "latest")
 
 
@@ -101,7 +101,7 @@ def test_of_a_changed_suite_only_cases_that_stand_as_they_stood_keep_their_outco
     left = asyncio.run(keep_unchanged_trials(found, planned(("c0", "d"), ("c1", "other"), ("c2", "d"))))
     assert [event.key.case for event in left.ended_trials] == ["c0", "c2"]
     moved = asyncio.run(keep_unchanged_trials(found, planned(("new", "d"), ("c0", "d"))))
-    assert moved.ended_trials == ()
+    assert list(moved.ended_trials) == []
 
 
 def test_each_thing_that_changed_is_named():

@@ -9,8 +9,10 @@ from msgspec import structs
 from unit.reporters.samples import run_ended, run_started, trial, trial_ended, turn
 from viva.errors import BadInput
 from viva.history.index import History
+from viva.model import codec
 from viva.model.event import RunResumed
 from viva.record.journal import Journal
+from viva.reporters.page import CaseRow, Overview
 from viva.viewer.runs import ProjectRuns, RunJournal
 
 
@@ -19,14 +21,18 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "runs" / "r1" / "journal.jsonl")
 
 
+def load_cases(run: RunJournal) -> list[CaseRow]:
+    return codec.decode(run.load_overview(), type=Overview).cases
+
+
 def test_the_overview_of_a_live_run_grows(journal: Journal):
     run = RunJournal(journal.path)
     journal.append(run_started(3))
-    assert run.load_overview().cases == []
+    assert load_cases(run) == []
     journal.append(trial_ended(trial("late", turns=[turn(1, "x")]), index=2))
-    assert [(row.index, row.id) for row in run.load_overview().cases] == [(2, "late")]
+    assert [(row.index, row.id) for row in load_cases(run)] == [(2, "late")]
     journal.append(trial_ended(trial("early", turns=[turn(1, "x")]), index=0))
-    assert [(row.index, row.id) for row in run.load_overview().cases] == [(0, "early"), (2, "late")]
+    assert [(row.index, row.id) for row in load_cases(run)] == [(0, "early"), (2, "late")]
     assert run.load_overview() is run.load_overview()  # cached
 
 
@@ -34,7 +40,7 @@ def test_a_case_keeps_its_index_while_others_end(journal: Journal):
     """The index of a case is that of its first trial."""
     run = RunJournal(journal.path)
     journal.append(trial_ended(trial("b", trial=2), index=3))
-    (row,) = run.load_overview().cases
+    (row,) = load_cases(run)
     assert row.index == 2
     journal.append(trial_ended(trial("a"), index=0))
     journal.append(trial_ended(trial("b", trial=1), index=2))
@@ -50,9 +56,9 @@ def test_an_incomplete_line_is_read_later(journal: Journal):
     journal.append(trial_ended(trial("a")))
     whole = journal.path.read_bytes()
     journal.path.write_bytes(whole + whole[:30])
-    assert len(run.load_overview().cases) == 1
+    assert len(load_cases(run)) == 1
     journal.path.write_bytes(whole + whole.replace(b'"index":0', b'"index":1'))
-    assert len(run.load_overview().cases) == 2
+    assert len(load_cases(run)) == 2
 
 
 def test_only_new_lines_are_read(journal: Journal):
@@ -98,7 +104,7 @@ def test_a_journal_of_another_version_is_refused(journal: Journal):
 
 def test_a_run_without_journal_is_not_found(tmp_path: Path):
     history = History(tmp_path)
-    history.add_run(run_started())
+    history.add_part("r1", start=run_started())
     with pytest.raises(BadInput, match="The journal of run r1 is missing"):
         ProjectRuns(history).find("r1")
 
@@ -108,7 +114,7 @@ def test_journals_are_not_kept_open(tmp_path: Path):
     runs = ProjectRuns(history)
     for n in range(40):
         event = structs.replace(run_started(), run=f"run{n:02}")
-        history.add_run(event)
+        history.add_part(event.run, start=event)
         Journal(history.journal_path(f"run{n:02}")).append(event)
     before = len(os.listdir("/proc/self/fd"))
     for n in range(40):

@@ -14,9 +14,9 @@ from viva.formats.load_options import LoadOptions
 from viva.formats.openwop.modes import EvalOptions
 from viva.formats.openwop.pack_files import MANIFEST, PackFiles, PackFolder, PackTarball, check_pack_path, read_tarball
 from viva.formats.openwop.signatures import SignedContent, read_digests, verify_signature
-from viva.formats.openwop.suite import ManifestInfo, ModelClass, load_suite
+from viva.formats.openwop.suite import ManifestInfo, load_suite
 from viva.model import codec
-from viva.model.case import Suite
+from viva.model.case import ModelClass, Suite
 from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations
 

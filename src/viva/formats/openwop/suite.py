@@ -29,6 +29,7 @@ from viva.model.case import (
     Fixtures,
     IntendedAgent,
     Limits,
+    ModelClass,
     Origin,
     Suite,
     Threshold,
@@ -44,7 +45,6 @@ from viva.users.script import Script
 GOLDEN_PASS_SCORE, PASS_SCORE = 1.0, 0.7
 """Default pass scores: for suites of golden tasks only, and for all others."""
 _SLACK = 1e-6
-ModelClass = Literal["reasoning", "writing", "coding", "research", "classification", "general"]
 
 
 class _Part(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.engine.thresholds import CaseScore, case_score, trial_score
 from viva.errors import BadInput
-from viva.formats.openwop.suite import ModelClass
 from viva.model import codec
+from viva.model.case import ModelClass
 from viva.model.event import RunEnded, SuiteSummary
 from viva.model.finding import Finding
 from viva.model.record import TrialRecord

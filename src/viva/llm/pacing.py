@@ -1,0 +1,276 @@
+"""How many calls each provider takes, learned while a run goes on, and from that how many conversations run at once.
+
+A connector whose calls succeed is never slowed down. After a rejection (429, 503) it has a window: so many calls in flight
+at most, started at even distances. The window shrinks with each round of rejections and then grows again, first towards the
+size that was too large, then slowly beyond it (AIMD with the curve of TCP CUBIC). `Retry-After` and `x-ratelimit-*` headers
+stop all calls until the time that they name.
+
+`ConversationLimit` starts at 8, doubles while calls succeed as fast as before and nothing waits, and shrinks on rejections.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from weakref import WeakKeyDictionary
+
+from viva.protocols import Transport
+from viva.text.duration import parse_duration
+
+START = 8
+"""Conversations at once when a run starts."""
+MAXIMUM = 1000
+_CUT = 0.8
+_DEEPEST_CUT = 0.3
+_REGROWTH_S = 8.0
+_PROBING = 0.02
+"""How fast the window grows per second beyond the size that was too large."""
+_MIN_ROUND_S = 0.5
+_CATCH_UP_S = 0.02
+_CONVERSATIONS_PER_CALL = 1.25
+_SLOWER = 1.5
+"""Calls that take this much longer than before are a sign of overload."""
+_SMOOTHING = 0.1
+_MAX_PAUSE_S = 60.0
+
+Now = Callable[[], float]
+CallLater = Callable[[float, Callable[[], None]], object]
+
+
+class ConversationLimit:
+    """How many conversations may run at once, from `START` up to `maximum`. `fixed` ones do not change."""
+
+    def __init__(self, maximum: int, start: int = START, *, is_fixed: bool = False) -> None:
+        self.maximum = max(1, maximum)
+        self.is_fixed = is_fixed
+        self._limit = float(self.maximum if is_fixed else min(start, self.maximum))
+        self._is_starting = True  # until the first sign of overload
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def limit(self) -> int:
+        return int(self._limit)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """The listener is called when more conversations may run."""
+        self._listeners.append(listener)
+
+    def grow(self) -> None:
+        """After a call that succeeded: one more, or later one more for each round of calls."""
+        if self.is_fixed or self._limit >= self.maximum:
+            return
+        before = self.limit
+        self._limit = min(self.maximum, self._limit + (1.0 if self._is_starting else 1.0 / self._limit))
+        if self.limit > before:
+            for listener in self._listeners:
+                listener()
+
+    def shrink(self, window: float) -> None:
+        """After a round of rejections; not below what keeps a connector with this window busy."""
+        self._is_starting = False
+        if not self.is_fixed:
+            self._limit = max(
+                min(self._limit, 2.0), self._limit * _CUT, min(self._limit, window * _CONVERSATIONS_PER_CALL + 1)
+            )
+
+    def hold(self) -> None:
+        """Calls are slower than before: no more doubling."""
+        self._is_starting = False
+
+
+class Pace:
+    """The calls of one connector. Each starts with `start_call` and ends with one of the other methods."""
+
+    def __init__(
+        self,
+        conversations: ConversationLimit | None = None,
+        *,
+        now: Now = time.monotonic,
+        call_later: CallLater | None = None,
+    ) -> None:
+        self.window = math.inf
+        self.latency_s = 0.0
+        self.rejected = 0
+        self._conversations = conversations or ConversationLimit(1, is_fixed=True)
+        self._now = now
+        self._call_later = call_later
+        self._in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._next_start = 0.0
+        self._has_timer = False
+        self._usual_latency_s = math.inf
+        self._largest = math.inf  # the size that was too large
+        self._smallest = math.inf  # the size after the last cut
+        self._round_start = now()
+        self._round_has_hint = False
+        self._accepted = 0
+        self._refused = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Calls per second, if they are paced."""
+        return self.window / self.latency_s if self.latency_s and not math.isinf(self.window) else None
+
+    @property
+    def must_wait(self) -> bool:
+        """Would a call have to wait now?"""
+        return bool(self._waiting) or self._delay_s() > 0
+
+    async def start_call(self) -> float:
+        """Waits until a call may start, in the order of arrival. Returns the time."""
+        if not self._waiting and self._delay_s() <= 0:
+            return self._begin()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self._release()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.cancel_call()
+            else:
+                self._waiting.remove(turn)
+            raise
+        return self._now()
+
+    def cancel_call(self) -> None:
+        """The call was cut off, or failed without a word about the load."""
+        self._in_flight -= 1
+        self._release()
+
+    def accept_call(self, started: float, headers: Mapping[str, str] | None = None) -> None:
+        """The provider answered."""
+        now = self._now()
+        seconds = now - started
+        self.latency_s = self.latency_s + _SMOOTHING * (seconds - self.latency_s) if self.latency_s else seconds
+        self._usual_latency_s = min(self._usual_latency_s, self.latency_s)
+        self._accepted += 1
+        self._in_flight -= 1
+        if headers is not None and (pause_s := find_pause(headers)):
+            self._pause(pause_s)
+        if not math.isinf(self.window):
+            self._regrow(now)
+        if self.latency_s > _SLOWER * self._usual_latency_s:
+            self._conversations.hold()
+        elif not self._waiting:
+            self._conversations.grow()
+        self._release()
+
+    def reject_call(self, started: float, retry_after_s: float | None) -> None:
+        """The provider refused the call: too many."""
+        self.rejected += 1
+        self._in_flight -= 1
+        if retry_after_s:
+            self._pause(min(retry_after_s, _MAX_PAUSE_S))
+        if started >= self._round_start:  # others were sent before the last cut
+            self._refused += 1
+            self._round_has_hint = self._round_has_hint or bool(retry_after_s)
+            if math.isinf(self.window) or self._now() - self._round_start >= max(_MIN_ROUND_S, 2 * self.latency_s):
+                self._cut()
+        self._release()
+
+    def _cut(self) -> None:
+        now = self._now()
+        used = min(self.window, self._in_flight + 1)
+        share = self._accepted / (self._accepted + self._refused)
+        new = used * min(_CUT, max(_DEEPEST_CUT, share))
+        self._largest = used
+        if self._round_has_hint and not math.isinf(self.window):
+            # The tokens of a bucket come back while calls wait: what was accepted in this time is what it takes.
+            learned = self._accepted / (now - self._round_start) * self.latency_s
+            new = min(new, max(learned, used * _DEEPEST_CUT))
+            self._largest = new * 1.1
+        self.window = self._smallest = max(new, 0.05)
+        self._round_start, self._accepted, self._refused, self._round_has_hint = now, 0, 0, False
+        self._conversations.shrink(self.window)
+
+    def _regrow(self, now: float) -> None:
+        """From the last cut towards the size that was too large, slowly near it, then beyond it."""
+        seconds = now - self._round_start
+        missing = max(0.0, 1 - seconds / _REGROWTH_S) ** 3
+        beyond = 1 + _PROBING * max(0.0, seconds - _REGROWTH_S)
+        grown = (self._largest - (self._largest - self._smallest) * missing) * beyond
+        if self._waiting or grown < self.window:  # a window that is not used up says nothing
+            self.window = max(self.window, grown)
+
+    def _pause(self, seconds: float) -> None:
+        self._next_start = max(self._next_start, self._now() + seconds)
+
+    def _delay_s(self) -> float:
+        """How long the next call has to wait; infinite until another one ends."""
+        if self._in_flight >= self.window:
+            return math.inf
+        return self._next_start - self._now()
+
+    def _begin(self) -> float:
+        now = self._now()
+        self._in_flight += 1
+        if not math.isinf(self.window):
+            # Timers are late by some milliseconds: what is lost by that is made up for.
+            self._next_start = max(self._next_start, now - _CATCH_UP_S) + self.latency_s / self.window
+        return now
+
+    def _release(self) -> None:
+        """Starts the calls that may start now, and sets a timer for the next one."""
+        while self._waiting:
+            delay_s = self._delay_s()
+            if delay_s > 0:
+                if not math.isinf(delay_s) and not self._has_timer:
+                    self._has_timer = True
+                    later = self._call_later or asyncio.get_running_loop().call_later
+                    later(delay_s, self._on_timer)
+                return
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._begin()
+                turn.set_result(None)
+
+    def _on_timer(self) -> None:
+        self._has_timer = False
+        self._release()
+
+
+def find_pause(headers: Mapping[str, str]) -> float | None:
+    """How long to wait, if the headers of an answer say that nothing is left."""
+    for kind in ("requests", "tokens"):
+        if headers.get(f"x-ratelimit-remaining-{kind}") == "0" and (text := headers.get(f"x-ratelimit-reset-{kind}")):
+            try:
+                return min(parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text), _MAX_PAUSE_S)
+            except ValueError:
+                return None
+    return None
+
+
+class Pacing:
+    """The paces of all connectors of a run, and the number of conversations that follows from them."""
+
+    def __init__(self) -> None:
+        self.conversations = ConversationLimit(MAXIMUM)
+        self._paces: dict[str, Pace] = {}
+
+    def limit_conversations(self, maximum: int, *, is_fixed: bool) -> ConversationLimit:
+        """Called once, before the first call."""
+        self.conversations = ConversationLimit(maximum, is_fixed=is_fixed)
+        return self.conversations
+
+    def get_pace(self, name: str) -> Pace:
+        if name not in self._paces:
+            self._paces[name] = Pace(self.conversations)
+        return self._paces[name]
+
+    def describe(self) -> str:
+        """For the progress line: `12 at once, openai 9.4/s`."""
+        rates = [f"{name} {rate:.3g}/s" for name, pace in self._paces.items() if (rate := pace.rate) is not None]
+        count = [] if self.conversations.is_fixed else [f"{self.conversations.limit} at once"]
+        return ", ".join([*count, *rates])
+
+
+_by_transport: WeakKeyDictionary[Transport, Pacing] = WeakKeyDictionary()
+
+
+def get_pacing(http: Transport) -> Pacing:
+    """The pacing of a run: a run has one transport."""
+    if http not in _by_transport:
+        _by_transport[http] = Pacing()
+    return _by_transport[http]

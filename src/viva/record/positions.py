@@ -1,0 +1,45 @@
+"""Where the records of a journal are, in a few bytes for each: a run may have hundreds of thousands."""
+
+from array import array
+from collections.abc import Container, Iterator
+from itertools import zip_longest
+
+
+class RecordPositions:
+    """The offset and length of each record, by the trial's index in the input. Of a repeated trial the last one counts."""
+
+    def __init__(self) -> None:
+        self._indexes = array("q")
+        self._offsets = array("q")
+        self._lengths = array("q")
+
+    def add(self, index: int, offset: int, length: int) -> None:
+        self._indexes.append(index)
+        self._offsets.append(offset)
+        self._lengths.append(length)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The offset and length of each record, in input order."""
+        for place in self._in_order():
+            yield self._offsets[place], self._lengths[place]
+
+    def __len__(self) -> int:
+        return len(set(self._indexes))
+
+    def copy(self) -> "RecordPositions":
+        other = RecordPositions()
+        other._indexes, other._offsets, other._lengths = self._indexes[:], self._offsets[:], self._lengths[:]
+        return other
+
+    def keep_only(self, indexes: Container[int]) -> None:
+        """Forget all other records."""
+        kept = [place for place in range(len(self._indexes)) if self._indexes[place] in indexes]
+        self._indexes = array("q", (self._indexes[place] for place in kept))
+        self._offsets = array("q", (self._offsets[place] for place in kept))
+        self._lengths = array("q", (self._lengths[place] for place in kept))
+
+    def _in_order(self) -> Iterator[int]:
+        order = sorted(range(len(self._indexes)), key=self._indexes.__getitem__)  # stable: the last one stays last
+        for place, after in zip_longest(order, order[1:]):
+            if after is None or self._indexes[after] != self._indexes[place]:
+                yield place
