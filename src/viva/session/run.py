@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 import viva
+from viva.concurrency.garbage import collect_less_often
 from viva.concurrency.prints import capture_prints
 from viva.config import Settings
 from viva.engine.event_bus import EventBus
@@ -91,7 +92,8 @@ async def execute(
         journal = _open_journal(plan.settings, run_id, history=plan.options.history)
     run = _Run(plan, run_id, journal, previous_run, hosted_run_id is not None)
     try:
-        result = await run.execute(sinks)
+        with collect_less_often():
+            result = await run.execute(sinks)
     except BaseException:
         journal.abandon()  # it has no end: the next command says how to resume the run
         raise

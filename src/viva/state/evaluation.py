@@ -3,7 +3,6 @@
 An error stays an error: neither `negate` nor a combination turns a check that cannot be evaluated into a pass.
 """
 
-import inspect
 from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
@@ -19,7 +18,7 @@ from viva.state.trial_state import CheckContext, TrialState
 async def evaluate_assertion(assertion: Assertion, context: CheckContext) -> AssertionResult:
     """The result of an assertion, whether or not its check is asynchronous."""
     result = evaluate(assertion, context)
-    return await result if inspect.isawaitable(result) else result
+    return result if isinstance(result, AssertionResult) else await result
 
 
 def evaluate(assertion: Assertion, context: CheckContext) -> AssertionResult | Awaitable[AssertionResult]:
