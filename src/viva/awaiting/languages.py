@@ -105,24 +105,6 @@ def _split_choices(part: str, start: int) -> Iterator[int]:
             return
 
 
-class _RowsOfWords(dict[str, frozenset[int]]):
-    """The rows that a word belongs to. Few words are new, so the last ones are kept, but not numbers, which always are."""
-
-    def __init__(self, keys: Sequence[tuple[int, str, Callable[[str, str], bool]]]) -> None:
-        super().__init__()
-        self._keys = keys
-
-    def __missing__(self, word: str) -> frozenset[int]:
-        if (bare := _DIGITS.sub("", word)) != word:
-            return self[bare]
-        rows = frozenset(number for number, key, is_in in self._keys if is_in(word, key))
-        if len(self) >= _MAX_WORDS:
-            self.clear()
-        if len(word) <= _MAX_WORD_CHARS:
-            self[word] = rows
-        return rows
-
-
 class RuleIndex(Generic[T]):
     """Rows in order, each with a needle. Finds those whose needle can be in a sentence, by the words of the sentence.
 
@@ -133,19 +115,31 @@ class RuleIndex(Generic[T]):
         self.rows = rows
         self._needles = [needle for needle, _ in rows]
         self._rows = [row for _, row in rows]
-        keys = [(number, *_key_of(needle)) for number, needle in enumerate(self._needles) if needle.strip()]
-        self._always = frozenset(range(len(rows))) - {number for number, *_ in keys}
-        self._rows_of_words = _RowsOfWords(keys)
+        self._keys = [(number, *_key_of(needle)) for number, needle in enumerate(self._needles) if needle.strip()]
+        self._always = frozenset(range(len(rows))) - {number for number, *_ in self._keys}
+        self._known: dict[str, frozenset[int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.rows)
 
     def rows_for(self, sentence: str) -> list[T]:
         """The rows whose needle is in the sentence, in order."""
-        known = self._rows_of_words
-        numbers = self._always.union(*[known[word] for word in sentence.split()])
+        known = self._known.get
+        found = [rows if (rows := known(word)) is not None else self._find_rows(word) for word in sentence.split()]
+        numbers = self._always.union(*found)
         needles, rows = self._needles, self._rows
         return [rows[number] for number in sorted(numbers) if needles[number] in sentence]
+
+    def _find_rows(self, word: str) -> frozenset[int]:
+        """The rows that a word belongs to. Few words are new, so the last ones are kept, but not numbers, which always are."""
+        if (bare := _DIGITS.sub("", word)) != word and (rows := self._known.get(bare)) is not None:
+            return rows
+        rows = frozenset(number for number, key, is_in in self._keys if is_in(bare, key))
+        if len(self._known) >= _MAX_WORDS:
+            self._known.clear()
+        if len(bare) <= _MAX_WORD_CHARS:
+            self._known[bare] = rows
+        return rows
 
 
 def _key_of(needle: str) -> tuple[str, Callable[[str, str], bool]]:

@@ -32,6 +32,7 @@ from viva.protocols import PlannedTrial, Sink
 from viva.record.atomic_files import replace_file
 from viva.record.journal import Journal, next_run_number
 from viva.record.private_files import make_private_folder
+from viva.session.file_limit import raise_file_limit
 from viva.session.hooks import ProjectHooks, add_hooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
 from viva.session.report_files import AgentReporter, ReportFiles
@@ -137,8 +138,14 @@ class _Run(Struct, frozen=True):
         interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
         stop: RunStopped | None = None
         try:
-            with capture_prints(), nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop):
+            with (
+                capture_prints(),
+                raise_file_limit(plan.parallel) as limit_warning,
+                nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop),
+            ):
                 self._emit_start(bus, tally, number)
+                if limit_warning:
+                    self._warn(bus, limit_warning)
                 try:
                     await interrupts.run_part(hooks.before_run(plan.iterate_trials))
                     await interrupts.run_part(scheduler.run(trials))
