@@ -1,13 +1,19 @@
-"""The benchmark in one command: `make bench`, or `python benchmarks/run.py [--quick]`.
+"""The benchmark in one command: `make bench`, or `python benchmarks/run.py [--quick] [--only PART] [--peers]`.
 
-Viva beside the bare loop, in rounds, so that noise is shared; prints a table and the ratio of CPU a call. Standard
-library only, but for Viva itself and aiohttp, which the bare loop uses.
+Viva beside the bare loop, in alternating rounds, so that noise is shared. Other guests of the machine can only add to CPU
+time, so minima are compared. Instructions (user mode, counted by valgrind) have no noise, but leave out the kernel.
+Standard library only, but for Viva itself and aiohttp, which the bare loop uses.
 """
 
 import argparse
 import os
+import re
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -18,122 +24,198 @@ os.environ.setdefault("BENCH_SERVER_PY", sys.executable)
 import harness
 
 Measured = dict[str, Any]
+Marginal = dict[str, list[float]]
 
-BARE = [sys.executable, str(HERE / "bench" / "bare.py"), "--variant", "aiohttp+log"]
-API = [sys.executable, str(HERE / "viva_run.py"), "--variant", "api"]
-CLI = [sys.executable, str(HERE / "viva_run.py"), "--variant", "cli"]
-UNKEPT = [sys.executable, str(HERE / "viva_run.py"), "--variant", "unkept"]
-KEPT = [sys.executable, str(HERE / "viva_run.py"), "--variant", "kept"]
-WHO = {"bare aiohttp + JSONL": BARE, "viva.run": API, "viva test": CLI}
+PEER_PACKAGES = ["pydantic-evals==2.62.0", "openai==3.49.0"]
+BARE = "bare aiohttp + JSONL"
 
 
-def marginal(one: list[Measured], many: list[Measured]) -> list[float]:
-    """CPU ms a call without start-up: (CPU at N cases - CPU at one) / (calls - calls of one), round by round."""
-    return [1e3 * (b["cpu_s"] - a["cpu_s"]) / (b["requests"] - a["requests"]) for a, b in zip(one, many, strict=True)]
+def viva(variant: str) -> list[str]:
+    return [sys.executable, str(HERE / "viva_run.py"), "--variant", variant]
+
+
+WHO = {
+    BARE: [sys.executable, str(HERE / "bench" / "bare.py"), "--variant", "aiohttp+log"],
+    "viva.run": viva("api"),
+    "viva test": viva("cli"),
+}
+KEEPING = {"nothing kept": viva("unkept"), "journal and history": viva("api"), "and a cassette": viva("kept")}
+CALLS = {"static": 3, "dynamic": 11}
+
+
+def table(title: str, *heads: str) -> None:
+    print(f"\n{title}\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}", flush=True)
+
+
+def row(*cells: object) -> None:
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} [{min(values):.3f}-{max(values):.3f}]"
 
 
-def quartiles(values: list[float]) -> list[float]:
-    return statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+def run_once(server: harness.Server, who: str, command: list[str], *sizes: Any, **options: Any) -> Measured:
+    result: Measured = harness.measure(server, who, command, *sizes, **options)
+    if "error" in result:
+        sys.exit(harness.line(result))
+    return result
 
 
-def spread_of(values: list[float]) -> str:
-    low, middle, high = quartiles(values)
-    return f"{middle:.3f} [{low:.3f}-{high:.3f}]"
-
-
-def measured(
-    server: harness.Server, all_of_them: dict[str, list[str]], workload: str, n: int, rounds: int
-) -> dict[str, tuple[list[Measured], list[Measured]]]:
-    """Each at one case and at n, in rounds; who comes first takes turns."""
-    runs: dict[str, tuple[list[Measured], list[Measured]]] = {who: ([], []) for who in all_of_them}
+def measure_rounds(
+    server: harness.Server, commands: dict[str, list[str]], workload: str, n: int, rounds: int
+) -> tuple[Marginal, dict[str, list[Measured]]]:
+    """CPU ms a call of each without start-up, (CPU at n cases - CPU at one) / (calls - calls of one), and the runs of one case."""
+    marginal: Marginal = {who: [] for who in commands}
+    ones: dict[str, list[Measured]] = {who: [] for who in commands}
     for number in range(rounds):
-        for who, command in list(all_of_them.items())[:: -1 if number % 2 else 1]:
-            for size, kept in zip((1, n), runs[who], strict=True):
-                result: Measured = harness.measure(server, who, command, workload, size, 32)
-                if "error" in result:
-                    sys.exit(harness.line(result))
-                kept.append(result)
-    return runs
+        for who, command in list(commands.items())[:: -1 if number % 2 else 1]:
+            one = run_once(server, who, command, workload, 1, 32)
+            many = run_once(server, who, command, workload, n, 32)
+            marginal[who].append(1e3 * (many["cpu_s"] - one["cpu_s"]) / (many["requests"] - one["requests"]))
+            ones[who].append({**one, "most_rss_mb": many["rss_mb"]})
+    return marginal, ones
 
 
-def keeping(server: harness.Server, workload: str, n: int, rounds: int) -> None:
-    """What journal, history and cassette cost together. The difference is smaller than the noise of one round, so there are
-    many, and quartiles are compared: other guests of the machine can only add to them.
-    """
-    runs = measured(server, {"without": UNKEPT, "with": KEPT}, workload, n, rounds)
-    without, with_all = marginal(*runs["without"]), marginal(*runs["with"])
-    low, middle = (quartiles(with_all)[at] / quartiles(without)[at] for at in (0, 1))
-    print(f"\n{workload}, {n} cases, {rounds} rounds: journal, history and cassette; medians with quartiles\n")
-    print("| CPU ms a call without | with | ratio of the medians | of the lower quartiles |\n| --- | --- | --- | --- |")
-    print(f"| {spread_of(without)} | {spread_of(with_all)} | {middle:.2f} | {low:.2f} |", flush=True)
+def show_cpu(server: harness.Server, workload: str, n: int, rounds: int, commands: dict[str, list[str]]) -> None:
+    marginal, ones = measure_rounds(server, commands, workload, n, rounds)
+    first = next(iter(commands))
+    title = f"{workload}, {n} cases, 32 at once, server answers at once, {rounds} rounds in turn"
+    table(
+        title, "", "CPU ms a call, least", "median and range", f"x {first}, of the least", "one case, wall s", "RSS MB"
+    )
+    for who, own in marginal.items():
+        wall = min(one["wall_s"] for one in ones[who])
+        rss = max(one["most_rss_mb"] for one in ones[who])
+        ratio = min(own) / min(marginal[first])
+        row(who, f"{min(own):.3f}", spread(own), f"{ratio:.2f}", f"{wall:.2f}", f"{rss:.0f}")
 
 
-def overhead(server: harness.Server, workload: str, n: int, rounds: int) -> None:
-    runs = measured(server, WHO, workload, n, rounds)
-    bare = marginal(*runs["bare aiohttp + JSONL"])
-    print(f"\n{workload}, {n} cases, 32 at once, server answers at once, {rounds} rounds\n")
-    print("| | CPU ms a call, marginal | x bare | one case, wall s | RSS MB |\n| --- | --- | --- | --- | --- |")
-    for who, (one, many) in runs.items():
-        own = marginal(one, many)
-        ratio = [a / b for a, b in zip(own, bare, strict=True)]
-        wall = statistics.median(r["wall_s"] for r in one)
-        print(f"| {who} | {spread(own)} | {spread(ratio)} | {wall:.2f} | {max(r['rss_mb'] for r in many):.0f} |")
+def count_instructions(server: harness.Server, who: str, command: list[str], workload: str, n: int) -> tuple[int, int]:
+    with tempfile.NamedTemporaryFile("r", dir=harness.TMP) as log:
+        valgrind = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", f"--log-file={log.name}"]  # fmt: skip
+        result = run_once(server, who, [*valgrind, *command], workload, n, 32, env={"PYTHONHASHSEED": "0"})
+        found = re.search(r"I\s+refs:\s+([\d,]+)", log.read())
+    assert found is not None
+    return int(found[1].replace(",", "")), result["requests"]
 
 
-def efficiency(server: harness.Server, workload: str, n: int, at_once: int, rounds: int) -> None:
-    calls = 3 if workload == "static" else 11
-    ideal = -(-n // at_once) * calls * 0.2
-    print(f"\n{workload}, {n} cases, {at_once} at once, 200 ms a call: ideal {ideal:.1f} s\n")
-    print("| | run s | efficiency | most in flight |\n| --- | --- | --- | --- |")
-    for who in ("bare aiohttp + JSONL", "viva.run"):
-        results: list[Measured] = [
-            harness.measure(server, who, WHO[who], workload, n, at_once, 200) for _ in range(rounds)
-        ]
-        seconds = [r["run_s"] for r in results]
-        share = [ideal / s for s in seconds]
-        print(
-            f"| {who} | {spread(seconds)} | {statistics.median(share):.0%} | {results[-1]['max_inflight']} |",
-            flush=True,
+def show_instructions(server: harness.Server, workload: str, few: int, many: int) -> None:
+    if shutil.which("valgrind") is None:
+        print("\nvalgrind is not installed: no instructions are counted")
+        return
+    table(f"{workload}: user instructions a call, marginal from {few} to {many} cases", "", "thousands", f"x {BARE}")
+    bare = 0.0
+    commands = {BARE: WHO[BARE], "viva.run": WHO["viva.run"], "viva.run with a cassette": KEEPING["and a cassette"]}
+    for who, command in commands.items():
+        low, high = (count_instructions(server, who, command, workload, n) for n in (few, many))
+        each = (high[0] - low[0]) / (high[1] - low[1]) / 1e3
+        bare = bare or each
+        row(who, f"{each:.0f}", f"{each / bare:.2f}")
+
+
+def show_efficiency(server: harness.Server, workload: str, n: int, at_once: int, rounds: int) -> None:
+    ideal = -(-n // at_once) * CALLS[workload] * 0.2
+    title = f"{workload}, {n} cases, {at_once} at once, 200 ms a call: ideal {ideal:.1f} s"
+    table(title, "", "run s, least", "efficiency", "CPU s of it", "most in flight", "connections")
+    for who in (BARE, "viva.run"):
+        runs = [run_once(server, who, WHO[who], workload, n, at_once, 200) for _ in range(rounds)]
+        best = min(runs, key=lambda run: run["run_s"])
+        share = f"{ideal / best['run_s']:.0%}"
+        row(
+            who,
+            f"{best['run_s']:.2f}",
+            share,
+            f"{best['run_cpu_s']:.2f}",
+            best["max_inflight"],
+            best["connections"] - 1,
         )
 
 
-def memory(server: harness.Server, sizes: list[int]) -> None:
-    print("\nstatic, memory of viva.run\n\n| cases | RSS MB | CPU ms a call, whole run |\n| --- | --- | --- |")
+def show_lag(server: harness.Server, n: int, at_once: int, rounds: int) -> None:
+    title = (
+        f"longest stretch of CPU in which the loop served nobody else, {n} cases, {at_once} at once, least of {rounds}"
+    )
+    table(title, "", "ms")
+    for workload in CALLS:
+        runs = [run_once(server, "lag", viva("lag"), workload, n, at_once, 20) for _ in range(rounds)]
+        row(workload, f"{min(run['lag_ms'] for run in runs):.1f}")
+
+
+def show_memory(server: harness.Server, sizes: list[int]) -> None:
+    table("static, memory of viva.run", "cases", "RSS MB", "CPU ms a call, whole run")
     for n in sizes:
-        r: Measured = harness.measure(server, "viva.run", API, "static", n, 32)
-        print(f"| {n} | {r['rss_mb']:.0f} | {1e3 * r['run_cpu_s'] / r['requests']:.3f} |", flush=True)
+        result = run_once(server, "viva.run", WHO["viva.run"], "static", n, 32)
+        row(n, f"{result['rss_mb']:.0f}", f"{1e3 * result['run_cpu_s'] / result['requests']:.3f}")
 
 
-def start_up(server: harness.Server, rounds: int) -> None:
-    print("\nstart-up\n\n| command | wall s |\n| --- | --- |")
+def show_start_up(server: harness.Server, rounds: int) -> None:
+    table("start-up", "command", "wall s")
     for label, command in (
         ("viva --help", [sys.executable, "-m", "viva", "--help"]),
         ("python -c pass", [sys.executable, "-c", "pass"]),
     ):
-        walls: list[Any] = [harness.measure(server, label, command, raw=True)["wall_s"] for _ in range(rounds)]
-        print(f"| {label} | {spread(walls)} |")
+        walls = [run_once(server, label, command, raw=True)["wall_s"] for _ in range(rounds)]
+        row(label, spread(walls))
+
+
+def make_peers() -> dict[str, list[str]]:
+    """Commands of the peers; their packages are in an environment of their own below BENCH_TMP."""
+    folder = Path(harness.TMP) / "venvs" / "pydantic"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", "aiohttp", *PEER_PACKAGES], check=True)
+    script = str(HERE / "bench" / "peer_pydantic_evals.py")
+    return {
+        f"{PEER_PACKAGES[0].replace('==', ' ')}, openai SDK in the task": [str(python), script],
+        f"{PEER_PACKAGES[0].replace('==', ' ')}, aiohttp in the task": [str(python), script, "--variant", "aiohttp"],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, small sizes: does it work at all?")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", help="one part: " + ", ".join(PARTS))
+    parser.add_argument(
+        "--peers", action="store_true", help="also measure pydantic-evals, in an environment of its own"
+    )
     a = parser.parse_args()
-    rounds = 1 if a.quick else a.rounds
-    n = 100 if a.quick else 1000
+    rounds, scale = (1, 10) if a.quick else (a.rounds, 1)
     with harness.Server() as server:
-        start_up(server, rounds)
-        overhead(server, "static", n, rounds)
-        overhead(server, "dynamic", n // 3, rounds)
-        keeping(server, "static", n, 1 if a.quick else 4 * rounds)
-        keeping(server, "dynamic", n // 3, 1 if a.quick else 4 * rounds)
-        efficiency(server, "static", 40 if a.quick else 400, 20 if a.quick else 200, rounds)
-        efficiency(server, "dynamic", 20 if a.quick else 200, 20 if a.quick else 200, rounds)
-        memory(server, [100, 200] if a.quick else [1000, 10000])
+        for name, part in PARTS.items():
+            if a.only in (None, name) and (name != "peers" or a.peers or a.only):
+                part(server, rounds, scale)
+
+
+PARTS: dict[str, Any] = {
+    "start": lambda server, rounds, _scale: show_start_up(server, rounds),
+    "cpu": lambda server, rounds, scale: [
+        show_cpu(server, workload, n // scale, rounds, WHO) for workload, n in (("static", 1000), ("dynamic", 330))
+    ],
+    "keeping": lambda server, rounds, scale: [
+        show_cpu(server, workload, n // scale, rounds, KEEPING) for workload, n in (("static", 1000), ("dynamic", 330))
+    ],
+    "instructions": lambda server, _rounds, scale: [
+        show_instructions(server, "static", 60, 60 + 200 // scale),
+        show_instructions(server, "dynamic", 20, 20 + 70 // scale),
+    ],
+    "efficiency": lambda server, rounds, scale: [
+        show_efficiency(server, "static", 2000 // scale, 200 // scale, min(rounds, 2)),
+        show_efficiency(server, "static", 5000 // scale, 1000 // scale, min(rounds, 2)),
+        show_efficiency(server, "static", 5000 // scale, 5000 // scale, 1),
+    ],
+    "lag": lambda server, rounds, scale: show_lag(server, 1000 // scale, 200 // scale, min(rounds, 3)),
+    "memory": lambda server, _rounds, scale: show_memory(server, [1000 // scale, 10000 // scale]),
+    "peers": lambda server, rounds, scale: [
+        show_cpu(
+            server, workload, n // scale, min(rounds, 2), {BARE: WHO[BARE], "viva.run": WHO["viva.run"], **make_peers()}
+        )
+        for workload, n in (("static", 200), ("dynamic", 100))
+    ],
+}
+"""The parts of the benchmark, each with the rounds and what to divide sizes by."""
 
 
 if __name__ == "__main__":

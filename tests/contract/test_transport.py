@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from viva.errors import ConnectFailed, Unreachable
+from viva.llm.http1_client import _MAX_CONNECTING
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
 from viva.testing.http_server import HttpServer, ReceivedRequest, StubResponse, json_response
@@ -581,3 +582,36 @@ def test_a_stream_that_breaks_says_so(make, answer, said):
                 await asyncio.to_thread(server.wait_for, lambda: server.open_connections == 0)
 
         use(make, scenario)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_connections_to_one_server_are_not_all_opened_at_once(run):
+    """The server accepts and never answers the TLS handshake, so that no connection is ready."""
+    calls = _MAX_CONNECTING + 20
+    accepted: list[asyncio.StreamWriter] = []
+
+    async def scenario() -> None:
+        is_full = asyncio.Event()
+
+        def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.append(writer)
+            if len(accepted) == _MAX_CONNECTING:
+                is_full.set()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        host_port = "{}:{}".format(*server.sockets[0].getsockname())
+        http = HttpTransport()
+        waiting = [asyncio.ensure_future(http.request(Request(f"https://{host_port}/x"))) for _ in range(calls)]
+        await is_full.wait()
+        with pytest.raises(ConnectFailed):  # a round trip of the loop, in which further connections would be accepted
+            await http.request(Request("http://127.0.0.1:9/x"))
+        assert len(accepted) == _MAX_CONNECTING
+        for call in waiting:
+            call.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await http.close()
+        for writer in accepted:
+            writer.close()
+        server.close()
+
+    run(scenario())

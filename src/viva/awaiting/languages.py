@@ -14,19 +14,20 @@ for last, in two sentences at a time.
     can may `% i ` \b% i\b            one row for each word, in the place of %
       |more                           an indented line continues the line above
 
-Finding a fixed string costs a hundredth of a search, hence the needles. Spaces at the end of a line are dropped: write
-`[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight apostrophes and with their
+Finding a fixed string costs a hundredth of a search, hence the needles; a `RuleIndex` finds by the words of a sentence which
+of the hundreds of needles it can contain at all. Spaces at the end of a line are dropped: write `[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight apostrophes and with their
 closing mark.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import groupby
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from viva.text.pattern import LazyPattern
+
+T = TypeVar("T")
 
 Meaning = Literal["goodbye", "nothing", "closing", "question", "later", "request", "wish", "courtesy"]
 
@@ -36,52 +37,140 @@ _DEFINITION: Final = re.compile(r"([A-Z_]+) = (.*)")
 _NAME: Final = re.compile(r"<([A-Z_]+)>")
 _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
-# Rows of one meaning whose search texts share one of these words are grouped, so that most are skipped together.
-_SHARED: Final = ("you", " i ", " we ", " me", " us", " u ", "please", "need", "any", "confirm", "to ", "?", "wh", "also", " about")  # fmt: skip
+_DIGITS: Final = re.compile(r"[0-9]+")
+_MAX_WORDS: Final = 4096
+_MAX_WORD_CHARS: Final = 40
+_SIGNS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]")
+_QUANTIFIERS: Final = ("?", "*", "+", "{")
 
 
-class Rule(NamedTuple):
-    needle: str
-    pattern: LazyPattern
-    meaning: Meaning
+class Pattern(LazyPattern):
+    """A pattern that does not start with a word boundary, which would make a search slow."""
+
+    def _compile(self) -> re.Pattern[str]:
+        return re.compile(_start_with_letters(self.source), self.flags)
+
+
+def _start_with_letters(source: str) -> str:
+    r"""A pattern that matches the same, but does not start with `\b`: `\b(?:a|be)c` becomes `(?:a(?<=\ba)|b(?<=\bb)e)c`.
+
+    A search for a pattern that starts with letters jumps from one place of these letters to the next. With `\b` before them
+    it tries the whole pattern at every place, which takes several times as long.
+    """
+    return (source.startswith("\\b") and _bind_first_letter(source[2:])) or source
+
+
+def _bind_first_letter(part: str) -> str | None:
+    """The same with a word boundary before its first letter; None if it may start with something else."""
+    if part.startswith("(?:"):
+        *choices, end = _split_choices(part, 3)
+        bound = [
+            _bind_first_letter(part[start:stop])
+            for start, stop in zip((3, *(at + 1 for at in choices)), (*choices, end), strict=True)
+        ]
+        if None in bound or part[end + 1 :].startswith(_QUANTIFIERS):
+            return None
+        return f"(?:{'|'.join(filter(None, bound))}){part[end + 1 :]}"
+    if not "a" <= part[:1] <= "z" or part[1:].startswith(_QUANTIFIERS):
+        return None
+    return rf"{part[0]}(?<=\b{part[0]}){part[1:]}"
+
+
+def _split_choices(part: str, start: int) -> Iterator[int]:
+    """The offsets of the bars of a group that starts there, and of the bracket that closes it."""
+    depth = 0
+    for sign in _SIGNS.finditer(part, start):
+        depth += {"(": 1, ")": -1}.get(sign[0], 0)
+        if depth < 0 or (depth == 0 and sign[0] == "|"):
+            yield sign.start()
+        if depth < 0:
+            return
+
+
+class RuleIndex(Generic[T]):
+    """Rows in order, each with a needle. Finds those whose needle can be in a sentence, by the words of the sentence.
+
+    If a sentence contains a needle, then one of its words contains the longest word of the needle. No needle has digits.
+    """
+
+    def __init__(self, rows: Sequence[tuple[str, T]]) -> None:
+        self.rows = rows
+        self._needles = [needle for needle, _ in rows]
+        self._rows = [row for _, row in rows]
+        self._keys = [(number, *_key_of(needle)) for number, needle in enumerate(self._needles) if needle.strip()]
+        self._always = frozenset(range(len(rows))) - {number for number, *_ in self._keys}
+        self._known: dict[str, frozenset[int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    def rows_for(self, sentence: str) -> list[T]:
+        """The rows whose needle is in the sentence, in order."""
+        known = self._known.get
+        found = [rows if (rows := known(word)) is not None else self._find_rows(word) for word in sentence.split()]
+        numbers = self._always.union(*found)
+        needles, rows = self._needles, self._rows
+        return [rows[number] for number in sorted(numbers) if needles[number] in sentence]
+
+    def _find_rows(self, word: str) -> frozenset[int]:
+        """The rows that a word belongs to. Few words are new, so the last ones are kept, but not numbers, which always are."""
+        if (bare := _DIGITS.sub("", word)) != word and (rows := self._known.get(bare)) is not None:
+            return rows
+        rows = frozenset(number for number, key, is_in in self._keys if is_in(bare, key))
+        if len(self._known) >= _MAX_WORDS:
+            self._known.clear()
+        if len(bare) <= _MAX_WORD_CHARS:
+            self._known[bare] = rows
+        return rows
+
+
+def _key_of(needle: str) -> tuple[str, Callable[[str, str], bool]]:
+    """The longest word of a needle, and how a word of a sentence must contain it: spaces around it are ends of that word."""
+    assert not any(map(str.isdigit, needle)), needle
+    words = needle.split()
+    key = max(words, key=len)
+    at = words.index(key)
+    is_start = at > 0 or needle[0].isspace()
+    is_end = at < len(words) - 1 or needle[-1].isspace()
+    if is_start and is_end:
+        return key, str.__eq__
+    return key, str.startswith if is_start else str.endswith if is_end else str.__contains__
 
 
 class Language(NamedTuple):
     """The patterns of one language."""
 
     name: str
-    rules: tuple[tuple[str, tuple[Rule, ...]], ...]
-    offers: tuple[tuple[str, LazyPattern], ...]
-    answers: LazyPattern
-    presents: LazyPattern
-    direct: LazyPattern
-    settled: LazyPattern
+    rules: RuleIndex[tuple[Pattern, Meaning]]
+    offers: RuleIndex[Pattern]
+    answers: Pattern
+    presents: Pattern
+    direct: Pattern
+    settled: Pattern
 
     def meaning_of(self, sentence: str) -> Meaning | None:
-        for shared, rules in self.rules:
-            if shared in sentence:
-                for needle, pattern, meaning in rules:
-                    if needle in sentence and pattern.fits(sentence):
-                        return meaning
+        for pattern, meaning in self.rules.rows_for(sentence):
+            if pattern.fits(sentence):
+                return meaning
         return None
 
     def is_offer(self, sentences: str) -> bool:
-        return any(needle in sentences and pattern.fits(sentences) for needle, pattern in self.offers)
+        return any(pattern.fits(sentences) for pattern in self.offers.rows_for(sentences))
 
 
 @cache
 def load_language(name: str) -> Language:
     sections = _read_sections(name)
-    groups = [
-        (shared, tuple(Rule(needle, LazyPattern(pattern), meaning) for needle, pattern in rows))
+    rules: list[tuple[str, tuple[Pattern, Meaning]]] = [
+        (needle, (Pattern(pattern), meaning))
         for meaning in _MEANINGS
-        for shared, rows in groupby(sorted(_rows(sections.get(meaning, ())), key=_shared_word), _shared_word)
+        for needle, pattern in _rows(sections.get(meaning, ()))
     ]
-    offers = tuple((needle, LazyPattern(pattern)) for needle, pattern in _rows(sections.get("offer", ())))
+    offers = [(needle, Pattern(pattern)) for needle, pattern in _rows(sections.get("offer", ()))]
     patterns = (
-        LazyPattern("".join(sections.get(part, ())) or _NEVER) for part in ("answers", "presents", "direct", "settled")
+        Pattern("".join(sections.get(part, ())) or _NEVER) for part in ("answers", "presents", "direct", "settled")
     )
-    return Language(name, tuple(groups), offers, *patterns)
+    return Language(name, RuleIndex(rules), RuleIndex(offers), *patterns)
 
 
 def language_of(text: str) -> Language:
@@ -149,7 +238,3 @@ def _rows(lines: list[str] | tuple[str, ...]) -> Iterator[tuple[str, str]]:
             yield needle, pattern
         for word in words.split():
             yield needle.replace("%", word), pattern.replace("%", word)
-
-
-def _shared_word(row: tuple[str, str]) -> str:
-    return next((word for word in _SHARED if word in row[0]), row[0])

@@ -29,7 +29,7 @@ def is_score(value: Any) -> bool:
 
 def format_label(*parts: str) -> str:
     """A label of these parts, on one line."""
-    return shorten(_escape(" ".join(part for part in parts if part)), MAX_LABEL_LENGTH)
+    return shorten(_escape(" ".join(filter(None, parts))), MAX_LABEL_LENGTH)
 
 
 def truncate_text(text: str) -> str:

@@ -68,6 +68,8 @@ class AssertionBuilder(Struct):
     """The path of the assertion that is being built."""
     functions: Mapping[str, Any] = {}
     """The functions that Python code has passed, by the text that stands for them."""
+    needs_schema: bool = False
+    """Was one built whose struct accepts more than the schema does? That may be a plugin's, or one with others in it."""
 
     def build_all(
         self,
@@ -121,6 +123,8 @@ class AssertionBuilder(Struct):
 
     def _build_now(self, definition: Mapping[str, Any]) -> Assertion:
         check_type = _find_check(definition)
+        if not check_type.__module__.startswith("viva.") or getattr(check_type, "is_combination", False):
+            self.needs_schema = True
         check = check_type.build(normalize_fields(check_type, definition), self._context)
         for name in getattr(check, "references", ()):
             self._add_reference(name)

@@ -6,7 +6,7 @@ Pretty-printed objects and `//` comment lines are accepted too.
 
 import re
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -26,7 +26,6 @@ _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*+"'
 _TOKENS = re.compile(_STRING + rb"|[{}\[\]]")
 _PIECES = re.compile(_STRING + rb'|[{}\[\],]|[^\s{}\[\],":]+')
 _KEYS = re.compile(rb"(" + _STRING + rb")(\s*:)?|[{}\[\]]")
-_KEY_ENDS = re.compile(rb'"\s*:')
 _OPENING = re.compile(rb"\s*\{")
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
@@ -70,12 +69,17 @@ class Chunk(Struct, frozen=True):
     raw: bytes
     value: Any = UNSET
     is_too_long: bool = False
+    is_known: bool = False
 
 
-def read_chunks(path: Path | SpooledStream, max_bytes: int = MAX_BYTES) -> Iterator[Chunk]:
+def read_chunks(
+    path: Path | SpooledStream,
+    max_bytes: int = MAX_BYTES,
+    is_known: Callable[[int, bytes], bool] = lambda _offset, _line: False,
+) -> Iterator[Chunk]:
     """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need; two may meet on a line.
 
-    It ends at a document of more than so many bytes.
+    It ends at a document of more than so many bytes. A line that `is_known` as a document is not decoded.
     """
     offset = line = depth = size = 0
     buffered: list[bytes] = []
@@ -100,6 +104,9 @@ def read_chunks(path: Path | SpooledStream, max_bytes: int = MAX_BYTES) -> Itera
                 yield Chunk(*start, b"".join(buffered))
                 buffered, depth = [], 0
             if not buffered:
+                if is_known(at, text):
+                    yield Chunk(line, at, text, is_known=True)
+                    continue
                 if (value := _decode_line(stripped)) is not UNSET:
                     yield Chunk(line, at, text, value)
                     continue
@@ -148,9 +155,8 @@ def _decode_json(file: str, line: int, raw: bytes) -> Any:
 
 
 def _check_duplicate_keys(file: str, line: int, raw: bytes, value: Any) -> None:
-    """Refuse duplicate keys: one value would be lost. They are searched only if there are fewer keys than colons."""
-    count = _count_keys(value)
-    if count == raw.count(b":") or count == len(_KEY_ENDS.findall(raw)):
+    """Refuse duplicate keys: one value would be lost. They are searched only if there are more colons than the value has."""
+    if raw.count(b":") == codec.encode(value).count(b":") and b"\\u003" not in raw:  # a colon may be escaped
         return
     open_: list[set[str]] = []
     for token in _KEYS.finditer(raw):
@@ -164,20 +170,6 @@ def _check_duplicate_keys(file: str, line: int, raw: bytes, value: Any) -> None:
             if key in open_[-1]:
                 raise BadInput.of(f"the key {key!r} stands here twice", file, line + raw.count(b"\n", 0, token.start()))
             open_[-1].add(key)
-
-
-def _count_keys(value: Any) -> int:
-    count = 0
-    items: Any = ()
-    if type(value) is dict:
-        items = cast("dict[str, Any]", value).values()
-        count = len(items)
-    elif type(value) is list:
-        items = cast("list[Any]", value)
-    for item in items:
-        if type(item) is dict or type(item) is list:
-            count += _count_keys(item)
-    return count
 
 
 class StreamedDocuments:
@@ -216,14 +208,23 @@ class StreamedDocuments:
         except (BadInput, OSError):
             return None
 
-    def reread(self) -> Iterator[Document]:
-        """The documents again. A file that changed in between is refused."""
-        known = iter(zip(self._offsets, self._digests, strict=True))
-        for chunk in read_chunks(self._path):
-            if next(known, None) != (chunk.offset, _digest(chunk.raw)):
+    def reread(self) -> Iterator[Callable[[], Document]]:
+        """The documents again, each decoded when it is called for. A file that changed in between is refused."""
+        number = 0
+
+        def is_known(offset: int, line: bytes) -> bool:
+            return (
+                number < len(self._offsets)
+                and self._offsets[number] == offset
+                and self._digests[number] == _digest(line)
+            )
+
+        for chunk in read_chunks(self._path, is_known=is_known):
+            if not chunk.is_known and not is_known(chunk.offset, chunk.raw):
                 raise BadInput.of("changed while it was being run; start again", self._file, chunk.line)
-            yield decode_chunk(self._file, chunk)
-        if next(known, None) is not None:
+            yield partial(decode_chunk, self._file, chunk)
+            number += 1
+        if number < len(self._offsets):
             raise BadInput.of("became shorter while it was being run; start again", self._file)
 
 
@@ -240,8 +241,13 @@ class LoadedDocuments(Struct, frozen=True):
     def peek(self) -> Document | None:
         return next(iter(self.documents), None)
 
-    def reread(self) -> Iterator[Document]:
-        return iter(self.documents)
+    def reread(self) -> Iterator[Callable[[], Document]]:
+        for document in self.documents:
+            yield partial(_identity, document)
+
+
+def _identity(document: Document) -> Document:
+    return document
 
 
 Documents = StreamedDocuments | LoadedDocuments

@@ -11,10 +11,11 @@ from viva.formats.assertions import AssertionBuilder, ReportProblem
 from viva.formats.attachments import Attachments
 from viva.formats.documents import Document, Documents
 from viva.formats.load_options import LoadOptions
-from viva.formats.native_case import CaseBuilder, SuiteContext
+from viva.formats.native_case import CaseBuilder, SuiteContext, may_hold_variables
 from viva.formats.placeholders import NATIVE_PLACEHOLDERS
 from viva.formats.repair import replace_invalid
 from viva.formats.rows import expand_rows
+from viva.formats.typed_case import fits_types
 from viva.model.case import Case, Feature, Origin, Suite
 from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations
@@ -63,24 +64,23 @@ class _Reader:
         self.count = self.interactive = 0
         self._seen: dict[str, int] = {}
         """The line of each id."""
-        self._kept: dict[str, Case] = {}
-        """The first cases, kept from the check, so that a small suite is built only once."""
+        self._kept: dict[int, Sequence[Case]] = {}
+        """The cases of the first documents, by number, kept from the check, so that a small suite is built only once."""
 
     def check(self) -> None:
-        for document in self._documents.read_valid(self.problems):
-            for value in self._checked(document):
+        for number, document in enumerate(self._documents.read_valid(self.problems)):
+            cases = self._build_typed(document) or self._build_checked(document)
+            for case in cases:
                 self.count += 1
-                case = self._builder(document, value).build()
                 self.interactive += case.interactive.enabled
                 for feature in case.needs:
                     self.needs[feature].append(case.id)
-                self._check_references(document)
                 self.digest.update(case.digest.encode())
                 if case.runs is not None:
                     self.own_runs.append(case.runs)
                 self._note_id(document, case.id)
-                if len(self._kept) < MAX_CASES_IN_MEMORY and not _has_attachments(case):
-                    self._kept[case.id] = case
+            if self.count <= MAX_CASES_IN_MEMORY and not any(map(_has_attachments, cases)):
+                self._kept[number] = cases
         if not self.count and not self.problems:
             self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_explain_syntax(self._name)}"))
 
@@ -122,15 +122,42 @@ class _Reader:
 
     async def cases(self) -> AsyncIterator[Case]:
         """The cases again, one at a time, with attachments read."""
-        for document in self._documents.reread():
+        for number, decode in enumerate(self._documents.reread()):
+            if (cases := self._kept.get(number)) is not None:
+                for case in cases:
+                    yield case
+                continue
+            document = decode()
             for value in expand_rows(document.value):
-                case = self._kept.get(value["id"]) or self._builder(document, value).build(read_files=True)
+                case = self._builder(document, value).build(read_files=True)
                 if self.problems:
                     raise BadInput(*self.problems)
                 yield case
 
-    def _checked(self, document: Document) -> list[Any]:
+    def _build_typed(self, document: Document) -> list[Case]:
+        """The case of a document of the usual form in which nothing is wrong. Otherwise the schema has to say what is."""
+        if may_hold_variables(document) or not fits_types(document.value):
+            return []
+        complaints: list[str] = []
+        self._assertions.needs_schema = False
+        case = CaseBuilder(
+            self._around, document, document.value, lambda _path, what, _key: complaints.append(what)
+        ).build()
+        if complaints or self._assertions.needs_schema:
+            return []
+        self._check_references(document)
+        return [case]
+
+    def _build_checked(self, document: Document) -> list[Case]:
         """The cases of a document, if it fits the schema."""
+        cases: list[Case] = []
+        for value in self._find_valid(document):
+            cases.append(self._builder(document, value).build())
+            self._check_references(document)
+        return cases
+
+    def _find_valid(self, document: Document) -> list[Any]:
+        """The definitions of the cases of a document, if it fits the schema."""
         found = find_violations("native", document.value)
         cases = [document.value] if found else expand_rows(document.value)
         if not found and "for" in document.value:

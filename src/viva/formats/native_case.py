@@ -57,6 +57,12 @@ class SuiteContext(Struct, frozen=True):
         return structs.replace(self, options=structs.replace(self.options, has_before_run=True))
 
 
+def may_hold_variables(document: Document) -> bool:
+    """False if no text of the document can contain a variable."""
+    raw = document.raw
+    return not raw or b"{{" in raw or b"\\u007" in raw  # a brace may be escaped
+
+
 class CaseBuilder:
     """Builds one case from one checked document."""
 
@@ -75,8 +81,7 @@ class CaseBuilder:
         self._read = read_files
         self._check_mode()
         assertions = self._around.assertion_builder
-        raw = self._document.raw
-        assertions.may_hold_variables = not raw or b"{{" in raw or b"\\u007" in raw  # a brace may be escaped
+        assertions.may_hold_variables = may_hold_variables(self._document)
         if assertions.may_hold_variables and not read_files:
             self._check_variables()
         assertions.needs.clear()

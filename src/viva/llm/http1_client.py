@@ -20,6 +20,10 @@ from viva.text.duration import format_duration
 
 _IDLE_S = 15.0
 _LOOKUP_S = 10.0
+_MAX_CONNECTING = 64
+"""Connections to one server that are opened at the same time: more would overrun its queue, and many calls can take a
+connection that another call has finished with meanwhile.
+"""
 _Addresses = list[tuple[Any, ...]]
 
 
@@ -35,20 +39,20 @@ class Http1Client:
         self._loop = asyncio.get_running_loop()
         self._idle: dict[tuple[str, int, bool], list[_Connection]] = {}
         self._lookups: dict[tuple[str, int], tuple[float, asyncio.Task[_Addresses]]] = {}
+        self._gates: dict[tuple[str, int, bool], asyncio.Semaphore] = {}
         self._open: set[_Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._all_closed: asyncio.Future[None] | None = None
 
     async def request(self, request: Request, target: Target) -> Response:
-        connection = self._take_idle(target, request.never_resend)
-        if connection is not None:
-            try:
-                return await connection.exchange(request, target)
-            except _Stale:
-                if request.never_resend:
-                    raise Unreachable(f"{target.host_port}: closed the connection without an answer") from None
-        connection = await self._connect(target, request.timeout_s)
+        connection = self._take_idle(target, request.never_resend) or await self._connect(target, request)
+        try:
+            return await connection.exchange(request, target)
+        except _Stale:
+            if request.never_resend:
+                raise Unreachable(f"{target.host_port}: closed the connection without an answer") from None
+        connection = await self._connect(target, request, may_reuse=False)
         return await connection.exchange(request, target)
 
     async def close(self) -> None:
@@ -97,11 +101,16 @@ class Http1Client:
             connection.abort()
         return None
 
-    async def _connect(self, target: Target, timeout_s: float | None) -> "_Connection":
+    async def _connect(self, target: Target, request: Request, *, may_reuse: bool = True) -> "_Connection":
+        """A new connection or, after a wait for its turn to be opened, one that another call has finished with."""
+        timeout_s = request.timeout_s
         limit_s = CONNECT_TIMEOUT_S if timeout_s is None else min(CONNECT_TIMEOUT_S, timeout_s)
         idle = self._idle.setdefault(target.origin, [])
+        gate = self._gates.setdefault(target.origin, asyncio.Semaphore(_MAX_CONNECTING))
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s), gate:
+                if may_reuse and (free := self._take_idle(target, request.never_resend)) is not None:
+                    return free
                 addresses = await self._addresses(target.host, target.port)
                 connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=0.25, interleave=1)  # pyright: ignore[reportArgumentType] -- as getaddrinfo returns them
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

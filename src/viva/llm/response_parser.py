@@ -2,15 +2,52 @@
 
 import re
 import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from viva.protocols import Response
 
 _MAX_HEAD = 256 * 1024
 _MAX_LINE = 16 * 1024
-_START = re.compile(r"HTTP/1\.[01] [1-9][0-9][0-9](?: |$)")
+_START = re.compile(r"HTTP/1\.[01] [1-9][0-9][0-9](?: |\r\n|$)")
+_UNUSUAL_FIELD = re.compile(r"\r\n(?![!-9;-~]+:)")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
 _NO_BODY = frozenset({204, 304})
+
+
+class Headers(Mapping[str, str]):
+    """The header fields of a response, by names in lower case. They are searched when one is asked for: of the dozens that
+    a provider sends, a call needs a handful. Several fields of one name are joined.
+    """
+
+    __slots__ = ("_lower", "_text")
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
+        self._lower = text.lower()
+
+    def __getitem__(self, name: str) -> str:
+        if (value := self.get(name)) is None:
+            raise KeyError(name)
+        return value
+
+    def get(self, key: str, default: Any = None, /) -> Any:
+        field = f"\r\n{key}:"
+        values: list[str] = []
+        at = self._lower.find(field)
+        while at >= 0:
+            start = at + len(field)
+            end = self._text.find("\r\n", start)
+            values.append(self._text[start : end if end >= 0 else None].strip())
+            at = self._lower.find(field, start)
+        return ", ".join(values) if values else default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(line.partition(":")[0] for line in self._lower.split("\r\n")[1:]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 class ProtocolError(Exception):
@@ -40,7 +77,7 @@ class ResponseParser:
         self._has_body = method != "HEAD"
         self._max_bytes = max_bytes
         self._status = 0
-        self._headers: dict[str, str] = {}
+        self._headers = Headers()
         self._buffer = b""
         self._pieces: list[bytes] = []
         self._size = 0
@@ -87,20 +124,14 @@ class ResponseParser:
         return data
 
     def _parse_head_text(self, head: str) -> None:
-        first, *lines = head.split("\r\n")
-        if not _START.match(first):
+        if not _START.match(head):
             raise ProtocolError("it does not speak HTTP/1.1")
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, colon, value = line.partition(":")
-            if not colon or name != name.strip() or not name:
-                raise ProtocolError("it sent an invalid header")
-            name = name.lower()
-            headers[name] = f"{headers[name]}, {value.strip()}" if name in headers else value.strip()
-        self._status, self._headers = int(first[9:12]), headers
+        if _UNUSUAL_FIELD.search(head) and not all(map(_is_field, head.split("\r\n")[1:])):
+            raise ProtocolError("it sent an invalid header")
+        self._status, self._headers = int(head[9:12]), Headers(head)
         if self._status == 101:
             raise ProtocolError("it switches to another protocol")
-        self.is_reusable = first[7] == "1" and "close" not in headers.get("connection", "").lower()
+        self.is_reusable = head[7] == "1" and "close" not in self._headers.get("connection", "").lower()
 
     def _find_body_end(self) -> None:
         """Finds out how the end of the body is marked."""
@@ -174,6 +205,11 @@ class ResponseParser:
 
 def body_too_large(max_bytes: int) -> ProtocolError:
     return ProtocolError(f"its answer is longer than {max_bytes} bytes")
+
+
+def _is_field(line: str) -> bool:
+    name, colon, _ = line.partition(":")
+    return bool(colon and name) and name == name.strip()
 
 
 def _chunk_size(line: bytes) -> int:

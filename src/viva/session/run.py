@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 import viva
+from viva.concurrency.garbage import collect_less_often
 from viva.concurrency.prints import capture_prints
 from viva.config import Settings
 from viva.engine.event_bus import EventBus
@@ -28,6 +29,7 @@ from viva.model.record import TrialRecord
 from viva.protocols import Executor, PlannedTrial, Sink, Workers
 from viva.record.journal import Journal, next_run_number
 from viva.record.private_files import make_data_folder
+from viva.session.file_limit import raise_file_limit
 from viva.session.hooks import ProjectHooks, add_hooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
 from viva.session.report_files import AgentReporter, ReportFiles
@@ -58,7 +60,8 @@ async def execute(
             journal = _open_journal(plan.settings, run_id, history=plan.options.history)
         run = _Run(plan, run_id, journal, previous_run, hosted_run_id is not None, workers)
         try:
-            result = await run.execute(sinks)
+            with collect_less_often():
+                result = await run.execute(sinks)
         except BaseException:
             journal.abandon()  # it has no end: the next command says how to resume the run
             raise
@@ -113,8 +116,14 @@ class _Run(Struct, frozen=True):
         interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
         stop: RunStopped | None = None
         try:
-            with capture_prints(), nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop):
+            with (
+                capture_prints(),
+                raise_file_limit(plan.parallel) as limit_warning,
+                nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop),
+            ):
                 self._emit_start(bus, tally, number)
+                if limit_warning:
+                    self._warn(bus, limit_warning)
                 try:
                     await interrupts.run_part(hooks.before_run(plan.iterate_trials))
                     await interrupts.run_part(scheduler.run(trials))

@@ -4,7 +4,6 @@ An error stays an error: neither `negate` nor a combination turns a check that c
 """
 
 import asyncio
-import inspect
 from collections.abc import Awaitable
 
 from msgspec import UNSET, structs
@@ -23,7 +22,7 @@ _PASSED_ON = (RunStopped, TrialEnd, KeyboardInterrupt, GeneratorExit, asyncio.Ca
 async def evaluate_assertion(assertion: Assertion, context: CheckContext) -> AssertionResult:
     """The result of an assertion, whether or not its check is asynchronous."""
     result = evaluate(assertion, context)
-    return await result if inspect.isawaitable(result) else result
+    return result if isinstance(result, AssertionResult) else await result
 
 
 def evaluate(assertion: Assertion, context: CheckContext) -> AssertionResult | Awaitable[AssertionResult]:

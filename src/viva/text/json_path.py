@@ -1,8 +1,9 @@
 """JSONPath (RFC 9535). Paths are compiled once; patterns in them have a time limit."""
 
 import re
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, cast
 
 from viva.errors import CheckError
 from viva.model import codec
@@ -18,18 +19,39 @@ def full_path(path: str) -> str:
     return f"${path}" if path.startswith(("[", ".")) else f"$.{path}"
 
 
+FindValues = Callable[[Any], list[Any]]
+"""Finds the values of all nodes of a document."""
+
+
 @cache_short_texts(4096, 2000)
-def compile_path(path: str) -> Any:
+def compile_path(path: str) -> FindValues:
     """Compiles a path; raises ValueError with what is wrong."""
     from jsonpath_rfc9535 import JSONPathError  # imported with the first path, to keep start-up fast
 
     if not path.strip():
         raise ValueError("the path is empty; write for example $.order.status")
     try:
-        return _environment().compile(full_path(path))
+        query = _environment().compile(full_path(path))
     except JSONPathError as wrong:
         hint = "; write such a key as $['some-key']" if "-" in path or " " in path else ""
         raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(wrong).splitlines()[0]}{hint}") from wrong
+    if query.singular_query():  # most paths are: `$.order.items[0].price`
+        selectors = [selector for segment in query.segments for selector in segment.selectors]
+        steps = [each.name if hasattr(each, "name") else each.index for each in selectors]
+        return partial(_follow_steps, steps)
+    return lambda document: query.find(document).values()
+
+
+def _follow_steps(steps: Sequence[str | int], document: Any) -> list[Any]:
+    """The value at the end of the keys and indexes, if it is there."""
+    for step in steps:
+        if not isinstance(document, dict if isinstance(step, str) else list):
+            return []
+        try:
+            document = cast("Any", document)[step]
+        except (KeyError, IndexError):
+            return []
+    return [document]
 
 
 def values_at(path: str, document: Any) -> list[Any]:
@@ -37,7 +59,7 @@ def values_at(path: str, document: Any) -> list[Any]:
     from jsonpath_rfc9535 import JSONPathError
 
     try:
-        return compile_path(path).find(document).values()
+        return compile_path(path)(document)
     except JSONPathError as wrong:
         raise CheckError(f"path {path}: {wrong}", deterministic=True) from wrong
     except TimeoutError:

@@ -41,9 +41,12 @@ class LazyPattern:
         if name.startswith("__"):
             raise AttributeError(name)
         method = ("match" if self.source.startswith("^") else "search") if name == "fits" else name
-        found = getattr(re.compile(self.source, self.flags), method)
+        found = getattr(self._compile(), method)
         setattr(self, name, found)
         return found
+
+    def _compile(self) -> re.Pattern[str]:
+        return re.compile(self.source, self.flags)
 
 
 def cache_short_texts(entries: int, max_chars: int) -> Callable[[Callable[[str], T]], Callable[[str], T]]:

@@ -2,13 +2,14 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from viva.awaiting.detector import CONFIRMATION_TOOLS, detect
-from viva.awaiting.languages import Meaning, _read_sections, _recognition, load_language
+from viva.awaiting.languages import Meaning, _read_sections, _recognition, _start_with_letters, load_language
 from viva.model.message import Reply, ToolCall
 from viva.text.pattern import LazyPattern
 
@@ -469,11 +470,42 @@ TABLES = sorted(path.stem for path in (ROOT / "src" / "viva" / "awaiting" / "wor
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "languages"])
 def test_every_pattern_of_a_table_compiles_and_every_language_asks(name):
     language = load_language(name)
-    rules = [rule for _, group in language.rules for rule in group]
-    for pattern in (language.answers, language.presents, *(rule.pattern for rule in rules)):
+    rules = [rule for _, rule in language.rules.rows]
+    for pattern in (language.answers, language.presents, *(pattern for pattern, _ in rules)):
         pattern.search("")
         assert "<" not in pattern.source.replace("(?<", ""), "a name that is not filled in"
-    assert {"nothing", "closing", "question", "request"} <= {rule.meaning for rule in rules}
+    assert {"nothing", "closing", "question", "request"} <= {meaning for _, meaning in rules}
+
+
+SENTENCES = [
+    sentence.lower()
+    for line in (Path(__file__).parent / "replies.jsonl").read_text().splitlines()
+    for sentence in re.split(r"(?<=[.?!]) ", json.loads(line)["text"])
+]
+
+
+def test_the_index_finds_the_rules_whose_needle_is_in_a_sentence():
+    language = load_language("english")
+    for index in (language.rules, language.offers):
+        for sentence in [*SENTENCES, "", "you2 you", "4you", "x" * 50 + "you", "is12 there 5 any3"]:
+            assert list(index.rows_for(sentence)) == [row for needle, row in index.rows if needle in sentence]
+
+
+def test_a_pattern_without_a_word_boundary_at_its_start_matches_the_same():
+    language = load_language("english")
+    patterns = [pattern for _, (pattern, _) in language.rules.rows] + [pattern for _, pattern in language.offers.rows]
+    bound = [pattern for pattern in (*patterns, language.settled) if pattern.source.startswith(r"\b")]
+    assert len(bound) > 100
+    for pattern in bound:
+        assert not _start_with_letters(pattern.source).startswith(r"\b")
+        plain = re.compile(pattern.source)
+        for sentence in SENTENCES:
+            assert (pattern.search(sentence) is None) == (plain.search(sentence) is None), (pattern.source, sentence)
+
+
+@pytest.mark.parametrize("source", [r"\b[ab]c", r"\b(?:a|\d)", r"\ba?b", r"\b(?:ab)?c", r"^a", "a"])
+def test_a_pattern_that_may_start_with_anything_is_left_alone(source):
+    assert _start_with_letters(source) == source
 
 
 def test_no_table_has_a_section_that_nothing_reads():

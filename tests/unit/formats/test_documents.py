@@ -127,7 +127,7 @@ def test_a_file_that_changed_in_between_is_refused(tmp_path: Path):
         path.write_text('{"a": 1}\n{"b": 1}\n', encoding="utf-8")
         documents = StreamedDocuments(path, "s.jsonl")
         assert len(list(documents.read_valid([]))) == 2
-        assert [document.value for document in documents.reread()] == [{"a": 1}, {"b": 1}]
+        assert [decode().value for decode in documents.reread()] == [{"a": 1}, {"b": 1}]
         path.write_text(after, encoding="utf-8")
         with pytest.raises(BadInput, match="while it was being run"):
             list(documents.reread())
@@ -153,7 +153,7 @@ def test_a_pipe_is_read_twice_though_it_flows_once(text: bytes, kind: type, valu
     documents = read_document_stream(io.BytesIO(text), "-")
     assert isinstance(documents, kind)  # N7
     assert [document.value for document in documents.read_valid([])] == values
-    assert [document.value for document in documents.reread()] == values
+    assert [decode().value for decode in documents.reread()] == values
 
 
 def test_readers_of_a_pipe_do_not_disturb_each_other():

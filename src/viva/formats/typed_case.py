@@ -1,0 +1,115 @@
+"""The usual form of a native case as types. A case that fits them needs no validation by the JSON Schema, which is slower.
+
+What fits is also valid by the schema, if its assertions can be built: a property test compares the two. What does not fit
+may still be valid: rare keys are left to the schema, and so is every message about what is wrong.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from viva.model import codec
+from viva.model.case import OnMissingInput
+from viva.model.message import Speaker
+
+_Name = Annotated[str, Meta(min_length=1)]
+_Object = dict[str, Any]
+_Count = Annotated[int, Meta(ge=1)]
+_Duration = (
+    Annotated[str, Meta(pattern=r"\A(?:[0-9]+(?:\.[0-9]*)?(?:h|ms|m|s|us|ns)?)+\Z")] | Annotated[float, Meta(ge=0)]
+)
+
+
+class _Closed(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    pass
+
+
+class _Message(_Closed):
+    content: str
+    role: Speaker | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    tool_calls: list[_Object] | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+
+
+class _Options(Struct, kw_only=True, gc=False):
+    connector: str | UnsetType = UNSET
+    skip: _Object | UnsetType = UNSET
+    mode: str | UnsetType = UNSET
+    metadata: _Object | UnsetType = UNSET
+
+
+class _Simulator(_Closed):
+    use: _Name
+    options: _Options | UnsetType = UNSET
+
+
+class _Interactive(_Closed):
+    enabled: bool | UnsetType = UNSET
+    timeout: _Duration | UnsetType = UNSET
+
+
+class _Assertion(Struct, kw_only=True, gc=False):
+    """What all assertions have in common. The rest is decoded by the struct of the check."""
+
+    type: str
+    message: str | UnsetType = UNSET
+    negate: bool | UnsetType = UNSET
+    weight: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
+
+
+_Input = str | _Message | Annotated[list[_Message], Meta(min_length=1)]
+_Assertions = _Assertion | list[_Assertion]
+
+
+class _Turn(_Closed):
+    input: _Input
+    assertions: _Assertions | UnsetType = UNSET
+    assert_: _Assertions | UnsetType = field(default=UNSET, name="assert")
+    options: _Options | UnsetType = UNSET
+    turn_timeout: _Duration | UnsetType = UNSET
+    set: dict[str, str] | UnsetType = UNSET
+
+
+class _Checkpoint(_Closed):
+    id: _Name
+    description: str | UnsetType = UNSET
+    assertion: _Assertion | UnsetType = UNSET
+    assert_: _Assertion | UnsetType = field(default=UNSET, name="assert")
+    after: list[str] | UnsetType = UNSET
+    required: bool | UnsetType = UNSET
+
+
+class _Case(_Closed):
+    id: _Name
+    name: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+    mode: Literal["single", "static", "dynamic"] | UnsetType = UNSET
+    input: _Input | UnsetType = UNSET
+    assertions: _Assertions | UnsetType = UNSET
+    assert_: _Assertions | UnsetType = field(default=UNSET, name="assert")
+    turns: Annotated[list[_Turn], Meta(min_length=1)] | UnsetType = UNSET
+    simulator: _Simulator | UnsetType = UNSET
+    checkpoints: Annotated[list[_Checkpoint], Meta(min_length=1)] | UnsetType = UNSET
+    final_assertions: _Assertions | UnsetType = UNSET
+    max_turns: _Count | UnsetType = UNSET
+    timeout: _Duration | UnsetType = UNSET
+    turn_timeout: _Duration | UnsetType = UNSET
+    on_missing_input: OnMissingInput | UnsetType = UNSET
+    interactive: _Interactive | UnsetType = UNSET
+    options: _Options | UnsetType = UNSET
+    metadata: _Object | UnsetType = UNSET
+    before: str | UnsetType = UNSET
+    after: str | UnsetType = UNSET
+    skip: bool | str | UnsetType = UNSET
+    runs: _Count | UnsetType = UNSET
+
+
+def fits_types(value: Any) -> bool:
+    """Has a document the usual form of a case? Of its assertions only the common fields are read."""
+    try:
+        codec.convert(value, _Case)
+    except codec.ValidationError:
+        return False
+    return True

@@ -1,0 +1,39 @@
+"""The garbage collector during a run."""
+
+import gc
+
+import pytest
+
+from viva.concurrency.garbage import collect_less_often
+
+
+def test_settings_of_the_caller_are_restored():
+    before = gc.get_threshold()
+    with collect_less_often():
+        assert gc.get_threshold()[0] > before[0]
+        assert gc.get_freeze_count() > 0
+        with collect_less_often():
+            pass
+        assert gc.get_threshold()[0] > before[0], "the outer one is still open"
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_settings_are_restored_after_an_error():
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError), collect_less_often():
+        _ = 1 / 0
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+
+
+def test_what_the_caller_has_chosen_stays():
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    gc.freeze()
+    try:
+        with collect_less_often():
+            assert gc.get_threshold()[0] == 0
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

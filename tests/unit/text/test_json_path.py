@@ -1,0 +1,21 @@
+"""Paths that name one place are followed step by step, with the result that the library gives. N25"""
+
+import pytest
+
+from viva.text.json_path import _environment, compile_path, full_path
+
+DOCUMENTS = [
+    {"a": {"b": [5, {"c": None}], "": 1, "0": "text"}, "x y": [[]]},
+    [[1, 2], {"a": 3}],
+    "text",
+    None,
+    {},
+]
+PATHS = ["$", "a", "$.a.b[0]", "$.a.b[1].c", "$.a.b[-1]", "$.a.b[2]", "$.a.b[-3]", "$.a['']", "$.a[0]", "$['x y'][0]", "[0][1]", "$[1].a", "$.a.b.c", "$..a", "$.a.*"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_finds_what_the_library_finds(path: str):
+    query = _environment().compile(full_path(path))
+    for document in DOCUMENTS:
+        assert compile_path(path)(document) == query.find(document).values()
