@@ -238,7 +238,9 @@ class Pages:
             yield _prose(self._said(f"viva.{name}", module.__doc__)) + "\n"
             for member in _public_names(module):
                 thing = getattr(module, member)
-                if inspect.isclass(thing) or inspect.isroutine(thing):  # not an alias of a type
+                if (inspect.isclass(thing) and not is_typeddict(thing)) or inspect.isroutine(
+                    thing
+                ):  # not an alias of a type
                     yield from self._api(f"viva.{name}.{member}", thing)
 
     def _testing(self) -> Iterator[str]:

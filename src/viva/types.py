@@ -6,6 +6,7 @@ def test_refund(viva: VivaFixture) -> None:
     chat = viva.chat("assistants.support")
 """
 
+from viva.api.case_dict import CaseDict, CheckpointDict, TurnDict
 from viva.api.viva_fixture import VivaFixture
 from viva.check import AssertionDict, AssertionInput, CheckFunction
 from viva.checks.script import TurnView
@@ -21,13 +22,16 @@ __all__ = [
     "AssertionDict",
     "AssertionInput",
     "AsyncContext",
+    "CaseDict",
     "CheckFunction",
+    "CheckpointDict",
     "Context",
     "Message",
     "SequentialTest",
     "T",
     "ToolCallRecord",
     "TrialRecord",
+    "TurnDict",
     "TurnRecord",
     "TurnView",
     "VivaFixture",

@@ -3,7 +3,10 @@
 import json
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
+
+from viva.types import CaseDict, CheckpointDict, TurnDict
 
 GOOD = """\
 import asyncio
@@ -13,7 +16,7 @@ import pytest
 
 import viva
 from viva import check
-from viva.types import AsyncContext, Context, T, TrialRecord, TurnView, VivaFixture
+from viva.types import AsyncContext, CaseDict, Context, T, TrialRecord, TurnView, VivaFixture
 
 
 def reply(message: str) -> str:
@@ -29,7 +32,8 @@ def judge(messages: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, 
 
 
 def main() -> None:
-    case = {"input": "Hello", "assertions": [check.contains("name?"), is_polite]}
+    case: CaseDict = {"input": "Hello", "assertions": [check.contains("name?"), is_polite, lambda turn: turn.awaiting]}
+    viva.run({"input": "Hello", "assertions": [lambda turn: turn.text == "x"], "simulator": judge}, reply)
     result = viva.run([case], reply, parallel=8, options=viva.RunOptions(fail_fast=True, sandbox="none"))
     assert result, result
     for record in result:
@@ -111,3 +115,11 @@ def test_a_users_project_in_strict_mode(tmp_path: Path):
     assert in_good == []
     lines = {each["range"]["start"]["line"] - HEAD.count("\n") for each in found if each["severity"] == "error"}
     assert [BAD[line] for line in sorted(lines)] == BAD
+
+
+def test_cases_have_the_keys_of_a_suite_file():
+    properties = json.loads((files("viva.schemas") / "native.schema.json").read_text(encoding="utf-8"))
+    words_of_python = {"assert", "for"}
+    assert set(CaseDict.__annotations__) == set(properties["properties"]) - words_of_python
+    for kind, name in ((TurnDict, "turn"), (CheckpointDict, "checkpoint")):
+        assert set(kind.__annotations__) == set(properties["$defs"][name]["properties"]) - words_of_python

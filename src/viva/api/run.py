@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec import structs
 
+from viva.api.case_dict import CaseDict
 from viva.api.notebook import create_progress_line
 from viva.api.run_options import RunOptions
 from viva.catalog import find_module_in_import
@@ -25,7 +26,7 @@ from viva.session.run_result import RunResult
 from viva.text.grammar import with_article
 
 R = TypeVar("R")
-RunInput = str | Path | Mapping[str, Any]
+RunInput = str | Path | CaseDict | Mapping[str, Any]
 RunInputs = RunInput | Sequence[RunInput]
 
 

@@ -151,13 +151,17 @@ class _Run(Struct, frozen=True):
             plan.cassette_mode.close()
         if interrupts.is_cancelled:
             raise asyncio.CancelledError
+        return self._create_result(ended, report_text, interrupts.signal)
+
+    def _create_result(self, ended: RunEnded, report_text: str | None, stop_signal: int | None) -> RunResult:
+        options = self.plan.options
         return RunResult(
             ended,
             self.journal,
             rule=options.pass_rule,
             has_history=options.history,
             report_text=report_text,
-            stop_signal=interrupts.signal,
+            stop_signal=stop_signal,
         )
 
     def _create_executor(self, run_context: RunContext, hooks: ProjectHooks) -> Executor:

@@ -202,13 +202,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         options = _check_options(options, settings)
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_in_text(text))
     cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=given.is_worker)
-    agents = AgentFactory(
-        settings,
-        options.connector,
-        cassette_mode.wrap_agent,
-        is_replaying=options.replay is not None,
-        functions=options.functions,
-    )
+    agents = _create_agents(options, settings, cassette_mode)
     # Cases are built after `agent` is chosen below.
     get_prompts = lambda: extract_prompts(agents.definitions.get(agent.name, {}))  # noqa: E731
     load_options = _build_load_options(options, settings, agents, get_prompts, given.standard_input)
@@ -256,6 +250,16 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         generated_cases=generated_cases,
         notes=[*inputs.notes, *workspaces.build_notes(), *suite_notes, *audience_notes, *_list_notes(selection)],
         standard_input=given.standard_input,
+    )
+
+
+def _create_agents(options: RunOptions, settings: Settings, cassette_mode: CassetteMode) -> AgentFactory:
+    return AgentFactory(
+        settings,
+        options.connector,
+        cassette_mode.wrap_agent,
+        is_replaying=options.replay is not None,
+        functions=options.functions,
     )
 
 

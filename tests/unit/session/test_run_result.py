@@ -8,6 +8,7 @@ import pytest
 import viva
 from running import run_cases
 from viva.api import notebook
+from viva.model.event import RunStarted, TrialEnded
 
 
 def echo(message: str) -> str:
@@ -95,15 +96,17 @@ def test_a_run_without_history_has_no_folder(mixed: viva.RunResult):
     assert mixed.folder is None
 
 
-def test_progress_in_a_notebook_is_one_line(monkeypatch: pytest.MonkeyPatch):
+def test_progress_in_a_notebook_is_one_line(mixed: viva.RunResult):
     shown: list[tuple[str, Any]] = []
 
     def show(text: str, handle: Any) -> str:
         shown.append((text, handle))
         return "handle"
 
+    line = notebook.ProgressLine(show)
+    started = RunStarted("r", "now", viva.__version__, "echo", ("x",), 3, 3, 1, {})
+    ended = [TrialEnded(record.key, index, 1, record) for index, record in enumerate(mixed)]
+    for events in ([started], ended[:1], ended[1:]):
+        line.receive(events)
+    assert shown == [("0 of 3", None), ("1 of 3 · ✓ 1", "handle"), ("3 of 3 · ✓ 1 ✗ 1 ○ 1", "handle")]
     assert notebook.create_progress_line() == []
-    monkeypatch.setattr("viva.api.run.create_progress_line", lambda: [notebook.ProgressLine(show)])
-    run_cases([case("one"), case("two", viva.check.contains("bye"))], echo, parallel=1, history=False)
-    assert [text for text, _ in shown[:1]] == ["0 of 2"]
-    assert shown[-1] == ("2 of 2 · ✓ 1 ✗ 1", "handle")
