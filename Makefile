@@ -20,6 +20,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev browser clis protocols frameworks sandbox page-tools
+	@$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n 3  # for two cores: some tests wait for a time limit
 
 # Debian's chromium for the browser tests. Where it does not install, they say NOT RUN.

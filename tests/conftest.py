@@ -1,5 +1,6 @@
 """The end of a test run names what could not be tested here. `shorten` is for tests that wait for a time limit."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,6 +29,12 @@ def import_path() -> Iterator[None]:
 def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
     """Sets a time limit of the code under test, by the name of its constant, for one test."""
     return monkeypatch.setattr
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that tests import is compiled to a file: a test may write a module twice within a second."""
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:

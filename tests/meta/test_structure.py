@@ -103,7 +103,7 @@ def test_replace_sets_fields_that_exist(trees: dict[str, ast.Module]):
     replaced = [
         (f"{name}:{call.lineno}", {keyword.arg for keyword in call.keywords if keyword.arg})
         for name, call in nodes
-        if isinstance(call, ast.Call) and getattr(call.func, "attr", getattr(call.func, "id", "")) == "replace"
+        if isinstance(call, ast.Call) and call.keywords and ast.unparse(call.func) in ("structs.replace", "replace")
     ]
     assert len(replaced) > 50
     assert [(place, names) for place, names in replaced if not any(names <= each for each in known)] == []
