@@ -28,6 +28,14 @@ class RunOptions:
     last_failed: bool = False
     """Run only cases that did not pass in the latest run."""
 
+    shard: str | None = None
+    """Run only the Nth of COUNT parts of the cases, for example 2/8; `viva merge` makes one run of all parts."""
+
+    shard_by: Literal["hash", "time"] = "hash"
+    """How `shard` shares out the cases: by a hash of their ids, or so that all parts take equally long, by the times of
+    earlier runs in .viva, which must be the same on all machines.
+    """
+
     reporter: str | None = None
     """An agent that writes the reports of `outputs`; without `outputs` its text is printed. It has the time limit of a
     case for each.
@@ -44,6 +52,15 @@ class RunOptions:
 
     sequential: SequentialTest | None = None
     """Run each case only until this `viva.types.SequentialTest` decides, as --until-decided does."""
+
+    workers: int | None = None
+    """Run the trials in N processes of this machine. For agents that use much CPU, or that end the process."""
+
+    cluster: str | None = None
+    """Run the trials on the workers of a Dask cluster: tcp://HOST:8786 or tls://HOST:8786."""
+
+    cluster_folder: str | Path | None = None
+    """The project's folder as the workers see it. Without it the project's files are sent to them."""
 
     skip_interactive: bool = False
     """Skip cases that need a person (interactive.enabled)."""
