@@ -89,7 +89,10 @@ async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator
 
 def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
     """The journal of a run to resume, and what it says. It is locked before it is read, so nothing can be added."""
-    path = history.journal_path(history.find_run(name).id)
+    run = history.find_run(name).id
+    path = history.journal_path(run)
+    if history.is_pulled(run):
+        raise BadInput.of(f"run {run} comes from another machine, and so do its agent and folder; resume it there")
     if not path.exists():
         raise BadInput.of("file is missing; this run cannot be resumed", str(path))
     try:

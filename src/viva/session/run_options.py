@@ -136,7 +136,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     cases: Annotated[tuple[Any, ...], Option(keyword=None, may_differ=True,
         help="Cases that are not in a file, as Python values.")] = ()
     functions: Annotated[Mapping[str, Any] | None, Option(
-        keyword=None, on_resume="drop", help="Functions that stand in cases, by the text that stands for them.")] = None
+        keyword=None, on_resume="drop", may_differ=True,
+        help="Functions that stand in cases, by the text that stands for them.")] = None
     agent: Annotated[Any, Option(
         flags=("-n", "--name"), group=INPUT, metavar="AGENT", actions=("host", *_CHAT), on_resume="reference",
         help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), "

@@ -253,6 +253,19 @@ def test_a_run_that_was_resumed_after_the_push_is_pulled_again(folder_machines: 
     assert "pushed 1 run" in here.viva("runs", "push").out
     assert "pulled 1 run" in there.viva("runs", "pull").out
     assert journal(there, run) == journal(here, run)
+    refused = there.viva("test", "--resume", run)
+    assert (refused.code, "comes from another machine" in refused.err) == (4, True)
+
+
+def test_a_remote_run_is_viewed(folder_machines: Machines):
+    run = folder_machines.run()
+    folder_machines.here.viva("runs", "push")
+    process = folder_machines.there.start("view", "remote:latest", "--no-open")
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert process.stdout.readline().rstrip().endswith(f"#/runs/{run}")
+    process.terminate()
+    process.communicate()
 
 
 def test_names_on_a_remote_cannot_leave_its_folder():
