@@ -31,6 +31,7 @@ from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
 from viva.reporters.console import ProgressLine
 from viva.reporters.formatting import display_width
+from viva.reporters.plain_text import format_transcript
 
 SAMPLE = """\
 ═══════════════════════════════════════════════════════════════
@@ -585,3 +586,20 @@ def test_a_terminal_without_unicode_gets_ascii_marks(encoding: str) -> None:
     assert '  |          x contains "refunded" - must refund\n' in text
     assert "  `- Result: FAILED (fault: agent)\n" in text
     assert "\\U0001f44d Gr" in text
+
+
+def streamed() -> TrialRecord:
+    parts = ("Let me see.", "It is noon.")
+    return trial("T9", "failed", [turn(1, "When?", "\n".join(parts), first_token_ms=250.0, parts=parts)])
+
+
+def test_a_streamed_reply_shows_its_messages_and_the_time_of_its_first_token():  # N34
+    text = render_console([trial_ended(streamed())], verbose=True)
+    assert '  ├─ Turn 1: "When?" → PASSED (1.0s, first token 0.2s)' in text
+    assert '  │          Agent: "Let me see."\n  │                 "It is noon."\n' in text
+
+
+def test_a_transcript_shows_the_same():
+    lines = format_transcript(streamed(), 1000).splitlines()
+    assert lines[0].endswith("1.0s, first token 0.2s)")
+    assert lines[2:] == ["  agent: Let me see.", "  agent: It is noon."]
