@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "frameworks"
 INSTALLED = Path(sys.prefix) / "frameworks"
-ENVIRONMENTS = {"langgraph": "main", "openai_agents": "main", "pydantic_ai": "main", "adk": "adk"}
+ENVIRONMENTS = {"langgraph": "main", "openai_agents": "main", "pydantic_ai": "main", "adk": "adk", "strands": "strands"}
 """Which environment has a framework. Frameworks that do not fit together have one each."""
 EVERY_RUN = ("langgraph", "openai_agents", "pydantic_ai")
 

@@ -85,6 +85,7 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "openai_agents": "viva.agents.frameworks.openai_agents:OpenAIAgentsConfig",
         "pydantic_ai": "viva.agents.frameworks.pydantic_ai:PydanticAIConfig",
         "adk": "viva.agents.frameworks.adk:AdkConfig",
+        "strands": "viva.agents.frameworks.strands:StrandsConfig",
     },
     "reporter": {
         ".jsonl": "viva.reporters.json:JsonlReport",
@@ -112,6 +113,7 @@ AGENT_KIND_BY_TYPE = {
     "google.adk:BaseAgent": "adk",
     "google.adk:App": "adk",
     "google.adk:Runner": "adk",
+    "strands:Agent": "strands",
 }
 """The kind of an object of a framework, by the package and name of its class or of a base class."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}

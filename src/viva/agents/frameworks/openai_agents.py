@@ -1,6 +1,6 @@
 """Agents of the OpenAI Agents SDK: `openai_agents:./app.py:agent`. Traces are not sent anywhere."""
 
-import dataclasses
+import copy
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -103,19 +103,21 @@ class OpenAIAgentsSession(FrameworkSession):
         function_tool, handoff, wrapper = self.load("agents", "FunctionTool", "Handoff", "RunContextWrapper")
         tools = await agent.get_mcp_tools(wrapper(self.tool_context)) if agent.mcp_servers else []
         functions = [tool for tool in (*agent.tools, *tools) if isinstance(tool, function_tool)]  # others run elsewhere
-        copy = stubbed[id(agent)] = agent.clone(tools=list(map(self._stub_tool, functions)), mcp_servers=[])
+        stub = stubbed[id(agent)] = agent.clone(tools=list(map(self._stub_tool, functions)), mcp_servers=[])
 
         def wrap(each: Any) -> Any:
             async def hand_over(context: Any, text: str) -> Any:
                 return await self._stub_agent(await each.on_invoke_handoff(context, text), stubbed)
 
-            return dataclasses.replace(each, on_invoke_handoff=hand_over)
+            wrapped = copy.copy(each)
+            wrapped.on_invoke_handoff = hand_over
+            return wrapped
 
-        copy.handoffs = [
+        stub.handoffs = [
             wrap(each) if isinstance(each, handoff) else await self._stub_agent(each, stubbed)
             for each in agent.handoffs
         ]
-        return copy
+        return stub
 
     def _stub_tool(self, tool: Any) -> Any:
         async def answer(context: Any, arguments: str) -> Any:

@@ -63,10 +63,12 @@ class TurnLog:
             self._change(call_id, result=to_plain_value(result), pending=False)
 
     def fail_call(self, call_id: str, error: BaseException | str) -> None:
-        """The tool raised an error. The framework may tell the model, and go on."""
+        """The tool raised an error, of which the first counts. The framework may tell the model, and go on."""
+        if call_id not in self._calls or self._calls[call_id].error is not None:
+            return
         if isinstance(error, str):
             self._change(call_id, error=error, pending=False)
-        elif call_id in self._calls and self._calls[call_id].error is None:
+        else:
             self._progress.tracebacks += describe_error(error, f"tool {self._calls[call_id].name}")
             self._change(call_id, error=error_text(error), pending=False)
 
