@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 from msgspec import structs
 
@@ -32,7 +32,7 @@ def run(
     simulator: str | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
-    parallel: int | None = None,
+    parallel: int | Literal["auto"] | None = None,
     runs: int = 1,
     min_pass: float | None = None,
     timeout: str | float | None = None,
