@@ -345,7 +345,8 @@ def _struct_parameters(struct: type[msgspec.Struct]) -> list[str]:
         else:
             simple = default is None or isinstance(default, str | int | float | bool | tuple)
             shown.append(f"{name}={default!r}" if simple else f"{name}=...")
-    return shown
+    by_place = len(struct.__match_args__)
+    return shown if by_place == len(shown) else [*shown[:by_place], "*", *shown[by_place:]]
 
 
 def _with_star(signature: inspect.Signature, given: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from running import run_cases
 from viva.engine.trial_pool import TrialPool
+from viva.llm.pacing import ConversationLimit
 from viva.model.case import Case
 from viva.model.event import RunSummary
 from viva.protocols import PlannedTrial
@@ -30,7 +31,7 @@ def test_each_trial_runs_once_in_order_and_never_too_many_at_once(
     running: set[int] = set()
     begun: list[int] = []
     ended: set[int] = set()
-    executor = TrialPool(parallel)
+    executor = TrialPool(ConversationLimit(parallel, is_fixed=True))
     stopped = False
 
     async def trials() -> AsyncIterator[PlannedTrial]:

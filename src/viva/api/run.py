@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from msgspec import structs
 
@@ -40,7 +40,7 @@ def run(
     simulator: str | Callable[..., Any] | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
-    parallel: int | None = None,
+    parallel: int | Literal["auto"] | None = None,
     runs: int = 1,
     min_pass: float | None = None,
     timeout: str | float | None = None,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from viva.protocols import PlannedTrial
 
@@ -33,7 +33,10 @@ class TrialPool:
 
         async def run_trials() -> None:
             nonlocal is_exhausted
-            while not self._is_stopped and len(self._tasks) <= self._parallel.limit:
+            while not self._is_stopped:
+                if len(self._tasks) > self._parallel.limit:
+                    self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))  # others count at once
+                    return
                 async with lock:
                     planned = await anext(trials, None)
                 if planned is None:
@@ -53,6 +56,8 @@ class TrialPool:
                 add_tasks()
         except* Exception as errors:
             raise _first_error(errors) from None
+        finally:
+            is_exhausted = True  # later calls, of a reporter, start nothing more
 
     def stop(self) -> None:
         self._is_stopped = True  # a task that never suspends would not see its cancellation in time

@@ -14,6 +14,7 @@ from viva.engine.sending import merge_options
 from viva.engine.summary import RunTally, exit_code
 from viva.engine.trial_pool import TrialPool
 from viva.errors import BadInput, RunStopped
+from viva.llm.pacing import ConversationLimit
 from viva.model.case import Case, Limits, Suite
 from viva.model.event import Event, Note, RunSummary, StopReason, TrialEnded, TurnStarted
 from viva.model.record import Status, TrialRecord
@@ -84,9 +85,33 @@ def test_at_most_n_trials_run_and_none_waits_for_a_batch():
         await asyncio.sleep(0)
         running.discard(each.index)
 
-    asyncio.run(TrialPool(3).run(trials(10), work))
+    asyncio.run(TrialPool(ConversationLimit(3, is_fixed=True)).run(trials(10), work))
     assert most == 3
     assert begun == list(range(10))
+
+
+def test_workers_follow_the_limit():  # N19
+    """It grows while trials run, and then shrinks."""
+    limit = ConversationLimit(100, start=2)
+    running: list[int] = []
+    counts: list[int] = []
+
+    async def work(each: PlannedTrial) -> None:
+        running.append(each.index)
+        counts.append(len(running))
+        if each.index < 20:
+            limit.grow()
+        elif each.index == 60:
+            for _ in range(20):
+                limit.shrink(0.5)
+        await asyncio.sleep(0)
+        running.remove(each.index)
+
+    asyncio.run(TrialPool(limit).run(trials(200), work))
+    assert counts[0] == 1
+    assert max(counts) == 22
+    assert len(counts) == 200
+    assert max(counts[100:]) == 2
 
 
 def test_cases_are_pulled_as_they_are_needed():
@@ -103,14 +128,14 @@ def test_cases_are_pulled_as_they_are_needed():
         assert pulled <= each.index + 5
         await asyncio.sleep(0)
 
-    asyncio.run(TrialPool(4).run(counted(), work))
+    asyncio.run(TrialPool(ConversationLimit(4, is_fixed=True)).run(counted(), work))
     assert pulled == 1000
 
 
 def test_stop_cancels_running_trials_and_starts_no_more():
     begun: list[int] = []
     ended: list[int] = []
-    executor = TrialPool(4)
+    executor = TrialPool(ConversationLimit(4, is_fixed=True))
 
     async def work(each: PlannedTrial) -> None:
         begun.append(each.index)
@@ -134,7 +159,7 @@ def test_an_error_of_one_worker_ends_all_and_is_raised_itself():
         await asyncio.sleep(60)
 
     with pytest.raises(RunStopped, match="no space left"):
-        asyncio.run(TrialPool(3).run(trials(10), work))
+        asyncio.run(TrialPool(ConversationLimit(3, is_fixed=True)).run(trials(10), work))
 
 
 def record(status: Status, case_id: str = "c", trial: int = 1, turns: int = 1, **fields: Any) -> TrialRecord:

@@ -9,6 +9,7 @@ import pytest
 
 from viva.engine.trial_pool import TrialPool
 from viva.engine.until_decided import TrialsUntilDecided
+from viva.llm.pacing import ConversationLimit
 from viva.model.case import Case
 from viva.model.record import Status, TrialRecord
 from viva.protocols import PlannedTrial
@@ -56,7 +57,7 @@ class Run:
             deciding.on_trial_ended(record(case, trial, status))
 
         async with asyncio.timeout(10):
-            await TrialPool(parallel).run(deciding.trials(), work)
+            await TrialPool(ConversationLimit(parallel, is_fixed=True)).run(deciding.trials(), work)
 
     def trials(self, case: str) -> list[int]:
         return [planned.trial for planned in self.started if planned.case.id == case]

@@ -10,6 +10,7 @@ from msgspec import structs
 from viva.errors import ConnectFailed, Unreachable
 from viva.llm.calls import Retry, extract_error_message, find_header_secrets, is_busy, read_stream, send_request
 from viva.llm.limits import ConnectorLimits
+from viva.llm.pacing import Pacing
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Connector
 from viva.model.progress import CallProgress
@@ -208,6 +209,48 @@ def test_each_try_asks_the_limiter():
     with HttpServer(lambda r: next(due)) as server:
         asyncio.run(scenario())
     assert slots == [1.0]
+
+
+def test_a_call_that_waits_for_its_turn_is_the_providers_delay():  # N17
+    """A provider that refused calls sets the pace: a time limit that ends then is not charged to the agent."""
+    limiter = ConnectorLimits(Connector(name="c"))
+    progress = CallProgress()
+
+    async def scenario() -> None:
+        http = HttpTransport()
+        started = await limiter.acquire(0)
+        limiter.pace.reject_call(started, 60.0)
+        call = asyncio.create_task(
+            send_request(http, Request("http://127.0.0.1:9"), retry(Pauses()), progress, limiter=limiter)
+        )
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await http.close()
+
+    asyncio.run(scenario())
+    assert progress.provider_trouble is not None
+    assert "refused some as too many" in progress.provider_trouble
+
+
+def test_a_refused_call_teaches_its_connector_and_the_conversations():  # N19
+    pacing = Pacing()
+    limit = pacing.limit_conversations(100, is_fixed=False)
+    limiter = ConnectorLimits(Connector(name="c"), pace=pacing.get_pace("c"))
+
+    async def scenario() -> None:
+        http = HttpTransport()
+        await send_request(http, Request(server.url), retry(Pauses()), CallProgress(), limiter=limiter)
+        await http.close()
+
+    due = iter([StubResponse(), StubResponse(status=429), StubResponse(status=503), StubResponse()])
+    with HttpServer(lambda r: next(due)) as server:
+        asyncio.run(scenario())
+        assert limit.limit == 9, "one more after a success"
+        asyncio.run(scenario())
+    assert limiter.pace.rejected == 2
+    assert limiter.pace.window < 2
+    assert limit.limit == 7
 
 
 def stream(script, pauses: Pauses) -> tuple[bytes | Response, HttpServer]:

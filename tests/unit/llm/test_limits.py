@@ -111,4 +111,4 @@ def test_sessions_of_a_run_share_a_limiter_and_runs_do_not():
     assert get_limits(one, limited) is get_limits(one, Connector(name="c", requests_per_minute=1))
     assert get_limits(one, limited) is not get_limits(other, limited)
     assert get_limits(one, limited) is not get_limits(one, Connector(name="d", requests_per_minute=1))
-    assert get_limits(one, free) is None
+    assert get_limits(one, free) is get_limits(one, free), "its pace is shared too"

@@ -21,9 +21,9 @@ from viva.stats.sequential import SequentialTest
 @pytest.mark.parametrize(
     ("keywords", "problem"),
     [
-        ({"parallel": 0}, "parallel: 0 is not at least 1"),
-        ({"parallel": "4"}, "parallel: '4' is not an integer"),
-        ({"parallel": True}, "parallel: True is not an integer"),
+        ({"parallel": 0}, "parallel: 0 is neither a number of at least 1 nor auto"),
+        ({"parallel": "many"}, "parallel: 'many' is neither a number of at least 1 nor auto"),
+        ({"parallel": True}, "parallel: True is neither a number of at least 1 nor auto"),
         ({"runs": 0}, "runs: 0 is not at least 1"),
         ({"min_pass": 3}, "min_pass: 3 is not from 0 to 1"),
         ({"retry_faults": -1}, "retry_faults: -1 is not at least 0"),
