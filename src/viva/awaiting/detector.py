@@ -219,11 +219,13 @@ def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
     """Does a reply without a question offer something to the user?"""
     if not language.offers or len(text) > _MAX_OFFER_CHARS or any(mark in text for mark in _MARKUP):
         return False
+    patterns = language.offers.rows_for(" ".join(reversed(sentences)))
     after = ""
-    for sentence in sentences:
+    for sentence in sentences if patterns else ():
         if language.settled.search(sentence):
             return False
-        if language.is_offer(f"{sentence} {after}"):
+        pair = f"{sentence} {after}"
+        if any(needle in pair and pattern.fits(pair) for needle, pattern in patterns):
             return True
         after = sentence
     return False

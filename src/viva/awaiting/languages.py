@@ -142,7 +142,7 @@ class Language(NamedTuple):
 
     name: str
     rules: RuleIndex[tuple[Pattern, Meaning]]
-    offers: RuleIndex[Pattern]
+    offers: RuleIndex[tuple[str, Pattern]]
     answers: Pattern
     presents: Pattern
     direct: Pattern
@@ -154,9 +154,6 @@ class Language(NamedTuple):
                 return meaning
         return None
 
-    def is_offer(self, sentences: str) -> bool:
-        return any(pattern.fits(sentences) for pattern in self.offers.rows_for(sentences))
-
 
 @cache
 def load_language(name: str) -> Language:
@@ -166,7 +163,7 @@ def load_language(name: str) -> Language:
         for meaning in _MEANINGS
         for needle, pattern in _rows(sections.get(meaning, ()))
     ]
-    offers = [(needle, Pattern(pattern)) for needle, pattern in _rows(sections.get("offer", ()))]
+    offers = [(needle, (needle, Pattern(pattern))) for needle, pattern in _rows(sections.get("offer", ()))]
     patterns = (
         Pattern("".join(sections.get(part, ())) or _NEVER) for part in ("answers", "presents", "direct", "settled")
     )

@@ -493,7 +493,9 @@ def test_the_index_finds_the_rules_whose_needle_is_in_a_sentence():
 
 def test_a_pattern_without_a_word_boundary_at_its_start_matches_the_same():
     language = load_language("english")
-    patterns = [pattern for _, (pattern, _) in language.rules.rows] + [pattern for _, pattern in language.offers.rows]
+    patterns = [pattern for _, (pattern, _) in language.rules.rows] + [
+        pattern for _, (_, pattern) in language.offers.rows
+    ]
     bound = [pattern for pattern in (*patterns, language.settled) if pattern.source.startswith(r"\b")]
     assert len(bound) > 100
     for pattern in bound:
