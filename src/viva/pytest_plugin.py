@@ -296,8 +296,6 @@ class CaseItem(SuiteItem):
                 _register_mark(self.config, tag)
                 mark = pytest.Mark(tag, (), {}, _ispytest=True)
                 self.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
-        if suite.threshold is not None:  # with --dist loadgroup, one worker runs a suite and its threshold
-            self.add_marker(_group(self.path))
 
     def runtest(self) -> None:
         from viva.api.failure_text import format_headline, format_record
@@ -345,10 +343,6 @@ class CaseItem(SuiteItem):
 class ThresholdItem(SuiteItem):
     """What a suite must reach as a whole: it fails if the cases that ran before it do not reach it."""
 
-    def __init__(self, *, suite: "LoadedSuite", **known: Any) -> None:
-        super().__init__(suite=suite, **known)
-        self.add_marker(_group(self.path))
-
     def runtest(self) -> None:
         from viva.engine.thresholds import SuiteTally
 
@@ -356,7 +350,7 @@ class ThresholdItem(SuiteItem):
         assert suite is not None
         missing = len(self.loaded.trials) - len({record.id for record in records})
         if missing:
-            where = "; with several workers, pass --dist loadgroup" if hasattr(self.config, "workerinput") else ""
+            where = "; with several workers, pass --dist loadfile" if hasattr(self.config, "workerinput") else ""
             _skip(f"{missing} of {len(self.loaded.trials)} cases of the suite did not run here{where}")
         tally = SuiteTally(suite, len(self.loaded.trials))
         for record in records:
@@ -395,10 +389,6 @@ def _register_mark(config: pytest.Config, tag: str) -> None:
     known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     if tag not in known:
         config.addinivalue_line("markers", f"{tag}: a tag of Viva cases")
-
-
-def _group(path: Path) -> pytest.MarkDecorator:
-    return pytest.MarkDecorator(pytest.Mark("xdist_group", (str(path),), {}, _ispytest=True), _ispytest=True)
 
 
 def _skip(reason: str) -> NoReturn:

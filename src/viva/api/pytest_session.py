@@ -20,7 +20,8 @@ from viva.engine.event_bus import EventBus
 from viva.engine.outcome import UNCHECKED_MESSAGE, count_checks
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput
-from viva.model.case import Case, Feature, Suite, UserMessage
+from viva.model.case import Case, Feature, UserMessage
+from viva.model.event import PlannedSuite
 from viva.model.record import TrialRecord
 from viva.model.turn import Turn
 from viva.protocols import AgentSession, PlannedTrial, SessionContext
@@ -59,9 +60,9 @@ class LoadedSuite(Struct, frozen=True):
     trials: dict[str, list[PlannedTrial]]
 
     @property
-    def threshold(self) -> Suite | None:
+    def threshold(self) -> PlannedSuite | None:
         """The suite, if it has to reach something as a whole."""
-        return next((suite for suite in self.plan.suites if suite.threshold is not None), None)
+        return next((suite for suite in self.plan.planned_suites if suite.threshold is not None), None)
 
 
 class PytestSession:
