@@ -31,7 +31,7 @@ def objects(required: dict[str, Any], optional: dict[str, Any]) -> st.SearchStra
     def build(draw: st.DrawFn) -> dict[str, Any]:
         chosen = draw(st.lists(st.sampled_from(sorted(optional)), max_size=4, unique=True))
         members = {**required, **{key: optional[key] for key in chosen}}
-        odd = draw(st.sampled_from([None] * 6 + [*members, "zzz"]))
+        odd = draw(st.sampled_from([""] * 6 + [*members, "zzz"]))
         if odd in required and draw(st.booleans()):
             members.pop(odd)
         return {key: draw(loose if key == odd else members.get(key, loose)) for key in (*members, *{odd} & {"zzz"})}

@@ -7,7 +7,6 @@ import pytest
 from model_conversations import ADD, hold_conversation, only
 from viva.agents.chat import ChatAgent, Tool
 from viva.errors import AgentFailed, Unreachable
-from viva.llm.limits import get_limits
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key
 from viva.model.connector import Connector, Price, Secret
@@ -306,7 +305,7 @@ def test_a_connector_that_nobody_knows_is_named():
 def test_limits_of_a_connector_are_kept_over_sessions():
     """Two sessions of a run share the pace: the third call at once has to wait."""
 
-    async def scenario() -> bool:
+    async def scenario() -> None:
         http = HttpTransport()
         connector = server.connector(requests_per_minute=1)
         context = SessionContext(key=Key("s", "c"), meter=lambda call: None, http=http)
@@ -316,12 +315,10 @@ def test_limits_of_a_connector_are_kept_over_sessions():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await two.send(Message("user", "x"), {})
-        limited = get_limits(http, connector) is not None
         await http.close()
-        return limited
 
     with OpenAIServer("x") as server:
-        assert asyncio.run(scenario())
+        asyncio.run(scenario())
     assert len(server.requests) == 1
 
 

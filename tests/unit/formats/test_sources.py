@@ -182,6 +182,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = run("tests/cases.jsonl", "tests/suite.json", outputs=reports, record=tests / "talk.jsonl")
     assert first.passed
     assert run("tests/suite.json", eval_summary=tests / "eval.json").passed
+    assert first.folder is not None
     shutil.copy(first.folder / "journal.jsonl", tests)
     outputs = ["-o", "tests/compared.json", "-o", "tests/compared.md"]
     with contextlib.chdir(folder), pytest.raises(SystemExit):
