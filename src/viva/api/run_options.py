@@ -144,8 +144,10 @@ class RunKeywords(TypedDict, total=False):
     tags: Sequence[str]
     """Run only cases with one of these tags."""
 
-    parallel: int | None
-    """Run up to N conversations in parallel (default: 4)."""
+    parallel: int | Literal["auto"] | None
+    """Run up to N conversations in parallel. The default is auto: 8 at first, more while calls succeed, fewer when the
+    provider refuses them; 4 for agents in this process, 2 for CLIs.
+    """
 
     runs: int
     """Run each case N times."""
