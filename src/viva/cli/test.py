@@ -177,7 +177,12 @@ async def _resume(invocation: Invocation) -> int:
 async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation: Invocation) -> int:
     options = replace_options(restore_options(previous_run.settings["options"]), invocation.options)
     references = {name: getattr(invocation.options, name) for name in AGENT_OPTION_FLAGS}
-    os.chdir(options.folder)
+    try:
+        os.chdir(options.folder)
+    except OSError as error:
+        raise BadInput.of(
+            f"The run was started in {options.folder}, where it has to continue: {error.strerror}"
+        ) from error
     if previous_run.run_ended is not None:
         if given := [AGENT_OPTION_FLAGS[name] for name, reference in references.items() if reference]:
             raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(given)}")

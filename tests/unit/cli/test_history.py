@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from project import Project, case, contains
+from project import ECHO, Project, case, contains
 
 BAD = [contains("no such words")]
 
@@ -207,3 +207,13 @@ def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[st
     project.suite(case("a"))
     project.test()
     assert said in project.viva("compare", *arguments, code=4).err
+
+
+def test_a_run_whose_folder_was_moved_is_not_resumed(project: Project):
+    project.folder = project.write("before/suite.jsonl", "").parent
+    project.write("agent.py", ECHO)
+    project.suite(case("a"))
+    assert project.test().code == 0
+    project.folder = project.folder.rename(project.folder.with_name("after"))
+    refused = project.viva("test", "--resume", "latest")
+    assert (refused.code, "The run was started in" in refused.err) == (4, True)
