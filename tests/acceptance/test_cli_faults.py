@@ -26,7 +26,7 @@ def exits(): sys.exit(0)
 def stops(): raise StopIteration
 def nothing(): return None
 def number(): return 42
-def listing(): return ["a"]
+def listing(): return [1]
 def empty(): return {}
 def other_keys(): return {"text": "hello"}
 def content_number(): return {"content": 5}
@@ -49,7 +49,7 @@ BLAMED = {
     "stops": "agent error: RuntimeError: StopIteration",
     "nothing": "agent error: returned None instead of a string",
     "number": "agent error: returned an int instead of a string",
-    "listing": "agent error: returned a list instead of a string",
+    "listing": "agent error: returned a list with an int instead of messages",
     "empty": "agent error: returned a dict with no keys instead of a string",
     "other_keys": "agent error: returned a dict with 'text' instead of a string",
     "content_number": "agent error: returned content of type an int instead of a string",

@@ -32,7 +32,6 @@ def test_a_system_that_allows_too_few_is_named():
     assert "--parallel" in warning
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="it has no such limit")
 def test_a_process_raises_its_limit_and_restores_it():
     command = ["sh", "-c", f"ulimit -Hn 4000; ulimit -Sn 256; exec {sys.executable} -c '{SHOW}'"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
