@@ -84,7 +84,7 @@ async def arun(
     simulator: str | Callable[..., Any] | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
-    parallel: int | None = None,
+    parallel: int | Literal["auto"] | None = None,
     runs: int = 1,
     min_pass: float | None = None,
     timeout: str | float | None = None,  # noqa: ASYNC109 -- the limit of a case, not of this call

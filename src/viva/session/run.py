@@ -104,14 +104,9 @@ class _Run(Struct, frozen=True):
         bus = EventBus(stores, [*history_sinks, *sinks, reports], pool.stop)
         run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
         trials, on_trial_ended = self._iterate_trials_left()
+        executor = self._create_executor(run_context, hooks)
         scheduler = Scheduler(
-            bus,
-            run_context.cassette,
-            pool,
-            self._create_executor(run_context, hooks),
-            FailFast(options.pass_rule, self._earlier_records) if options.fail_fast else None,
-            options.retry_faults,
-            on_trial_ended,
+            bus, plan.cassette_mode, pool, executor, self._create_fail_fast(), options.retry_faults, on_trial_ended
         )
         interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
         stop: RunStopped | None = None
@@ -170,6 +165,10 @@ class _Run(Struct, frozen=True):
         from viva.session.worker_executor import WorkerExecutor
 
         return WorkerExecutor(run_context, self.plan.cassette_mode, self.workers, lambda: hooks.data)
+
+    def _create_fail_fast(self) -> FailFast | None:
+        options = self.plan.options
+        return FailFast(options.pass_rule, self._earlier_records) if options.fail_fast else None
 
     @property
     def _earlier_records(self) -> Iterable[TrialRecord]:
