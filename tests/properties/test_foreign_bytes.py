@@ -167,7 +167,7 @@ def finished(work: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("it waits")
 
 
-class Canned(Struct):
+class Canned(Struct, eq=False, weakref=True):
     """A transport that answers everything with the same bytes."""
 
     body: bytes

@@ -8,9 +8,9 @@ the JSONL report shows it. A journal has one writer at a time (see `locks`).
 import os
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from viva.errors import BadInput, RunStopped
 from viva.model import codec
@@ -29,7 +29,7 @@ class _EventIndex(Struct):
     """The part of an event that locates a trial."""
 
     event: str
-    index: int = -1
+    index: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
 
 
 class _Header(Struct):
