@@ -5,6 +5,7 @@ module beside this file that builds the agents. The tests are in the order of wh
 """
 
 import asyncio
+import base64
 import importlib
 import os
 from collections.abc import Iterator
@@ -230,6 +231,22 @@ def test_the_command_line_takes_the_object_or_a_function_that_creates_it(
     with pytest.raises(SystemExit, match="0"):
         main(["test", "-i", "call add 1 2", "-n", reference])
     assert "add is done" in capsys.readouterr().out
+
+
+def test_an_image_reaches_the_model(server: Any, agent: Any, tmp_path: Any):
+    picture = tmp_path / "dot.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(24))
+
+    async def talk() -> None:
+        async with viva.Conversation(agent, folder=tmp_path) as chat:
+            await chat.say("look", attachments=[picture])
+
+    if not app.TAKES_IMAGES:
+        with pytest.raises(viva.errors.AgentFailed, match="only text"):
+            asyncio.run(talk())
+        return
+    asyncio.run(talk())
+    assert base64.b64encode(picture.read_bytes()) in server.model_requests[-1].body
 
 
 def test_a_function_may_create_the_object_for_each_conversation(server: Any):

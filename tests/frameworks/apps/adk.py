@@ -17,6 +17,7 @@ SERVER = GeminiServer
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = False
 TELLS_EVERY_REASON = False
+TAKES_IMAGES = True
 _model: list[Any] = []
 
 

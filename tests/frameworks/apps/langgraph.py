@@ -16,6 +16,7 @@ SERVER = OpenAIServer
 PATH = ("model",)
 HANDLES_TOOL_ERRORS = False
 TELLS_EVERY_REASON = True
+TAKES_IMAGES = True
 _model: list[Any] = []
 
 

@@ -15,6 +15,7 @@ SERVER = OpenAIServer
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = True
 TELLS_EVERY_REASON = True
+TAKES_IMAGES = True
 _model: list[Any] = []
 
 

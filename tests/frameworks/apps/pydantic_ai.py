@@ -17,6 +17,7 @@ SERVER = OpenAIServer
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = False
 TELLS_EVERY_REASON = True
+TAKES_IMAGES = True
 _model: list[Any] = []
 
 

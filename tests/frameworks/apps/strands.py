@@ -16,6 +16,7 @@ SERVER = OpenAIServer
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = True
 TELLS_EVERY_REASON = False
+TAKES_IMAGES = False
 _model: list[Any] = []
 
 
