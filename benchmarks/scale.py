@@ -66,7 +66,7 @@ def open_page(folder: Path) -> Cost:
     start = time.perf_counter()
     address = next(found for line in process.stdout if (found := re.search(r"(http://[^/\s]+)/?(\S*)", line)))
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor())
-    for path in (f"/?token={address[2]}", "/api/runs", "/api/runs/latest"):
+    for path in (f"/{address[2]}", "/api/runs", "/api/runs/latest"):
         with opener.open(address[1] + path, timeout=600) as answer:
             answer.read()
     wall = time.perf_counter() - start
