@@ -20,7 +20,7 @@ from viva.text.duration import format_duration
 
 _IDLE_S = 15.0
 _LOOKUP_S = 10.0
-_MAX_CONNECTING = 64
+_MAX_CONNECTING = 256
 """Connections to one server that are opened at the same time: more would overrun its queue, and many calls can take a
 connection that another call has finished with meanwhile.
 """

@@ -58,9 +58,10 @@ async def execute(
     async with _open_workers(plan, run_id) as workers:
         if journal is None:
             journal = _open_journal(plan.settings, run_id, history=plan.options.history)
-        run = _Run(plan, run_id, journal, previous_run, hosted_run_id is not None, workers)
         try:
-            with collect_less_often():
+            with collect_less_often(), raise_file_limit(plan.parallel) as limit_warning:
+                is_hosted = hosted_run_id is not None
+                run = _Run(plan, run_id, journal, previous_run, is_hosted, workers, limit_warning)
                 result = await run.execute(sinks)
         except BaseException:
             journal.abandon()  # it has no end: the next command says how to resume the run
@@ -88,6 +89,7 @@ class _Run(Struct, frozen=True):
     previous_run: PreviousRun | None
     is_hosted: bool
     workers: Workers | None
+    limit_warning: str | None
 
     async def execute(self, sinks: Sequence[Sink]) -> RunResult:
         plan, options, previous_run = self.plan, self.plan.options, self.previous_run
@@ -111,14 +113,8 @@ class _Run(Struct, frozen=True):
         interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
         stop: RunStopped | None = None
         try:
-            with (
-                capture_prints(),
-                raise_file_limit(plan.parallel) as limit_warning,
-                nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop),
-            ):
+            with capture_prints(), nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop):
                 self._emit_start(bus, tally, number)
-                if limit_warning:
-                    self._warn(bus, limit_warning)
                 try:
                     await interrupts.run_part(hooks.before_run(plan.iterate_trials))
                     await interrupts.run_part(scheduler.run(trials))
@@ -214,7 +210,7 @@ class _Run(Struct, frozen=True):
         for note in (*plan.notes, plan.person_policy.explain_skips(plan.interactive_count)):
             if note:
                 bus.emit(Note(plan.redactor.redact_text(note)))
-        for warning in (*plan.cassette_mode.find_drift(), *self._worker_warnings()):
+        for warning in filter(None, (self.limit_warning, *plan.cassette_mode.find_drift(), *self._worker_warnings())):
             bus.emit(Note(plan.redactor.redact_text(warning), "warning"))
 
     def _worker_warnings(self) -> Iterator[str]:
