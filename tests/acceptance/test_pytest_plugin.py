@@ -77,8 +77,10 @@ class Pytest:
         path.write_text(text, encoding="utf-8")
 
     def run(self, *arguments: str, plugins: tuple[str, ...] = ("viva.pytest_plugin",)) -> tuple[str, dict[str, str]]:
-        """What it printed, and the outcome of each test by its id. Without `plugins` it loads all that are installed."""
-        named = [word for plugin in plugins for word in ("-p", plugin)]
+        """What it printed, and the outcome of each test by its id. Without `plugins` it loads all that are installed, except
+        pytest-asyncio, which warns of a missing setting.
+        """
+        named = [word for plugin in plugins or ("no:asyncio",) for word in ("-p", plugin)]
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-v", *named, *arguments]
         env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         if plugins:
@@ -565,17 +567,21 @@ def test_sync(viva):
 
 
 @pytest.mark.parametrize(
-    ("mark", "arguments"),
+    ("mark", "plugin", "arguments"),
     [
-        ("@pytest.mark.asyncio", ("-o", "asyncio_mode=strict", "-o", "asyncio_default_fixture_loop_scope=function")),
-        ("", ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")),
-        ("@pytest.mark.anyio\n@pytest.mark.parametrize('anyio_backend', ['asyncio'])", ()),
+        (
+            "@pytest.mark.asyncio",
+            "pytest_asyncio.plugin",
+            ("-o", "asyncio_mode=strict", "-o", "asyncio_default_fixture_loop_scope=function"),
+        ),
+        ("", "pytest_asyncio.plugin", ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")),
+        ("@pytest.mark.anyio\n@pytest.mark.parametrize('anyio_backend', ['asyncio'])", "anyio.pytest_plugin", ()),
     ],
     ids=["pytest-asyncio", "pytest-asyncio auto", "anyio"],
 )
-def test_plugins_for_async_tests_run_them(inner: Pytest, mark: str, arguments: tuple[str, ...]):
+def test_plugins_for_async_tests_run_them(inner: Pytest, mark: str, plugin: str, arguments: tuple[str, ...]):
     inner.write("test_async.py", ASYNC_TESTS.replace("MARK", mark))
-    out, outcomes = inner.run(*arguments)
+    out, outcomes = inner.run(*arguments, plugins=("viva.pytest_plugin", plugin))
     assert set(outcomes.values()) == {"PASSED"}, out
     assert len(outcomes) == 4
 

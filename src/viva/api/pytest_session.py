@@ -20,6 +20,7 @@ from viva.engine.event_bus import EventBus
 from viva.engine.outcome import UNCHECKED_MESSAGE, count_checks
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput
+from viva.llm.pacing import START
 from viva.model.case import Case, Feature, UserMessage
 from viva.model.event import PlannedSuite
 from viva.model.record import TrialRecord
@@ -30,13 +31,12 @@ from viva.session.loop import LoopThread, Outcome
 from viva.session.messages import AgentReply, build_agent_reply
 from viva.session.run import create_run_context
 from viva.session.run_options import RunOptions
-from viva.session.run_plan import RunPlan, build_run_plan
+from viva.session.run_plan import IN_PROCESS_PARALLEL, RunPlan, build_run_plan
 from viva.session.script_context import create_context
 from viva.session.script_tests import UNCHECKED_HINT
 from viva.session.tester import T, collect_results
 from viva.users.script import Script
 
-_DEFAULT_PARALLEL = 4
 _PYTEST_FLAGS = (
     (re.compile(r"(?<![\w-])-n (?=\w)"), "--viva-agent "),
     (re.compile(r"(?<!\w)--evaluator\b"), "--viva-evaluator"),
@@ -127,13 +127,18 @@ class PytestSession:
     async def _run_case(self, suite: LoadedSuite, case_id: str) -> list[TrialRecord]:
         """One trial of a case after the other."""
         of_session = self._limits.setdefault(0, asyncio.Semaphore(_find_limit(suite.plan)))
-        of_suite = self._limits.setdefault(id(suite), asyncio.Semaphore(suite.plan.parallel))
+        of_suite = self._limits.setdefault(
+            id(suite), asyncio.Semaphore(min(suite.plan.parallel, _find_limit(suite.plan)))
+        )
         async with of_suite, of_session:
             return [await run_trial(suite.run_context, planned) for planned in suite.trials[case_id]]
 
 
 def _find_limit(plan: RunPlan) -> int:
-    return plan.settings.defaults.parallel or _DEFAULT_PARALLEL
+    """How many cases run at once: what the config says, else what `viva test` starts with."""
+    if isinstance(limit := plan.settings.defaults.parallel, int):
+        return limit
+    return START if plan.is_adaptive else IN_PROCESS_PARALLEL
 
 
 class FixtureAgent:
