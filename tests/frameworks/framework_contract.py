@@ -70,7 +70,7 @@ def case(name: str, *turns: Any, **fields: Any) -> dict[str, Any]:
 
 
 def run_all(agent: Any, cases: Any, **keywords: Any) -> list[TrialRecord]:
-    result = viva.run(cases, agent, retry_faults=0, **keywords)
+    result = viva.run(cases, agent, options=viva.RunOptions(retry_faults=0), **keywords)
     return sorted(result.records(), key=lambda record: (record.id, record.trial))
 
 
