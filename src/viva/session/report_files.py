@@ -1,7 +1,6 @@
 """The reports of a run: files by their ending, and texts that an agent as reporter (`--reporter`) writes instead."""
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -140,6 +139,8 @@ def check_writable(flag: str, path: Path) -> None:
         raise BadInput.of(f"{flag} {path}: cannot be written")
     if path.exists() and not path.is_file():
         raise BadInput.of(f"{flag} {path}: not a regular file; a report would replace it")
+    import tempfile  # slow to import
+
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
