@@ -30,7 +30,9 @@ CheckReport = Callable[[bytes], Iterable[str]]
 
 
 class Cluster(Struct, frozen=True):
-    """Which cluster to use, and the actor of its workers: a class with async methods `prepare`, `run` and `close`."""
+    """Which cluster to use, and the actor of its workers: a class with async methods `prepare`, `run`,
+    `set_worker_count` and `close`.
+    """
 
     worker_count: int | None
     address: str | None
@@ -126,6 +128,7 @@ class DaskWorkers:
         self._workers: dict[str, _Worker] = {}
         self._refused: set[str] = set()
         self._changed = asyncio.Condition()
+        self._sharing_count = 0
         self._failure: RunStopped | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -139,6 +142,7 @@ class DaskWorkers:
         for error in results:
             if error is not None:
                 raise error
+        await self._share_limits()
         self._watcher = asyncio.create_task(self._watch())
 
     async def run(self, request: bytes) -> bytes:
@@ -236,8 +240,17 @@ class DaskWorkers:
                 last_worker = time.monotonic()
             elif time.monotonic() - last_worker > _NO_WORKER_S:
                 await self._fail(f"there has been no worker for {_NO_WORKER_S:.0f} s")
+            await self._share_limits()
             async with self._changed:
                 self._changed.notify_all()
+
+    async def _share_limits(self) -> None:
+        """Share the limits of connectors anew if the number of workers has changed."""
+        count = len(self._workers)
+        if count and count != self._sharing_count:
+            self._sharing_count = count
+            sharing = [worker.actor.set_worker_count(count) for worker in self._workers.values()]
+            await asyncio.gather(*sharing, return_exceptions=True)  # one that has just ended needs no share
 
     async def _fail(self, reason: str) -> None:
         """Stop every request. The run can be resumed."""

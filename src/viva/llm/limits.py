@@ -23,6 +23,7 @@ class RateLimit:
     """
 
     def __init__(self, per_minute: float, sleep: Sleep = asyncio.sleep, now: Now = time.monotonic) -> None:
+        self._per_minute = per_minute
         self._unit_s = 60.0 / per_minute
         self._pause = sleep
         self._now = now
@@ -39,6 +40,10 @@ class RateLimit:
             except asyncio.CancelledError:
                 self._free_at -= units * self._unit_s
                 raise
+
+    def set_share(self, share: float) -> None:
+        """Use only this share of the limit from now on: other processes use the rest."""
+        self._unit_s = 60.0 / (self._per_minute * share)
 
     def adjust(self, units: float) -> None:
         """Corrects an estimate: more units were used than acquired, or fewer if negative."""
@@ -67,12 +72,25 @@ class ConnectorLimits:
             await self._tokens.acquire(tokens)
         return await self.pace.start_call()
 
+    def set_share(self, share: float) -> None:
+        for limit in (self._requests, self._tokens):
+            if limit is not None:
+                limit.set_share(share)
+
     def adjust(self, tokens: float) -> None:
         if self._tokens is not None:
             self._tokens.adjust(tokens)
 
 
 _by_transport: WeakKeyDictionary[Transport, dict[str, ConnectorLimits]] = WeakKeyDictionary()
+_shares: WeakKeyDictionary[Transport, float] = WeakKeyDictionary()
+
+
+def share_limits(http: Transport, share: float) -> None:
+    """Use only this share of the limits that the config sets: other processes of the run use the rest."""
+    _shares[http] = share
+    for limits in _by_transport.get(http, {}).values():
+        limits.set_share(share)
 
 
 def get_limits(http: Transport, connector: Connector) -> ConnectorLimits:
@@ -81,4 +99,6 @@ def get_limits(http: Transport, connector: Connector) -> ConnectorLimits:
     limits = limiters.get(connector.name)
     if limits is None:
         limits = limiters[connector.name] = ConnectorLimits(connector, pace=get_pacing(http).get_pace(connector.name))
+        if http in _shares:
+            limits.set_share(_shares[http])
     return limits

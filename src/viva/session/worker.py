@@ -21,6 +21,7 @@ from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput, Problem, RunStopped
 from viva.llm.budget import CallLog
+from viva.llm.limits import share_limits
 from viva.model import codec
 from viva.model.case import Case, Key
 from viva.model.message import ModelCall
@@ -111,6 +112,11 @@ class TrialWorker:
             raise RuntimeError("the worker is not prepared")
         return await self._loop.bridge.run_async(self._runner.run(request))
 
+    async def set_worker_count(self, count: int) -> None:
+        """Use one part in `count` of the limits of connectors: the other workers use the rest."""
+        if self._runner is not None:
+            await self._loop.bridge.run_async(self._runner.share_limits(1 / count))
+
     async def close(self) -> None:
         """Cancel the trials that are running, and close everything."""
         runner, self._runner = self._runner, None
@@ -196,6 +202,9 @@ class _TrialRunner:
     def _add_hooks(self, request: TrialRequest) -> RunContext:
         variables = codec.decode_kept(bytes(request.variables))
         return add_hooks(self._run_context, data=variables)[0]
+
+    async def share_limits(self, share: float) -> None:
+        share_limits(self._plan.http, share)
 
     async def close(self) -> None:
         for task in self._tasks:

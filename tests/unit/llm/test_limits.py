@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from viva.llm.limits import ConnectorLimits, RateLimit, get_limits
+from viva.llm.limits import ConnectorLimits, RateLimit, get_limits, share_limits
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Connector
 
@@ -112,3 +112,19 @@ def test_sessions_of_a_run_share_a_limiter_and_runs_do_not():
     assert get_limits(one, limited) is not get_limits(other, limited)
     assert get_limits(one, limited) is not get_limits(one, Connector(name="d", requests_per_minute=1))
     assert get_limits(one, free) is get_limits(one, free), "its pace is shared too"
+
+
+def test_a_share_of_a_limit_is_slower():
+    clock = Clock()
+    pace = RateLimit(60, clock.pause, clock)
+    pace.set_share(1 / 2)
+    assert starts(pace, clock, 4) == [0, 1, 3, 5]
+
+
+def test_processes_of_a_run_share_the_limits_of_a_connector():
+    """Also of connectors that are not called yet."""
+    http = HttpTransport()
+    first, second = (get_limits(http, Connector(name=name, requests_per_minute=60)) for name in "ab")
+    share_limits(http, 1 / 4)
+    third = get_limits(http, Connector(name="c", requests_per_minute=60))
+    assert [limits._requests and limits._requests._unit_s for limits in (first, second, third)] == [4, 4, 4]
