@@ -390,6 +390,11 @@ class Executor(Protocol):
 class Workers(Protocol):
     """Processes that run trials. Requests and results are bytes, so that they can be on other machines."""
 
+    @property
+    def count(self) -> int:
+        """How many workers there are now."""
+        ...
+
     async def run(self, request: bytes) -> bytes:
         """The result of one request. If a worker ends, another one runs it again.
 

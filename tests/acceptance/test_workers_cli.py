@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from project import Project, case
@@ -76,7 +77,7 @@ def test_a_killed_worker_costs_only_what_was_in_flight(project: Project, moment:
     records = project.records()
     assert [record["id"] for record in records] == [f"case{n}" for n in range(CASES)]
     assert {record["status"] for record in records} == {"passed"}
-    assert "run again elsewhere" in out
+    assert "in flight" in out
     extra = sum(count - 1 for count in Counter(text for _, text in read_calls(project)).values())
     assert extra <= PARALLEL
 
@@ -118,3 +119,25 @@ def test_ctrl_c_stops_the_workers_and_writes_the_reports(project: Project) -> No
     assert process.returncode == 2, (out, err)
     assert len(project.records()) < CASES
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_an_idle_worker_that_ends_is_no_loss(project: Project) -> None:
+    process = start(project, "--parallel", "1")
+    busy = {pid for pid, _ in wait_for_calls(project, process, 3)}
+    children = [each for each in psutil.Process(process.pid).children() if "spawn_main" in str(each.cmdline())]
+    for child in children:
+        if child.pid not in busy:
+            child.kill()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, (out, err)
+    assert len(project.records()) == CASES
+
+
+def test_a_resumed_run_takes_other_workers(project: Project) -> None:
+    process = start(project)
+    wait_for_calls(project, process, 5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    ended = project.viva("test", "--resume", "latest", "--cluster", "tcp://127.0.0.1:9")
+    assert ended.code == 4
+    assert "tcp://127.0.0.1:9: cannot be reached" in ended.err

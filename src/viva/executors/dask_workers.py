@@ -7,8 +7,8 @@ again elsewhere. A request that was running at two such losses runs alone; if it
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, cast
 
 import dask.config
@@ -21,16 +21,19 @@ from viva.errors import BadInput, RunStopped, WorkerCrashed
 _POLL_S = 0.25
 _NO_WORKER_S = 60.0
 _CONNECT_S = 10
+_PREPARE_S = 600.0
 _CLOSE_S = 5.0
 _LOSSES_BEFORE_ALONE = 2
 _LOSSES_ALONE = 2
+_LOST_ACTOR = "Worker holding Actor was lost"
+"""What Dask says in a plain RuntimeError."""
 
 CheckReport = Callable[[bytes], Iterable[str]]
 """Returns the warnings in the report of a new worker. Raises BadInput if the worker cannot be used."""
 
 
 class Cluster(Struct, frozen=True):
-    """Which cluster to use, and the actor of its workers: a class with async methods `prepare`, `run`,
+    """Which cluster to use, and the actor of its workers: a class with async methods `prepare`, `run`, `cancel`,
     `set_worker_count` and `close`.
     """
 
@@ -44,6 +47,7 @@ class Cluster(Struct, frozen=True):
 async def open_dask_workers(cluster: Cluster, check_report: CheckReport) -> AsyncGenerator["DaskWorkers"]:
     """Start or connect to the cluster and prepare every worker. Raises BadInput with the problems of all of them."""
     async with AsyncExitStack() as exits:
+        exits.enter_context(_quiet_logs())
         client = await exits.enter_async_context(_connect(cluster))
         workers = DaskWorkers(client, cluster, check_report)
         exits.push_async_callback(workers.close)
@@ -51,9 +55,20 @@ async def open_dask_workers(cluster: Cluster, check_report: CheckReport) -> Asyn
         yield workers
 
 
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Dask logs what Viva reports itself, such as a worker that ends."""
+    logger = logging.getLogger("distributed")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 @asynccontextmanager
 async def _connect(cluster: Cluster) -> AsyncGenerator[Client]:
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if cluster.address is not None:
         client = Client(
             cluster.address, asynchronous=True, direct_to_workers=True, timeout=_CONNECT_S, set_as_default=False
@@ -66,26 +81,58 @@ async def _connect(cluster: Cluster) -> AsyncGenerator[Client]:
         async with client:
             yield client
         return
-    # A scheduler runs code of everybody who can reach it: loopback, with TLS credentials of this run only.
-    security = Security.temporary()
-    dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []})
     async with (
-        LocalCluster(
-            n_workers=cluster.worker_count,
+        _start_local_cluster(cluster.worker_count or 1) as local,
+        Client(
+            local, asynchronous=True, direct_to_workers=True, security=local.security, set_as_default=False
+        ) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def _start_local_cluster(worker_count: int) -> AsyncGenerator[LocalCluster]:
+    """A scheduler runs code of everybody who can reach it: loopback, TLS credentials of this run only, no web pages."""
+    with dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}):
+        local = LocalCluster(
+            n_workers=worker_count,
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",
             protocol="tls",
-            security=security,
+            security=Security.temporary(),
             dashboard_address="127.0.0.1:0",
             worker_dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             asynchronous=True,
             silence_logs=logging.CRITICAL,
-        ) as local,
-        Client(local, asynchronous=True, direct_to_workers=True, security=security, set_as_default=False) as client,
-    ):
-        yield client
+        )
+        try:
+            await local
+        except RuntimeError as error:
+            await cast("Any", local).close()
+            raise BadInput.of(
+                "--workers: the worker processes could not be started. In a script, put the call of viva.run below "
+                f'`if __name__ == "__main__":` ({error})'
+            ) from error
+        async with local:
+            yield local
+
+
+class _WorkerLostError(Exception):
+    """The worker process of a call has ended."""
+
+
+async def _ask(actor: Any, method: str, *arguments: Any) -> Any:
+    """Call a method of an actor. Raises _WorkerLostError if its process has ended."""
+    try:
+        return await getattr(actor, method)(*arguments)
+    except OSError as error:  # of the connection: the actor turns its own into results
+        raise _WorkerLostError from error
+    except RuntimeError as error:
+        if _LOST_ACTOR not in str(error):
+            raise
+        raise _WorkerLostError from error
 
 
 class _Worker:
@@ -126,24 +173,31 @@ class DaskWorkers:
         self._check_report = check_report
         self._warnings: list[str] = []
         self._workers: dict[str, _Worker] = {}
-        self._refused: set[str] = set()
+        self._known: set[str] = set()
+        """The addresses that are used, refused, or being prepared."""
+        self._sharing: frozenset[str] = frozenset()
         self._changed = asyncio.Condition()
-        self._sharing_count = 0
         self._failure: RunStopped | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def count(self) -> int:
+        return len(self._workers)
 
     async def start(self, minimum: int) -> None:
         """Prepare all workers that are there, and at least `minimum` of them."""
         addresses = await self._wait_for_workers(minimum)
+        self._known.update(addresses)
         results = await asyncio.gather(*map(self._add_worker, addresses), return_exceptions=True)
         problems = [problem for each in results if isinstance(each, BadInput) for problem in each.problems]
         if problems:
             raise BadInput(*dict.fromkeys(problems))
-        for error in results:
+        for address, error in zip(addresses, results, strict=True):
             if error is not None:
-                raise error
+                raise BadInput.of(f"worker {address} cannot run the trials: {_describe(error)}") from error
         await self._share_limits()
-        self._watcher = asyncio.create_task(self._watch())
+        watcher = self._run_in_background(self._watch())
+        watcher.add_done_callback(self._end_watching)
 
     async def run(self, request: bytes) -> bytes:
         pending = _Request(request)
@@ -152,10 +206,12 @@ class DaskWorkers:
             try:
                 return await self._call(worker, request)
             except _WorkerLostError:
+                if self._failure is not None:
+                    raise self._failure from None
                 pending.losses_alone += pending.is_alone
                 pending.losses += 1
             finally:
-                await self._release(worker, pending)
+                self._release(pending)
             if pending.losses_alone == _LOSSES_ALONE:
                 raise WorkerCrashed
 
@@ -164,118 +220,158 @@ class DaskWorkers:
         return warnings
 
     async def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
-        closing = [worker.actor.close() for worker in self._workers.values()]
-        with suppress(TimeoutError):  # an agent that blocks its worker ends with the cluster
-            await asyncio.wait_for(asyncio.gather(*closing, return_exceptions=True), _CLOSE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._ask_all("close")
+
+    async def _ask_all(self, method: str, *arguments: Any) -> None:
+        """Call a method of all actors. One that has just ended, or that an agent blocks, is left alone."""
+        calls = [asyncio.ensure_future(_ask(worker.actor, method, *arguments)) for worker in self._workers.values()]
+        if calls:
+            _, late = await asyncio.wait(calls, timeout=_CLOSE_S)
+            for call in late:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
 
     async def _call(self, worker: _Worker, request: bytes) -> bytes:
-        """Raises _WorkerLostError if the worker ended."""
-        call = asyncio.ensure_future(worker.actor.run(request))
+        """Raises _WorkerLostError if the worker ended. A cancelled request is cancelled in the worker too."""
+        call = asyncio.ensure_future(_ask(worker.actor, "run", request))
         worker.calls.add(call)
         try:
             return await call
-        except OSError as error:  # of the connection: an actor of Viva raises none
+        except _WorkerLostError:
             self._lose_worker(worker)
-            raise _WorkerLostError from error
+            raise
         except asyncio.CancelledError:
-            if is_being_cancelled() or not worker.is_lost:
-                raise
-            raise _WorkerLostError from None
+            if not is_being_cancelled() and worker.is_lost:
+                raise _WorkerLostError from None
+            self._run_in_background(_ask(worker.actor, "cancel", request))
+            raise
         finally:
             worker.calls.discard(call)
 
     async def _take_worker(self, request: _Request) -> _Worker:
-        async with self._changed:
-            while (worker := self._choose_worker(request)) is None:
-                if self._failure is not None:
-                    raise self._failure
-                await self._changed.wait()
-            if request.is_alone:
-                worker.reserved_for = request
-            return worker
+        try:
+            async with self._changed:
+                while (worker := self._choose_worker(request)) is None:
+                    if self._failure is not None:
+                        raise self._failure
+                    await self._changed.wait()
+                return worker
+        except BaseException:
+            self._release(request)
+            raise
 
     def _choose_worker(self, request: _Request) -> _Worker | None:
-        free = [worker for worker in self._workers.values() if worker.reserved_for in (None, request)]
-        worker = min(free, key=lambda worker: len(worker.calls), default=None)
+        """The worker with the fewest calls. One that a request reserves gets no others, so that it becomes free."""
+        workers = self._workers.values()
+        worker = next((each for each in workers if each.reserved_for is request), None)
+        if worker is None:
+            free = (each for each in workers if each.reserved_for is None)
+            worker = min(free, key=lambda each: len(each.calls), default=None)
         if worker is None or not request.is_alone:
             return worker
-        worker.reserved_for = request  # it gets no others, so that it will be free
-        return worker if not worker.calls else None
+        worker.reserved_for = request
+        return None if worker.calls else worker
 
-    async def _release(self, worker: _Worker, request: _Request) -> None:
-        async with self._changed:
+    def _release(self, request: _Request) -> None:
+        for worker in self._workers.values():
             if worker.reserved_for is request:
                 worker.reserved_for = None
+        self._run_in_background(self._notify())
+
+    async def _notify(self) -> None:
+        async with self._changed:
             self._changed.notify_all()
+
+    def _run_in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # what matters was handled inside
 
     def _lose_worker(self, worker: _Worker) -> None:
         if worker.is_lost:
             return
         del self._workers[worker.address]
+        self._known.discard(worker.address)
         running = len(worker.calls)
         worker.lose()
-        trials = f"{running} trial{'s' if running != 1 else ''}"
-        self._warnings.append(f"worker {worker.address} ended; {trials} run again elsewhere")
+        if running and self._failure is None:
+            self._warnings.append(
+                f"worker {worker.address} ended with {running} trial{'s' if running != 1 else ''} in flight"
+            )
 
     async def _watch(self) -> None:
         """Notice workers that come and go, and stop the run if none are left."""
         last_contact = last_worker = time.monotonic()
-        while True:
+        while self._failure is None:
             await asyncio.sleep(_POLL_S)
             try:
                 addresses = await asyncio.wait_for(self._list_addresses(), _CONNECT_S)
                 last_contact = time.monotonic()
             except (OSError, TimeoutError):
                 if time.monotonic() - last_contact > _CONNECT_S:
-                    await self._fail("the scheduler of the cluster is gone")
+                    self._fail("the scheduler of the cluster is gone")
                 continue
             for address in set(self._workers) - set(addresses):
                 self._lose_worker(self._workers[address])
-            for address in set(addresses) - set(self._workers) - self._refused:
-                await self._add_late_worker(address)
+            for address in set(addresses) - self._known:
+                self._known.add(address)
+                self._run_in_background(self._add_late_worker(address))
             if self._workers:
                 last_worker = time.monotonic()
             elif time.monotonic() - last_worker > _NO_WORKER_S:
-                await self._fail(f"there has been no worker for {_NO_WORKER_S:.0f} s")
-            await self._share_limits()
-            async with self._changed:
-                self._changed.notify_all()
+                self._fail(f"there has been no worker for {_NO_WORKER_S:.0f} s")
+            if self._sharing != self._workers.keys():
+                self._run_in_background(self._share_limits())
+            await self._notify()
+
+    def _end_watching(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(f"the workers can no longer be watched: {_describe(error)}")
 
     async def _share_limits(self) -> None:
-        """Share the limits of connectors anew if the number of workers has changed."""
-        count = len(self._workers)
-        if count and count != self._sharing_count:
-            self._sharing_count = count
-            sharing = [worker.actor.set_worker_count(count) for worker in self._workers.values()]
-            await asyncio.gather(*sharing, return_exceptions=True)  # one that has just ended needs no share
+        """Share the limits of connectors anew among all workers."""
+        self._sharing = frozenset(self._workers)
+        await self._ask_all("set_worker_count", len(self._sharing))
 
-    async def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         """Stop every request. The run can be resumed."""
         self._failure = RunStopped(reason)
         for worker in tuple(self._workers.values()):
             self._lose_worker(worker)
-        async with self._changed:
-            self._changed.notify_all()
+        self._run_in_background(self._notify())
 
     async def _add_late_worker(self, address: str) -> None:
         try:
             await self._add_worker(address)
-        except BadInput as error:
-            self._refused.add(address)
-            self._warnings.append(f"worker {address} is not used: {error}")
-        except OSError:  # it has gone again
-            pass
+        except _WorkerLostError:  # it has gone again; its successor has another address
+            self._known.discard(address)
+        except Exception as error:  # a worker that cannot be used must not end the run
+            self._warnings.append(f"worker {address} is not used: {_describe(error)}")
 
     async def _add_worker(self, address: str) -> None:
         """Raises BadInput if the worker cannot run the trials."""
-        cluster = self._cluster
-        arguments = cluster.actor_arguments
-        with self._client.as_current():  # an actor takes the current client
-            actor = await self._client.submit(cluster.actor_type, *arguments, actor=True, workers=[address], pure=False)
-        self._warnings += [f"worker {address}: {text}" for text in self._check_report(await actor.prepare())]
+        arguments = self._cluster.actor_arguments
+        async with asyncio.timeout(_PREPARE_S):
+            with self._client.as_current():  # an actor takes the current client
+                future = self._client.submit(
+                    self._cluster.actor_type, *arguments, actor=True, workers=[address], pure=False
+                )
+                actor = await future
+            report = await _ask(actor, "prepare")
+        try:
+            self._warnings += [f"worker {address}: {text}" for text in self._check_report(report)]
+        except BadInput:
+            self._run_in_background(_ask(actor, "close"))
+            raise
         self._workers[address] = _Worker(address, actor)
 
     async def _wait_for_workers(self, minimum: int) -> list[str]:
@@ -292,5 +388,9 @@ class DaskWorkers:
         return list((await self._client.scheduler.identity(n_workers=-1))["workers"])
 
 
-class _WorkerLostError(Exception):
-    """The worker of a call ended."""
+def _describe(error: BaseException) -> str:
+    if isinstance(error, BadInput):
+        return str(error)
+    if isinstance(error, _WorkerLostError):
+        return "its process ended while it prepared the run; does importing the agent end the process?"
+    return f"{type(error).__name__}: {error}"

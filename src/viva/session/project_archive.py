@@ -4,6 +4,7 @@ It holds what git tracks or does not ignore, or everything in a folder without g
 files and `.viva` stay here.
 """
 
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -17,12 +18,14 @@ _MAX_BYTES = 64 * 1024 * 1024
 _SKIPPED = frozenset({".git", ".viva", ".venv", "__pycache__", "node_modules"})
 
 
-def pack_project(root: Path) -> bytes:
-    """The archive of a folder. Raises BadInput if its files are too large."""
+def pack_project(root: Path, secret_file: Path | None) -> bytes:
+    """The archive of a folder, without the `secret_file` of `--env-file`. Raises BadInput if its files are too large."""
     out = BytesIO()
     size = 0
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:
         for path in sorted(_list_files(root)):
+            if secret_file is not None and path.samefile(secret_file):
+                continue
             size += path.stat().st_size
             if size > _MAX_BYTES:
                 raise BadInput.of(
@@ -36,26 +39,36 @@ def pack_project(root: Path) -> bytes:
 def unpack_project(archive: bytes) -> Path:
     """Unpack an archive into a new private folder. The caller removes it."""
     folder = Path(tempfile.mkdtemp(prefix="viva-project-"))
-    with tarfile.open(fileobj=BytesIO(archive), mode="r:gz") as files:
-        files.extractall(folder, filter="data")
-    return folder
+    try:
+        with tarfile.open(fileobj=BytesIO(archive), mode="r:gz") as files:
+            files.extractall(folder, filter="data")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder.resolve()
 
 
 def _list_files(root: Path) -> Iterator[Path]:
-    for name in _list_git_files(root) or _walk(root):
+    has_git = any((folder / ".git").exists() for folder in (root, *root.parents))
+    for name in _list_git_files(root) if has_git else _walk(root):
         path = root / name
-        is_secret = path.name == ".env" or path.name.startswith(".env.")
+        is_secret = any(part == ".env" or part.startswith(".env.") for part in Path(name).parts)
         if not is_secret and not _SKIPPED.intersection(Path(name).parts) and path.is_file() and not path.is_symlink():
             yield path
 
 
 def _list_git_files(root: Path) -> list[str]:
-    """What git tracks or does not ignore; empty without git."""
+    """What git tracks or does not ignore. Raises BadInput if git cannot say: ignored files may hold secrets."""
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         result = subprocess.run(command, capture_output=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError):
-        return []
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = (
+            error.stderr.decode(errors="replace").strip()
+            if isinstance(error, subprocess.CalledProcessError)
+            else str(error)
+        )
+        raise BadInput.of(f"git cannot list the files of {root} to send to workers: {detail}") from error
     return [name for name in result.stdout.decode(errors="surrogateescape").split("\0") if name]
 
 

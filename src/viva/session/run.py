@@ -122,6 +122,8 @@ class _Run(Struct, frozen=True):
                     pass
                 except RunStopped as error:
                     stop = error
+                for warning in self.workers.take_warnings() if self.workers else ():
+                    self._warn(bus, warning)
                 if warning := await self._call_after_hook(hooks, interrupts):
                     self._warn(bus, warning)
                 for agent, seconds in run_context.lag.by_agent.items():
@@ -207,7 +209,8 @@ class _Run(Struct, frozen=True):
                 for case in cases:
                     bus.emit(plan.redactor.redact(CaseGenerated(suite, case, len(cases))))
         _watch_budget(plan.budget, bus)
-        for note in (*plan.notes, plan.person_policy.explain_skips(plan.interactive_count)):
+        workers = f"{self.workers.count} worker processes, {plan.parallel} trials at once" if self.workers else None
+        for note in (*plan.notes, plan.person_policy.explain_skips(plan.interactive_count), workers):
             if note:
                 bus.emit(Note(plan.redactor.redact_text(note)))
         for warning in filter(None, (self.limit_warning, *plan.cassette_mode.find_drift(), *self._worker_warnings())):

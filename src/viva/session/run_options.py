@@ -223,7 +223,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="Run each case only until this `viva.types.SequentialTest` decides, as --until-decided does.")] = None
 
     workers: Annotated[int | None, Option(
-        flags=("--workers",), group=WORKERS, metavar="N", range=Range(1), on_resume="replace", excludes=("cluster",),
+        flags=("--workers",), group=WORKERS, metavar="N", range=Range(1), on_resume="replace", excludes=("cluster",), is_repeated=True,
         may_differ=True, help="Run the trials in N processes of this machine. For agents that use much CPU, or that end the process.")] = None
     cluster: Annotated[str | None, Option(
         flags=("--cluster",), group=WORKERS, metavar="ADDRESS", on_resume="replace", may_differ=True,

@@ -71,6 +71,7 @@ def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
         workers=None,
         cluster=None,
         cluster_folder=None,
+        env_file=options.env_file if options.cluster is None or options.cluster_folder else None,
     )
     values = _resumable_values(options)
     values["cases"] = codec.to_plain(options.cases)
@@ -129,6 +130,8 @@ def replace_options(options: RunOptions, given: RunOptions) -> RunOptions:
         if option.item_type is Path:
             value = tuple(path.absolute() for path in value) if option.is_list else value.absolute()
         changes[name] = value
+    if given.has_workers:  # one kind of workers replaces the other
+        changes = {"workers": None, "cluster": None, "cluster_folder": None} | changes
     return structs.replace(options, **changes)
 
 

@@ -5,6 +5,7 @@ Only bytes cross the border. A worker gets a `WorkerSetup` once and a `TrialRequ
 """
 
 import asyncio
+import importlib
 import platform
 import shutil
 import signal
@@ -112,6 +113,11 @@ class TrialWorker:
             raise RuntimeError("the worker is not prepared")
         return await self._loop.bridge.run_async(self._runner.run(request))
 
+    async def cancel(self, request: bytes) -> None:
+        """Cancel a request that is running."""
+        if self._runner is not None:
+            await self._loop.bridge.run_async(self._runner.cancel(request))
+
     async def set_worker_count(self, count: int) -> None:
         """Use one part in `count` of the limits of connectors: the other workers use the rest."""
         if self._runner is not None:
@@ -130,18 +136,21 @@ class TrialWorker:
         except BadInput as error:
             problems = tuple((each.file, each.line, each.path, each.message) for each in error.problems)
             return codec.encode(WorkerReport(problems=problems))
+        except OSError as error:
+            return codec.encode(WorkerReport(problems=(("", 0, "", f"worker on {platform.node()}: {error}"),)))
         return codec.encode(WorkerReport(warnings=tuple(_compare_packages(self._setup.packages))))
 
 
 class _TrialRunner:
     """The plan of the run in this process."""
 
-    def __init__(self, plan: RunPlan, run_id: str, calls: CallLog, exits: AsyncExitStack) -> None:
+    def __init__(self, plan: RunPlan, setup: WorkerSetup, calls: CallLog, exits: AsyncExitStack) -> None:
         self._plan = plan
+        self._is_local = setup.is_local
         self._calls = calls
-        self._run_context = create_run_context(plan, run_id, EventBus((), ()))
+        self._run_context = create_run_context(plan, setup.run_id, EventBus((), ()))
         self._cases = CaseFinder(plan)
-        self._tasks: set[asyncio.Task[TrialResult]] = set()
+        self._tasks: dict[bytes, asyncio.Task[TrialResult]] = {}
         self._exits = exits
 
     @classmethod
@@ -154,6 +163,8 @@ class _TrialRunner:
             root = Path(setup.folder or await asyncio.to_thread(unpack_project, archive))
             if setup.folder is None:
                 exits.callback(shutil.rmtree, root, ignore_errors=True)
+            if not setup.is_local:  # the process serves other runs, whose code may differ
+                exits.callback(_forget_modules, root)
             options = restore_worker_options(setup.options, root, setup.subfolder)
             plan = await build_run_plan(options, inputs=inputs)
             exits.push_async_callback(plan.aclose)
@@ -171,23 +182,30 @@ class _TrialRunner:
                     "relative paths, and use the same version of Viva everywhere"
                 )
             exits.enter_context(capture_prints())
-            return cls(plan, setup.run_id, calls, exits.pop_all())
+            return cls(plan, setup, calls, exits.pop_all())
         raise AssertionError  # no context manager here swallows errors
 
     async def run(self, raw: bytes) -> bytes:
         task = asyncio.ensure_future(self._run(codec.decode_kept(raw, type=TrialRequest)))
-        self._tasks.add(task)
+        self._tasks[raw] = task
         try:
             return codec.encode(await task)
-        except RunStopped as stopped:
-            return codec.encode(TrialResult(stop_reason=stopped.reason, calls=self._calls.take_calls()))
+        except (RunStopped, OSError) as error:
+            reason = error.reason if isinstance(error, RunStopped) else f"worker on {platform.node()}: {error}"
+            return codec.encode(TrialResult(stop_reason=reason, calls=self._calls.take_calls()))
         finally:
-            self._tasks.discard(task)
+            del self._tasks[raw]
+
+    async def cancel(self, raw: bytes) -> None:
+        if (task := self._tasks.get(raw)) is not None:
+            task.cancel()
 
     async def _run(self, request: TrialRequest) -> TrialResult:
         case = await self._cases.find(request.suite, request.case)
         planned = PlannedTrial(case, request.index, request.trial, request.total)
         record = await run_trial(self._add_hooks(request), planned, request.attempt, request.keep)
+        if record.workspace is not None and not self._is_local:
+            record.workspace = f"{platform.node()}:{record.workspace}"
         key = Key(case.suite, case.id, request.trial, request.attempt)
         lag = self._run_context.lag.by_agent
         result = TrialResult(
@@ -207,9 +225,10 @@ class _TrialRunner:
         share_limits(self._plan.http, share)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._exits.aclose()
 
 
@@ -241,6 +260,16 @@ class CaseFinder:
         self._recent[case.suite, case.id] = case
         if len(self._recent) > _MAX_CASES_IN_MEMORY:
             del self._recent[next(iter(self._recent))]
+
+
+def _forget_modules(root: Path) -> None:
+    """Unload the modules of a project, so that the next run loads its own."""
+    for name, module in tuple(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and Path(file).is_relative_to(root):
+            del sys.modules[name]
+    sys.path[:] = [path for path in sys.path if not Path(path).is_relative_to(root)]
+    importlib.invalidate_caches()
 
 
 def list_packages() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Runs the trials of a run in worker processes: sends each attempt by name, and charges and records what comes back."""
 
+import multiprocessing
 import re
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
@@ -7,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from viva.engine.outcome import Outcome
 from viva.engine.records import trial_record
@@ -19,9 +20,11 @@ from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial, Workers
 from viva.session.cassette_mode import CassetteMode
 from viva.session.project_archive import pack_project
+from viva.session.run_options import RunOptions
 from viva.session.run_plan import RunPlan
-from viva.session.saved_options import dump_worker_options
+from viva.session.saved_options import AGENT_OPTION_FLAGS, dump_worker_options
 from viva.session.worker import TrialRequest, TrialResult, TrialWorker, WorkerReport, WorkerSetup, list_packages
+from viva.text.credentials import mask_reference
 
 _ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:\d+")
 _CRASH = "the worker process ended while it ran this trial alone, twice: the agent ends or crashes its process"
@@ -35,8 +38,12 @@ class WorkerExecutor(Struct, frozen=True):
     workers: Workers
     get_data: Callable[[], Any]
     """What `--before` returned."""
+    stops: list[RunStopped] = field(default_factory=list[RunStopped])
+    """Why no further trial may start: the budget is spent."""
 
     async def run_attempt(self, planned: PlannedTrial, attempt: int, keep: Collection[str]) -> TrialRecord:
+        if self.stops:
+            raise self.stops[0]
         case, bus = planned.case, self.run_context.bus
         state = create_trial_state(self.run_context, planned, attempt)
         if bus.live and case.skip_reason is None:
@@ -59,7 +66,7 @@ class WorkerExecutor(Struct, frozen=True):
             return trial_record(state, Outcome.failed(_CRASH), self.run_context.agent.name, planned.total)
         finally:
             for warning in self.workers.take_warnings():
-                bus.emit(Note(warning, "warning"))
+                bus.emit(Note(self.run_context.redactor.redact_text(warning), "warning"))
         return self._take_result(codec.decode_kept(raw, type=TrialResult))
 
     def _take_result(self, result: TrialResult) -> TrialRecord:
@@ -68,7 +75,10 @@ class WorkerExecutor(Struct, frozen=True):
             lag = self.run_context.lag.by_agent
             lag[agent] = lag.get(agent, 0.0) + seconds
         for call in result.calls:
-            self.run_context.meter(call)
+            try:
+                self.run_context.meter(call)
+            except RunStopped as stop:  # the trial has ended: its record stands
+                self.stops.append(stop)
         if result.record is None:
             raise RunStopped(result.stop_reason or "a worker stopped")
         return result.record
@@ -92,6 +102,12 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         raise BadInput.of(
             f"--cluster {options.cluster}: is not the address of a scheduler, such as tcp://localhost:8786"
         )
+    if options.cluster:
+        _check_cluster_options(options)
+    if multiprocessing.parent_process() is not None and options.workers:
+        raise BadInput.of(
+            '--workers in a process of another pool: put the call of viva.run below `if __name__ == "__main__":`'
+        )
     from viva.executors.dask_workers import Cluster, open_dask_workers
 
     root = _find_root(plan)
@@ -107,9 +123,21 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         packages=list_packages(),
         is_local=options.cluster is None,
     )
-    archive = pack_project(root) if setup.folder is None else b""
+    archive = pack_project(root, options.env_file) if setup.folder is None else b""
     actor_arguments = (codec.encode(setup), archive)
     return open_dask_workers(Cluster(options.workers, options.cluster, TrialWorker, actor_arguments), _check_report)
+
+
+def _check_cluster_options(options: RunOptions) -> None:
+    """Raises BadInput for options that hold secrets, which are never sent, and for files that would be lost."""
+    for name, flag in AGENT_OPTION_FLAGS.items():
+        reference = getattr(options, name)
+        if isinstance(reference, str) and mask_reference(reference) != reference:
+            raise BadInput.of(
+                f"{flag} {mask_reference(reference)}: secrets are not sent to a cluster; use a variable in viva.toml"
+            )
+    if options.update_snapshots and options.cluster_folder is None:
+        raise BadInput.of("--update-snapshots: the workers write to a copy of the project; pass --cluster-folder")
 
 
 def _list_variables(plan: RunPlan) -> list[str]:
