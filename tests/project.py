@@ -1,6 +1,5 @@
 """A project folder in which tests run `viva`, as a process or in this process."""
 
-import importlib
 import io
 import json
 import os
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from viva import catalog
 from viva.cli.main import main
 
 ECHO = "def agent(messages, options):\n    return messages[-1]['content']\n"
@@ -139,7 +139,7 @@ class InProcessProject(Project):
     def _surroundings(self, env: Mapping[str, str], text: str) -> Generator[None]:
         """Set folder, environment and standard input, and undo that afterwards, with modules imported from the folder."""
         folder, environ, stdin = Path.cwd(), dict(os.environ), sys.stdin
-        path, modules = list(sys.path), set(sys.modules)
+        path = list(sys.path)
         os.chdir(self.folder)
         os.environ.clear()
         os.environ.update(env)
@@ -152,11 +152,8 @@ class InProcessProject(Project):
             os.environ.clear()
             os.environ.update(environ)
             tempfile.tempdir = None
+            catalog.forget_modules(str(self.folder))
             sys.stdin, sys.path[:] = stdin, path
-            for name in set(sys.modules) - modules:
-                if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(self.folder)):
-                    del sys.modules[name]
-            importlib.invalidate_caches()
 
 
 def contains(value: str) -> dict[str, Any]:

@@ -362,3 +362,20 @@ def _find_root(name: str) -> str:
     parents = path.parents if path is not None else ()
     depth = name.count(".")
     return str(parents[depth]) if depth < len(parents) else ""
+
+
+def forget_modules(root: str) -> None:
+    """Unload the modules of a folder, so that the next run in this process loads its files anew."""
+
+    def is_inside(path: Any) -> bool:
+        return isinstance(path, str) and os.path.realpath(path).startswith(os.path.realpath(root) + os.sep)
+
+    for folder in [folder for folder in _scripts if is_inside(folder + os.sep)]:
+        del _scripts[folder]
+    for modules in (sys.modules, *_scripts.values()):
+        for name, module in tuple(modules.items()):
+            if is_inside(getattr(module, "__dict__", {}).get("__file__")):
+                del modules[name]
+    sys.path[:] = [path for path in sys.path if not is_inside(path + os.sep)]
+    _find_script.cache_clear()
+    importlib.invalidate_caches()

@@ -5,7 +5,6 @@ Only bytes cross the border. A worker gets a `WorkerSetup` once and a `TrialRequ
 """
 
 import asyncio
-import importlib
 import platform
 import shutil
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from viva import catalog
 from viva.concurrency.prints import capture_prints
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
@@ -164,7 +164,7 @@ class _TrialRunner:
             if setup.folder is None:
                 exits.callback(shutil.rmtree, root, ignore_errors=True)
             if not setup.is_local:  # the process serves other runs, whose code may differ
-                exits.callback(_forget_modules, root)
+                exits.callback(catalog.forget_modules, str(root))
             options = restore_worker_options(setup.options, root, setup.subfolder)
             plan = await build_run_plan(options, inputs=inputs)
             exits.push_async_callback(plan.aclose)
@@ -260,16 +260,6 @@ class CaseFinder:
         self._recent[case.suite, case.id] = case
         if len(self._recent) > _MAX_CASES_IN_MEMORY:
             del self._recent[next(iter(self._recent))]
-
-
-def _forget_modules(root: Path) -> None:
-    """Unload the modules of a project, so that the next run loads its own."""
-    for name, module in tuple(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and Path(file).is_relative_to(root):
-            del sys.modules[name]
-    sys.path[:] = [path for path in sys.path if not Path(path).is_relative_to(root)]
-    importlib.invalidate_caches()
 
 
 def list_packages() -> dict[str, str]:
