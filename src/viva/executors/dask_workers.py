@@ -7,7 +7,7 @@ again elsewhere. A request that was running at two such losses runs alone; if it
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, cast
 
@@ -56,7 +56,7 @@ async def open_dask_workers(cluster: Cluster, check_report: CheckReport) -> Asyn
 
 
 @contextmanager
-def _quiet_logs() -> Iterator[None]:
+def _quiet_logs() -> Generator[None]:
     """Dask logs what Viva reports itself, such as a worker that ends."""
     logger = logging.getLogger("distributed")
     level = logger.level
