@@ -123,7 +123,7 @@ records = st.builds(
     suite=st.just("a.evals.b"),
     trial=st.integers(1, 3),
     attempt=st.just(1),
-    score=st.none() | st.floats(-1, 2, allow_nan=False),
+    score=st.none() | st.floats(0, 1),
     usage=usages,
     findings=st.lists(findings, max_size=2).map(tuple),
 )

@@ -202,5 +202,6 @@ def _regression(threshold: Threshold, score: float) -> str | None:
 def _worse_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
     before = threshold.baseline.cases if threshold.baseline is not None else {}
     for case in scores:
-        if case.status in _DECIDED and case.score < before.get(case.case, 0.0) - _TOLERANCE:
-            yield f"{case.case} {before[case.case]:.4g}, now {case.score:.4g}"
+        score = before.get(case.case)
+        if case.status in _DECIDED and score is not None and case.score < score - _TOLERANCE:
+            yield f"{case.case} {score:.4g}, now {case.score:.4g}"
