@@ -8,7 +8,7 @@ from msgspec import Meta
 from viva.checks.base_check import Count, LocalCheck, NotNegative
 from viva.checks.formatting import format_label
 from viva.errors import CheckError
-from viva.model.message import ModelCall
+from viva.model.message import ModelCall, Reply
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
 from viva.text.duration import format_duration, parse_duration
@@ -37,7 +37,7 @@ class MaxLatency(LocalCheck, frozen=True, kw_only=True):
         if took_s <= limit_s:
             return PASSED
         reason = f"took {format_duration(took_s)}, allowed {format_duration(limit_s)}"
-        return Verdict("failed", reason, expected=limit_s, actual=took_s)
+        return Verdict("failed", reason, expected=format_duration(limit_s), actual=format_duration(took_s))
 
 
 class MaxFirstToken(LocalCheck, frozen=True, kw_only=True):
@@ -56,19 +56,12 @@ class MaxFirstToken(LocalCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         limit_s = parse_duration(self.value)
-        replies = [turn.reply for turn in context.turns if turn.reply is not None]
-        times_ms = [reply.first_token_ms for reply in replies if reply.first_token_ms is not None]
-        if not times_ms:
-            raise CheckError(
-                "the time to the first token is unknown: the reply was not streamed; set `stream` in the agent's config, "
-                "or let a Python agent yield its text in pieces",
-                deterministic=True,
-            )
-        took_s = max(times_ms) / 1e3
+        replies = [turn.reply for turn in context.turns if turn.reply is not None] or [Reply()]
+        took_s = max(map(_require_first_token_ms, replies)) / 1e3
         if took_s <= limit_s:
             return PASSED
         reason = f"the first text came after {format_duration(took_s)}, allowed {format_duration(limit_s)}"
-        return Verdict("failed", reason, expected=limit_s, actual=took_s)
+        return Verdict("failed", reason, expected=format_duration(limit_s), actual=format_duration(took_s))
 
 
 class MaxCost(LocalCheck, frozen=True, kw_only=True):
@@ -132,6 +125,17 @@ class MaxTurns(LocalCheck, frozen=True, kw_only=True):
         if turns <= self.value:
             return PASSED
         return Verdict("failed", f"took {turns} turns, allowed {self.value}", expected=self.value, actual=turns)
+
+
+def _require_first_token_ms(reply: Reply) -> float:
+    if reply.first_token_ms is not None:
+        return reply.first_token_ms
+    reason = (
+        "a reply was not streamed; set `stream` in the agent's config, or let a Python agent yield its text in pieces"
+        if reply.content
+        else "a reply had no text"
+    )
+    raise CheckError(f"the time to the first token is unknown: {reason}", deterministic=True)
 
 
 def _describe_unknown_price(model: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.model.message import ModelCall, Reply
+from viva.model.message import ModelCall, Reply, ToolCall
 from viva.testing.check_context import make_check_context
 
 
@@ -44,13 +44,23 @@ def streamed(first_token_ms: float | None) -> Reply:
         ("299ms", [streamed(300)], "turn", "failed"),
         (0.3, [streamed(900), streamed(300)], "turn", "passed"),
         (0.3, [streamed(900), streamed(300)], "case", "failed"),
-        ("1s", [streamed(900), streamed(None)], "case", "passed"),
+        ("1s", [streamed(900), streamed(None)], "case", "error"),
+        ("1s", [streamed(None), streamed(900)], "case", "error"),
         ("1s", [streamed(900), streamed(None)], "turn", "error"),
     ],
 )
 def test_max_first_token(bench, value, replies, over, status):
     verdict = bench.evaluate({"type": "max_first_token", "value": value}, make_check_context(*replies, over=over))
     assert verdict.status == status  # N24: an unknown time is an error
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [(Reply("ok"), "was not streamed"), (Reply(tool_calls=(ToolCall("clock"),)), "had no text")],
+)
+def test_an_unknown_time_to_the_first_token_says_why(bench, reply, reason):  # N24
+    verdict = bench.evaluate({"type": "max_first_token", "value": "1s"}, make_check_context(reply))
+    assert reason in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -128,6 +138,15 @@ def test_max_turns(bench, value, over, status):  # N25
 )
 def test_a_failure_shows_both_numbers(bench, definition, replies, reason):
     assert bench.evaluate(definition, make_check_context(*replies)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("type_", "reply", "actual"),
+    [("max_latency", "a", "100ms"), ("max_first_token", streamed(1234.5), "1.2345s")],
+)
+def test_durations_are_not_bare_seconds(bench, type_, reply, actual):
+    verdict = bench.evaluate({"type": type_, "value": 0.05}, make_check_context(reply))
+    assert (verdict.expected, verdict.actual) == ("50ms", actual)
 
 
 @pytest.mark.parametrize(
