@@ -1,7 +1,7 @@
 """Replies that a Python agent streams: generators, async generators and other iterators."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 _PIECES_PER_STEP = 256
@@ -18,7 +18,7 @@ def read_stream(stream: Any, add: Callable[[Any], None]) -> Callable[[], Any]:
 
     def read() -> None:
         try:
-            for piece in stream:
+            for piece in _iterate_pieces(stream):
                 add(piece)
         finally:
             if (close := getattr(stream, "close", None)) is not None:
@@ -37,3 +37,10 @@ def read_stream(stream: Any, add: Callable[[Any], None]) -> Callable[[], Any]:
                 await close()
 
     return read_async if hasattr(type(stream), "__aiter__") else read
+
+
+def _iterate_pieces(stream: Any) -> Generator[Any]:
+    """What a generator yields and, as the last piece, what it returns. An async generator cannot return a value."""
+    returned = yield from stream
+    if returned is not None:
+        yield returned

@@ -26,6 +26,8 @@ from viva.text.function_source import has_assert, read_source
 _ARGUMENTS = ("output", "input", "metadata", "transcript", "turn")
 _FUNCTIONS = ("validate", "check")
 _ALLOWED_RESULTS = "True or False, {passed, reason, score}, a Verdict, or an AssertionError"
+_MISTAKES = (AttributeError, NameError, TypeError)
+"""Mistakes in the user's code, which would happen again."""
 
 
 class TurnView(Struct, frozen=True):
@@ -166,7 +168,9 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
             raise error
         place = error_place(error)
         raise CheckError(
-            f"{self.use} raised {error_text(error)}" + (f" ({place})" if place else ""), fault="judge"
+            f"{self.use} raised {error_text(error)}" + (f" ({place})" if place else ""),
+            fault="judge",
+            deterministic=isinstance(error, _MISTAKES),
         ) from error
 
     def _list_values(self, context: CheckContext) -> Mapping[str, Callable[[], Any]]:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -99,6 +99,24 @@ def test_a_dict_at_the_end_that_repeats_the_text_is_no_second_message():
 
     reply = reply_of(agent)
     assert (reply.content, reply.parts, reply.data) == ("Good day.", (), {"ok": True})
+
+
+@pytest.mark.parametrize(
+    ("last", "content", "data"),
+    [
+        ({"content": "Good day.", "data": 7}, "Good day.", 7),
+        (" Bye.", "Good day. Bye.", None),
+        (None, "Good day.", None),
+    ],
+)
+def test_what_a_generator_returns_is_its_last_piece(last: Any, content: str, data: Any):
+    def agent(messages: list[Any]) -> Generator[Any, None, Any]:
+        yield "Good "
+        yield "day."
+        return last
+
+    reply = reply_of(agent)
+    assert (reply.content, reply.data) == (content, data)
 
 
 def test_a_list_is_several_messages():

@@ -58,6 +58,19 @@ def test_a_broken_script_is_an_error_also_with_negate(bench):  # N24
     assert verdict_of(bench, "return 1 / 0", negate=True).status == "error"
 
 
+@pytest.mark.parametrize(
+    ("body", "deterministic"),
+    [
+        ("return outptu", True),
+        ("return output.containz('x')", True),
+        ("return output + 1", True),
+        ("raise OSError('busy')", False),
+    ],
+)
+def test_a_mistake_in_a_script_would_happen_again(bench, body, deterministic):  # so it is not retried
+    assert verdict_of(bench, body).deterministic is deterministic
+
+
 def test_a_negated_script_passes_when_it_fails(bench):
     assert verdict_of(bench, "return False", negate=True).passed
 
