@@ -38,6 +38,8 @@ from viva.stats.pass_rule import PassRule
 
 _STOP_ORDER: tuple[StopReason, ...] = ("interrupted", "broken", "budget", "fail_fast")
 """If parts stopped for different reasons, the first of these is that of the merged run."""
+_MISSING, _IN_NONE = "missing: shard ", "cases are in none of the runs"
+"""A note about cases that were not merged starts or ends so."""
 
 
 class Merger:
@@ -147,8 +149,9 @@ class Merger:
         """What is missing, warnings of the parts, and notes that all parts have."""
         texts = [*self._find_missing(), *self._find_left_out()]
         notes = [Note(text, "warning") for text in texts]
-        in_all = [note for note in self._sources[0].notes if all(note in source.notes for source in self._sources)]
-        warnings = [note for source in self._sources for note in source.notes if note.level == "warning"]
+        own_notes = [list(_list_own_notes(source)) for source in self._sources]
+        in_all = [note for note in own_notes[0] if all(note in others for others in own_notes)]
+        warnings = [note for each in own_notes for note in each if note.level == "warning"]
         return [*dict.fromkeys((*in_all, *warnings)), *notes]
 
     def _find_missing(self) -> Iterator[str]:
@@ -157,7 +160,7 @@ class Merger:
             missing = [str(Shard(number, count)) for number in range(1, count + 1)]
             missing = [text for text in missing if Shard.parse(text) not in self._shards]
             if missing:
-                yield f"missing: shard {', '.join(missing)}; the cases that only they have count as not run"
+                yield f"{_MISSING}{', '.join(missing)}; the cases that only they have count as not run"
         for source in self._sources:
             if source.ended is not None and source.ended.stopped is None:
                 continue
@@ -181,7 +184,7 @@ class Merger:
             return
         for suite in self._join_suites():
             if suite.cases < suite.size:
-                yield f"{suite.suite}: {suite.size - suite.cases} of {suite.size} cases are in none of the runs"
+                yield f"{suite.suite}: {suite.size - suite.cases} of {suite.size} {_IN_NONE}"
 
     def _create_end(self, summary: RunSummary) -> RunEnded:
         ends = [source.ended for source in self._sources if source.ended is not None]
@@ -194,6 +197,13 @@ class Merger:
         message = next((end.stop_message for end in ends if end.stopped == stopped and end.stop_message), None)
         at = max((end.at for end in ends), default=self._first.at)
         return RunEnded(self._run_id, at, exit_code(summary, stopped), summary, stopped, message)
+
+
+def _list_own_notes(source: MergeSource) -> Iterator[Note]:
+    """The notes of a run. What a merged run lacked may be there now, so this merge says anew what is missing."""
+    for note in source.notes:
+        if not (source.is_merged and (note.text.startswith(_MISSING) or note.text.endswith(_IN_NONE))):
+            yield note
 
 
 def _list_parts(source: MergeSource) -> list[Mapping[str, Any]]:
