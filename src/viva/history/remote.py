@@ -88,9 +88,11 @@ class RemoteHistory:
                 f"{self.name}: a remote history needs the extra `remote`: pip install 'viva-eval[remote]'"
             ) from missing
         scheme = urlsplit(url).scheme if "://" in url else "file"
-        defaults = {"auto_mkdir": True} if scheme in ("file", "local") else {}
+        self._is_folder = scheme in ("file", "local")
+        defaults = {"auto_mkdir": True} if self._is_folder else {}
+        place = self._remove_host(url) if url.startswith(("file:", "local:")) else url
         try:
-            self._files, root = fsspec.core.url_to_fs(url, **{**defaults, **(options or {})})
+            self._files, root = fsspec.core.url_to_fs(place, **{**defaults, **(options or {})})
         except ImportError as missing:
             package = (_PACKAGES | _SSH_PACKAGES).get(scheme, str(missing.name))
             raise BadInput.of(
@@ -99,6 +101,13 @@ class RemoteHistory:
         except Exception as error:  # a file system of any author, with options of the user
             raise BadInput.of(f"{self.name}: is not a place that fsspec can use: {self._describe(error)}") from error
         self._root = str(root).rstrip("/")
+
+    def _remove_host(self, url: str) -> str:
+        """The URL of a folder without `localhost`. fsspec would take a host for a folder."""
+        scheme, host, path, *_ = urlsplit(url)
+        if host not in ("", "localhost") or not path.startswith("/"):
+            raise BadInput.of(f"{self.name}: is not a folder of this machine; write {scheme}:///absolute/path")
+        return url.replace("//localhost/", "///", 1) if host else url
 
     def list_entries(self) -> list[RemoteEntry]:
         """All entries, newest first. A remote without runs has none."""
@@ -166,7 +175,10 @@ class RemoteHistory:
         A run of this machine is never replaced; a pulled one is if the remote has a later journal of it, or its texts.
         """
         by_run: dict[str, list[RemoteEntry]] = {}
-        for entry in self.list_entries():
+        remote_entries = self.list_entries()
+        if not remote_entries and self._is_folder and not Path(self._root).exists():
+            raise BadInput.of(f"{self.name}: there is no such folder; `viva runs push` creates it")
+        for entry in remote_entries:
             if runs is None or entry.run in runs:
                 by_run.setdefault(entry.run, []).append(entry)
         for run, entries in by_run.items():

@@ -344,6 +344,30 @@ def test_a_place_that_cannot_be_used_is_refused(folder_machines: Machines):
     assert "viva.toml:2" in refused.err
 
 
+def test_a_folder_may_be_a_url_of_this_machine(folder_machines: Machines, tmp_path: Path):
+    here, run = folder_machines.here, folder_machines.run()
+    assert here.viva("runs", "push", f"file://localhost{tmp_path}/team").code == 0
+    assert folder_machines.there.viva("runs", "pull").out.startswith(f"pulled {run}\n")
+
+
+@pytest.mark.parametrize("url", ["file://share/x", "file://./x", "file:x", "file://localhost", "local://share/x"])
+def test_a_folder_of_another_machine_and_a_relative_url_are_refused(folder_machines: Machines, url: str):
+    here = folder_machines.here
+    before = sorted(here.folder.rglob("*"))
+    refused = here.viva("runs", "push", url)
+    assert (refused.code, refused.err.count("\n")) == (4, 1)
+    assert ":///absolute/path" in refused.err
+    assert sorted(here.folder.rglob("*")) == before
+
+
+def test_a_pull_from_a_folder_that_does_not_exist_is_one_sentence(folder_machines: Machines, tmp_path: Path):
+    refused = folder_machines.there.viva("runs", "pull", str(tmp_path / "nothere"))
+    assert (refused.code, refused.err.count("\n")) == (4, 1)
+    assert "there is no such folder" in refused.err
+    (tmp_path / "empty").mkdir()
+    assert folder_machines.there.viva("runs", "pull", str(tmp_path / "empty")).code == 0
+
+
 def test_a_variable_of_the_remote_is_needed_only_by_those_who_use_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
