@@ -98,6 +98,12 @@ price = { input = 1.0, output = 2 }
         ("[connectors.c]\nmodle = 'm'", "2: connectors.c: unknown key 'modle'; did you mean 'model'?"),
         ("[connectors.c]\nretries = -1", "2: connectors.c.retries: is -1; should be at least 0"),
         ("[connectors.c]\napi_key = 'sk-123'", "2: connectors.c: unknown key 'api_key'"),
+        ("[defaults]\nparallel = 'many'", '2: defaults.parallel: is "many"; should be a number of at least 1, or auto'),
+        (
+            "[defaults]\nparallel = 1.5",
+            "2: defaults.parallel: is the number 1.5; should be a number of at least 1, or auto",
+        ),
+        ("[serve]\npublic_url = 'host'", '2: serve.public_url: is "host"; should be a URL that starts with http://'),
         ("[defaults]\ntimeout = 'soon'", "2: : 'soon' is no duration"),
         ("[connectors.c]\ntimeout = 'soon'", "2: : 'soon' is no duration"),
         ("x = [", "1: : is not TOML"),

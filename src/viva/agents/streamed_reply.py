@@ -57,7 +57,7 @@ class StreamedReply:
         self.end_message()
 
     def add_call(self, call: ToolCall, key: str = "") -> None:
-        """A tool call. One with a known key, which is usually its id, adds to what is known of it."""
+        """Add a tool call, or merge it into the one with the same key, which is usually its id."""
         self._count(call.name)
         key = key or call.id or f"#{len(self._tool_calls)}"
         if (known := self._tool_calls.get(key)) is not None:

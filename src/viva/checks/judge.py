@@ -124,7 +124,10 @@ class Rubric(_HelperCheck, frozen=True, kw_only=True):
 async def ask_judge(
     check: _HelperCheck, context: CheckContext, metadata: Mapping[str, Any], min_score: float | None = None
 ) -> Verdict:
-    """A judge's verdict, or the majority of several votes. A judge that fails is an error, unless the others decide."""
+    """A judge's verdict, or the majority of several votes.
+
+    A vote that raises is an error, unless the other votes already have a majority.
+    """
     if check.votes == 1:
         return await _vote(check, context, metadata, min_score)
     ballots = await asyncio.gather(

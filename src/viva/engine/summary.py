@@ -131,8 +131,8 @@ def _count_not_passed(record: TrialRecord) -> int:
 def exit_code(summary: RunSummary, stopped: StopReason | None, *, may_be_empty: bool = False) -> int:
     """Pytest's codes: 0 passed; 1 failed, error, stopped or a report lost; 2 interrupted; 5 nothing ran or was checked.
 
-    The reports are written later: if one is lost, they change the code. A suite with a threshold passes by that threshold,
-    whatever single cases do; errors still fail it. A shard without any case `may_be_empty`.
+    A report that cannot be written later changes the code. A suite with a threshold passes by that threshold, whatever
+    single cases do; errors still fail it. `may_be_empty`: this is a shard, so no case at all is a success.
     """
     if stopped == "interrupted":
         return 2

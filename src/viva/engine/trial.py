@@ -55,7 +55,7 @@ from viva.state.trial_state import CheckContext, TrialState
 from viva.text.duration import format_duration
 from viva.text.template import fill_message, is_template
 
-_NO_HELPERS = ("agent", "person", "script")
+_NOT_HELPERS = ("agent", "person", "script")
 
 
 class _NoRedactor:
@@ -237,10 +237,10 @@ def _outcome_of_timeout(state: TrialState) -> Outcome:
     """Charges the case's timeout to whatever the trial was waiting for."""
     waiting_for = state.waiting_for
     message = f"timeout after {format_duration(state.case.limits.timeout_s or 0)}"
-    provider_trouble = state.progress.provider_trouble if waiting_for in _NO_HELPERS else state.helper_trouble
+    provider_trouble = state.progress.provider_trouble if waiting_for in _NOT_HELPERS else state.helper_trouble
     if provider_trouble:
         message = f"{message}: {provider_trouble}"
-        if waiting_for in _NO_HELPERS:
+        if waiting_for in _NOT_HELPERS:
             return outcome_of_fault(Unreachable(message))
         return outcome_of_fault(HelperFailed(waiting_for, message))
     if waiting_for == "script":

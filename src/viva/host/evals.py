@@ -227,14 +227,14 @@ class EvalEventWriter:
             for event in events:
                 if isinstance(event, TrialEnded) and event.index >= self._next_index:
                     self._early[event.index] = event.record
-                    self._write_records()
+                    self._write_records_in_order()
                 elif isinstance(event, RunEnded):
                     self._run_ended = event
         except Exception as error:  # the event bus continues without a broken reporter; this run must fail
             self._error = error
             raise
 
-    def _write_records(self) -> None:
+    def _write_records_in_order(self) -> None:
         while (record := self._early.pop(self._next_index, None)) is not None:
             task = build_task_summary([record])
             is_valid = None if task.schema_valid is UNSET else task.schema_valid

@@ -110,7 +110,7 @@ class CheckpointRecord(Struct, omit_defaults=True):
 
 
 class TrialRecord(Struct, omit_defaults=True):
-    """One trial."""
+    """Everything recorded about one trial: one line of the journal and of the .jsonl report."""
 
     id: str
     """The case."""
