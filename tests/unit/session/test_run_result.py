@@ -43,14 +43,20 @@ def test_a_result_is_a_sequence_of_records(mixed: viva.RunResult):
         ["two", "three"],
     )
     assert [record.id for record in mixed.failures] == ["two"]
+    assert [record.id for record in mixed[:2]] == ["one", "two"]
     with pytest.raises(IndexError):
         _ = mixed[3]
+    with pytest.raises(TypeError, match=r"by a case id, a number or a slice, not by float"):
+        _ = mixed[1.0]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def test_a_case_is_found_by_its_id(mixed: viva.RunResult):
     assert mixed["two"].turns[0].output == "You said: hello"
     with pytest.raises(KeyError, match="no case 'tow' ended; did you mean two"):
         _ = mixed["tow"]
+    assert "two" in mixed
+    assert mixed["two"] in mixed
+    assert "tow" not in mixed
 
 
 def test_of_several_trials_the_one_that_decides_is_returned():
