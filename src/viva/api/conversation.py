@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from msgspec import Struct, structs
 
@@ -36,6 +36,7 @@ from viva.state.trial_state import CheckContext, TrialState
 from viva.users.script import Script
 
 _MAX_TEXT = 2000
+_SCOPES = get_args(TurnScope)
 
 
 class _OpenConversation(Struct, frozen=True):
@@ -221,6 +222,8 @@ class Conversation:
 
     def _build_assertion(self, assertion: AssertionInput, scope: TurnScope) -> Assertion:
         __tracebackhide__ = True
+        if scope not in _SCOPES:
+            raise BadInput.of(f"scope={scope!r}: it is {' or '.join(map(repr, _SCOPES))}")
         folder = str(self._opened.project.settings.folder)
         return build_assertion(assertion, folder, scope=scope, functions=self._functions)
 

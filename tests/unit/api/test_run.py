@@ -263,7 +263,7 @@ def test_a_sync_conversation_works_with_and_without_a_running_loop():
             chat.expect(viva.check.contains("hi"), lambda turn: turn.number == 1)
         chat.expect(lambda turn: turn.input == "hi")
         assert [message.role for message in chat.messages] == ["user", "assistant"]
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(RuntimeError, match="is closed"):
             chat.say("again")
 
     async def in_a_loop():
