@@ -16,6 +16,7 @@ Cases run at once, as `viva test` runs them, unless pytest may stop early (-x, -
 """
 
 import inspect
+import shlex
 import sys
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
@@ -333,7 +334,12 @@ class CaseItem(SuiteItem):
         headline = trial + format_headline(record)
         if status == "failed" and self.loaded.threshold is not None and not self.config.option.runxfail:
             pytest.xfail(f"counts in the threshold of its suite: {headline}")
-        raise CaseNotPassed(headline, trial + format_record(record))
+        raise CaseNotPassed(headline, trial + format_record(record, self._rerun_command))
+
+    @property
+    def _rerun_command(self) -> str | None:
+        """The command for an agent that only a fixture can make."""
+        return f"pytest {shlex.quote(self.nodeid)}" if self.has_agent_fixture else None
 
     def loaded_like(self, other: "CaseItem") -> "LoadedSuite":
         """The suite for the agent that the other item has: only items with the same agent are started together."""

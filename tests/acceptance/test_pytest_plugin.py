@@ -471,6 +471,8 @@ def test_smoke(viva):
     out, outcomes = inner.run("--strict-markers", "-m", "smoke")
     assert outcomes == {"m1": "PASSED", "m2": "PASSED", "m3": "PASSED", "m4": "FAILED", "test_smoke": "PASSED"}, out
     assert 'FAILED meeting.viva.yaml::m4 - failed (agent): turn 1: contains "bye"' in out
+    assert "\npytest meeting.viva.yaml::m4\n" in out  # `viva test` cannot make the agent
+    assert "viva test" not in out
     out, outcomes = inner.run("-k", "other or test_chat", "--viva-agent", "echo", "-x")
     assert outcomes == {"other": "PASSED", "test_first": "PASSED", "test_second": "PASSED", "test_smoke": "PASSED"}, out
 
