@@ -31,6 +31,7 @@ from viva.session.messages import (
     parse_messages,
     parse_timeout,
 )
+from viva.session.option_values import use_keywords
 from viva.state.evaluation import evaluate
 from viva.state.trial_state import CheckContext, TrialState
 from viva.users.script import Script
@@ -97,8 +98,11 @@ class Conversation:
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
-        project = Project.load(self._config, self._folder, self._connector, self._functions)
-        agent = project.agents.find_agent_under_test(self._agent)
+        try:
+            project = Project.load(self._config, self._folder, self._connector, self._functions)
+            agent = project.agents.find_agent_under_test(self._agent)
+        except BadInput as error:
+            raise use_keywords(error) from None
         session_id = f"viva-{secrets.token_hex(4)}"
         limits = Limits(turn_timeout_s=self._timeout_s)
         state = project.create_state(

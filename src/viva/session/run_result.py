@@ -43,6 +43,7 @@ class RunResult:
         has_history: bool = True,
         report_text: str | None = None,
         stop_signal: int | None = None,
+        empty_reason: str | None = None,
     ) -> None:
         self.run_id = ended.run
         """The id of the run, for `viva runs show`."""
@@ -54,6 +55,8 @@ class RunResult:
         """The text of an agent as reporter, if it writes no file."""
         self.stop_signal = stop_signal
         """The signal that stopped the run, if one did."""
+        self.empty_reason = empty_reason
+        """Why the filters selected no case, if they selected none."""
         self._ended = ended
         self._journal = journal
         self._rule = rule
@@ -145,6 +148,8 @@ class RunResult:
             lines += [f"    {reason}" for reason in _list_reasons(failure)]
         if len(failures) > _MAX_FAILURES:
             lines.append(f"… and {len(failures) - _MAX_FAILURES} more")
+        if self.empty_reason is not None:
+            lines.append(escape_multiline(self.empty_reason))
         if self.exit_code == 5:
             lines += _explain_unchecked(self)
         return "\n".join(lines)

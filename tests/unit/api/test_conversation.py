@@ -243,6 +243,20 @@ def test_an_unknown_scope_is_bad_input():
     talked(work)
 
 
+def test_a_text_is_not_an_assertion():
+    async def work(chat):
+        await chat.say("hello")
+        with pytest.raises(viva.BadInput, match=r"pass viva.check.contains\('order'\), for example, or a function"):
+            chat.expect("order")
+
+    talked(work)
+
+
+def test_a_message_names_the_parameter_instead_of_the_flag(tmp_path):
+    with pytest.raises(viva.BadInput, match=r"which agent\? Give agent=NAME"):
+        talked(None, None, folder=tmp_path)
+
+
 def test_a_closed_conversation_says_that_it_is_closed():
     with viva.SyncConversation(echo) as chat:
         chat.say("hello")

@@ -116,3 +116,14 @@ def test_progress_in_a_notebook_is_one_line(mixed: viva.RunResult):
         line.receive(events)
     assert shown == [("0 of 3", None), ("1 of 3 · ✓ 1", "handle"), ("3 of 3 · ✓ 1 ✗ 1 ○ 1", "handle")]
     assert notebook.create_progress_line() == []
+
+
+def test_a_run_that_selected_no_case_says_why():
+    """With the keywords of `viva.run`, not with flags."""
+    result = run_cases([case("one"), case("two")], echo, only="zz", tags=["x"], history=False)
+    assert (result.exit_code, result.empty_reason) == (
+        5,
+        "only='zz' matches no id; ids: one, two\ntags='x' is on no case; no case has a tag",
+    )
+    assert str(result).endswith(f"\n{result.empty_reason}")
+    assert run_cases(case("one"), echo, only="one", history=False).empty_reason is None
