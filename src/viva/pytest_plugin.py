@@ -16,6 +16,8 @@ Cases run at once, as `viva test` runs them, unless pytest may stop early (-x, -
 """
 
 import inspect
+import shlex
+import sys
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from pathlib import Path
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from viva.api.pytest_session import LoadedSuite, PytestSession, TestContext
     from viva.api.viva_fixture import VivaFixture
     from viva.model.record import TrialRecord
+    from viva.session.run_result import RunResult
     from viva.session.script_context import AsyncContext, Context
     from viva.session.tester import T
 
@@ -111,6 +114,23 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if skip_reason is not None:
         _skip(skip_reason)
     return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show why a run did not pass: of `assert result, result`, pytest itself shows only the repr."""
+    report = yield
+    if call.excinfo is not None and call.excinfo.errisinstance(AssertionError):
+        report.sections += [("viva", str(result)) for result in _list_failed_results(call.excinfo)]
+    return report
+
+
+def _list_failed_results(excinfo: pytest.ExceptionInfo[BaseException]) -> "list[RunResult]":
+    """The results in the function that asserts and did not pass. Without its module, there is no result."""
+    if (module := sys.modules.get("viva.session.run_result")) is None:
+        return []
+    values = {id(value): value for value in excinfo.traceback[-1].locals.values()}
+    return [value for value in values.values() if isinstance(value, module.RunResult) and not value.passed]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -314,7 +334,12 @@ class CaseItem(SuiteItem):
         headline = trial + format_headline(record)
         if status == "failed" and self.loaded.threshold is not None and not self.config.option.runxfail:
             pytest.xfail(f"counts in the threshold of its suite: {headline}")
-        raise CaseNotPassed(headline, trial + format_record(record))
+        raise CaseNotPassed(headline, trial + format_record(record, self._rerun_command))
+
+    @property
+    def _rerun_command(self) -> str | None:
+        """The command for an agent that only a fixture can make."""
+        return f"pytest {shlex.quote(self.nodeid)}" if self.has_agent_fixture else None
 
     def loaded_like(self, other: "CaseItem") -> "LoadedSuite":
         """The suite for the agent that the other item has: only items with the same agent are started together."""

@@ -471,6 +471,8 @@ def test_smoke(viva):
     out, outcomes = inner.run("--strict-markers", "-m", "smoke")
     assert outcomes == {"m1": "PASSED", "m2": "PASSED", "m3": "PASSED", "m4": "FAILED", "test_smoke": "PASSED"}, out
     assert 'FAILED meeting.viva.yaml::m4 - failed (agent): turn 1: contains "bye"' in out
+    assert "\npytest meeting.viva.yaml::m4\n" in out  # `viva test` cannot make the agent
+    assert "viva test" not in out
     out, outcomes = inner.run("-k", "other or test_chat", "--viva-agent", "echo", "-x")
     assert outcomes == {"other": "PASSED", "test_first": "PASSED", "test_second": "PASSED", "test_smoke": "PASSED"}, out
 
@@ -534,6 +536,37 @@ def test_flags_are_those_of_pytest(viva):
         "test_monkeypatch_reaches_the_agent": "PASSED",
         "test_flags_are_those_of_pytest": "PASSED",
     }, out
+
+
+RESULT_TESTS = """
+import viva
+
+def make_result(word):
+    return viva.run({"id": "greets", "input": "hello", "assertions": [viva.check.contains(word)]}, "echo", history=False)
+
+def check(result):
+    assert result, result
+
+def test_direct():
+    passed, result = make_result("hello"), make_result("bye")
+    assert result, result
+
+def test_in_a_function():
+    check(make_result("ciao"))
+
+def test_other_error():
+    result = make_result("other")
+    raise ValueError(result)
+"""
+
+
+def test_a_result_that_is_asserted_says_why_it_did_not_pass(inner: Pytest):
+    """pytest shows only the repr of what follows the comma."""
+    inner.write("test_results.py", RESULT_TESTS)
+    out, outcomes = inner.run()
+    assert set(outcomes.values()) == {"FAILED"}, out
+    texts = re.findall(r"^-+ viva -+\n.*\n✗ greets: failed \(agent\)\n +(.*)$", out, re.MULTILINE)
+    assert texts == [f'turn 1: contains "{word}": was "You said: hello"' for word in ("bye", "ciao")], out
 
 
 ASYNC_TESTS = """

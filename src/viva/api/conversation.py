@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from msgspec import Struct, structs
 
@@ -31,11 +31,13 @@ from viva.session.messages import (
     parse_messages,
     parse_timeout,
 )
+from viva.session.option_values import use_keywords
 from viva.state.evaluation import evaluate
 from viva.state.trial_state import CheckContext, TrialState
 from viva.users.script import Script
 
 _MAX_TEXT = 2000
+_SCOPES = get_args(TurnScope)
 
 
 class _OpenConversation(Struct, frozen=True):
@@ -96,8 +98,11 @@ class Conversation:
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
-        project = Project.load(self._config, self._folder, self._connector, self._functions)
-        agent = project.agents.find_agent_under_test(self._agent)
+        try:
+            project = Project.load(self._config, self._folder, self._connector, self._functions)
+            agent = project.agents.find_agent_under_test(self._agent)
+        except BadInput as error:
+            raise use_keywords(error) from None
         session_id = f"viva-{secrets.token_hex(4)}"
         limits = Limits(turn_timeout_s=self._timeout_s)
         state = project.create_state(
@@ -221,6 +226,8 @@ class Conversation:
 
     def _build_assertion(self, assertion: AssertionInput, scope: TurnScope) -> Assertion:
         __tracebackhide__ = True
+        if scope not in _SCOPES:
+            raise BadInput.of(f"scope={scope!r}: it is {' or '.join(map(repr, _SCOPES))}")
         folder = str(self._opened.project.settings.folder)
         return build_assertion(assertion, folder, scope=scope, functions=self._functions)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from viva.engine.outcome import Outcome
 from viva.engine.records import assertion_record, trial_record
 from viva.model.record import TrialRecord
@@ -25,9 +27,12 @@ def format_failed_assertions(failed: Sequence[AssertionResult], state: TrialStat
     return "\n".join([*lines, *(["", "The conversation so far:", transcript] if transcript else [])])
 
 
-def format_record(record: TrialRecord) -> str:
-    """The failure of a trial that has ended."""
-    lines = [format_failure_text(explain_failure(record)), *(record.warnings or ()), *(record.notes or ())]
+def format_record(record: TrialRecord, command: str | None = None) -> str:
+    """The failure of a trial that has ended. The command runs it again, if `viva test` cannot."""
+    failure = explain_failure(record)
+    if command is not None:
+        failure = structs.replace(failure, command=command)
+    lines = [format_failure_text(failure), *(record.warnings or ()), *(record.notes or ())]
     transcript = format_transcript(record, _MAX_TEXT)
     return "\n".join([*lines, *(["", transcript] if transcript else [])])
 

@@ -38,13 +38,13 @@ from viva.session.tester import T, collect_results
 from viva.users.script import Script
 
 _PYTEST_FLAGS = (
-    (re.compile(r"(?<![\w-])-n (?=\w)"), "--viva-agent "),
+    (re.compile(r"(?<![\w-])(-n |agent=)(?=\w)"), "--viva-agent "),
     (re.compile(r"(?<!\w)--evaluator\b"), "--viva-evaluator"),
 )
 
 
 def use_pytest_flags(error: BadInput) -> BadInput:
-    """The error with the flags of pytest instead of those of `viva test`: pytest's own `-n` is something else."""
+    """The error with the flags of pytest instead of those of `viva test` and `viva.run`: pytest's own `-n` is something else."""
     problems = list(error.problems)
     for pattern, flag in _PYTEST_FLAGS:
         problems = [replace(problem, message=pattern.sub(flag, problem.message)) for problem in problems]

@@ -19,7 +19,7 @@ from viva.formats.functions import Functions, is_function
 from viva.formats.sources import PlainMessage, parse_input
 from viva.session import run_options
 from viva.session.loop import LoopThread, run_coroutine
-from viva.session.option_values import build_run_options, describe_keywords
+from viva.session.option_values import build_run_options, describe_keywords, use_keywords
 from viva.session.run import execute
 from viva.session.run_plan import build_run_plan
 from viva.session.run_result import RunResult
@@ -124,7 +124,11 @@ def _prepare(arguments: dict[str, Any]) -> run_options.RunOptions:
 
 
 async def _execute(options: run_options.RunOptions) -> RunResult:
-    async with aclosing(await build_run_plan(options)) as plan:
+    try:
+        built = await build_run_plan(options)
+    except BadInput as error:
+        raise use_keywords(error) from None
+    async with aclosing(built) as plan:
         return await execute(plan, create_progress_line())
 
 

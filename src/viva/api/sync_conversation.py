@@ -50,6 +50,7 @@ class SyncConversation:
             folder=folder,
         )
         self._open: _OpenSession | None = None
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         __tracebackhide__ = True
@@ -124,10 +125,13 @@ class SyncConversation:
         """End the session. `expect`, `messages` and `transcript` still work."""
         opened, self._open = self._open, None
         if opened is not None:
+            self._is_closed = True
             opened.close()
 
     def _run(self, work: Callable[[], Awaitable[R]]) -> R:
         __tracebackhide__ = True
+        if self._is_closed:
+            raise RuntimeError("the conversation is closed; expect, messages and transcript still work")
         if self._open is None:
             raise RuntimeError("the conversation is not open: write `with viva.SyncConversation(…) as chat:`")
         return self._open.run(work)

@@ -215,6 +215,9 @@ def build_assertion(
 
     Functions in it are added to `functions`.
     """
+    if not isinstance(assertion, Mapping) and not callable(assertion):
+        example = f"viva.check.contains({assertion if isinstance(assertion, str) else 'hello'!r})"
+        raise BadInput.of(f"{assertion!r} is not an assertion: pass {example}, for example, or a function of the turn")
     functions = Functions() if functions is None else functions
     try:
         definition = functions.to_definition({"assertion": assertion})["assertion"]

@@ -40,7 +40,7 @@ _BUILT_IN_HELPERS: dict[Role, str] = {
     "generator": "generator",
     "reporter": "reporter",
 }
-_EXAMPLES = ", for example -n python:./agent.py:agent, -n http://localhost:8000/chat or -n gemini; `viva init` makes a project with a config"
+_EXAMPLES = ", for example python:./agent.py:agent, http://localhost:8000/chat or gemini; `viva init` makes a project with a config"
 
 
 WrapAgent = Callable[[Agent, str, Any], Agent]

@@ -1,7 +1,7 @@
 """Messages that Python code sends to an agent (a text, messages, attachments), and the replies it gets."""
 
 import mimetypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,6 +72,8 @@ def parse_messages(message_input: MessageInput) -> list[Message]:
         return [Message("user", message_input)]
     if isinstance(message_input, Message | Mapping):
         return [_parse_message(message_input, 0)]
+    if not isinstance(message_input, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] -- the caller may not check types
+        raise BadInput.of(f"{message_input!r} is not a message: give a text, a message or a list of messages")
     return [_parse_message(each, index) for index, each in enumerate(message_input)]
 
 

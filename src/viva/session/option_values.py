@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
@@ -14,6 +15,7 @@ from viva.text.duration import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CALLABLE = Callable[..., Any]
+_LEADING_FLAG = re.compile(r"(?m)(^|\bGive )(?!--no-)(--?[a-z][a-z-]*)( ?)")
 _TYPE_NAMES: Mapping[Any, str] = {bool: "True or False", int: "an integer", float: "a number", str: "a string"}
 
 
@@ -118,9 +120,29 @@ def find_sequential_problems(test: SequentialTest, prefix: str) -> Iterator[str]
         )
 
 
+def use_keywords(error: BadInput) -> BadInput:
+    """The error with the keywords of `viva.run` instead of the flags of `viva test`."""
+    return BadInput(*(replace(each, message=replace_leading_flags(each.message)) for each in error.problems))
+
+
+def replace_leading_flags(message: str) -> str:
+    """`-k 'x' matches no id` becomes `only='x' matches no id`. Flags elsewhere may be part of a command or a quote."""
+    keywords = _map_flags_to_keywords()
+
+    def replace_flag(match: re.Match[str]) -> str:
+        keyword = keywords.get(match[2])
+        return f"{match[1]}{keyword}{'=' if match[3] else ''}" if keyword else match[0]
+
+    return _LEADING_FLAG.sub(replace_flag, message)
+
+
+def _map_flags_to_keywords() -> Mapping[str, str]:
+    return {flag: option.keyword for option in FLAGS.values() for flag in option.flags if option.keyword}
+
+
 def list_keyword_docs() -> Mapping[str, str]:
     """What each keyword of `viva.run` means: the help of its flag, with keywords instead of flags."""
-    keywords = {flag: option.keyword for option in FLAGS.values() for flag in option.flags if option.keyword}
+    keywords = _map_flags_to_keywords()
 
     def replace_flag(match: re.Match[str]) -> str:
         return f"`{keywords[match[0]]}`" if match[0] in keywords else match[0]

@@ -29,9 +29,11 @@ from viva.model.record import TrialRecord
 from viva.protocols import Executor, PlannedTrial, Sink, Workers
 from viva.record.journal import Journal, next_run_number
 from viva.record.private_files import make_data_folder
+from viva.session.case_selection import explain_empty_selection
 from viva.session.file_limit import raise_file_limit
 from viva.session.hooks import ProjectHooks, add_hooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
+from viva.session.option_values import replace_leading_flags
 from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
 from viva.session.run_plan import RunPlan
@@ -144,10 +146,12 @@ class _Run(Struct, frozen=True):
             plan.cassette_mode.close()
         if interrupts.is_cancelled:
             raise asyncio.CancelledError
-        return self._create_result(ended, report_text, interrupts.signal)
+        return await self._create_result(ended, report_text, interrupts.signal)
 
-    def _create_result(self, ended: RunEnded, report_text: str | None, stop_signal: int | None) -> RunResult:
-        options = self.plan.options
+    async def _create_result(self, ended: RunEnded, report_text: str | None, stop_signal: int | None) -> RunResult:
+        plan, options = self.plan, self.plan.options
+        is_empty = options.is_filtered and not plan.selected_count
+        reason = await explain_empty_selection(options, plan.suites) if is_empty else None
         return RunResult(
             ended,
             self.journal,
@@ -155,6 +159,7 @@ class _Run(Struct, frozen=True):
             has_history=options.history,
             report_text=report_text,
             stop_signal=stop_signal,
+            empty_reason=plan.redactor.redact_text(replace_leading_flags(reason)) if reason else None,
         )
 
     def _create_executor(self, run_context: RunContext, hooks: ProjectHooks) -> Executor:

@@ -29,7 +29,7 @@ class RunResult:
     result = viva.run("tests/", my_agent)
     assert result, result                      # the text says which cases failed, and why
     for record in result: ...                  # the trials that ended, in input order; len(result) is their number
-    result["refund"].turns[0].output           # a case by its id, or a trial by its number
+    result["refund"].turns[0].output           # a case by its id; also result[0] and result[:3]
     result.failures, result.summary            # the trials that failed or had an error; the counts
     result.to_dicts(), result.to_dataframe()   # one row per trial
     """
@@ -43,6 +43,7 @@ class RunResult:
         has_history: bool = True,
         report_text: str | None = None,
         stop_signal: int | None = None,
+        empty_reason: str | None = None,
     ) -> None:
         self.run_id = ended.run
         """The id of the run, for `viva runs show`."""
@@ -54,6 +55,8 @@ class RunResult:
         """The text of an agent as reporter, if it writes no file."""
         self.stop_signal = stop_signal
         """The signal that stopped the run, if one did."""
+        self.empty_reason = empty_reason
+        """Why the filters selected no case, if they selected none."""
         self._ended = ended
         self._journal = journal
         self._rule = rule
@@ -112,10 +115,20 @@ class RunResult:
     def __iter__(self) -> Iterator[TrialRecord]:
         return self._journal.records()
 
-    def __getitem__(self, key: str | int) -> TrialRecord:
-        """A case by its id, or a trial by its place. Of several trials of a case, the first that has its status."""
-        if isinstance(key, int):
+    def __contains__(self, key: object) -> bool:
+        """Did a case of this id end, or is this the record of a trial?"""
+        return any(key in (record.id, record) for record in self)
+
+    @overload
+    def __getitem__(self, key: str | int) -> TrialRecord: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[TrialRecord]: ...
+    def __getitem__(self, key: str | int | slice) -> TrialRecord | list[TrialRecord]:
+        """A case by its id, a trial by its place, or a slice. Of several trials of a case, the first that has its status."""
+        if isinstance(key, int | slice):
             return self.records()[key]
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- the caller may not check types
+            raise TypeError(f"a result is indexed by a case id, a number or a slice, not by {type(key).__name__}")
         trials = self.trials(key)
         status = self._rule.status([record.status for record in trials])
         return next((record for record in trials if record.status == status), trials[0])
@@ -135,6 +148,8 @@ class RunResult:
             lines += [f"    {reason}" for reason in _list_reasons(failure)]
         if len(failures) > _MAX_FAILURES:
             lines.append(f"… and {len(failures) - _MAX_FAILURES} more")
+        if self.empty_reason is not None:
+            lines.append(escape_multiline(self.empty_reason))
         if self.exit_code == 5:
             lines += _explain_unchecked(self)
         return "\n".join(lines)

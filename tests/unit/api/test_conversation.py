@@ -224,3 +224,44 @@ def test_secrets_are_not_told(folder):
 def test_a_name_that_nobody_has_is_bad_input(folder):  # N7
     with pytest.raises(viva.errors.BadInput, match=r"did you mean assistants\.expense"):
         talked(lambda chat: chat.say("x"), "assistants.expens", folder=folder)
+
+
+@pytest.mark.parametrize("message", [None, 5])
+def test_what_is_not_a_message_is_bad_input(message):
+    with pytest.raises(viva.BadInput, match="is not a message: give a text"):
+        talked(lambda chat: chat.say(message))
+
+
+def test_an_unknown_scope_is_bad_input():
+    async def work(chat):
+        await chat.say("hello")
+        with pytest.raises(viva.BadInput, match="scope='cse': it is 'turn' or 'case'"):
+            chat.expect(viva.check.contains("hello"), scope="cse")
+        with pytest.raises(viva.BadInput, match="scope='cse'"):
+            await chat.judge("polite", use=lambda messages, options: True, scope="cse")
+
+    talked(work)
+
+
+def test_a_text_is_not_an_assertion():
+    async def work(chat):
+        await chat.say("hello")
+        with pytest.raises(viva.BadInput, match=r"pass viva.check.contains\('order'\), for example, or a function"):
+            chat.expect("order")
+
+    talked(work)
+
+
+def test_a_message_names_the_parameter_instead_of_the_flag(tmp_path):
+    with pytest.raises(viva.BadInput, match=r"which agent\? Give agent=NAME"):
+        talked(None, None, folder=tmp_path)
+
+
+def test_a_closed_conversation_says_that_it_is_closed():
+    with viva.SyncConversation(echo) as chat:
+        chat.say("hello")
+    with pytest.raises(RuntimeError, match="is closed; expect, messages and transcript still work"):
+        chat.say("again")
+    chat.expect(viva.check.contains("hello"))
+    with pytest.raises(RuntimeError, match="is not open"):
+        viva.SyncConversation(echo).say("hello")

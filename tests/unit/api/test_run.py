@@ -263,7 +263,7 @@ def test_a_sync_conversation_works_with_and_without_a_running_loop():
             chat.expect(viva.check.contains("hi"), lambda turn: turn.number == 1)
         chat.expect(lambda turn: turn.input == "hi")
         assert [message.role for message in chat.messages] == ["user", "assistant"]
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(RuntimeError, match="is closed"):
             chat.say("again")
 
     async def in_a_loop():
@@ -336,3 +336,13 @@ def test_user_code_that_ends_the_process_ends_only_its_step(folder):
     assert "Hostile: inner" in str(record.warnings)
     (record,) = run(case(assertions=[lambda turn: raises()]))
     assert record.status == "error"
+
+
+def test_messages_name_the_keyword_instead_of_the_flag(tmp_path):
+    options = viva.RunOptions(folder=tmp_path)
+    with pytest.raises(viva.BadInput, match=r"which agent\? Give agent=NAME"):
+        viva.run({"input": "hello"}, options=options)
+    with pytest.raises(viva.BadInput, match=r"^only="):
+        viva.run({"input": "hello"}, echo, only="(", options=options)
+    with pytest.raises(viva.BadInput, match=r"^outputs=a\.what: unknown kind of report"):
+        viva.run({"input": "hello"}, echo, outputs="a.what", options=options)

@@ -43,14 +43,20 @@ def test_a_result_is_a_sequence_of_records(mixed: viva.RunResult):
         ["two", "three"],
     )
     assert [record.id for record in mixed.failures] == ["two"]
+    assert [record.id for record in mixed[:2]] == ["one", "two"]
     with pytest.raises(IndexError):
         _ = mixed[3]
+    with pytest.raises(TypeError, match=r"by a case id, a number or a slice, not by float"):
+        _ = mixed[1.0]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def test_a_case_is_found_by_its_id(mixed: viva.RunResult):
     assert mixed["two"].turns[0].output == "You said: hello"
     with pytest.raises(KeyError, match="no case 'tow' ended; did you mean two"):
         _ = mixed["tow"]
+    assert "two" in mixed
+    assert mixed["two"] in mixed
+    assert "tow" not in mixed
 
 
 def test_of_several_trials_the_one_that_decides_is_returned():
@@ -110,3 +116,14 @@ def test_progress_in_a_notebook_is_one_line(mixed: viva.RunResult):
         line.receive(events)
     assert shown == [("0 of 3", None), ("1 of 3 · ✓ 1", "handle"), ("3 of 3 · ✓ 1 ✗ 1 ○ 1", "handle")]
     assert notebook.create_progress_line() == []
+
+
+def test_a_run_that_selected_no_case_says_why():
+    """With the keywords of `viva.run`, not with flags."""
+    result = run_cases([case("one"), case("two")], echo, only="zz", tags=["x"], history=False)
+    assert (result.exit_code, result.empty_reason) == (
+        5,
+        "only='zz' matches no id; ids: one, two\ntags='x' is on no case; no case has a tag",
+    )
+    assert str(result).endswith(f"\n{result.empty_reason}")
+    assert run_cases(case("one"), echo, only="one", history=False).empty_reason is None
