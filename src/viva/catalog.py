@@ -366,9 +366,10 @@ def _find_root(name: str) -> str:
 
 def forget_modules(root: str) -> None:
     """Unload the modules of a folder, so that the next run in this process loads its files anew."""
+    spellings = (os.path.abspath(root) + os.sep, os.path.realpath(root) + os.sep)  # noqa: PTH100 -- as sys.path spells it
 
     def is_inside(path: Any) -> bool:
-        return isinstance(path, str) and os.path.realpath(path).startswith(os.path.realpath(root) + os.sep)
+        return isinstance(path, str) and path.startswith(spellings)
 
     for folder in [folder for folder in _scripts if is_inside(folder + os.sep)]:
         del _scripts[folder]
