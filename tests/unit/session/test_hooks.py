@@ -137,7 +137,7 @@ def test_a_hook_that_cannot_be_called_is_a_problem_of_the_file(folder, reference
 
 
 def test_a_hook_of_the_run_that_is_not_there_is_bad_input(folder):
-    with pytest.raises(viva.errors.BadInput, match=r"--after .*there is no vv_no_hooks\.py"):
+    with pytest.raises(viva.errors.BadInput, match=r"after=.*there is no vv_no_hooks\.py"):
         run_cases("Hello", "assistants.expense", folder=folder, after="vv_no_hooks:down")
 
 
