@@ -324,7 +324,7 @@ def _signature(name: str, thing: Any) -> str:
     if isinstance(thing, type) and issubclass(thing, msgspec.Struct):
         given = _struct_parameters(thing)
     elif isinstance(thing, type) and issubclass(thing, Exception) and "__init__" not in thing.__dict__:
-        given = ["said"] if issubclass(thing, errors.TrialFault) else ["*args"]
+        given = ["message"] if issubclass(thing, errors.TrialFault) else ["*args"]
     else:
         signature = inspect.signature(thing)
         shown = [_parameter(each) for each in signature.parameters.values() if each.name not in ("self", "cls")]
