@@ -14,7 +14,7 @@ def create_progress_line() -> list[Sink]:
     """The line, if this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return [] if getattr(shell, "kernel", None) is None else [ProgressLine(_show)]
+    return [] if getattr(shell, "kernel", None) is None else [NotebookProgress(_show)]
 
 
 def _show(text: str, handle: Any) -> Any:
@@ -28,7 +28,7 @@ def _show(text: str, handle: Any) -> Any:
     return display(data, raw=True, display_id=True)
 
 
-class ProgressLine:
+class NotebookProgress:
     """A Sink: `3 of 20 · ✓ 2 ✗ 1`."""
 
     live = False

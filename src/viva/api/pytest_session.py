@@ -27,7 +27,7 @@ from viva.model.record import TrialRecord
 from viva.model.turn import Turn
 from viva.protocols import AgentSession, PlannedTrial, SessionContext
 from viva.session.hooks import add_hooks
-from viva.session.loop import LoopThread, Outcome
+from viva.session.loop import CallOutcome, LoopThread
 from viva.session.messages import AgentReply, build_agent_reply
 from viva.session.run import create_run_context
 from viva.session.run_options import RunOptions
@@ -74,7 +74,7 @@ class PytestSession:
         self.loop = LoopThread()
         self._projects: dict[Path, Project] = {}
         self._suites: dict[tuple[Path, int], LoadedSuite] = {}
-        self._runs: dict[tuple[int, str], Future[Outcome[list[TrialRecord]]]] = {}
+        self._runs: dict[tuple[int, str], Future[CallOutcome[list[TrialRecord]]]] = {}
         self._limits: dict[int, asyncio.Semaphore] = {}
 
     def find_project(self, folder: Path) -> Project:

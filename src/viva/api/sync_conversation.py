@@ -11,11 +11,11 @@ from viva.check import AssertionInput
 from viva.model.case import TurnScope
 from viva.model.message import Message
 from viva.model.turn import Verdict
-from viva.session.loop import LoopThread, Outcome, catch_outcome
+from viva.session.loop import CallOutcome, LoopThread, catch_outcome
 from viva.session.messages import AgentReply, AttachmentInput, MessageInput
 
 R = TypeVar("R")
-_Request = tuple[Callable[[], Awaitable[Any]], "asyncio.Future[Outcome[Any]]"]
+_Request = tuple[Callable[[], Awaitable[Any]], "asyncio.Future[CallOutcome[Any]]"]
 
 
 class SyncConversation:
@@ -175,8 +175,8 @@ class _OpenSession:
                 if not future.cancelled():
                     future.set_result(outcome)
 
-    async def _request(self, work: Callable[[], Awaitable[Any]]) -> Outcome[Any]:
-        future: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
+    async def _request(self, work: Callable[[], Awaitable[Any]]) -> CallOutcome[Any]:
+        future: asyncio.Future[CallOutcome[Any]] = asyncio.get_running_loop().create_future()
         self._requests.put_nowait((work, future))
         await asyncio.wait((future, self._task), return_when=asyncio.FIRST_COMPLETED)
         if not future.done():

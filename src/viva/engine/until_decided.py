@@ -11,7 +11,7 @@ from viva.protocols import PlannedTrial
 from viva.stats.pass_rule import PassRule
 
 
-class CaseTrials:
+class CaseProgress:
     """The trials of one case: which have started, and the status of those that ended."""
 
     def __init__(self, first: PlannedTrial, rule: PassRule, ended: dict[int, Status]) -> None:
@@ -54,7 +54,7 @@ class TrialsUntilDecided:
     def __init__(self, plan: AsyncIterator[PlannedTrial], rule: PassRule, earlier: Iterable[TrialRecord] = ()) -> None:
         self._plan = plan
         self._rule = rule
-        self._cases: dict[tuple[str, str], CaseTrials] = {}
+        self._cases: dict[tuple[str, str], CaseProgress] = {}
         self._earlier: dict[tuple[str, str], dict[int, Status]] = {}
         self._changed = asyncio.Event()
         for record in earlier:
@@ -82,9 +82,9 @@ class TrialsUntilDecided:
             case.end(record.trial, record.status)
         self._changed.set()
 
-    async def _open_cases(self) -> AsyncGenerator[CaseTrials]:
+    async def _open_cases(self) -> AsyncGenerator[CaseProgress]:
         async for planned in self._plan:
             if planned.trial == 1:
                 name = (planned.case.suite, planned.case.id)
-                case = self._cases[name] = CaseTrials(planned, self._rule, self._earlier.pop(name, {}))
+                case = self._cases[name] = CaseProgress(planned, self._rule, self._earlier.pop(name, {}))
                 yield case

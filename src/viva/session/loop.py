@@ -49,11 +49,11 @@ class LoopBridge:
             self._pending.discard(future)
         return ended.get()
 
-    def start(self, work: Coroutine[Any, Any, R]) -> "Future[Outcome[R]]":
+    def start(self, work: Coroutine[Any, Any, R]) -> "Future[CallOutcome[R]]":
         """Start the coroutine on the loop; `wait_for` returns its result."""
         return self._submit(work)
 
-    def wait_for(self, started: "Future[Outcome[R]]") -> R:
+    def wait_for(self, started: "Future[CallOutcome[R]]") -> R:
         """Block this thread until a coroutine that was started has ended."""
         __tracebackhide__ = True
         return started.result().get()
@@ -61,9 +61,9 @@ class LoopBridge:
     def run_to_end(self, work: Coroutine[Any, Any, R]) -> R:
         """The same, but Ctrl-C in this thread cancels the coroutine and waits for its end before it is raised again."""
         __tracebackhide__ = True
-        task: asyncio.Task[Outcome[R]] | None = None
+        task: asyncio.Task[CallOutcome[R]] | None = None
 
-        async def wait() -> Outcome[R]:
+        async def wait() -> CallOutcome[R]:
             nonlocal task
             task = asyncio.ensure_future(catch_outcome(work))
             await asyncio.wait([task])
@@ -90,7 +90,7 @@ class LoopBridge:
             self._pending.discard(future)
         return ended.get()
 
-    def _submit(self, work: Coroutine[Any, Any, R]) -> "Future[Outcome[R]]":
+    def _submit(self, work: Coroutine[Any, Any, R]) -> "Future[CallOutcome[R]]":
         __tracebackhide__ = True
         if self._is_closed:
             work.close()
@@ -106,7 +106,7 @@ class LoopBridge:
             future.cancel()
 
 
-class Outcome(Generic[R]):
+class CallOutcome(Generic[R]):
     """What a coroutine returned or raised. A KeyboardInterrupt or SystemExit in a task would end its loop instead."""
 
     def __init__(self, value: R | None, error: BaseException | None = None) -> None:
@@ -124,16 +124,16 @@ class Outcome(Generic[R]):
         return cast("R", self._value)
 
 
-async def catch_outcome(work: Awaitable[R]) -> Outcome[R]:
+async def catch_outcome(work: Awaitable[R]) -> CallOutcome[R]:
     """Await it, whatever it raises. Only a cancellation of this task is raised."""
     try:
-        return Outcome(await work)
+        return CallOutcome(await work)
     except asyncio.CancelledError as error:
         if is_being_cancelled():
             raise
-        return Outcome[R](None, error)
+        return CallOutcome[R](None, error)
     except BaseException as error:  # the caller in another thread gets it
-        return Outcome[R](None, error)
+        return CallOutcome[R](None, error)
 
 
 class LoopThread:

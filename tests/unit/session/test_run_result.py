@@ -109,7 +109,7 @@ def test_progress_in_a_notebook_is_one_line(mixed: viva.RunResult):
         shown.append((text, handle))
         return "handle"
 
-    line = notebook.ProgressLine(show)
+    line = notebook.NotebookProgress(show)
     started = RunStarted("r", "now", viva.__version__, "echo", ("x",), 3, 3, 1, {})
     ended = [TrialEnded(record.key, index, 1, record) for index, record in enumerate(mixed)]
     for events in ([started], ended[:1], ended[1:]):

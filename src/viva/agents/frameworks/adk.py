@@ -164,7 +164,7 @@ def _to_response(call: ToolCall) -> dict[str, Any]:
 def _make_plugin(session: AdkSession) -> Any:
     """Logs agents, models and tools of the runner, and answers for stubbed tools."""
 
-    class Recorder(session.load("google.adk.plugins.base_plugin", "BasePlugin")):
+    class TurnRecorder(session.load("google.adk.plugins.base_plugin", "BasePlugin")):
         async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
             session.log.enter(agent.name)
 
@@ -186,7 +186,7 @@ def _make_plugin(session: AdkSession) -> Any:
         async def on_tool_error_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, error: Any) -> None:
             session.log.fail_call(tool_context.function_call_id, error)
 
-    return Recorder(name="viva")
+    return TurnRecorder(name="viva")
 
 
 class AdkConfig(FrameworkConfig, frozen=True, kw_only=True):

@@ -72,7 +72,7 @@ class OpenAIAgentsSession(FrameworkSession):
             self._log.fail_call(about.call_id, about.error)
 
     def _make_hooks(self, log: TurnLog) -> Any:
-        class Hooks(self._hooks):
+        class TurnHooks(self._hooks):
             async def on_agent_start(self, context: Any, agent: Any) -> None:
                 log.enter(agent.name)
 
@@ -94,7 +94,7 @@ class OpenAIAgentsSession(FrameworkSession):
             async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
                 log.end_call(getattr(context, "tool_call_id", ""), result)
 
-        return Hooks()
+        return TurnHooks()
 
     async def _stub_agent(self, agent: Any, stubbed: dict[int, Any]) -> Any:
         """A copy of the agent whose tools give the canned answers, and of the agents that it hands over to."""

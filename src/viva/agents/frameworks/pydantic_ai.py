@@ -74,7 +74,7 @@ class PydanticAISession(FrameworkSession):
         has_stubs = self.has_stubs
         waiting = tuple(self.load("pydantic_ai", "CallDeferred", "ApprovalRequired"))
 
-        class Recorder(self.load("pydantic_ai.capabilities", "AbstractCapability")):
+        class TurnRecorder(self.load("pydantic_ai.capabilities", "AbstractCapability")):
             async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> Any:
                 response = await handler(request_context)
                 usage = response.usage
@@ -103,7 +103,7 @@ class PydanticAISession(FrameworkSession):
                 log.fail_call(call.tool_call_id, str(error))
                 raise error
 
-        return Recorder()
+        return TurnRecorder()
 
     def _to_prompt(self, message: Message) -> Any:
         """The content of a message, with attachments."""
