@@ -62,7 +62,7 @@ page-tools: $(VENV)/.dev
 
 # The documentation as a site, in .artifacts/site. A dead link fails it, and a test builds it too.
 docs: $(VENV)/.dev
-	$(BIN)/python -m mkdocs build --strict -q
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -q
 
 # What follows from the structs of the checks: the schema of assertions, viva.check, the methods of t.assert_, the generator's
 # prompt. A test fails when they are stale.

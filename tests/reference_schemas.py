@@ -1,8 +1,12 @@
 """Reference pages of what authors write, made from the JSON Schemas that the loader itself checks with."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import yaml
+
+from check_examples import Example, Outcome, read_examples, run_examples
 from viva.catalog import BUILT_IN
 from viva.model import codec
 from viva.schemas.validation import SchemaName, read_schema
@@ -119,6 +123,8 @@ def check_pages(complain: Complain) -> Iterator[str]:
     """Every check with its fields; what all have stands once."""
     tables = Tables("native", complain)
     defs = tables.schema["$defs"]
+    examples = read_examples()
+    outcomes = run_examples(examples)
     yield "# Checks\n"
     yield (
         "An assertion is an object with a `type`. Checks of your own: a [script](../how-to/plugins.md), or a plugin by "
@@ -136,6 +142,37 @@ def check_pages(complain: Complain) -> Iterator[str]:
             yield f"Other name: {', '.join(f'`{each}`' for each in others)}.\n"
         if set(check["properties"]) - set(COMMON):
             yield tables.table(check, but=COMMON)
+        if name in examples:
+            yield _example(name, examples[name], outcomes[name])
+        else:
+            complain(f"tests/check_examples.yaml: an example of {name}")
+
+
+def _example(name: str, example: Example, outcomes: tuple[Outcome, Outcome]) -> str:
+    """The reply, an assertion that passes and one that fails, with the reason that Viva gave."""
+    passed, failed = outcomes
+    assert (passed.status, failed.status) == ("passed", "failed"), (name, outcomes)
+    # How long it took differs from run to run.
+    reason = re.sub(r"\b\d+(\.\d+)?(us|ms)\b", "2ms", failed.reason)
+    lines = [
+        *(f"# {each}" for each in [f"the reply: {_flow(example.reply)}", *_surroundings(example)]),
+        f"- {_flow({'type': name, **example.passes})}  # passes",
+        f"- {_flow({'type': name, **example.fails})}  # fails:",
+        f"  # {reason}",
+    ]
+    return "```yaml\n" + "\n".join(lines) + "\n```\n"
+
+
+def _surroundings(example: Example) -> Iterator[str]:
+    for name, text in example.files.items():
+        yield f"in the workspace, {name}: {text}"
+    for name, text in example.snapshots.items():
+        yield f"beside the suite, {name}: {text}"
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).removesuffix("\n...\n").strip()
 
 
 def config_page(complain: Complain) -> Iterator[str]:

@@ -12,7 +12,7 @@ from browser import CHROMIUM
 from project import Ended, InProcessProject, Project
 from real_clis import search_path
 
-collect_ignore_glob = [] if CHROMIUM else ["test_viewer_pages*.py", "test_report_page*.py"]
+collect_ignore_glob = [] if CHROMIUM else ["test_viewer_pages*.py", "test_report_page*.py", "test_docs_site.py"]
 collect_ignore_glob += [
     f"test_{name}_cli*.py" for name in ("gemini", "qwen", "opencode", "codex") if not search_path(name)
 ]
