@@ -124,7 +124,9 @@ class MaxTurns(LocalCheck, frozen=True, kw_only=True):
         turns = len(context.state.turns) if context.turn_scope == "case" else context.turn.number
         if turns <= self.value:
             return PASSED
-        return Verdict("failed", f"took {turns} turn{'s' * (turns != 1)}, allowed {self.value}", expected=self.value, actual=turns)
+        return Verdict(
+            "failed", f"took {turns} turn{'s' * (turns != 1)}, allowed {self.value}", expected=self.value, actual=turns
+        )
 
 
 def _require_first_token_ms(reply: Reply) -> float:

@@ -25,6 +25,7 @@ COMMANDS = {
     "pack": "Sign OpenWOP packs.",
     "shrink": "Reduce a failing conversation to a small case that still fails.",
     "init": "Create a small project.",
+    "convert": "Convert test files of other tools.",
     "schema": "Print the JSON Schema of a format.",
     "completion": "Print the line that enables shell completion.",
 }

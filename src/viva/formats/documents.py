@@ -382,13 +382,12 @@ def is_case_list(keys: Collection[str]) -> bool:
     return CASES_KEY in keys and not any(key in keys for key in ("id", "suiteId", "tasks", "steps", "persona"))
 
 
-def _load_yaml_file(path: Path, file: str) -> LoadedDocuments:
-    """A `.yaml` file: a list of documents, a single one, `cases:` with a list, or several separated by `---`."""
+def parse_yaml_documents(raw: bytes, file: str) -> list[tuple[Document, list[int]]]:
+    """Each document of YAML text, with the lines on which its members begin. BadInput names the line of a mistake."""
     import yaml
 
     from viva.formats.yaml_values import parse_yaml
 
-    raw = read_bytes(path, file, MAX_BYTES)
     check_is_text(raw, file)
     try:
         text = raw.decode("utf-8-sig")
@@ -405,14 +404,20 @@ def _load_yaml_file(path: Path, file: str) -> LoadedDocuments:
         raise BadInput.of(f"is not YAML: {wrong.reason} (character {wrong.character!r})", file, line) from wrong
     except (yaml.YAMLError, ValueError) as wrong:
         raise BadInput.of(f"is not YAML: {wrong}", file) from wrong
-    lines = yaml_line_finder(text)
+    find_line = yaml_line_finder(text)
+    return [
+        (Document(file, 1, value, find_line=partial(find_line, position)), starts)
+        for position, (value, starts) in enumerate(values)
+        if value is not None
+    ]
+
+
+def _load_yaml_file(path: Path, file: str) -> LoadedDocuments:
+    """A `.yaml` file: a list of documents, a single one, `cases:` with a list, or several separated by `---`."""
     documents: list[Document] = []
     problems: list[Problem] = []
-    for position, (value_of_file, starts) in enumerate(values):
-        if value_of_file is None:
-            continue
-        document = Document(file, 1, value_of_file, find_line=partial(lines, position))
-        members = _list_members(value_of_file)
+    for document, starts in parse_yaml_documents(read_bytes(path, file, MAX_BYTES), file):
+        members = _list_members(document.value)
         problems += _find_extra_keys(document, members)
         documents += [
             Document(file, line, value, prefix, find_line=document.find_line)

@@ -1,0 +1,111 @@
+"""Converts a file of another tool into native cases; its keys show which tool wrote it."""
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from viva.errors import BadInput, Problem
+from viva.formats import native
+from viva.formats.convert.adk import convert_adk
+from viva.formats.convert.datasets import convert_deepeval, convert_inspect, convert_pydantic_evals
+from viva.formats.convert.promptfoo import convert_promptfoo
+from viva.formats.convert.source import Source
+from viva.formats.documents import (
+    Document,
+    decode_chunk,
+    parse_json_document,
+    parse_yaml_documents,
+    read_chunks,
+    wrap_values,
+)
+from viva.formats.load_options import LoadOptions
+from viva.formats.raw_files import check_is_text, check_regular_file, read_bytes
+
+
+class Tool(Struct, frozen=True):
+    """Another tool: how its files are recognised and converted."""
+
+    name: str
+    recognises: Callable[[Any], bool]
+    convert: Callable[[Source], Iterator[dict[str, Any]]]
+
+
+class Conversion(Struct, frozen=True):
+    """The new cases, and what could not be converted."""
+
+    tool: str
+    cases: list[dict[str, Any]]
+    notes: list[Problem]
+
+
+def _has(*keys: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(key in value for key in keys)
+
+
+def _has_rows(*keys: str) -> Callable[[Any], bool]:
+    """Is it a list of objects that all have one of these keys?"""
+    return lambda value: (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(row, dict) and any(key in row for key in keys) for row in value)
+    )
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool("promptfoo", _has("tests"), convert_promptfoo),
+        Tool("adk", lambda value: _has("eval_cases")(value) or _has_rows("query")(value), convert_adk),
+        Tool("pydantic-evals", _has("cases"), convert_pydantic_evals),
+        Tool("inspect", _has_rows("target"), convert_inspect),
+        Tool("deepeval", _has_rows("expected_output", "scenario", "actual_output"), convert_deepeval),
+    )
+}
+
+
+def convert_file(path: Path, tool_name: str | None = None) -> Conversion:
+    """Convert a file. Raises BadInput if it is of no known tool, or if what it becomes would not load."""
+    file = str(path)
+    check_regular_file(path, file)
+    document = _read_document(path, file)
+    tool = (
+        TOOLS[tool_name]
+        if tool_name
+        else next((each for each in TOOLS.values() if each.recognises(document.value)), None)
+    )
+    if tool is None or not tool.recognises(document.value):
+        what = f"is no file of {tool.name}" if tool else "is a file of no known tool"
+        raise BadInput.of(f"{what}; known are {', '.join(TOOLS)}", file)
+    source = Source(document, path.parent)
+    try:
+        cases = list(tool.convert(source))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as wrong:
+        # The file has the keys of this tool, but not the form that they have there.
+        raise BadInput.of(f"has not the form of {tool.name}'s files: {type(wrong).__name__}: {wrong}", file) from wrong
+    if not cases:
+        raise BadInput.of("has no cases", file)
+    for number, case in enumerate(cases):
+        native.load(wrap_values([case], f"{file}: case {number + 1}"), file, path.parent, LoadOptions())
+    return Conversion(tool.name, cases, source.notes)
+
+
+def _read_document(path: Path, file: str) -> Document:
+    if path.suffix == ".jsonl":
+        rows = [decode_chunk(file, chunk).value for chunk in read_chunks(path)]
+        return Document(file, 1, rows, find_line=lambda *at: at[0] + 1 if at else 1)
+    raw = read_bytes(path, file)
+    check_is_text(raw, file)
+    if path.suffix == ".csv":
+        rows = list(csv.DictReader(raw.decode("utf-8-sig").splitlines()))
+        return Document(file, 1, rows, find_line=lambda *at: at[0] + 2 if at else 1)
+    if path.suffix == ".json":
+        return parse_json_document(raw, file)
+    if path.suffix in (".yaml", ".yml"):
+        documents = parse_yaml_documents(raw, file)
+        if not documents:
+            raise BadInput.of("is empty", file)
+        return documents[0][0]
+    raise BadInput.of("its name must end in .yaml, .yml, .json, .jsonl or .csv", file)

@@ -1,0 +1,216 @@
+"""Converts configs of promptfoo: prompts with variables, tests with assertions, conversations, simulated users."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from viva.formats.convert.source import JsonObject, Source, escape_braces, says_the_same
+from viva.formats.documents import parse_yaml_documents
+from viva.model import codec
+from viva.schemas.positions import KeyPath
+
+_VARIABLE = re.compile(r"\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}")
+_CODE = re.compile(r"\{%|\{\{[^}]*\|")
+_JUDGED = {
+    "llm-rubric": "{}",
+    "g-eval": "{}",
+    "model-graded-closedqa": "{}",
+    "model-graded-factuality": "The reply agrees with the facts in this answer: {}",
+    "factuality": "The reply agrees with the facts in this answer: {}",
+    "answer-relevance": "The reply answers the user's question",
+    "is-refusal": "The assistant refuses the request",
+}
+
+
+def convert_promptfoo(source: Source) -> Iterator[dict[str, Any]]:
+    """One case per test and prompt; tests of one `metadata.conversationId` become the turns of one case."""
+    config = source.value
+    if config.get("scenarios"):
+        source.note(("scenarios",), "is not converted: write its tests under `tests`")
+    default = config.get("defaultTest") if isinstance(config.get("defaultTest"), dict) else {}
+    prompts = list(_read_prompts(config.get("prompts") or ["{{prompt}}"], source))
+    conversations: dict[tuple[int, str], dict[str, Any]] = {}
+    for number, (path, test) in enumerate(_read_tests(config.get("tests") or [], source), 1):
+        converter = _TestConverter(source, path, test, default)
+        conversation = (test.get("metadata") or {}).get("conversationId")
+        name = test.get("description") or conversation
+        if (simulated := converter.convert_simulated()) is not None:
+            yield {"id": source.create_id(name, f"test-{number}"), **simulated}
+            continue
+        values_of_cases = list(_expand_vars({**default.get("vars", {}), **test.get("vars", {})}))
+        for (at, prompt), values in product(enumerate(prompts), values_of_cases):
+            turn = converter.convert_turn(prompt, values)
+            if conversation is None:
+                yield {"id": source.create_id(name, f"test-{number}"), **turn}
+            elif (case := conversations.get((at, conversation))) is not None:
+                case["turns"].append({**turn, "input": _last_message(turn["input"])})
+            else:
+                case_id = source.create_id(name, f"test-{number}")
+                conversations[at, conversation] = {"id": case_id, "turns": [turn]}
+    yield from conversations.values()
+
+
+def _last_message(chat: Any) -> Any:
+    """What is new in a later turn: the conversation itself has the messages before it."""
+    return chat[-1]["content"] if isinstance(chat, list) else chat
+
+
+class _TestConverter:
+    """Converts one test with what `defaultTest` adds to it."""
+
+    def __init__(self, source: Source, path: KeyPath, test: JsonObject, default: JsonObject) -> None:
+        self._source = source
+        self._path = path
+        self._test = test
+        self._default = default
+        options = {**(default.get("options") or {}), **(test.get("options") or {})}
+        for key in ("transform", "transformVars", "prefix", "suffix"):
+            if options.get(key):
+                source.note((*path, "options"), f"`{key}` is not converted")
+        if test.get("threshold") is not None:
+            source.note((*path, "threshold"), "is not converted: every assertion of a case must hold")
+
+    def convert_turn(self, prompt: Any, values: JsonObject) -> dict[str, Any]:
+        assertions = [
+            converted
+            for path, assertion in self._list_assertions()
+            for converted in self._convert(_fill(assertion, values), path)
+        ]
+        return escape_braces({"input": _fill(prompt, values), "assertions": assertions})
+
+    def convert_simulated(self) -> dict[str, Any] | None:
+        """The case of a test whose provider is `promptfoo:simulated-user`."""
+        provider = self._test.get("provider") or self._default.get("provider")
+        if not isinstance(provider, Mapping) or provider.get("id") != "promptfoo:simulated-user":
+            return None
+        values = {**self._default.get("vars", {}), **self._test.get("vars", {})}
+        config = {**(provider.get("config") or {})}
+        goal = _fill(str(values.get("instructions") or config.get("instructions") or ""), values)
+        assertions = self.convert_turn("", values)["assertions"]
+        goal_met = {"type": "judge", "criteria": f"The user's goal is reached: {goal}"}
+        return {
+            "simulator": {
+                "use": "viva.simulator",
+                "options": {"metadata": {"persona": "A user of the assistant", "goal": escape_braces(goal)}},
+            },
+            "checkpoints": [{"id": "goal", "assertion": escape_braces(goal_met)}],
+            "max_turns": config.get("maxTurns", 10),
+            **({"final_assertions": assertions} if assertions else {}),
+        }
+
+    def _list_assertions(self) -> Iterator[tuple[KeyPath, JsonObject]]:
+        for path, holder in ((self._path, self._test), (("defaultTest",), self._default)):
+            for at, assertion in enumerate(holder.get("assert") or ()):
+                yield (*path, "assert", at), assertion
+
+    def _convert(self, assertion: JsonObject, path: KeyPath) -> Iterator[dict[str, Any]]:
+        kind = str(assertion.get("type", ""))
+        is_negated = kind.startswith("not-")
+        converted = self._convert_kind(kind.removeprefix("not-"), assertion, path)
+        if converted is None:
+            self._source.note(path, f"the assertion type {kind!r} has no counterpart and is left out")
+            return
+        extra = {key: assertion[key] for key in ("weight",) if assertion.get(key)}
+        yield converted | extra | ({"negate": True} if is_negated else {})
+
+    def _convert_kind(self, kind: str, assertion: JsonObject, path: KeyPath) -> dict[str, Any] | None:
+        value = assertion.get("value")
+        if kind in _JUDGED:
+            judge = {"type": "judge", "criteria": _JUDGED[kind].format(_as_text(value))}
+            return judge | ({"min_score": assertion["threshold"]} if assertion.get("threshold") is not None else {})
+        match kind:
+            case "equals" | "regex":
+                return {"type": kind, "value": value}
+            case "contains" | "icontains":
+                return _contains(value, kind)
+            case "contains-all" | "icontains-all" | "contains-any" | "icontains-any":
+                texts = value if isinstance(value, list) else str(value).split(",")
+                return {"type": kind[-3:], "assertions": [_contains(_strip(text), kind) for text in texts]}
+            case "starts-with":
+                return {"type": "regex", "pattern": rf"\A{re.escape(str(value))}"}
+            case "is-json" | "contains-json":
+                return {"type": "json_schema", "schema": value if isinstance(value, dict) else True}
+            case "latency":
+                return {"type": "max_latency", "value": f"{assertion['threshold']}ms"}
+            case "cost":
+                return {"type": "max_cost", "value": assertion["threshold"]}
+            case "similar":
+                self._source.note(path, "similarity of embeddings becomes a judge")
+                return says_the_same(value)
+            case "assert-set":
+                inner = [each for one in assertion.get("assert") or () for each in self._convert(one, path)]
+                return {"type": "all", "assertions": inner} if inner and "threshold" not in assertion else None
+            case "trajectory:tool-used" if isinstance(value, str):
+                return {"type": "tool_called", "name": value}
+            case _:
+                return None
+
+
+def _contains(text: Any, kind: str) -> dict[str, Any]:
+    found = {"type": "contains", "value": _as_text(text)}
+    return found | ({"ignore_case": True} if kind.startswith("i") else {})
+
+
+def _strip(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else codec.compact_json(value)
+
+
+def _fill(value: Any, values: JsonObject) -> Any:
+    """Replace `{{name}}` in all strings; names without a value stay."""
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda found: _as_text(values[found[1]]) if found[1] in values else found[0], value)
+    if isinstance(value, Mapping):
+        return {key: _fill(item, values) for key, item in value.items()}
+    return [_fill(item, values) for item in value] if isinstance(value, list) else value
+
+
+def _expand_vars(values: JsonObject) -> Iterator[dict[str, Any]]:
+    """A variable with a list of values makes one test per value, as in promptfoo."""
+    choices = [value if isinstance(value, list) else [value] for value in values.values()]
+    for row in product(*choices):
+        yield dict(zip(values, row, strict=True))
+
+
+def _read_prompts(prompts: Any, source: Source) -> Iterator[Any]:
+    """Texts, and chats as lists of messages."""
+    for at, prompt in enumerate(
+        prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts]
+    ):
+        path: KeyPath = ("prompts", at)
+        text = prompt.get("raw") or prompt.get("id") if isinstance(prompt, Mapping) else prompt
+        text = str(text)
+        if text.startswith("file://"):
+            if text.endswith((".py", ".js", ".ts", ".mjs", ".cjs")):
+                raise source.refuse(path, "a prompt made by code cannot be converted; write its text here")
+            text = source.read_file(text, path).decode(errors="replace").strip()
+        if _CODE.search(text):
+            source.note(path, "only {{name}} is replaced; filters and blocks of the template stay as they are")
+        yield _as_chat(text)
+
+
+def _as_chat(text: str) -> Any:
+    if not text.lstrip().startswith("["):
+        return text
+    try:
+        chat = codec.decode(text.encode())
+    except codec.DecodeError:
+        return text
+    is_chat = isinstance(chat, list) and all(isinstance(each, dict) and "role" in each for each in chat)
+    return chat if is_chat else text
+
+
+def _read_tests(tests: Any, source: Source) -> Iterator[tuple[KeyPath, JsonObject]]:
+    for at, test in enumerate(tests if isinstance(tests, list) else [tests]):
+        path: KeyPath = ("tests", at) if isinstance(tests, list) else ("tests",)
+        if not isinstance(test, str):
+            yield path, test
+        elif test.endswith((".yaml", ".yml", ".json")):
+            (document, _), *_ = parse_yaml_documents(source.read_file(test, path), test)
+            yield from ((path, each) for each in document.value)
+        else:
+            raise source.refuse(path, f"{test!r} cannot be read: write the tests here, or as .yaml or .json")
