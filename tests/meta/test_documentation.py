@@ -6,8 +6,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from check_examples import read_examples
 from reference import ROOT, Pages, stale
 from reference_schemas import Tables
+from viva.catalog import BUILT_IN
 
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
@@ -34,6 +36,10 @@ def test_what_has_no_words_is_noticed():
         {"properties": {"known": {"description": "Said."}, "new": {"type": "object", "properties": {"key": {}}}}}
     )
     assert complaints == ["native: new", "native: new.key"]
+
+
+def test_every_check_has_an_example():
+    assert list(read_examples()) == list(BUILT_IN["check"])
 
 
 def test_a_page_that_differs_is_noticed(tmp_path: Path):
