@@ -83,7 +83,7 @@ _MAX_LINES = 60
 _MAX_LINE_CHARS = 700
 _MAX_PLAIN = 3  # more plain sentences after a question: the reply is about something else
 _MAX_OFFER_CHARS = 400
-_MARKUP = "\n`{}_<>|\\"  # lists, code and tables contain no offer without a question
+_MARKUP = LazyPattern(r"[\n`{}_<>|\\]")  # lists, code and tables contain no offer without a question
 
 _FENCE = "```"
 _CODE = LazyPattern(r"`[^`]*`")
@@ -217,16 +217,14 @@ def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Read
 
 def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
     """Does a reply without a question offer something to the user?"""
-    if not language.offers or len(text) > _MAX_OFFER_CHARS or any(mark in text for mark in _MARKUP):
+    if not language.offers or len(text) > _MAX_OFFER_CHARS or _MARKUP.search(text):
         return False
     patterns = language.offers.rows_for(" ".join(reversed(sentences)))
     after = ""
-    for sentence in sentences if patterns else ():
-        if language.settled.search(sentence):
-            return False
+    for at, sentence in enumerate(sentences if patterns else ()):
         pair = f"{sentence} {after}"
         if any(needle in pair and pattern.fits(pair) for needle, pattern in patterns):
-            return True
+            return not any(map(language.settled.search, sentences[: at + 1]))
         after = sentence
     return False
 
@@ -312,10 +310,12 @@ def _sentences(line: str) -> Iterator[str]:
             text = text.replace(stop, stop + _SENTENCE_END)
     for sentence in reversed(text.split(_SENTENCE_END)):
         words = sentence.strip(" #_*")
-        if not words[:1].isascii():
-            words = _SYMBOLS.sub("", words)
-        aside = words.startswith(_ASIDES) or (words[:1] in "([" and words[-1:] in ")]")
-        if not aside and any(map(str.isalnum, words)):
+        if not "a" <= words[:1] <= "z":
+            if not words[:1].isascii():
+                words = _SYMBOLS.sub("", words)
+            if (words[:1] in "([" and words[-1:] in ")]") or not any(map(str.isalnum, words)):
+                continue
+        if not words.startswith(_ASIDES):
             yield words
 
 

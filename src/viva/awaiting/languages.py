@@ -14,7 +14,7 @@ for last, in two sentences at a time.
     can may `% i ` \b% i\b            one row for each word, in the place of %
       |more                           an indented line continues the line above
 
-Finding a fixed string costs a hundredth of a search, hence the needles; a `RuleIndex` finds by the words of a sentence which
+Finding a fixed string costs a hundredth of a search, hence the needles: the rarer, the better; a `RuleIndex` finds by the words of a sentence which
 of the hundreds of needles it can contain at all. Spaces at the end of a line are dropped: write `[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight apostrophes and with their
 closing mark.
 """
@@ -37,7 +37,11 @@ _DEFINITION: Final = re.compile(r"([A-Z_]+) = (.*)")
 _NAME: Final = re.compile(r"<([A-Z_]+)>")
 _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
-_DIGITS: Final = re.compile(r"[0-9]+")
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
+_FREQUENT: Final = frozenset(
+    ["a", "c", "you", "your", "the", "have", "that", "this", "i", "we", "me", "is", "it", "to"]
+)
+"""English words in so many sentences that they tell little about a sentence."""
 _MAX_WORDS: Final = 4096
 _MAX_WORD_CHARS: Final = 40
 _SIGNS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]")
@@ -90,45 +94,56 @@ def _split_choices(part: str, start: int) -> Iterator[int]:
 class RuleIndex(Generic[T]):
     """Rows in order, each with a needle. Finds those whose needle can be in a sentence, by the words of the sentence.
 
-    If a sentence contains a needle, then one of its words contains the longest word of the needle. No needle has digits.
+    If a sentence contains a needle, then one of its words contains any given word of the needle. No needle has digits.
     """
 
     def __init__(self, rows: Sequence[tuple[str, T]]) -> None:
         self.rows = rows
-        self._needles = [needle for needle, _ in rows]
         self._rows = [row for _, row in rows]
-        self._keys = [(number, *_key_of(needle)) for number, needle in enumerate(self._needles) if needle.strip()]
-        self._always = frozenset(range(len(rows))) - {number for number, *_ in self._keys}
-        self._known: dict[str, frozenset[int]] = {}
+        needles = [needle for needle, _ in rows]
+        self._keys = [(number, needle, *_key_of(needle)) for number, needle in enumerate(needles) if needle.strip()]
+        self._always = frozenset(number for number, needle in enumerate(needles) if not needle.strip())
+        self._known: dict[str, tuple[tuple[int, str], ...]] = {}
+        self._words_without_rows: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self.rows)
 
     def rows_for(self, sentence: str) -> list[T]:
         """The rows whose needle is in the sentence, in order."""
+        numbers = set(self._always)
         known = self._known.get
-        found = [rows if (rows := known(word)) is not None else self._find_rows(word) for word in sentence.split()]
-        numbers = self._always.union(*found)
-        needles, rows = self._needles, self._rows
-        return [rows[number] for number in sorted(numbers) if needles[number] in sentence]
+        for word in set(sentence.split()) - self._words_without_rows:
+            for number, needle in known(word) or self._find_rows(word):
+                if needle in sentence:
+                    numbers.add(number)
+        rows = self._rows
+        return [rows[number] for number in sorted(numbers)]
 
-    def _find_rows(self, word: str) -> frozenset[int]:
+    def _find_rows(self, word: str) -> tuple[tuple[int, str], ...]:
         """The rows that a word belongs to. Few words are new, so the last ones are kept, but not numbers, which always are."""
-        if (bare := _DIGITS.sub("", word)) != word and (rows := self._known.get(bare)) is not None:
-            return rows
-        rows = frozenset(number for number, key, is_in in self._keys if is_in(bare, key))
-        if len(self._known) >= _MAX_WORDS:
+        bare = word.translate(_NO_DIGITS)
+        if bare in self._words_without_rows:
+            return ()
+        if bare in self._known:
+            return self._known[bare]
+        rows = tuple((number, needle) for number, needle, key, is_in in self._keys if is_in(bare, key))
+        if len(self._known) + len(self._words_without_rows) >= _MAX_WORDS:
             self._known.clear()
+            self._words_without_rows.clear()
         if len(bare) <= _MAX_WORD_CHARS:
-            self._known[bare] = rows
+            if rows:
+                self._known[bare] = rows
+            else:
+                self._words_without_rows.add(bare)
         return rows
 
 
 def _key_of(needle: str) -> tuple[str, Callable[[str, str], bool]]:
-    """The longest word of a needle, and how a word of a sentence must contain it: spaces around it are ends of that word."""
+    """The most telling word of a needle, and how a word of a sentence must contain it: spaces around it are ends of that word."""
     assert not any(map(str.isdigit, needle)), needle
     words = needle.split()
-    key = max(words, key=len)
+    key = max(words, key=lambda word: (word not in _FREQUENT, len(word)))
     at = words.index(key)
     is_start = at > 0 or needle[0].isspace()
     is_end = at < len(words) - 1 or needle[-1].isspace()
