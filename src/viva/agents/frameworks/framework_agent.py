@@ -106,6 +106,12 @@ class FrameworkSession:
         self.log.start_call(call.id, call.name, call.arguments)
         self.log.end_call(call.id, result)
 
+    def require_text(self, message: Message) -> str:
+        """The text of a message for a framework to which Viva sends no attachments."""
+        if message.attachments:
+            raise ValueError(f"Viva sends only text to {self.title}; this message has attachments")
+        return message.text
+
     @property
     def has_stubs(self) -> bool:
         """Must no tool run live?"""

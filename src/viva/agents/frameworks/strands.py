@@ -115,9 +115,7 @@ class StrandsSession(FrameworkSession):
     def _build_input(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The text; or for each interrupt the option `resume`, the decision of the option `approval`, or the text."""
         if not self._interrupts:
-            if message.attachments:
-                raise ValueError("Viva sends only text to a Strands agent; this message has attachments")
-            return message.text
+            return self.require_text(message)
         default = read_decision(message, options).is_approved if "approval" in options else message.text
         answer = options.get("resume", default)
         return [{"interruptResponse": {"interruptId": each.id, "response": answer}} for each in self._interrupts]
