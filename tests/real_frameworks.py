@@ -11,9 +11,12 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "frameworks"
 INSTALLED = Path(sys.prefix) / "frameworks"
-ENVIRONMENTS = {"langgraph": "main", "openai_agents": "main", "pydantic_ai": "main", "adk": "adk", "strands": "strands"}
-"""Which environment has a framework. Frameworks that do not fit together have one each."""
 EVERY_RUN = ("langgraph", "openai_agents", "pydantic_ai")
+ENVIRONMENTS = {
+    **dict.fromkeys(EVERY_RUN, "main"),
+    **{name: name for name in ("adk", "strands", "smolagents")},
+}
+"""Which environment has a framework. Frameworks that do not fit together have one each."""
 
 
 def find_python(framework: str) -> Path | None:

@@ -86,6 +86,7 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "pydantic_ai": "viva.agents.frameworks.pydantic_ai:PydanticAIConfig",
         "adk": "viva.agents.frameworks.adk:AdkConfig",
         "strands": "viva.agents.frameworks.strands:StrandsConfig",
+        "smolagents": "viva.agents.frameworks.smolagents:SmolagentsConfig",
     },
     "reporter": {
         ".jsonl": "viva.reporters.json:JsonlReport",
@@ -114,6 +115,7 @@ AGENT_KIND_BY_TYPE = {
     "google.adk:App": "adk",
     "google.adk:Runner": "adk",
     "strands:Agent": "strands",
+    "smolagents:MultiStepAgent": "smolagents",
 }
 """The kind of an object of a framework, by the package and name of its class or of a base class."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}

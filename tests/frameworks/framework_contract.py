@@ -30,11 +30,26 @@ app = importlib.import_module(f"apps.{NAME}")
 TRIP = {"city": "Rome", "days": 3}
 
 
+def read_request(request: ModelRequest) -> tuple[str, list[str], int]:
+    """What the user wrote last, the tools that were called since, and how often the user wrote.
+
+    Some frameworks write the results of tools, and more, into messages of the user: their app tells them apart.
+    """
+    if hasattr(app, "read_request"):
+        return app.read_request(request)
+    return request.text, request.tool_results, len([each for each in request.messages if each.role == "user"])
+
+
+def say(text: str) -> Say | str:
+    """A text of the model, as this framework expects it."""
+    return app.say(text) if hasattr(app, "say") else text
+
+
 def answer(request: ModelRequest) -> Say | Fail | str:
     """The model: it calls the tool that the user names, and greets otherwise."""
-    text = request.text
-    if request.tool_results:
-        return f"{request.tool_results[-1]} is done"
+    text, called, messages = read_request(request)
+    if called:
+        return say(f"{called[-1]} is done")
     if text.startswith("fail "):
         return Fail(int(text.split()[1]))
     if text.startswith("call "):
@@ -43,7 +58,7 @@ def answer(request: ModelRequest) -> Say | Fail | str:
         return Say(tool_calls=[ToolCall(name, arguments)], cached_tokens=4)
     if "trip" in text:
         return app.say_trip(TRIP)
-    return f"Hello, {len([each for each in request.messages if each.role == 'user'])}"
+    return say(f"Hello, {messages}")
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +121,8 @@ def test_each_trial_has_a_new_session_and_the_history_of_its_case(server: Any, a
     records = run_all(agent, [{"id": "h", "input": before, "assertions": holds}], runs=2)
     assert [record.turns[0].output for record in records] == ["Hello, 2", "Hello, 2"]
     texts = [each.text for each in server.model_requests[-1].messages]
-    assert [text for text in texts if text in ("I am Ada", "Hi Ada", "hello")] == ["I am Ada", "Hi Ada", "hello"]
+    lines = [text.splitlines()[-1] for text in texts if text]
+    assert [line for line in lines if line in ("I am Ada", "Hi Ada", "hello")] == ["I am Ada", "Hi Ada", "hello"]
     assert any(app.INSTRUCTIONS in text for text in texts)
 
 
@@ -152,6 +168,7 @@ def test_a_turn_that_is_cut_off_keeps_its_tool_calls_and_model_calls(server: Any
     assert [call.input_tokens for call in metered] == [10]
 
 
+@pytest.mark.skipif(not hasattr(app, "make_approving_agent"), reason="the framework has no approvals")
 @pytest.mark.parametrize(
     ("decision", "output"),
     [
@@ -189,8 +206,8 @@ def test_stubs_replace_every_tool(server: Any, agent: Any):
     assert (calls[0].result, calls[1].error) == ({"ok": True}, "no power")
     assert "no canned response" in (calls[2].error or "")  # W3: never the live tool
     assert app.BOOKED == []
-    texts = [each.text for each in server.model_requests[-1].messages if each.role == "tool"]
-    assert '"ok":true' in texts[0].replace(" ", "")
+    texts = [each.text.replace(" ", "").replace("'", '"').lower() for each in server.model_requests[-1].messages]
+    assert any('"ok":true' in text for text in texts)
 
 
 def test_structured_output_is_the_data_of_the_reply(server: Any):

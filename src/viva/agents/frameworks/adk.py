@@ -1,10 +1,10 @@
 """Agents, apps and runners of Google's Agent Development Kit: `adk:./app.py:root_agent`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
+from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_decision
 from viva.agents.tools import split_steps
 from viva.model import codec
 from viva.model.message import Attachment, Message, Reply, Text, ToolCall
@@ -21,10 +21,9 @@ class AdkSession(FrameworkSession):
     tested: ClassVar[str] = "2.13"
 
     @classmethod
-    def check_target(cls, target: Any) -> None:
-        kinds = cls.load("google.adk.agents", "BaseAgent"), cls.load("google.adk.apps", "App")
-        if not isinstance(target, (*kinds, cls.load("google.adk.runners", "Runner"))):
-            raise cls.refuse(f"{type(target).__name__} is no agent, App or Runner")
+    def load_types(cls) -> Sequence[type]:
+        places = {"agents": "BaseAgent", "apps": "App", "runners": "Runner"}
+        return [cls.load(f"google.adk.{module}", name) for module, name in places.items()]
 
     async def start(self) -> None:
         self._types: Any = self.load("google.genai", "types")
@@ -39,7 +38,6 @@ class AdkSession(FrameworkSession):
                 author = "user" if role == "user" else self._runner.agent.name
                 await service.append_event(self._session, event(author=author, content=self._content(role, parts)))
         self._waiting: dict[str, tuple[str, str]] = {}  # id of a call that waits -> id and name to answer to
-        self._log: TurnLog
 
     def _make_runner(self) -> Any:
         target, plugin = self.target, _make_plugin(self)
@@ -50,8 +48,7 @@ class AdkSession(FrameworkSession):
             return memory(app=target.model_copy(update={"plugins": [*target.plugins, plugin]}))
         return memory(agent=target, app_name="viva", plugins=[plugin])
 
-    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
-        self._log = log
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if not self._waiting:
             return await self._run(next(self._convert(message))[1])
         decision = read_decision(message, options)
@@ -77,23 +74,23 @@ class AdkSession(FrameworkSession):
         if problem and not text:
             raise RuntimeError(problem)
         for call_id in self._waiting:  # a tool that runs long has returned, but its result is still to come
-            self._log.await_call(call_id)
+            self.log.await_call(call_id)
         agent = self._runner.agent.find_agent(author) if author else None
         data = decode_json_text(text) if getattr(agent, "output_schema", None) else text
         hint = "\n".join(hints) or None
-        return self._log.build_reply(text, input_hint=hint) if data == text else self._log.build_reply(data=data)
+        return self.log.build_reply(text, input_hint=hint) if data == text else self.log.build_reply(data=data)
 
     def _read_calls(self, event: Any) -> Iterator[str]:
         """Notes the calls that wait, and yields what they wait for."""
         for call in event.get_function_calls():
             if call.name == _CONFIRMATION:
                 asked = call.args["originalFunctionCall"]
-                self._log.drop_call(asked["id"])  # its result was only that it needs a confirmation
-                self._log.await_call(asked["id"], asked["name"], asked.get("args"))
+                self.log.drop_call(asked["id"])  # its result was only that it needs a confirmation
+                self.log.await_call(asked["id"], asked["name"], asked.get("args"))
                 self._waiting[asked["id"]] = (call.id, call.name)
                 yield call.args.get("toolConfirmation", {}).get("hint") or f"approve or deny: {asked['name']}"
             elif call.id in (event.long_running_tool_ids or ()):
-                self._log.await_call(call.id, call.name, call.args)
+                self.log.await_call(call.id, call.name, call.args)
                 self._waiting[call.id] = (call.id, call.name)
                 yield f"waits for the result of {call.name}"
 
@@ -106,23 +103,17 @@ class AdkSession(FrameworkSession):
             if name == _CONFIRMATION:
                 response = {"confirmed": decision.is_approved}
                 if not decision.is_approved:
-                    self._log.start_call(call.id, call.name, call.arguments)
-                    self._log.refuse_call(call.id, decision.text)
+                    self.refuse_pending(decision.text, call)
             else:
-                self._log.start_call(call.id, call.name, call.arguments)
-                self._log.end_call(call.id, response)
+                self.end_pending(call, response)
             yield self._types.Part(
                 function_response=self._types.FunctionResponse(id=call_id, name=name, response=response)
             )
 
     def answer_call(self, call_id: str, name: str, arguments: Any) -> dict[str, Any] | None:
         """The canned answer of a stubbed tool; None if the tool runs."""
-        self._log.start_call(call_id, name, arguments)
-        return _to_response(self._log.answer_call(call_id, name)) if self.has_stubs and name != _HANDOFF else None
-
-    @property
-    def log(self) -> TurnLog:
-        return self._log
+        self.log.start_call(call_id, name, arguments)
+        return _to_response(self.log.answer_call(call_id, name)) if self.has_stubs and name != _HANDOFF else None
 
     def _content(self, role: str, parts: Any) -> Any:
         return self._types.Content(role="user" if role == "user" else "model", parts=parts)

@@ -9,7 +9,7 @@ import importlib
 import inspect
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
@@ -49,27 +49,40 @@ class FrameworkSession:
         self.tool_context = tool_context
         self._provider_packages = provider_packages
         self.pending_calls: tuple[ToolCall, ...] = ()
+        self.log: TurnLog
+        """What happens in the turn that runs now."""
         fixtures = context.fixtures
         self._stubs = ToolStubs(fixtures.tools) if fixtures is not None and fixtures.stub_all_tools else None
 
     @classmethod
     @abstractmethod
+    def load_types(cls) -> Sequence[type]:
+        """The types of the objects that the adapter runs. BadInput if the framework's version does not fit."""
+
+    @classmethod
     def check_target(cls, target: Any) -> None:
         """Raises BadInput if the adapter cannot run this object, or if the framework's version does not fit."""
+        types = cls.load_types()
+        if not isinstance(target, tuple(types)):
+            names = " or ".join(dict.fromkeys(each.__name__ for each in types))
+            raise cls.refuse(f"{type(target).__name__} is no {names}")
 
     async def start(self) -> None:
         """Prepares the memory of the conversation, with the history of the case in it."""
 
     @abstractmethod
-    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         """Sends one message, logs what happens, and returns the reply that the log builds."""
+
+    async def close(self) -> None:
+        """Ends what still runs."""
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         progress = self.context.progress
-        log = TurnLog(progress, self._stubs)
+        log = self.log = TurnLog(progress, self._stubs)
         try:
             with raise_as_faults(progress, self._provider_packages):
-                reply = await run_on_shared_loop(self.run_turn(message, options, log))
+                reply = await run_on_shared_loop(self.run_turn(message, options))
             self.pending_calls = tuple(call for call in reply.tool_calls if call.pending)
             return reply
         except BaseException as raised:
@@ -81,12 +94,23 @@ class FrameworkSession:
             for call in log.model_calls:
                 self.context.meter(call)
 
-    def refuse_pending(self, log: TurnLog, reason: str) -> tuple[ToolCall, ...]:
-        """Logs that the user denied the calls that wait, and returns them."""
-        for call in self.pending_calls:
-            log.start_call(call.id, call.name, call.arguments)
-            log.refuse_call(call.id, reason)
-        return self.pending_calls
+    def refuse_pending(self, reason: str, *calls: ToolCall) -> Sequence[ToolCall]:
+        """Logs that the user denied these calls, or all that wait, and returns them."""
+        for call in calls or self.pending_calls:
+            self.log.start_call(call.id, call.name, call.arguments)
+            self.log.refuse_call(call.id, reason)
+        return calls or self.pending_calls
+
+    def end_pending(self, call: ToolCall, result: Any) -> None:
+        """Logs that the user gave the result of a call that waits."""
+        self.log.start_call(call.id, call.name, call.arguments)
+        self.log.end_call(call.id, result)
+
+    def require_text(self, message: Message) -> str:
+        """The text of a message for a framework to which Viva sends no attachments."""
+        if message.attachments:
+            raise ValueError(f"Viva sends only text to {self.title}; this message has attachments")
+        return message.text
 
     @property
     def has_stubs(self) -> bool:
@@ -170,7 +194,10 @@ class FrameworkAgent(Struct, frozen=True):
     async def open(self, context: SessionContext) -> AsyncGenerator[FrameworkSession]:
         with raise_as_faults(context.progress, self.provider_packages):
             session = await run_on_shared_loop(self._start(context))
-        yield session
+        try:
+            yield session
+        finally:
+            await run_on_shared_loop(session.close())
 
     async def _start(self, context: SessionContext) -> FrameworkSession:
         target = await _create(self.target) if is_factory(self.target) else self.target

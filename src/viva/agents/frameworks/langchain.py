@@ -21,9 +21,12 @@ class LangChainSession(FrameworkSession):
     tested: ClassVar[str] = "1.7"
 
     @classmethod
+    def load_types(cls) -> Sequence[type]:
+        return [cls.load("langchain_core.runnables", "Runnable")]
+
+    @classmethod
     def check_target(cls, target: Any) -> None:
-        if not isinstance(target, cls.load("langchain_core.runnables", "Runnable")):
-            raise cls.refuse(f"{type(target).__name__} is no runnable")
+        super().check_target(target)
         if len(text_keys := _text_keys(target)) > 1:
             raise cls.refuse(
                 f"this runnable has the inputs {', '.join(text_keys)}; name a function instead that fills them"
@@ -34,16 +37,16 @@ class LangChainSession(FrameworkSession):
             raise self.refuse("the tools of a runnable cannot be stubbed; a graph or agent with a ToolNode can")
         self._messages = convert_messages(self.load, self.context.history)
 
-    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         before = list(self._messages)
         self._messages += convert_messages(self.load, [message])
-        config = {"callbacks": [make_handler(self.load, log)], "configurable": options.get("configurable", {})}
+        config = {"callbacks": [make_handler(self.load, self.log)], "configurable": options.get("configurable", {})}
         output = await self.target.ainvoke(self._build_input(before, message), config)
         if isinstance(output, Mapping) and isinstance(output.get("output"), str):  # AgentExecutor
             output = output["output"]
         text = get_text(output) if hasattr(output, "content") else output if isinstance(output, str) else ""
         self._messages.append(self.load("langchain_core.messages", "AIMessage")(text))
-        return log.build_reply(text, data=None if text or hasattr(output, "content") else output)
+        return self.log.build_reply(text, data=None if text or hasattr(output, "content") else output)
 
     def _build_input(self, before: Sequence[Any], message: Message) -> Any:
         """A model or a chain of messages takes messages; one that starts with a prompt template takes its variables."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.langchain import convert_messages, get_text, make_handler
-from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
+from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_decision
 from viva.agents.tools import format_result
 from viva.model.message import Message, Reply
 from viva.state.trial_state import to_text
@@ -20,9 +20,12 @@ class LangGraphSession(FrameworkSession):
     tested: ClassVar[str] = "1.2"
 
     @classmethod
+    def load_types(cls) -> Sequence[type]:
+        return [cls.load("langgraph.pregel", "Pregel"), cls.load("langgraph.graph", "StateGraph")]
+
+    @classmethod
     def check_target(cls, target: Any) -> None:
-        if not isinstance(target, cls.load("langgraph.pregel", "Pregel") | cls.load("langgraph.graph", "StateGraph")):
-            raise cls.refuse(f"{type(target).__name__} is no graph")
+        super().check_target(target)
         if "messages" not in target.channels:
             keys = ", ".join(name for name in target.channels if not name.startswith(("__", "branch:"))) or "nothing"
             raise cls.refuse(
@@ -38,11 +41,9 @@ class LangGraphSession(FrameworkSession):
         self._history = convert_messages(self.load, self.context.history)  # goes in with the first message
         self._seen: set[str] = set()
         self._paused: Any = None
-        self._log: TurnLog
 
-    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
-        self._log = log
-        handler = make_handler(self.load, log, must_stub=self.has_stubs)
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        handler = make_handler(self.load, self.log, must_stub=self.has_stubs)
         configurable = {**options.get("configurable", {}), "thread_id": self._thread}
         config = {"configurable": configurable, "callbacks": [handler]}
         if self._paused is not None:
@@ -56,11 +57,11 @@ class LangGraphSession(FrameworkSession):
         text = self._read_messages(values["messages"])
         if not snapshot.next:
             self._paused = None
-            return log.build_reply(text, data=values.get("structured_response"))
+            return self.log.build_reply(text, data=values.get("structured_response"))
         self._paused = snapshot
-        log.await_unfinished_calls()
+        self.log.await_unfinished_calls()
         hints = [_describe_interrupt(each.value) for each in snapshot.interrupts]
-        return log.build_reply(text, input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
+        return self.log.build_reply(text, input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
 
     def _read_messages(self, messages: Sequence[Any]) -> str:
         """The text of the last new answer. Tools that are no LangChain tools are seen only in the messages."""
@@ -72,11 +73,11 @@ class LangGraphSession(FrameworkSession):
             if each.type == "ai":
                 text = get_text(each)
                 for call in each.tool_calls:
-                    self._log.start_call(call["id"] or "", call["name"], call["args"])
+                    self.log.start_call(call["id"] or "", call["name"], call["args"])
             elif each.type == "tool" and str(each.content).startswith("Returning structured response"):
-                self._log.drop_call(each.tool_call_id)
-            elif each.type == "tool" and self._log.lacks_result(each.tool_call_id):
-                end = self._log.fail_call if each.status == "error" else self._log.end_call
+                self.log.drop_call(each.tool_call_id)
+            elif each.type == "tool" and self.log.lacks_result(each.tool_call_id):
+                end = self.log.fail_call if each.status == "error" else self.log.end_call
                 end(each.tool_call_id, decode_json_text(each.content))
         return text
 
@@ -85,7 +86,7 @@ class LangGraphSession(FrameworkSession):
         decision = read_decision(message, options)
         interrupts = self._paused.interrupts
         is_approval = not interrupts or any(_is_approval(each.value) for each in interrupts)
-        denied = self.refuse_pending(self._log, decision.text) if is_approval and not decision.is_approved else ()
+        denied = self.refuse_pending(decision.text) if is_approval and not decision.is_approved else ()
         if interrupts:
             answers = {each.id: _answer(each.value, decision, options) for each in interrupts}
             return self.load("langgraph.types", "Command")(resume=answers)
@@ -104,7 +105,7 @@ class LangGraphSession(FrameworkSession):
 
         async def answer(request: Any, _: Any) -> Any:
             asked = request.tool_call
-            call = self._log.answer_call(asked["id"] or "", asked["name"], asked["args"])
+            call = self.log.answer_call(asked["id"] or "", asked["name"], asked["args"])
             status = "success" if call.error is None else "error"
             return tool_message(format_result(call), name=asked["name"], tool_call_id=asked["id"], status=status)
 

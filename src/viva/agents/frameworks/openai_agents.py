@@ -2,7 +2,7 @@
 
 import copy
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
@@ -20,10 +20,8 @@ class OpenAIAgentsSession(FrameworkSession):
     tested: ClassVar[str] = "0.24"
 
     @classmethod
-    def check_target(cls, target: Any) -> None:
-        agent, *_ = cls.load("agents", "Agent", "Runner", "RunConfig", "RunHooks", "SQLiteSession")
-        if not isinstance(target, agent):
-            raise cls.refuse(f"{type(target).__name__} is no Agent")
+    def load_types(cls) -> Sequence[type]:
+        return cls.load("agents", "Agent", "Runner", "RunConfig", "RunHooks", "SQLiteSession")[:1]
 
     async def start(self) -> None:
         self._runner, self._run_config, self._hooks, memory = self.load(
@@ -33,10 +31,9 @@ class OpenAIAgentsSession(FrameworkSession):
         await self._memory.add_items([item for message in self.context.history for item in _to_items(message)])
         self._agent: Any = await self._stub_agent(self.target, {}) if self.has_stubs else self.target
         self._paused: Any = None
-        self._log: TurnLog
 
-    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
-        self._log = log
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        log = self.log
         given = list(_to_items(message)) if self._paused is None else self._resume(message, options)
         config = self._run_config(tracing_disabled=True, tool_error_formatter=self._log_tool_error)
         keywords = {"session": self._memory, "hooks": self._make_hooks(log), "run_config": config}
@@ -64,12 +61,12 @@ class OpenAIAgentsSession(FrameworkSession):
             else:
                 state.reject(item, rejection_message=decision.text)
         if not decision.is_approved:
-            self.refuse_pending(self._log, decision.text)
+            self.refuse_pending(decision.text)
         return state
 
     def _log_tool_error(self, about: Any) -> None:
         if about.error is not None:
-            self._log.fail_call(about.call_id, about.error)
+            self.log.fail_call(about.call_id, about.error)
 
     def _make_hooks(self, log: TurnLog) -> Any:
         class TurnHooks(self._hooks):
@@ -121,7 +118,7 @@ class OpenAIAgentsSession(FrameworkSession):
 
     def _stub_tool(self, tool: Any) -> Any:
         async def answer(context: Any, arguments: str) -> Any:
-            return format_result(self._log.answer_call(context.tool_call_id, tool.name, arguments))
+            return format_result(self.log.answer_call(context.tool_call_id, tool.name, arguments))
 
         public = ("name", "description", "params_json_schema", "strict_json_schema", "is_enabled", "needs_approval")
         return type(tool)(on_invoke_tool=answer, **{name: getattr(tool, name) for name in public})

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.turn_log import TurnLog, decode_json_text, read_decision
+from viva.agents.frameworks.turn_log import decode_json_text, read_decision
 from viva.agents.tools import format_result, split_steps
 from viva.concurrency.shared_loop import DaemonThreads
 from viva.model.message import Message, Reply, Text
@@ -18,10 +18,9 @@ class PydanticAISession(FrameworkSession):
     tested: ClassVar[str] = "2.66"
 
     @classmethod
-    def check_target(cls, target: Any) -> None:
+    def load_types(cls) -> Sequence[type]:
         cls.load("pydantic_ai.capabilities", "AbstractCapability", "UseThreadExecutor", "ReinjectSystemPrompt")
-        if not isinstance(target, cls.load("pydantic_ai.agent", "AbstractAgent")):
-            raise cls.refuse(f"{type(target).__name__} is no Agent")
+        return [cls.load("pydantic_ai.agent", "AbstractAgent")]
 
     async def start(self) -> None:
         self._parts: Any = self.load("pydantic_ai", "messages")
@@ -31,18 +30,19 @@ class PydanticAISession(FrameworkSession):
         self._capabilities = [threads(DaemonThreads()), *([prompts()] if self._messages and not has_prompt else [])]
         self._waiting: Any = None
 
-    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        log = self.log
         if self.target.name:
             log.enter(self.target.name)
         given: dict[str, Any] = {"user_prompt": self._to_prompt(message)}
         if self._waiting is not None:
-            given = {"deferred_tool_results": self._resume(message, options, log)}
+            given = {"deferred_tool_results": self._resume(message, options)}
         result = await self.target.run(
             **given,
             message_history=self._messages or None,
             deps=self.tool_context,
             infer_name=False,
-            capabilities=[*self._capabilities, self._make_recorder(log)],
+            capabilities=[*self._capabilities, self._make_recorder()],
         )
         self._messages, output = result.all_messages(), result.output
         self._waiting = None
@@ -53,7 +53,7 @@ class PydanticAISession(FrameworkSession):
             return log.build_reply()
         return log.build_reply(output) if isinstance(output, str) else log.build_reply(data=output)
 
-    def _resume(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Any:
+    def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The user approves or denies the calls that wait for that, and gives the results of those that run outside."""
         results, denied = self.load("pydantic_ai", "DeferredToolResults", "ToolDenied")
         decision = read_decision(message, options)
@@ -61,17 +61,16 @@ class PydanticAISession(FrameworkSession):
         outside = {call.tool_call_id for call in self._waiting.calls}
         value = options.get("resume", decode_json_text(message.text))
         for call in self.pending_calls:
-            log.start_call(call.id, call.name, call.arguments)
             if call.id in outside:
-                log.end_call(call.id, value)
+                self.end_pending(call, value)
             elif not decision.is_approved:
-                log.refuse_call(call.id, decision.text)
+                self.refuse_pending(decision.text, call)
         approvals = {call.tool_call_id: verdict for call in self._waiting.approvals}
         return results(approvals=approvals, calls=dict.fromkeys(outside, value))
 
-    def _make_recorder(self, log: TurnLog) -> Any:
+    def _make_recorder(self) -> Any:
         """A capability that logs tools and models, and answers for stubbed tools."""
-        has_stubs = self.has_stubs
+        has_stubs, log = self.has_stubs, self.log
         waiting = tuple(self.load("pydantic_ai", "CallDeferred", "ApprovalRequired"))
 
         class TurnRecorder(self.load("pydantic_ai.capabilities", "AbstractCapability")):

@@ -5,7 +5,7 @@ snapshot; a function that creates the agent lets them run in parallel.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -73,9 +73,8 @@ class StrandsSession(FrameworkSession):
     tested: ClassVar[str] = "1.62"
 
     @classmethod
-    def check_target(cls, target: Any) -> None:
-        if not isinstance(target, cls.load("strands", "Agent")):
-            raise cls.refuse(f"{type(target).__name__} is no Agent")
+    def load_types(cls) -> Sequence[type]:
+        return [cls.load("strands", "Agent")]
 
     async def start(self) -> None:
         if self.target not in _shared:
@@ -83,8 +82,8 @@ class StrandsSession(FrameworkSession):
         self._state: Any = None
         self._interrupts: Any = ()
 
-    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
-        agent, shared = self.target, _shared[self.target]
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        agent, shared, log = self.target, _shared[self.target], self.log
         async with shared.lock:
             agent.load_snapshot(self._state or shared.first_state)
             if self._state is None:
@@ -116,9 +115,7 @@ class StrandsSession(FrameworkSession):
     def _build_input(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The text; or for each interrupt the option `resume`, the decision of the option `approval`, or the text."""
         if not self._interrupts:
-            if message.attachments:
-                raise ValueError("Viva sends only text to a Strands agent; this message has attachments")
-            return message.text
+            return self.require_text(message)
         default = read_decision(message, options).is_approved if "approval" in options else message.text
         answer = options.get("resume", default)
         return [{"interruptResponse": {"interruptId": each.id, "response": answer}} for each in self._interrupts]

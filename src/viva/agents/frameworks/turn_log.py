@@ -1,6 +1,7 @@
 """What a framework does during one turn, noted as it happens: a turn that raises or times out keeps it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from msgspec import UNSET, Struct, structs
@@ -71,6 +72,19 @@ class TurnLog:
         else:
             self._progress.tracebacks += describe_error(error, f"tool {self._calls[call_id].name}")
             self._change(call_id, error=error_text(error), pending=False)
+
+    @contextmanager
+    def record_errors(self, call_id: str) -> Generator[None]:
+        """The tool runs inside. What becomes of its error is up to the framework."""
+        try:
+            yield
+        except Exception as error:
+            self.fail_call(call_id, error)
+            raise
+
+    def new_id(self) -> str:
+        """An id for a call of a framework that gives none."""
+        return f"call_{len(self._calls) + 1}"
 
     def refuse_call(self, call_id: str, reason: str) -> None:
         """The user denied the call, so the tool did not run."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from viva import catalog
 from viva.agents.agent_config import find_kind
 from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSession
 from viva.agents.frameworks.recognition import find_framework
-from viva.agents.frameworks.turn_log import TurnLog
 from viva.errors import AgentFailed, BadInput
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key
@@ -70,17 +69,16 @@ class EchoSession(FrameworkSession):
     tested: ClassVar[str] = "1"
 
     @classmethod
-    def check_target(cls, target: Any) -> None:
-        if target == "no agent":
-            raise cls.refuse("it is no agent")
+    def load_types(cls) -> Sequence[type]:
+        return [str]
 
-    async def run_turn(self, message: Message, options: Mapping[str, Any], log: TurnLog) -> Reply:
-        log.enter("echo")
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        self.log.enter("echo")
         if message.text == "other loop":
             raise RuntimeError("<Event> is bound to a different event loop")
         if message.text == "exit":
             sys.exit(3)
-        return log.build_reply(f"{self.target} {self.tool_context} {id(asyncio.get_running_loop())}")
+        return self.log.build_reply(f"{self.target} {self.tool_context} {id(asyncio.get_running_loop())}")
 
 
 def send(agent: FrameworkAgent, text: str) -> tuple[Reply, SessionContext]:
@@ -113,8 +111,8 @@ def test_an_object_that_was_used_on_another_loop_is_explained():
 
 
 def test_what_a_function_creates_is_checked_too():
-    with pytest.raises(AgentFailed, match="Echo: it is no agent"):
-        send(FrameworkAgent(lambda: "no agent", EchoSession), "hi")
+    with pytest.raises(AgentFailed, match="Echo: int is no str"):
+        send(FrameworkAgent(lambda: 5, EchoSession), "hi")
 
 
 def test_an_exit_in_the_users_code_ends_the_turn_only():

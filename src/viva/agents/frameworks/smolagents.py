@@ -1,0 +1,152 @@
+"""Agents of smolagents: `smolagents:./app.py:agent`.
+
+Each conversation has a copy of the agent with its own memory, which runs in a thread. The code that a CodeAgent writes is not
+a tool call; the tools that the code calls are.
+"""
+
+import asyncio
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.tools import format_result, split_steps
+from viva.concurrency.threads import run_in_thread
+from viva.model.message import Message, Reply
+
+_ANSWER = "final_answer"
+
+
+class SmolagentsSession(FrameworkSession):
+    """The memory of a copy of the agent."""
+
+    title: ClassVar[str] = "smolagents"
+    package: ClassVar[str] = "smolagents"
+    tested: ClassVar[str] = "1.26"
+
+    @classmethod
+    def load_types(cls) -> Sequence[type]:
+        return [cls.load("smolagents", "MultiStepAgent")]
+
+    async def start(self) -> None:
+        self._agent: Any = self._copy_agent(self.target)
+        self._agent.memory.steps += [step for each in self.context.history for step in self._convert(each)]
+        self._waiting: list[tuple[str, str]] = []  # id and name of calls that the model asked for, not started yet
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        text = self.require_text(message)
+        self.log.enter(self.target.name or type(self.target).__name__)
+        try:
+            output = await run_in_thread(self._run, text)
+        except asyncio.CancelledError:
+            self._agent.interrupt()  # the thread ends with its step
+            raise
+        return self.log.build_reply(str(output)) if isinstance(output, str) else self.log.build_reply(data=output)
+
+    def _run(self, text: str) -> Any:
+        calls, steps, final = self.load("smolagents.memory", "ToolCall", "ActionStep", "FinalAnswerStep")
+        output: Any = ""
+        for event in self._agent.run(text, stream=True, reset=False):
+            if isinstance(event, calls) and not hasattr(self._agent, "python_executor"):
+                self._start_call(event.id, event.name, event.arguments)
+            elif isinstance(event, steps) and event.error is not None:
+                for call_id, _ in self._waiting:  # it has no such tool, or the arguments do not fit
+                    self.log.fail_call(call_id, str(event.error))
+                self._waiting.clear()
+            elif isinstance(event, final):
+                output = event.output
+        return output
+
+    def _start_call(self, call_id: str, name: str, arguments: Any) -> None:
+        if name != _ANSWER:
+            self.log.start_call(call_id, name, arguments)
+            self._waiting.append((call_id, name))
+
+    def _copy_agent(self, agent: Any) -> Any:
+        """An agent with its own memory, whose models and tools are logged, and so are the agents that it manages."""
+        clone = copy.copy(agent)
+        clone.memory, clone.state = type(agent.memory)(agent.system_prompt), dict(agent.state)
+        clone.model = self._copy_model(agent.model)
+        clone.tools = {name: self._copy_tool(tool) for name, tool in agent.tools.items()}
+        clone.managed_agents = {name: self._copy_managed(each) for name, each in agent.managed_agents.items()}
+        if isinstance(getattr(agent, "python_executor", None), self.load("smolagents", "LocalPythonExecutor")):
+            clone.python_executor = clone.create_python_executor()  # it keeps the variables of the code
+        return clone
+
+    def _copy_managed(self, agent: Any) -> Any:
+        clone = self._copy_agent(agent)
+        run = clone.run
+
+        def run_in_path(task: str, **named: Any) -> Any:
+            self.log.enter(agent.name)
+            return self._log_call(agent.name, {"task": task}, lambda: run(task, **named))
+
+        clone.run = run_in_path
+        return clone
+
+    def _copy_model(self, model: Any) -> Any:
+        clone, provider = copy.copy(model), type(model).__name__.removesuffix("Model").removesuffix("Server").lower()
+
+        def log_usage(usage: Any) -> None:
+            if usage is not None:
+                self.log.add_model_call(model.model_id, provider, usage.input_tokens, usage.output_tokens)
+
+        def generate(*values: Any, **named: Any) -> Any:
+            answer = model.generate(*values, **named)
+            log_usage(answer.token_usage)
+            return answer
+
+        def generate_stream(*values: Any, **named: Any) -> Any:
+            for piece in model.generate_stream(*values, **named):
+                log_usage(piece.token_usage)
+                yield piece
+
+        clone.generate = generate
+        if hasattr(model, "generate_stream"):
+            clone.generate_stream = generate_stream
+        return clone
+
+    def _copy_tool(self, tool: Any) -> Any:
+        if tool.name == _ANSWER:
+            return tool
+        clone = copy.copy(tool)
+
+        def forward(*values: Any, **named: Any) -> Any:
+            arguments = {**dict(zip(tool.inputs, values, strict=False)), **named}
+            return self._log_call(tool.name, arguments, lambda: tool.forward(*values, **named), self.has_stubs)
+
+        clone.forward = forward
+        return clone
+
+    def _log_call(self, name: str, arguments: Any, run: Any, is_stubbed: bool = False) -> Any:
+        """Runs a tool. The model gave its id, unless code calls it."""
+        if not (asked := [each for each in self._waiting if each[1] == name]):
+            asked = [(self.log.new_id(), name)]
+            self._start_call(asked[0][0], name, arguments)
+        self._waiting.remove(asked[0])
+        call_id = asked[0][0]
+        if is_stubbed:
+            canned = self.log.answer_call(call_id, name)
+            return canned.result if canned.error is None else format_result(canned)
+        with self.log.record_errors(call_id):
+            result = run()
+        self.log.end_call(call_id, result)
+        return result
+
+    def _convert(self, message: Message) -> list[Any]:
+        """A message of the case's history, with its tool calls and their results. A system message is one of the user."""
+        task, action, call = self.load("smolagents.memory", "TaskStep", "ActionStep", "ToolCall")
+        if message.role != "assistant":
+            return [task(message.text)]
+        timing = self.load("smolagents.monitoring", "Timing")(0.0, 0.0)
+        asking, answered, text = split_steps(message)
+        calls = [call(each.name, each.arguments, each.id) for each in asking.tool_calls] or None
+        results = "\n".join(map(format_result, answered)) or None
+        steps = [action(0, timing, model_output=asking.text or None, tool_calls=calls, observations=results)]
+        return steps if text is None else [*steps, action(0, timing, model_output=text.text)]
+
+
+class SmolagentsConfig(FrameworkConfig, frozen=True, kw_only=True):
+    """A ToolCallingAgent or CodeAgent of smolagents."""
+
+    session: ClassVar[type[FrameworkSession]] = SmolagentsSession
