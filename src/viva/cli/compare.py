@@ -221,7 +221,7 @@ def _list_metric_cells(metric: Metric) -> list[str]:
 def _format_number(metric: str, value: float, sign: str = "") -> str:
     """A rounded value in the unit of its metric."""
     if metric == "pass rate":
-        return f"{value * 100:{sign}.1f} {'points' if sign else '%'}"
+        return f"{value * 100:{sign}.1f} {'pts' if sign else '%'}"
     if metric == "time ms":
         return f"{'-' if value < 0 else sign}{format_ms(abs(value))}"
     if metric == "cost USD":
@@ -233,7 +233,7 @@ def _format_interval(metric: Metric) -> str:
     if metric.low is None or metric.high is None:
         return ""
     low, high = (_format_number(metric.name, value, sign="+") for value in (metric.low, metric.high))
-    return f"{low.removesuffix(' points')} to {high} ({metric.confidence * 100:.3g} %)"
+    return f"{low.removesuffix(' pts')} to {high} ({metric.confidence * 100:.3g} %)"
 
 
 def _format_count(metric: Metric) -> str:

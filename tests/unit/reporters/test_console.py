@@ -575,7 +575,7 @@ def test_the_show_command_quotes_case_ids(case: str) -> None:
 @pytest.mark.parametrize(("count", "journal"), [(1, True), (1, False), (3, False), (3, True)])
 def test_the_rerun_command_names_one_case_or_selects_those_that_failed(count: int, journal: bool) -> None:
     records = [trial(f"T.{n}", "failed", [turn(1, "x")], source=f"a.jsonl:{n}") for n in range(count)]
-    started = run_started(3, **({"journal": "j"} if journal else {}))
+    started = run_started(3, journal="j" if journal else None)
     text = render_console([started, *map(trial_ended, records), run_ended(1, failed=count)], width=200)
     words = shlex.split(text.splitlines()[-1].partition("  # run what")[0])
     selector = {(1, True): r"^T\.0$", (1, False): r"^T\.0$", (3, False): r"^(T\.0|T\.1|T\.2)$"}.get((count, journal))
