@@ -127,7 +127,7 @@ def test_init_makes_a_project_that_runs_at_once(project: Project):
     assert suite.startswith("# yaml-language-server: $schema=../viva.schema.json\n")
     json.loads((folder / "viva.schema.json").read_text())
     project.folder = folder
-    assert "Passed:  3" in project.viva("test", "-i", "tests/", code=0).out
+    assert "3 passed" in project.viva("test", "-i", "tests/", code=0).out
     assert project.viva("agents").code == 0
     (folder / "agent.py").write_text("# mine now\n")
     assert project.viva("init").out.count("kept") == 4

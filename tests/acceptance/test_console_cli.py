@@ -15,7 +15,7 @@ def test_a_failure_ends_with_a_command_that_shows_the_whole_conversation(project
     assert 'contains "refunded"' in ended.out
     assert 'actual:   "word word' in ended.out
     (command,) = (line for line in ended.out.splitlines() if "viva runs show" in line)
-    shown = project.viva(*shlex.split(command)[1:])
+    shown = project.viva(*shlex.split(command, comments=True)[1:])
     assert ended.out.count("word") < shown.out.count("word")
     assert shown.out.count("word") >= 60  # the reply is not cut
     assert "✗ contains" in shown.out

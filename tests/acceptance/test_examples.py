@@ -36,10 +36,10 @@ def test_demo_passes_its_suites_and_catches_the_planted_bug(tmp_path: Path) -> N
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert demo.stderr == ""
     passing, planted = demo.stdout.split("a bug planted in it")
-    assert "Passed:  22" in passing
+    assert "22 passed" in passing
     assert "Exit code 0, expected 0." in passing
-    assert "Passed:  2" in planted
-    assert "Failed:  1" in planted
+    assert "2 passed" in planted
+    assert "1 failed" in planted
     assert '✗ tool_not_called "submit_expense"' in planted
     assert "It submits what the user has just corrected" in planted
     assert "Exit code 1, expected 1." in planted

@@ -272,7 +272,7 @@ def test_ctrl_d_stops_one_conversation_and_ctrl_c_the_run(folder: Path) -> None:
         screen.expect(NEXT)
         screen.press(CTRL_C)
         screen.expect("not finished")
-        screen.expect("Not run: 2 of 3")
+        screen.expect("2 not run")
         assert screen.end() == 2
     assert [record["id"] for record in records(folder)] == ["script"]
 

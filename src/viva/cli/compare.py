@@ -1,6 +1,7 @@
 """`viva compare`: compares two runs case by case."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -24,7 +25,15 @@ from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.record import Status, TrialRecord
 from viva.record.atomic_files import replace_file
-from viva.reporters.formatting import escape_controls, fit_line, format_count
+from viva.reporters.formatting import (
+    escape_controls,
+    fit_line,
+    format_count,
+    format_ms,
+    format_rounded_cost,
+    wrap_text,
+)
+from viva.reporters.table import Column, format_table, get_output_width
 
 EPILOG = """\b
 Examples:
@@ -48,6 +57,15 @@ _MARKS: dict[ChangeKind, str] = {
     "new": "+",
     "gone": "-",
 }
+_CASE_COLUMNS = (Column("", is_flexible=True), Column(""), Column(""), Column("", is_flexible=True, is_text=True))
+_METRIC_NAMES = {"time ms": "time", "cost USD": "cost"}
+_METRIC_COLUMNS = (
+    Column(""),
+    *(Column(title, "right") for title in ("before", "now", "change")),
+    Column("interval", is_optional=True),
+    Column("over", is_optional=True),
+    Column("test", is_flexible=True, is_text=True),
+)
 _GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
 
 
@@ -150,24 +168,33 @@ class _JsonReport(Struct):
 
 def _format_lines(comparison: Comparison, gates: Sequence[Gate], failed: Sequence[Gate]) -> list[str]:
     lines = [f"{comparison.base} → {comparison.head}", ""]
-    for change in _SHOWN:
-        cases = [case for case in comparison.cases if case.change == change]
+    width = get_output_width()
+    groups = {change: [case for case in comparison.cases if case.change == change] for change in _SHOWN}
+    rows = [_list_case_cells(case) for cases in groups.values() for case in cases[:50]]
+    table = iter(format_table(_CASE_COLUMNS, rows, width)[1:])
+    for change, cases in groups.items():
         if cases:
-            lines.append(f"{change} ({len(cases)})")
-            lines += [f"  {_MARKS.get(change, '·')} {_format_case(case)}" for case in cases[:50]]
+            lines += [f"{change} ({len(cases)})", *islice(table, min(len(cases), 50))]
             lines += [f"  … and {len(cases) - 50} more"] if len(cases) > 50 else []
-    lines += [f"still passing ({comparison.count('still passing')})", ""]
-    lines += [f"  {_format_metric(metric)}" for metric in comparison.metrics]
-    lines += ["", *(f"  {note}" for note in comparison.notes)] if comparison.notes else []
+    if passing := comparison.count("still passing"):
+        lines.append(f"still passing ({passing})")
+    lines += ["", *format_table(_METRIC_COLUMNS, [_list_metric_cells(metric) for metric in comparison.metrics], width)]
+    notes = [part for note in comparison.notes for part in wrap_text(note, min(width, 120) - 2, 20)]
+    lines += ["", *(f"  {note}" for note in notes)] if notes else []
     verdict = f"worse by {', '.join(failed)}" if failed else "no regression shown"
     return [*lines, "", f"{verdict} (--fail-on {' --fail-on '.join(gates)}, alpha {comparison.alpha:g})"]
 
 
-def _format_case(case: CaseChange) -> str:
-    text = f"{escape_controls(case.case)}  {_format_side(case.base, case.base_trials)} → {_format_side(case.head, case.head_trials)}"
-    if case.p is not None and case.change not in ("still passing", "still failing"):
-        text += f"  p={case.p:.3g}"
-    return text + (f"  {fit_line(case.error, 200)}" if case.error and case.change in ("broken", "suspect") else "")
+def _list_case_cells(case: CaseChange) -> list[str]:
+    sides = f"{_format_side(case.base, case.base_trials)} → {_format_side(case.head, case.head_trials)}"
+    has_p = case.p is not None and case.change not in ("still passing", "still failing")
+    reason = fit_line(case.error, 200) if case.error and case.change in ("broken", "suspect") else ""
+    mark = f"  {_MARKS.get(case.change, '·')} {escape_controls(case.case)}"
+    return [mark, sides, f"p={_round_p(case.p)}" if has_p else "", reason]
+
+
+def _round_p(p: float | None) -> str:
+    return f"{p:.2g}" if p is not None and p >= 0.001 else "<0.001"
 
 
 def _format_side(status: Status | None, trials: TrialCounts | None) -> str:
@@ -179,15 +206,34 @@ def _format_side(status: Status | None, trials: TrialCounts | None) -> str:
     return f"{trials.passed}/{trials.judged}" + (f" ({trials.errors} in error)" if trials.errors else "")
 
 
-def _format_metric(metric: Metric) -> str:
-    change = f"{metric.name:10} {metric.base:.4g} → {metric.head:.4g}  Δ {metric.delta:+.4g}"
-    return f"{change}{_format_interval(metric)} over {_format_count(metric)}  {_format_test(metric)}"
+def _list_metric_cells(metric: Metric) -> list[str]:
+    return [
+        f"  {_METRIC_NAMES.get(metric.name, metric.name)}",
+        _format_number(metric.name, metric.base),
+        _format_number(metric.name, metric.head),
+        _format_number(metric.name, metric.delta, sign="+"),
+        _format_interval(metric),
+        _format_count(metric),
+        _format_test(metric),
+    ]
+
+
+def _format_number(metric: str, value: float, sign: str = "") -> str:
+    """A rounded value in the unit of its metric."""
+    if metric == "pass rate":
+        return f"{value * 100:{sign}.1f} {'pts' if sign else '%'}"
+    if metric == "time ms":
+        return f"{'-' if value < 0 else sign}{format_ms(abs(value))}"
+    if metric == "cost USD":
+        return f"{'-' if value < 0 else sign}{format_rounded_cost(abs(value))}"
+    return f"{value:{sign}.3f}"
 
 
 def _format_interval(metric: Metric) -> str:
     if metric.low is None or metric.high is None:
         return ""
-    return f" [{metric.low:+.4g}, {metric.high:+.4g}] ({metric.confidence * 100:.4g} %)"
+    low, high = (_format_number(metric.name, value, sign="+") for value in (metric.low, metric.high))
+    return f"{low.removesuffix(' pts')} to {high} ({metric.confidence * 100:.3g} %)"
 
 
 def _format_count(metric: Metric) -> str:
@@ -198,7 +244,7 @@ def _format_count(metric: Metric) -> str:
 
 
 def _format_test(metric: Metric) -> str:
-    return metric.verdict if metric.p is None else f"p={metric.p:.3g}: {metric.verdict}"
+    return metric.verdict if metric.p is None else f"p={_round_p(metric.p)}: {metric.verdict}"
 
 
 def _format_markdown(comparison: Comparison) -> str:
@@ -213,11 +259,9 @@ def _format_markdown(comparison: Comparison) -> str:
         for c in listed[:200]
     ]
     lines += ["", f"{len(listed) - 200} more cases are not listed."] if len(listed) > 200 else []
-    lines += ["", "| metric | before | now | change | test |", "| --- | ---: | ---: | ---: | --- |"]
-    lines += [
-        f"| {m.name} ({_format_count(m)}) | {m.base:.4g} | {m.head:.4g} | {m.delta:+.4g}{_format_interval(m)} | {_format_test(m)} |"
-        for m in comparison.metrics
-    ]
+    lines += ["", "| metric | before | now | change | interval | over | test |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | --- | --- |"]
+    lines += [f"| {' | '.join(cell.strip() for cell in _list_metric_cells(m))} |" for m in comparison.metrics]
     lines += ["", *(f"- {note}" for note in comparison.notes)] if comparison.notes else []
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ import click
 
 from viva import catalog, config
 from viva.cli.history import config_option, find_run, open_history
-from viva.cli.options import create_console, reserve_stdout
+from viva.cli.options import create_annotations, create_console, reserve_stdout
 from viva.errors import BadInput
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.record.journal import Journal, read_events
@@ -94,7 +94,7 @@ def command(
         reporter = create_console(verbose=verbose, quiet=quiet)
     journal = Journal(path)
     events = (event for event in read_events(path) if isinstance(event, RunStarted | TrialEnded | Note))
-    return report_finished_run(events, end, journal, outputs, [reporter], eval_summary)
+    return report_finished_run(events, end, journal, outputs, [reporter, *create_annotations()], eval_summary)
 
 
 def _require_eval_suite(kinds: list[str]) -> None:

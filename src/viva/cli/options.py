@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TextIO
 
 from viva.protocols import Sink
@@ -44,8 +45,22 @@ def create_console(
         parallel=parallel,
         describe_pace=describe_pace,
         full_replies=has_person,
+        is_github_log=is_in_github_actions(),
     )
     return Console(sys.stdout, options)
+
+
+def is_in_github_actions() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def create_annotations() -> list[Sink]:
+    """In GitHub Actions: failures at their file and line. On standard error, which the runner reads too."""
+    if not is_in_github_actions():
+        return []
+    from viva.reporters.github import GithubAnnotations
+
+    return [GithubAnnotations(sys.stderr, Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()))]
 
 
 @contextmanager

@@ -9,18 +9,42 @@ from pathlib import Path
 import click
 
 from viva.cli.history import find_run, open_history, open_remote, report_crashed_runs
+from viva.cli.options import use_colour
 from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec
+from viva.model.event import RunSummary
 from viva.model.record import TrialRecord
 from viva.record.journal import read_records
 from viva.record.locks import find_holder
-from viva.reporters.console_lines import Palette
-from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms
+from viva.reporters.console_lines import STATUS_MARKS, Palette
+from viva.reporters.failures import explain_failure
+from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms, format_rounded_cost
 from viva.reporters.summary import describe_details
+from viva.reporters.table import Column, format_table, get_output_width
 from viva.reporters.tree import CaseTree
 
 _MAX_MESSAGE_LINES = 1000
+_COUNTS = ("passed", "failed", "errors", "undecided", "skipped", "not run")
+_COLUMNS = (
+    Column("  run"),
+    Column("agent", is_flexible=True, is_optional=True),
+    *(Column(title, "right", is_optional=title in ("skipped", "not run")) for title in _COUNTS),
+    Column("time", "right"),
+    Column("cost", "right", is_optional=True),
+    Column("remarks", is_flexible=True, is_text=True, is_optional=True),
+    Column("input", is_flexible=True, is_optional=True),
+)
+_CASE_COLUMNS = (
+    Column("  result"),
+    Column("case"),
+    Column("trial", "right"),
+    Column("name", is_flexible=True, is_text=True, is_optional=True),
+    Column("turns", "right"),
+    Column("time", "right"),
+    Column("cost", "right", is_optional=True),
+    Column("reason", is_flexible=True, is_text=True),
+)
 EPILOG = """\b
 Examples:
   viva runs                        list the newest runs
@@ -60,39 +84,54 @@ def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_
     if ctx.invoked_subcommand is not None:
         return 0
     rows = history.list_runs(limit=limit, agent=agent, failed=failed)
-    for row in rows:
-        print(codec.compact_json(row) if as_json else _format_run(row, history))
-    if not rows and not as_json:
-        print("No runs. Start one with `viva test -i FILE`")
+    if as_json:
+        lines = [codec.compact_json(row) for row in rows]
+    else:
+        table = format_table(_COLUMNS, [_list_cells(row, history) for row in rows], get_output_width())
+        lines = table if rows else ["No runs. Start one with `viva test -i FILE`"]
+    for line in lines:
+        print(line)
     return 0
 
 
-def _format_run(row: RunRow, history: History) -> str:
-    if row.summary is None:
+def _list_cells(row: RunRow, history: History) -> list[str]:
+    """The cells of a run in the list. A count of 0 is left out."""
+    remarks = ["pulled"] if history.is_pulled(row.id) else []
+    inputs = " ".join(row.inputs)
+    if (s := row.summary) is None:
         holder = find_holder(history.journal_path(row.id))
-        result = f"running, process {holder.pid}" if holder else f"unfinished; viva test --resume {row.id}"
-    else:
-        s = row.summary
-        parts = [f"{s.passed}/{s.total} passed"]
-        parts += [
-            f"{number} {word}"
-            for number, word in (
-                (s.failed, "failed"),
-                (s.errors, "error" if s.errors == 1 else "errors"),
-                (s.undecided, "undecided"),
-                (s.skipped, "skipped"),
-                (s.not_run, "not run"),
-                (sum(bool(suite.failures) for suite in s.suites), "below the threshold"),
-                (len(s.lost_reports), "reports not written"),
-                (s.retried, "retried"),
-            )
-            if number
-        ]
-        result = ", ".join(parts) + f"  {format_ms(s.duration_ms)}" + (f"  ${s.cost_usd:.4f}" if s.cost_usd else "")
-    if history.is_pulled(row.id):
-        result += "  pulled"
-    mark = "✓" if row.exit_code == 0 else "…" if row.summary is None else "✗"
-    return f"{mark} {row.id}  {escape_controls(row.agent)}  {result}  {escape_controls(' '.join(row.inputs))}"
+        state = f"running, process {holder.pid}" if holder else "unfinished: --resume continues it"
+        return [f"… {row.id}", row.agent, *[""] * 8, ", ".join([state, *remarks]), inputs]
+    counts = (s.failed, s.errors, s.undecided, s.skipped, s.not_run)
+    return [
+        f"{'✓' if row.exit_code == 0 else '✗'} {row.id}",
+        row.agent,
+        f"{s.passed:,}/{s.total:,}",
+        *(f"{number:,}" if number else "" for number in counts),
+        format_ms(s.duration_ms),
+        format_rounded_cost(s.cost_usd) if s.cost_usd is not None else "",
+        ", ".join([*_list_remarks(s), *remarks]),
+        inputs,
+    ]
+
+
+def _list_remarks(summary: RunSummary) -> list[str]:
+    counts = (
+        (sum(bool(suite.failures) for suite in summary.suites), "below the threshold"),
+        (len(summary.lost_reports), "reports not written"),
+        (summary.retried, "retried"),
+    )
+    return [f"{number:,} {word}" for number, word in counts if number]
+
+
+def _format_run(row: RunRow, history: History) -> str:
+    """A run in one line, with all that its row in the list has."""
+    run, agent, *cells, remarks, inputs = _list_cells(row, history)
+    named = zip((*_COUNTS, "", ""), cells, strict=True)
+    texts = [
+        f"{text} {'error' if (text, title) == ('1', 'errors') else title}".rstrip() for title, text in named if text
+    ]
+    return "  ".join(filter(None, (run, escape_controls(agent), ", ".join([*texts, *filter(None, [remarks])]), inputs)))
 
 
 @command.command(epilog="Example: viva runs show latest T001")
@@ -112,23 +151,33 @@ def show(run: str, case: str | None, as_json: bool) -> int:
         print(_format_run(row, history))
         for label, text in describe_details(row.summary) if row.summary else ():
             print(f"  {label}: {escape_controls(text)}")
-    ink, width = Palette(sys.stdout.isatty()), shutil.get_terminal_size((100, 24)).columns
-    for record in records:
-        if as_json:
+    if as_json:
+        for record in records:
             print(codec.compact_json(record))
-        elif case is None:
-            name = "" if record.name == record.id else f"  {escape_controls(record.name)}"
-            trial = f" (trial {record.trial})" if record.trials > 1 else ""
-            print(
-                f"  {record.status:8} {escape_controls(record.id)}{trial}{name}"
-                f"  {format_count(record.total_turns, 'turn')}"
-                + (f"  {fit_line(record.error, 200)}" if record.error else "")
-                + (f"  safety findings: {', '.join(map(str, record.findings))}" if record.findings else "")
-            )
-        else:
-            tree = CaseTree(ink, width, _MAX_MESSAGE_LINES)
+    elif case is None:
+        for line in format_table(_CASE_COLUMNS, [_list_case_cells(record) for record in records], get_output_width()):
+            print(line)
+    else:
+        palette, width = Palette(use_colour(terminal=sys.stdout.isatty())), shutil.get_terminal_size((100, 24)).columns
+        for record in records:
+            tree = CaseTree(palette, width, _MAX_MESSAGE_LINES)
             print(tree.render(record, trial=record.trial if record.trials > 1 else None))
     return 0
+
+
+def _list_case_cells(record: TrialRecord) -> list[str]:
+    findings = f"safety findings: {', '.join(map(str, record.findings))}" if record.findings else ""
+    reason = explain_failure(record).headline if record.status != "passed" else ""
+    return [
+        f"{STATUS_MARKS[record.status]} {record.status}",
+        record.id,
+        f"{record.trial}" if record.trials > 1 else "",
+        "" if record.name == record.id else fit_line(record.name, 200),
+        f"{record.total_turns:,}" if record.total_turns else "",
+        format_ms(record.duration_ms) if record.total_turns else "",
+        format_rounded_cost(record.cost_usd) if record.cost_usd is not None else "",
+        "; ".join(filter(None, (fit_line(reason, 200), findings))),
+    ]
 
 
 def _load_case(journal: Path, run: str, case: str) -> list[TrialRecord]:

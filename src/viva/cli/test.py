@@ -12,7 +12,7 @@ import click
 from msgspec import Struct, structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.options import create_console, handle_sigterm, has_terminal, reserve_stdout
+from viva.cli.options import create_annotations, create_console, handle_sigterm, has_terminal, reserve_stdout
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicts, reject_other_flags
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
@@ -149,7 +149,7 @@ async def _run(invocation: Invocation) -> int:
             from viva.cli.dry_run import list_cases
 
             return await list_cases(plan)
-        result = await execute(plan, [_create_reporter(invocation, plan)])
+        result = await execute(plan, _create_reporters(invocation, plan))
         return _print_report_text(result, flags)
 
 
@@ -186,10 +186,10 @@ async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation
     if previous_run.run_ended is not None:
         if given := [AGENT_OPTION_FLAGS[name] for name, reference in references.items() if reference]:
             raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(given)}")
-        reporter = _create_reporter(invocation)
+        reporters = _create_reporters(invocation)
         events = (previous_run.started, *previous_run.ended_trials)
         return report_finished_run(
-            events, previous_run.run_ended, journal, options.outputs, [reporter], options.eval_summary
+            events, previous_run.run_ended, journal, options.outputs, reporters, options.eval_summary
         )
     options = restore_secrets(options, references)
     async with aclosing(await _build_plan(structs.replace(options, folder=Path()), previous_run)) as plan:
@@ -197,7 +197,7 @@ async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation
             previous_run = await keep_unchanged_trials(previous_run, plan.iterate_trials())
         else:
             check_unchanged(previous_run.settings["fingerprint"], plan.fingerprint)
-        result = await execute(plan, [_create_reporter(invocation, plan)], previous_run, journal=journal)
+        result = await execute(plan, _create_reporters(invocation, plan), previous_run, journal=journal)
     return _print_report_text(result, invocation.flags)
 
 
@@ -210,17 +210,18 @@ def _print_report_text(result: RunResult, flags: CommandFlags) -> int:
     return result.exit_code
 
 
-def _create_reporter(invocation: Invocation, plan: RunPlan | None = None) -> Sink:
-    """Prints events with --json, else the console output. A complete run has no plan."""
+def _create_reporters(invocation: Invocation, plan: RunPlan | None = None) -> list[Sink]:
+    """Prints events with --json, else the console output; annotations in GitHub Actions. A complete run has no plan."""
     flags, has_person = invocation.flags, plan is not None and plan.has_person
     if flags.as_json:
         from viva.reporters.json import JsonEventReporter
 
-        return JsonEventReporter(invocation.out)
-    return create_console(
+        return [JsonEventReporter(invocation.out), *create_annotations()]
+    console = create_console(
         verbose=flags.verbose,
         quiet=flags.quiet,
         parallel=plan.parallel if plan else 0,
         describe_pace=get_pacing(plan.http).describe if plan else None,
         has_person=has_person,
     )
+    return [console, *create_annotations()]

@@ -262,8 +262,7 @@ class Pacing:
     def describe(self) -> str:
         """For the progress line: `12 at once, openai 9.4/s`."""
         rates = [f"{name} {rate:.3g}/s" for name, pace in self._paces.items() if (rate := pace.rate) is not None]
-        count = [] if self.conversations.is_fixed else [f"{self.conversations.limit} at once"]
-        return ", ".join([*count, *rates])
+        return ", ".join([f"{self.conversations.limit} at once", *rates])
 
 
 _by_transport: WeakKeyDictionary[Transport, Pacing] = WeakKeyDictionary()

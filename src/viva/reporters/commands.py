@@ -1,13 +1,15 @@
-"""The commands that reports print: how to run one case again."""
+"""The commands that reports print: how to run cases again."""
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from viva.model.event import RunStarted
 from viva.model.record import TrialRecord
 
 _SCRIPTS = "scripts:"  # such a suite is run by its name, not by its file
+_MAX_NAMED_CASES = 10
 _REGEX_CHARACTER = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
 
@@ -23,8 +25,7 @@ def build_case_filter(record: TrialRecord) -> tuple[str, str] | None:
     """The values of `-i` and `-k` that select exactly this case; None for a case without a file."""
     file, _ = split_source(record.source)
     suite = record.suite if record.suite.startswith(_SCRIPTS) else file
-    pattern = _REGEX_CHARACTER.sub(r"\\\g<0>", record.id)
-    return (suite, f"^{pattern}$") if suite else None
+    return (suite, f"^{_escape_pattern(record.id)}$") if suite else None
 
 
 def list_rerun_flags(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
@@ -41,8 +42,30 @@ def build_rerun_command(record: TrialRecord, settings: Mapping[str, Any]) -> str
     if (evaluator := _find_evaluator(record)) is not None:
         flags.setdefault("--evaluator", evaluator)
     agent = f" -n {quote_shell(record.agent)}" if record.agent else ""
-    options = "".join(f" {flag}" if value is None else f" {flag} {quote_shell(value)}" for flag, value in flags.items())
-    return f"viva test -i {quote_shell(selector[0])} -k {quote_shell(selector[1])} -v{agent}{options}"
+    return f"viva test -i {quote_shell(selector[0])} -k {quote_shell(selector[1])} -v{agent}{_join_flags(flags)}"
+
+
+def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord]) -> str | None:
+    """The command that runs the failed cases of a run again; None if one of them is in no file."""
+    if not all(map(build_case_filter, failed)):
+        return None
+    inputs = "".join(f" -i {quote_shell(text)}" for text in started.inputs)
+    agent = f" -n {quote_shell(started.agent)}" if started.agent else ""
+    command = f"viva test{inputs}{agent}{_join_flags(dict(list_rerun_flags(started.settings)))}"
+    if started.settings.get("journal"):
+        return f"{command} --last-failed"
+    if len(failed) > _MAX_NAMED_CASES:
+        return None
+    pattern = "|".join(_escape_pattern(record.id) for record in failed)
+    return f"{command} -k {quote_shell(f'^({pattern})$')}"
+
+
+def _join_flags(flags: Mapping[str, str | None]) -> str:
+    return "".join(f" {flag}" if value is None else f" {flag} {quote_shell(value)}" for flag, value in flags.items())
+
+
+def _escape_pattern(text: str) -> str:
+    return _REGEX_CHARACTER.sub(r"\\\g<0>", text)
 
 
 def quote_shell(text: str) -> str:

@@ -11,6 +11,7 @@ from viva.model.event import (
     Event,
     Note,
     RunEnded,
+    RunResumed,
     RunStarted,
     TrialEnded,
     TrialRetried,
@@ -20,7 +21,6 @@ from viva.model.event import (
 )
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord
-from viva.reporters.commands import quote_shell
 from viva.reporters.console_lines import (
     INFO_MARK,
     STATUS_MARKS,
@@ -31,6 +31,7 @@ from viva.reporters.console_lines import (
     format_failure,
     to_copyable,
 )
+from viva.reporters.failure_list import FailureList, format_next_steps
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import (
     display_width,
@@ -41,11 +42,11 @@ from viva.reporters.formatting import (
     format_count,
     format_ms,
     shorten_id,
+    wrap_text,
 )
-from viva.reporters.summary import format_summary, format_summary_line
+from viva.reporters.github import disarm_commands
+from viva.reporters.summary import describe_stop, format_counts, format_summary, format_summary_line
 from viva.reporters.tree import CaseTree
-from viva.stats.pass_rate import pass_rate
-from viva.stats.pass_rule import PassRule
 
 _RULE_WIDTH = 63
 _CLEAR_LINE = "\r\x1b[K"
@@ -67,12 +68,18 @@ class ProgressLine:
         self._tokens = float(self._BURST)
         self.total = 0
         self.done = 0
+        self._earlier = 0  # trials of a resumed run that had ended before
         self.counts: dict[Status, int] = {}
         self._cost_usd: float | None = None
         self._unpriced_calls = 0
 
     def start(self, total: int) -> None:
         self.total = total
+        self._start_time = self._clock()
+
+    def resume(self) -> None:
+        """The trials so far ended in an earlier part of the run: they say nothing of the rate."""
+        self._earlier = self.done
         self._start_time = self._clock()
 
     def add(self, record: TrialRecord) -> None:
@@ -103,10 +110,11 @@ class ProgressLine:
         )
         parts = {"done": f"{self.done}/{self.total}", "marks": marks}
         elapsed_s = self._clock() - self._start_time
-        if self.done and elapsed_s > 0:
-            rate = self.done / elapsed_s
+        if self.done > self._earlier and elapsed_s > 0:
+            rate = (self.done - self._earlier) / elapsed_s
             left_ms = max(self.total - self.done, 0) / rate * 1000
-            parts |= {"rate": f"{rate:.1f}/s", "eta": f"ETA {format_ms(left_ms)}", "cost": self._format_cost()}
+            parts |= {"rate": f"{rate:.1f}/s", "eta": f"ETA {format_ms(left_ms)}"}
+        parts["cost"] = self._format_cost()
         if self._describe_pace is not None:
             parts["pace"] = self._describe_pace()
         for part in ("rate", "cost", "pace", "marks", "eta"):
@@ -133,6 +141,8 @@ class ConsoleOptions(Struct, frozen=True, kw_only=True):
     describe_pace: Callable[[], str] | None = None
     """How many conversations run at once now, and how fast the providers take calls."""
     full_replies: bool = False
+    is_github_log: bool = False
+    """Does a runner of GitHub read the output? Then no line of it may be a command to the runner."""
 
 
 class Console:
@@ -145,6 +155,7 @@ class Console:
         self._palette = Palette(options.colour)
         self._width = max(options.width, 40)
         self._full_replies = options.full_replies
+        self._is_github_log = options.is_github_log
         self.live = self._verbose and options.parallel == 1
         has_progress = options.is_terminal and not self._quiet and not self.live
         self._progress = ProgressLine(clock, options.describe_pace) if has_progress else None
@@ -153,8 +164,7 @@ class Console:
         self._encoding = None if codecs.lookup(encoding).name.startswith("utf") else encoding
         self._started: RunStarted | None = None
         self._tree: CaseTree | None = None
-        self._trials: dict[tuple[str, str], dict[int, Status]] | None = None  # only if cases are repeated
-        self._failures: dict[tuple[str, str], dict[str, list[int]]] = {}  # case -> reason -> trials
+        self._failures = FailureList(self._palette, self._width)
         self._pending: list[str] = []
         self._has_blank_line = True  # above the next output
 
@@ -162,7 +172,7 @@ class Console:
         for event in events:
             match event:
                 case TrialEnded():
-                    self._trial_ended(event.record)
+                    self._trial_ended(event)
                 case TurnStarted() if self._tree is not None:
                     self._pending.append(self._tree.start_turn(event.turn, event.source, event.input))
                 case TurnEnded() if self._tree is not None:
@@ -177,6 +187,8 @@ class Console:
                     self._note(event)
                 case RunStarted():
                     self._run_started(event)
+                case RunResumed() if self._progress is not None:
+                    self._progress.resume()
                 case RunEnded():
                     self._run_ended(event)
                 case _:
@@ -193,13 +205,15 @@ class Console:
         if self._progress is not None and self._progress.total and self._progress.is_due():
             text += _CLEAR_LINE + self._progress.render(self._width)
             self._is_progress_shown = True
+        if text and self._is_github_log:
+            text = disarm_commands(text)
         if text:
             self._stream.write(fit_encoding(text, self._encoding) if self._encoding else text)
             self._stream.flush()
 
     def _run_started(self, event: RunStarted) -> None:
         self._started = event
-        self._trials = {} if event.trials > event.cases else None
+        self._failures.start(event)
         if self._progress is not None:
             self._progress.start(event.trials)
         self._pending += [f"{escape_controls(note)}\n" for note in event.verified]
@@ -226,30 +240,29 @@ class Console:
         if self._tree is not None:
             self._pending.append(self._tree.abandon(f"retried, attempt {event.key.attempt}") + "\n")
         self._tree = CaseTree(self._palette, self._width, _FULL_REPLY_LINES if self._full_replies else TEXT_LINES)
-        trial = event.key.trial if self._trials is not None else None
+        trial = event.key.trial if self._failures.has_repeats else None
         self._pending.append(self._tree.start(event.key.case, event.name, event.turns, event.simulator, trial))
 
-    def _trial_ended(self, record: TrialRecord) -> None:
+    def _trial_ended(self, event: TrialEnded) -> None:
+        record = event.record
         if self._progress is not None:
             self._progress.add(record)
-        trial = None
-        if self._trials is not None:
-            trial = record.trial
-            self._trials.setdefault((record.suite, record.id), {})[record.trial] = record.status
+        trial = record.trial if self._failures.has_repeats else None
+        settings = self._started.settings if self._started else {}
+        failure = explain_failure(record, settings) if record.status != "passed" else None
+        same_trial = self._failures.add(event, failure)
         if self._verbose:
             tree, self._tree = self._tree, None
             if tree is not None:
                 block = tree.finish(record)
             else:
                 block = CaseTree(self._palette, self._width).render(record, trial=trial)
-            if record.status in ("failed", "error") and (command := self._build_show_command(record)) is not None:
-                block += f"     {self._palette('dim', to_copyable(command))}\n"
             self._pending.append(block + "\n")
             self._has_blank_line = True
             return
         self._has_blank_line = False
         if not self._quiet or record.status != "passed":
-            self._pending.append(self._case_line(record, trial))
+            self._pending.append(self._case_line(record, trial, f"same as trial {same_trial}" if same_trial else ""))
         if record.findings and record.status == "passed":  # else the failure lists them
             self._pending.append(
                 self._format_note("warning", f"safety findings: {', '.join(map(str, record.findings))}", "    ")
@@ -260,30 +273,15 @@ class Console:
             self._pending += [self._format_note("warning", text, "    ") for text in record.warnings]
         if record.notes and record.status != "passed":
             self._pending += [self._format_note("info", text, "    ") for text in record.notes]
-        if record.status != "passed":
-            failure = explain_failure(record, self._started.settings if self._started else {})
-            lines = format_failure(failure, self._palette, self._width - 4, self._build_show_command(record))
-            self._pending += [f"    {line}\n" for line in self._shorten_repeat(record, failure.headline, lines)]
+        if failure is not None and same_trial is None:
+            lines = format_failure(failure, self._palette, self._width - 4)
+            self._pending += [f"    {line}\n" for line in lines]
 
-    def _shorten_repeat(self, record: TrialRecord, headline: str, lines: list[str]) -> list[str]:
-        """The lines or, if an earlier trial of the case failed in the same way, its number."""
-        if self._trials is None:
-            return lines
-        same = self._failures.setdefault((record.suite, record.id), {}).setdefault(fit_line(headline, _RULE_WIDTH), [])
-        same.append(record.trial)
-        return lines if len(same) == 1 else [f"same as trial {same[0]}"]
-
-    def _build_show_command(self, record: TrialRecord) -> str | None:
-        """The command that shows the conversation; None without turns or journal."""
-        if self._started is None or not self._started.settings.get("journal") or not record.turns:
-            return None
-        dash = "-- " if record.id.startswith("-") else ""
-        return f"viva runs show {self._started.run} {dash}{quote_shell(record.id)}"
-
-    def _case_line(self, record: TrialRecord, trial: int | None) -> str:
+    def _case_line(self, record: TrialRecord, trial: int | None, remark: str = "") -> str:
         """`✓ T001 Expense Reimbursement Flow  3 turns  7.1s`"""
-        turns = record.total_turns
-        tail = f"  {turns} turn{'' if turns == 1 else 's'}  {format_ms(record.duration_ms)}"
+        turns = format_count(record.total_turns, "turn") if record.total_turns else ""
+        time_text = format_ms(record.duration_ms) if turns or record.duration_ms >= 1 else ""
+        tail = "".join(f"  {part}" for part in (turns, time_text, remark) if part)
         case = shorten_id(record.id, self._width // 2)
         if trial is not None:
             case += f" (trial {trial})"
@@ -313,28 +311,27 @@ class Console:
         if self._quiet:
             self._pending.append(f"{format_summary_line(event)}\n")
             return
-        lines = [*format_summary(self._started, event), *self._format_repeats()]
         self._pending.append("" if self._has_blank_line else "\n")
+        if failures := self._failures.format_failures():
+            self._pending += [self._heading("Failures"), *(f"{line}\n" for line in failures), "\n"]
         self._pending.append(self._heading("Summary"))
-        self._pending += [f"  {line}\n" if line else "\n" for line in lines]
+        lines = [*format_summary(self._started, event), *self._failures.format_rates()]
+        if (stop := describe_stop(event)) is not None:
+            lines.append(f"Stopped: {stop}")
+        for line in lines:
+            is_path = line.startswith("Report: ")  # to be copied: not wrapped
+            self._pending += [f"  {part}\n" for part in ([line] if is_path else wrap_text(line, self._width - 2, 9))]
+        self._pending.append(("\n" if lines else "") + self._result_line(event))
+        steps = self._failures.list_next_steps(self._started, event) if self._started else []
+        if steps:
+            next_lines = format_next_steps(steps, self._palette, self._width - 2)
+            self._pending += ["\n", *(f"  {line}\n" for line in next_lines)]
 
-    def _format_repeats(self) -> list[str]:
-        """The pass rate, and the cases that did not always pass; in a sequential test, the decision of each case."""
-        if not self._trials:
-            return []
-        from viva.reporters.repeats import format_case_rate, format_suite_rate  # few runs have repeats
-
-        rule = PassRule.from_settings(self._started.settings if self._started else {})
-        cases: dict[tuple[str, str], list[Status]] = {
-            name: [trials[number] for number in sorted(trials)] for name, trials in self._trials.items()
-        }
-        suite_rate = format_suite_rate(cases.values(), rule)
-        lines = [f"Pass rate: {suite_rate}"] if suite_rate else []
-        for name, statuses in cases.items():
-            rate = pass_rate(statuses)
-            if rate.judged and (rule.test is not None or rate.passed < len(statuses)):
-                lines.append(f"{shorten_id(name[1], 40)}: {format_case_rate(statuses, rule)}")
-            lines += [
-                f"  {len(same)} × {reason}" for reason, same in self._failures.get(name, {}).items() if len(same) > 1
-            ]
-        return ["", *lines] if lines else []
+    def _result_line(self, event: RunEnded) -> str:
+        """The counts and the time, in the colour of the result."""
+        summary = event.summary
+        status: Status = "passed" if event.exit_code == 0 else "failed"
+        if status == "failed" and not summary.failed and (summary.errors or event.stopped):
+            status = "error"
+        text = f"{STATUS_MARKS[status]} {format_counts(summary, with_faults=True)} · {format_ms(summary.duration_ms)}"
+        return "".join(f"{self._palette.style_status(status, line)}\n" for line in wrap_text(text, self._width, 9))

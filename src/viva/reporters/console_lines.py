@@ -93,8 +93,8 @@ def format_traceback(traceback: Traceback, width: int, max_printed_lines: int = 
     return lines + (["  printed:", *(f"    {fit_line(line, width - 4)}" for line in printed)] if printed else [])
 
 
-def format_failure(failure: TrialFailure, palette: Palette, width: int, show_command: str | None = None) -> list[str]:
-    """The lines below a case that did not pass; `show_command` shows its conversation."""
+def format_failure(failure: TrialFailure, palette: Palette, width: int) -> list[str]:
+    """The lines below a case that did not pass."""
     status = failure.status_text
     first, *more = label_lines(status, failure.error, width) or [status]
     lines = [palette.style_status(failure.status, status) + first.removeprefix(status), *more]
@@ -118,10 +118,7 @@ def format_failure(failure: TrialFailure, palette: Palette, width: int, show_com
     lines += label_lines("hint", failure.hint, width)
     if failure.command is not None and failure.source:
         lines.append(f"at {to_copyable(failure.source)}")
-    if failure.workspace:
-        lines.append(f"workspace: {to_copyable(failure.workspace)}")
-    commands = [command for command in (show_command, failure.command) if command is not None]
-    return lines + [palette("dim", to_copyable(command)) for command in commands]
+    return [*lines, f"workspace: {to_copyable(failure.workspace)}"] if failure.workspace else lines
 
 
 def _format_place(check: FailedCheck, width: int) -> list[str]:

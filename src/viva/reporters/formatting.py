@@ -131,6 +131,13 @@ def format_cost(cost_usd: float | None, unpriced_calls: int) -> str | None:
     return f"{known} + {unpriced}" if unpriced else known
 
 
+def format_rounded_cost(cost_usd: float) -> str:
+    """A cost for tables: `$12.35`, `$0.0046`; two digits that count."""
+    if cost_usd >= 0.1:
+        return f"${cost_usd:,.2f}"
+    return "$0" if cost_usd <= 0 else f"${float(f'{cost_usd:.2g}'):.6f}".rstrip("0").rstrip(".")
+
+
 def _escape_character(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:

@@ -12,48 +12,42 @@ Row = tuple[str, str]
 
 
 def format_summary(started: RunStarted | None, ended: RunEnded) -> list[str]:
-    """The lines of the summary (N34)."""
+    """What the line of counts does not say (N34): turns, checks, cost, thresholds and files. Zeros are left out."""
     summary = ended.summary
-    total = f" of {summary.total:,}" if summary.not_run else ""
-    unchecked = f" ({summary.unchecked:,} without checks)" if summary.unchecked else ""
-    lines = [
-        f"Total:   {format_count(summary.total, 'test')}",
-        f"Passed:  {summary.passed:,}",
-        f"Failed:  {summary.failed:,}",
-        f"Errors:  {summary.errors:,}{_format_faults(summary)}",
-        *([f"Undecided: {summary.undecided:,}"] if summary.undecided else []),
-        f"Skipped: {summary.skipped:,}{unchecked}",
-        f"Not run: {summary.not_run:,}{total}",
-        "",
-        f"Total turns: {summary.total_turns:,}",
-        f"Avg turns/test: {summary.avg_turns:.1f}",
-        f"Total time: {format_ms(summary.duration_ms)}",
-        f"Checks: {summary.checks_passed:,}/{summary.checks:,} passed",
-    ]
-    rows = describe_suites(summary)
+    rows: list[Row] = []
+    if summary.total_turns:
+        rows += [("Total turns", f"{summary.total_turns:,}"), ("Avg turns/test", f"{summary.avg_turns:.1f}")]
+    if summary.checks:
+        rows.append(("Checks", f"{summary.checks_passed:,}/{summary.checks:,} passed"))
+    rows += describe_suites(summary)
     if _has_repeats(summary):
         rows.append(("Trials", format_trial_counts(summary)))
     rows += [*describe_retries(summary), *describe_cost(summary), *describe_lost_reports(summary)]
-    lines += [f"{label}: {escape_controls(text)}" for label, text in rows]
-    lines += _list_files(started.settings if started else {})
-    if (stop := describe_stop(ended)) is not None:
-        lines += ["", f"Stopped: {stop}"]
-    return lines
+    rows += _list_reports(started.settings if started else {})
+    return [f"{label}: {escape_controls(text)}" for label, text in rows]
 
 
-def format_counts(summary: RunSummary) -> str:
-    """The counts in one line."""
-    undecided = f"{summary.undecided:,} undecided, " if summary.undecided else ""
-    return (
-        f"{format_count(summary.total, 'test')}: {summary.passed:,} passed, {summary.failed:,} failed, "
-        f"{format_count(summary.errors, 'error')}, {undecided}{summary.skipped:,} skipped, {summary.not_run:,} not run"
+def format_counts(summary: RunSummary, *, with_faults: bool = False) -> str:
+    """The counts in one line, without zeros. `with_faults` says whose fault the errors were."""
+    faults = _format_faults(summary) if with_faults else ""
+    unchecked = f" ({summary.unchecked:,} without checks)" if with_faults and summary.unchecked else ""
+    counts = (
+        (summary.passed, f"{summary.passed:,} passed"),
+        (summary.failed, f"{summary.failed:,} failed"),
+        (summary.errors, f"{format_count(summary.errors, 'error')}{faults}"),
+        (summary.undecided, f"{summary.undecided:,} undecided"),
+        (summary.skipped, f"{summary.skipped:,} skipped{unchecked}"),
+        (summary.not_run, f"{summary.not_run:,} not run"),
     )
+    parts = [text for count, text in counts if count]
+    return f"{format_count(summary.total, 'test')}: {', '.join(parts) or 'nothing ran'}"
 
 
 def format_summary_line(ended: RunEnded) -> str:
     """The summary of `-q`: one line."""
     summary = ended.summary
-    parts = [format_counts(summary), format_count(summary.total_turns, "turn"), format_ms(summary.duration_ms)]
+    turns = [format_count(summary.total_turns, "turn")] if summary.total_turns else []
+    parts = [format_counts(summary), *turns, format_ms(summary.duration_ms)]
     parts += [f"{summary.retried:,} retried"] if summary.retried else []
     parts += [text for _, text in describe_cost(summary)]
     parts += [text if label == "Suite" else f"{label.lower()}: {text}" for label, text in describe_suites(summary)]
@@ -127,21 +121,20 @@ def describe_stop(ended: RunEnded) -> str | None:
 
 def _format_faults(summary: RunSummary) -> str:
     """The faults of errors by trial; faults of the agent are failures."""
-    faults = [f"{number:,} {fault}" for fault, number in summary.faults.items() if fault != "agent" and number]
-    if faults and _has_repeats(summary):
-        faults[0] = f"trials: {faults[0]}"
-    return f" ({', '.join(faults)})" if faults else ""
+    faults = [(fault, number) for fault, number in summary.faults.items() if fault != "agent" and number]
+    if len(faults) == 1 and faults[0][1] == summary.errors:
+        return f" ({faults[0][0]})"
+    texts = [f"{number:,} {fault}" for fault, number in faults]
+    if texts and _has_repeats(summary):
+        texts[0] = f"trials: {texts[0]}"
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def _has_repeats(summary: RunSummary) -> bool:
     return sum(summary.trials.values()) > summary.total - summary.not_run
 
 
-def _list_files(settings: Mapping[str, Any]) -> list[str]:
-    """The paths of the reports and the journal."""
+def _list_reports(settings: Mapping[str, Any]) -> list[Row]:
     reports: Any = settings.get("reports") or ()
     paths: Sequence[Any] = (reports,) if isinstance(reports, str) else reports
-    lines = [f"Report: {fit_line(str(path), 4096)}" for path in paths]
-    if journal := settings.get("journal"):
-        lines.append(f"Journal: {fit_line(str(journal), 4096)}")
-    return ["", *lines] if lines else []
+    return [("Report", fit_line(str(path), 4096)) for path in paths]

@@ -60,7 +60,7 @@ def test_nothing_passes_on_zero_checks(project: Project):
     assert "assertions" in records[0]["hint"]
     assert records[1]["error"] == "Agent awaiting input, no next turn defined"
     assert records[1]["hint"] == "Add more turns, use --interactive, or configure simulator"
-    assert "Skipped: 2" in ended.out
+    assert "2 skipped" in ended.out
 
 
 def test_what_happens_when_the_agent_still_waits_is_for_the_case_to_say(project: Project):

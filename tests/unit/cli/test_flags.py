@@ -78,7 +78,7 @@ def test_quiet_shows_only_failures_and_a_summary(project: Project):
     ended = project.test("-q", code=1)
     assert "fine" not in ended.out
     assert "✗ bad" in ended.out
-    assert "2 tests: 1 passed, 1 failed, 0 errors, 0 skipped, 0 not run" in ended.out.splitlines()[-1]
+    assert "2 tests: 1 passed, 1 failed · " in ended.out.splitlines()[-1]
 
 
 def test_plain_output_has_lines_and_a_summary(project: Project):
@@ -90,18 +90,9 @@ def test_plain_output_has_lines_and_a_summary(project: Project):
     ended = project.test()
     assert "\x1b" not in ended.out
     assert "\r" not in ended.out
-    for line in (
-        "Total:   2 tests",
-        "Passed:  1",
-        "Failed:  0",
-        "Errors:  0",
-        "Skipped: 1",
-        "Not run: 0",
-        "Total turns: 2",
-        "Avg turns/test: ",
-        "Total time: ",
-    ):
-        assert f"  {line}" in ended.out, line  # N34
+    for line in ("  Total turns: 2\n", "  Avg turns/test: ", "\n✓ 2 tests: 1 passed, 1 skipped · "):
+        assert line in ended.out, line  # N34
+    assert "0 " not in ended.out.partition("✓ 2 tests:")[2].partition(" · ")[0], "zeros are left out"
     assert "ℹ Agent: python:./agent.py:agent" in ended.out
     assert "ℹ Input: suite.jsonl (2 test cases)" in ended.out
 
@@ -131,7 +122,7 @@ def test_repeats_count_as_one_case_and_have_a_record_per_trial(project: Project)
         ("flaky", 3, "passed"),
         ("own", 1, "passed"),
     ]
-    assert "Total:   2 tests" in ended.out
+    assert "2 tests: " in ended.out
     project.test("--runs", "4", "--min-pass", "0.5", "--parallel", "1", code=0)
 
 

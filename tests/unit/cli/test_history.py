@@ -23,15 +23,21 @@ def test_runs_are_listed_and_looked_at(project: Project):
     project.suite(case("a"), case("b", "evil \x1b[31m", assertions=BAD))
     project.test()
     listed = project.viva("runs").out.splitlines()
-    assert [line[0] for line in listed] == ["✗", "✓"]
-    assert "1/2 passed, 1 failed" in listed[0]
-    assert "suite.jsonl" in listed[0]
+    assert [line[0] for line in listed] == [" ", "✗", "✓"]
+    assert listed[0].split() == ["run", "agent", "passed", "failed", "time", "input"], "columns of zeros are left out"
+    assert [len(line) for line in listed] == [listed[1].index("suite.jsonl") + n for n in (len("input"), 11, 11)]
+    assert [line.split()[3] for line in listed[1:]] == ["1/2", "2/2"]
+    narrow = project.viva("runs", env={"COLUMNS": "60"}).out.splitlines()
+    assert max(map(len, narrow)) <= 60
+    assert [line.split()[1] for line in narrow[1:]] == [line.split()[1] for line in listed[1:]], "ids are whole"
     (failed,) = (json.loads(line) for line in project.viva("runs", "--failed", "--json").out.splitlines())
     assert (failed["exit_code"], failed["summary"]["failed"]) == (1, 1)
     assert project.viva("runs", "--agent", "nobody", "--json").out == ""
-    assert len(project.viva("runs", "--limit", "1").out.splitlines()) == 1
+    assert len(project.viva("runs", "--limit", "1").out.splitlines()) == 2
     cases = project.viva("runs", "show", "latest").out.splitlines()
-    assert [line.split()[:2] for line in cases[1:]] == [["passed", "a"], ["failed", "b"]]
+    assert [line.split()[1:3] for line in cases[2:]] == [["passed", "a"], ["failed", "b"]]
+    assert "1/2 passed, 1 failed" in cases[0]
+    assert "no such words" in cases[3], "the reason of the failed case"
     one = project.viva("runs", "show", "latest", "b")
     assert "no such words" in one.out
     assert "\x1b" not in one.out, "what was said cannot steer the terminal"
@@ -47,11 +53,11 @@ def test_the_trials_of_a_run_are_told_apart(project: Project):
     project.suite(case("a", name="Greeting"), case("b"))
     project.test("--runs", "2")
     lines = project.viva("runs", "show", "latest").out.splitlines()
-    assert [line.split("  1 turn")[0].strip() for line in lines[1:] if line.startswith("  passed")] == [
-        "passed   a (trial 1)  Greeting",
-        "passed   a (trial 2)  Greeting",
-        "passed   b (trial 1)",
-        "passed   b (trial 2)",
+    assert [line.split()[2:-2] for line in lines if line.startswith("✓ passed")] == [
+        ["a", "1", "Greeting"],
+        ["a", "2", "Greeting"],
+        ["b", "1"],
+        ["b", "2"],
     ]
 
 
@@ -108,7 +114,7 @@ def test_an_index_that_cannot_be_used_costs_no_run_and_is_made_anew(project: Pro
     ended = project.test(code=0)
     assert "rebuild it from the runs with `viva runs reindex`" in ended.out, "the run says that it is not listed"
     assert project.viva("runs", "reindex").out == "indexed 2 runs\n"
-    assert len(project.viva("runs").out.splitlines()) == 2
+    assert len(project.viva("runs").out.splitlines()) == 3
 
 
 def test_compare_says_what_changed_and_fails_on_what_was_asked(project: Project):
@@ -155,9 +161,9 @@ def test_compare_fails_by_default_when_the_pass_rate_is_shown_to_be_worse(projec
     project.write("other.py", "def agent(messages):\n    return 'bye'\n")
     project.test("-n", "python:./other.py:agent")
     ended = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json", code=1)
-    assert "p=0.0312: worse" in ended.out  # N36
-    assert "over 6 cases" in ended.out
-    assert "p=0.0312: worse |" in (project.folder / "c.md").read_text()
+    assert "p=0.031: worse" in ended.out  # N36
+    assert "  6 cases  " in ended.out
+    assert "p=0.031: worse |" in (project.folder / "c.md").read_text()
     whole = json.loads((project.folder / "c.json").read_text())
     assert [(m["name"], m["verdict"]) for m in whole["metrics"]] == [("pass rate", "worse"), ("time ms", "not tested")]
     assert whole["notes"]

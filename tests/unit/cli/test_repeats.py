@@ -39,7 +39,7 @@ def test_pass_rates_have_intervals_and_pass_at_k(three: Project):
     assert ended.code == 1
     assert "Pass rate: 60.0 % (" in ended.out
     assert "over 3 cases, 15 trials; pass@5 66.7 %, pass^5 33.3 %" in ended.out
-    assert "  mid: 4/5 passed (38 to 96 %), mostly stable\n" in ended.out
+    assert "✗ mid  suite.jsonl:3\n    4/5 passed (38 to 96 %), mostly stable\n" in ended.out
     mid = whole["cases"][2]
     assert mid["interval"]["low"] == pytest.approx(0.3755, abs=1e-3)
     assert mid["pass_k"][1] == {"k": 2, "pass_at_k": 1.0, "pass_hat_k": pytest.approx(0.6)}
@@ -72,8 +72,8 @@ def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Pro
     assert (counts["passed"], counts["failed"], counts["errors"], counts["undecided"]) == (1, 1, 0, 1)  # N37
     assert "3 test cases, up to 60 trials" in ended.out
     assert "at most 20 trials per case" in ended.out
-    assert "  Errors:  0\n  Undecided: 1\n" in ended.out
-    assert "mid: 15/18 passed (49 to 98 %), undecided" in ended.out
+    assert ", 1 undecided" in ended.out
+    assert "! mid  suite.jsonl:3\n    15/18 passed (49 to 98 %), undecided\n" in ended.out
     assert whole["cases"][2]["interval"]["low"] == pytest.approx(0.493, abs=1e-3)
     text = (three.folder / "r.md").read_text()
     assert "1 undecided" in text.splitlines()[0]
@@ -113,7 +113,7 @@ def test_a_case_with_one_verdict_in_ten_trials_is_an_error(project: Project):
     ended, whole = run(project, "--runs", "10", "--retry-faults", "0")
     assert (ended.code, whole["summary"]["passed"], whole["summary"]["errors"]) == (1, 0, 1), ended
     assert whole["cases"][0]["status"] == "error"
-    assert "a: 1/1 passed (21 to 100 %), 9 of 10 with errors\n" in ended.out
+    assert "! a  suite.jsonl:1\n    1/1 passed (21 to 100 %), 9 of 10 with errors\n" in ended.out
     said = "1 of 10 trials passed, 9 with errors: not enough verdicts to pass or fail"
     (error,) = ET.parse(project.folder / "r.xml").getroot().iterfind(".//error")
     assert (error.get("type"), error.get("message")) == ("undetermined", said)

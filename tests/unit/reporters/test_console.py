@@ -25,7 +25,7 @@ from unit.reporters.samples import (
     turn,
 )
 from viva.model.case import Key
-from viva.model.event import Event, Note, TrialStarted, TurnEnded, TurnStarted
+from viva.model.event import Event, Note, RunResumed, TrialStarted, TurnEnded, TurnStarted
 from viva.model.finding import Finding
 from viva.model.message import Usage
 from viva.model.record import ToolCallRecord, TrialRecord
@@ -84,17 +84,11 @@ SAMPLE = """\
 ───────────────────────────────────────────────────────────────
   Summary
 ───────────────────────────────────────────────────────────────
-  Total:   3 tests
-  Passed:  2
-  Failed:  0
-  Errors:  0
-  Skipped: 1
-  Not run: 0
-
   Total turns: 10
   Avg turns/test: 3.3
-  Total time: 18.1s
   Checks: 5/5 passed
+
+✓ 3 tests: 2 passed, 1 skipped · 18.1s
 """
 
 
@@ -182,7 +176,6 @@ def test_without_verbose_one_line_per_case_and_the_failure() -> None:  # N34
     agent asked: "Please provide PO number"
     hint: Add more turns, use --interactive, or configure simulator
     at tests/expense-flow.jsonl:12
-    viva test -i tests/expense-flow.jsonl -k '^T002$' -v
 ✓ T003 Dynamic Expense Flow  4 turns  9.0s
 ✗ T004 Refund  2 turns  2.4s
     failed (agent)
@@ -194,20 +187,17 @@ def test_without_verbose_one_line_per_case_and_the_failure() -> None:  # N34
         no tool was called
         agent:    "I cannot do that."
     at tests/it's refunds.jsonl:7
-    viva test -i 'tests/it'"'"'s refunds.jsonl' -k '^T004$' -v
 ! T005  1 turn  30ms
     error (infra)
     turn 1: "Hello"
       ! agent error: connection refused
     hint: Is the server running?
     at tests/expense-flow.jsonl:30
-    viva test -i tests/expense-flow.jsonl -k '^T005$' -v
 ✗ T006  1 turn  0.5s
     failed (agent): missing checkpoints: submitted
     checkpoint submitted
       ✗ waits for approved; last: no tool was called
     at tests/d.jsonl
-    viva test -i tests/d.jsonl -k '^T006$' -v
 """
     )
 
@@ -301,7 +291,7 @@ def test_passed_final_assertions_do_not_hide_another_result() -> None:
 
 def test_a_skipped_case_shows_only_its_reason() -> None:
     record = trial("A", "skipped", error="not on Fridays", source="a.jsonl:1")
-    assert render_console([trial_ended(record)]) == "○ A  0 turns  0ms\n    skipped: not on Fridays\n"
+    assert render_console([trial_ended(record)]) == "○ A\n    skipped: not on Fridays\n"
     assert (
         render_console([trial_ended(record)], verbose=True)
         == "► [A]\n  └─ Result: SKIPPED\n     Reason: not on Fridays\n\n"
@@ -336,8 +326,7 @@ def test_quiet_shows_failures_warnings_and_one_line() -> None:  # N34
       ! agent error: connection refused
     hint: Is the server running?
     at tests/expense-flow.jsonl:30
-    viva test -i tests/expense-flow.jsonl -k '^T005$' -v
-3 tests: 2 passed, 0 failed, 0 errors, 1 skipped, 0 not run · 10 turns · 18.1s
+3 tests: 2 passed, 1 skipped · 10 turns · 18.1s
 """
     )
 
@@ -360,26 +349,81 @@ def test_the_summary_shows_missing_and_unknown_values() -> None:
     )
     text = render_console([run, end])
     assert text.endswith("""
-  Total:   9 tests
-  Passed:  2
-  Failed:  0
-  Errors:  1 (1 infra)
-  Skipped: 1 (1 without checks)
-  Not run: 6 of 9
-
   Total turns: 10
   Avg turns/test: 3.3
-  Total time: 18.1s
   Checks: 5/5 passed
   Tokens: 1,200 in, 34 out
   Cost: $0.0123 + 3 calls without a price
-
   Report: out/a.jsonl
   Report: out/a.xml
-  Journal: .viva/runs/r1/journal.jsonl
-
   Stopped: fail-fast, T004 failed
+
+! 9 tests: 2 passed, 1 error (infra), 1 skipped (1 without checks), 6 not run · 18.1s
+
+  viva test --resume r1  # continue the run
+  viva view r1           # see the run in the browser
 """)
+
+
+def test_the_end_lists_failures_again_then_the_counts_then_what_to_do_next() -> None:  # N34
+    """Each with its place and one reason; in input order, whichever ended first."""
+    ended = [trial_ended(record, index) for index, record in enumerate([failed(), errored(), missing_checkpoints()])]
+    end = run_ended(1, total=4, passed=1, failed=2, errors=1, skipped=0, faults={"infra": 1, "agent": 2})
+    text = render_console([run_started(4, journal="j"), trial_ended(passed_static(), 3), *reversed(ended), end])
+    assert (
+        text.partition("  Failures\n")[2].partition("\n")[2]
+        == """\
+✗ T004  tests/it's refunds.jsonl:7
+    turn 2: contains "refunded" · must refund: the text is not in the reply (and 1 more)
+! T005  tests/expense-flow.jsonl:30  error (infra)
+    turn 1: agent error: connection refused
+✗ T006  tests/d.jsonl
+    missing checkpoints: submitted
+
+───────────────────────────────────────────────────────────────
+  Summary
+───────────────────────────────────────────────────────────────
+  Total turns: 10
+  Avg turns/test: 3.3
+  Checks: 5/5 passed
+
+✗ 4 tests: 1 passed, 2 failed, 1 error (infra) · 18.1s
+
+  viva view r1            # see the run in the browser
+  viva runs show r1 T004  # show a conversation
+  viva test -i ./tests/expense-flow.jsonl -n assistants.expense --last-failed
+"""
+    )
+
+
+@pytest.mark.parametrize(("exit_code", "fields", "code"), [(0, {}, 32), (1, {"failed": 1}, 31), (2, {"errors": 1}, 33)])
+def test_the_line_of_counts_has_the_colour_of_the_result(exit_code: int, fields: dict[str, int], code: int) -> None:
+    line = render_console([run_ended(exit_code, **fields)], colour=True).splitlines()[-1]
+    assert line.startswith(f"\x1b[{code}m")
+    assert "3 tests: 2 passed" in line
+
+
+def test_many_cases_with_one_reason_are_listed_together() -> None:
+    records = [
+        trial(f"T{n}", "error", [turn(1, "x", error="refused")], fault="infra", source=f"a.jsonl:{n}")
+        for n in range(1, 61)
+    ]
+    text = render_console([run_started(60), *map(trial_ended, records), run_ended(1, errors=60)])
+    listed = text.partition("  Failures\n")[2].splitlines()[1:]
+    assert listed[0] == "! 50 × turn 1: refused"
+    assert listed[1:51] == [f"    T{n}  a.jsonl:{n}  error (infra)" for n in range(1, 51)]
+    assert listed[51] == "… and 10 more"
+
+
+def test_a_resumed_run_counts_the_rate_from_where_it_goes_on() -> None:
+    now = [0.0]
+    stream = StringIO()
+    sink = make_console(stream, is_terminal=True, clock=lambda: now[0], describe_pace=lambda: "4 at once")
+    sink.receive((run_started(100), *(trial_ended(trial(f"T{index}")) for index in range(90)), RunResumed("r1", "")))
+    for index in (90, 91):
+        now[0] += 1
+        sink.receive((trial_ended(trial(f"T{index}")),))
+    assert stream.getvalue().endswith("\r\x1b[K92/100 · 92 ✓ · 1.0/s · ETA 8.0s · 4 at once")
 
 
 def test_repeated_cases_show_their_trials_and_pass_rates() -> None:  # N33
@@ -389,10 +433,15 @@ def test_repeated_cases_show_their_trials_and_pass_rates() -> None:  # N33
     assert "(1 test case, 3 trials)" in text
     assert "\n✗ A (trial 2)  1 turn  1.0s\n" in text
     assert "  Trials: 3 (2 passed, 1 failed)\n" in text
-    assert text.endswith(
-        "\n\n  Pass rate: 66.7 % (21 to 94 %) over 1 case, 3 trials; pass@3 100.0 %, pass^3 0.0 %\n"
-        "  A: 2/3 passed (21 to 94 %), unstable\n"
+    assert "  Pass rate: 66.7 % (21 to 94 %) over 1 case, 3 trials; pass@3 100.0 %, pass^3 0.0 %\n" in text
+    assert (
+        text.partition("  Failures\n")[2]
+        .partition("\n")[2]
+        .startswith("✗ A\n    2/3 passed (21 to 94 %), unstable\n    1 × failed\n\n")
     )
+    enough = render_console([run_started(1, 3, min_pass=0.5), *map(trial_ended, trials), end])
+    assert "Failures" not in enough
+    assert "  A: 2/3 passed (21 to 94 %), unstable\n" in enough
 
 
 def test_warnings_of_a_passed_case_are_shown() -> None:  # N32
@@ -512,27 +561,26 @@ def test_progress_leaves_out_parts_that_do_not_fit(width: int) -> None:
     )
 
 
-def test_a_failure_ends_with_the_show_command() -> None:
-    """It has the id of the run, and needs a journal."""
-    record = failed()
-    lines = render_console([run_started(journal=".viva/runs/r1/journal.jsonl"), trial_ended(record)]).splitlines()
-    assert lines[-2] == f"    viva runs show r1 {record.id}"
-    assert lines[-1].startswith("    viva test -i ")
-    assert "viva runs show" not in render_console([run_started(), trial_ended(record)])
-    tree = render_console([run_started(journal="j"), trial_ended(record)], verbose=True).splitlines()
-    assert tree[-2:] == [f"     viva runs show r1 {record.id}", ""]
-    odd = trial("it's odd", "failed", [turn(1, "x")])
-    shell = render_console([run_started(journal="j"), trial_ended(odd)]).splitlines()[-1]
-    assert shlex.split(shell) == ["viva", "runs", "show", "r1", "it's odd"]
-
-
-@pytest.mark.parametrize("case", ["-dash", "two\nlines", "a b"])
+@pytest.mark.parametrize("case", ["-dash", "two\nlines", "a b", "it's odd"])
 def test_the_show_command_quotes_case_ids(case: str) -> None:
-    command = render_console(
-        [run_started(journal="j"), trial_ended(trial(case, "failed", [turn(1, "x")]))]
-    ).splitlines()[-1]
+    """It has the id of the run, and needs a journal."""
+    record = trial(case, "failed", [turn(1, "x")])
+    text = render_console([run_started(journal="j"), trial_ended(record), run_ended(1, failed=1)], width=60)
+    (command,) = (line.partition("  # show")[0] for line in text.splitlines() if "viva runs show" in line)
     words = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout.decode()
     assert words.split("\0")[:-1] == ["viva", "runs", "show", "r1", *(["--"] if case == "-dash" else []), case]
+    assert "viva runs show" not in render_console([run_started(), trial_ended(record), run_ended(1, failed=1)])
+
+
+@pytest.mark.parametrize(("count", "journal"), [(1, True), (1, False), (3, False), (3, True)])
+def test_the_rerun_command_names_one_case_or_selects_those_that_failed(count: int, journal: bool) -> None:
+    records = [trial(f"T.{n}", "failed", [turn(1, "x")], source=f"a.jsonl:{n}") for n in range(count)]
+    started = run_started(3, journal="j" if journal else None)
+    text = render_console([started, *map(trial_ended, records), run_ended(1, failed=count)], width=200)
+    words = shlex.split(text.splitlines()[-1].partition("  # run what")[0])
+    selector = {(1, True): r"^T\.0$", (1, False): r"^T\.0$", (3, False): r"^(T\.0|T\.1|T\.2)$"}.get((count, journal))
+    assert (words[words.index("-k") + 1] if "-k" in words else None) == selector
+    assert ("--last-failed" in words) == (selector is None)
 
 
 @pytest.mark.parametrize("verbose", [False, True])

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from msgspec import structs
 
 from unit.reporters.samples import (
     check,
@@ -22,6 +23,7 @@ from unit.reporters.samples import (
     failed,
     passed_dynamic,
     passed_static,
+    render_console,
     run_ended,
     run_started,
     skipped_awaiting,
@@ -38,6 +40,7 @@ from viva.model.record import ToolCallRecord, TrialRecord
 from viva.model.turn import FileChange
 from viva.record.journal import Journal
 from viva.reporters.formatting import fit_line
+from viva.reporters.github import GithubAnnotations
 from viva.reporters.html import HtmlReport
 from viva.reporters.json import JsonEventReporter, JsonlReport, JsonReport
 from viva.reporters.junit import JunitReport
@@ -369,7 +372,7 @@ def test_markdown_is_a_comment_for_a_pull_request(tmp_path: Path) -> None:
         1, total=5, failed=2, errors=1, cost_usd=0.5, trials={"passed": 2, "failed": 2, "error": 1, "skipped": 1}
     )
     page = rendered(written(MarkdownReport, tmp_path, records, end))
-    assert page.text["h2"] == ["❌ Viva: 5 tests: 2 passed, 2 failed, 1 error, 1 skipped, 0 not run"]
+    assert page.text["h2"] == ["❌ Viva: 5 tests: 2 passed, 2 failed, 1 error, 1 skipped"]
     assert page.text["p"] == [
         "5/5 checks passed · 10 turns (3.3 per test) · 18.1s · cost: $0.5000 · trials: 6 (2 passed, 2 failed, 1 error, 1 skipped)"
     ]
@@ -440,3 +443,31 @@ def test_events_go_to_a_text_stream() -> None:
     stream = StringIO()
     JsonEventReporter(stream).receive((Note("東京"),))
     assert json.loads(stream.getvalue()) == {"event": "note", "text": "東京"}
+
+
+def test_failures_are_annotations_at_their_lines_in_github_actions(tmp_path: Path):
+    """Paths start at the repository. What an agent said cannot be a command to the runner."""
+    stream = StringIO()
+    sink = GithubAnnotations(stream, tmp_path)
+    evil = "50% done,\r\n::stop-commands::x"
+    source = tmp_path / "suites" / "a,b.jsonl"
+    sink.receive(
+        [
+            run_started(3, 5, min_pass=0.5),
+            trial_ended(passed_static()),
+            trial_ended(trial("T1", "failed", [turn(1, "x", error=evil)], source=f"{source}:7")),
+            *(
+                structs.replace(trial_ended(record), of=2)
+                for record in runs("enough", "passed", "failed", fault="agent")
+            ),
+            *(structs.replace(trial_ended(record), of=2) for record in runs("never", "failed", "failed")),
+            run_ended(1, failed=2),
+        ]
+    )
+    assert stream.getvalue().splitlines() == [
+        "::error file=suites/a%2Cb.jsonl,line=7,title=T1 failed::turn 1: 50%25 done, ⏎ ::stop-commands::x",
+        '::error title=never failed::0 of 2 trials passed; turn 1: contains "z": it is not there',
+    ]
+    shown = render_console([trial_ended(trial("A", "failed", error=f"hm\n{evil}"))], is_github_log=True)
+    assert not [line for line in shown.splitlines() if line.strip().startswith("::")]
+    assert ": :stop-commands::x" in shown

@@ -1,0 +1,88 @@
+"""Annotations for GitHub Actions: each case that did not pass becomes an error at its file and line.
+
+GitHub reads them as commands from the log of a step: `::error file=tests/a.jsonl,line=3,title=T001 failed::reason`.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
+from viva.model.record import Status, TrialRecord
+from viva.reporters.failures import TrialFailure, explain_failure
+from viva.reporters.formatting import fit_line
+from viva.stats.pass_rule import PassRule
+
+_MAX_ANNOTATIONS = 50
+"""GitHub shows ten errors of a step and fifty of a job."""
+_WIDTH = 1000
+_COMMAND = re.compile(r"^(\s*)(:(?=:)|#(?=#\[))", re.MULTILINE)
+
+
+class GithubAnnotations:
+    """Writes the annotations when the run has ended. `repository` is the folder that GitHub's paths start from."""
+
+    live = False
+
+    def __init__(self, stream: TextIO, repository: Path) -> None:
+        self._stream = stream
+        self._repository = repository
+        self._rule = PassRule.from_settings({})
+        self._trials: dict[tuple[str, str], list[Status]] = {}
+        self._failed: dict[tuple[str, str], tuple[TrialRecord, TrialFailure]] = {}
+
+    def receive(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, RunStarted):
+                self._rule = PassRule.from_settings(event.settings)
+            elif isinstance(event, TrialEnded):
+                self._add(event)
+            elif isinstance(event, RunEnded):
+                self._write_cases()
+                for suite in event.summary.suites:
+                    for text in suite.failures:
+                        self._write([("title", f"{suite.suite}: threshold not met")], text)
+                self._stream.flush()
+
+    def _add(self, event: TrialEnded) -> None:
+        record, name = event.record, (event.record.suite, event.record.id)
+        if event.of > 1:
+            self._trials.setdefault(name, []).append(record.status)
+        is_new = name not in self._failed and len(self._failed) < _MAX_ANNOTATIONS
+        if record.status in ("failed", "error") and is_new:
+            self._failed[name] = (record, explain_failure(record))
+
+    def _write_cases(self) -> None:
+        for name, (record, failure) in self._failed.items():
+            statuses = self._trials.get(name, [record.status])
+            status = self._rule.status(statuses)
+            if status not in ("failed", "error"):
+                continue  # enough of its trials passed
+            rate = f"{statuses.count('passed')} of {len(statuses)} trials passed; " if len(statuses) > 1 else ""
+            place = self._describe_place(failure)
+            self._write([*place, ("title", f"{record.id} {status}")], rate + failure.headline)
+
+    def _write(self, properties: Sequence[tuple[str, str]], message: str) -> None:
+        text = ",".join(f"{key}={_escape_property(fit_line(value, _WIDTH))}" for key, value in properties)
+        self._stream.write(f"::error {text}::{_escape_message(fit_line(message, _WIDTH))}\n")
+
+    def _describe_place(self, failure: TrialFailure) -> list[tuple[str, str]]:
+        if not failure.file:
+            return []
+        path = Path(failure.file).absolute()
+        file = path.relative_to(self._repository) if path.is_relative_to(self._repository) else path
+        return [("file", file.as_posix()), *([("line", str(failure.line))] if failure.line else [])]
+
+
+def _escape_message(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escape_property(text: str) -> str:
+    return _escape_message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def disarm_commands(text: str) -> str:
+    """The text without commands to the runner: an agent's words must not become one."""
+    return _COMMAND.sub(r"\1\2 ", text)
