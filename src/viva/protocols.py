@@ -386,6 +386,10 @@ class Executor(Protocol):
 
     async def run_attempt(self, planned: PlannedTrial, attempt: int, keep: Collection[str]) -> TrialRecord: ...
 
+    async def charge_cancelled(self) -> None:
+        """Charge the model calls of attempts that were cancelled, once no more of them run."""
+        ...
+
 
 class Workers(Protocol):
     """Processes that run trials. Requests and results are bytes, so that they can be on other machines."""
@@ -395,11 +399,20 @@ class Workers(Protocol):
         """How many workers there are now."""
         ...
 
+    @property
+    def dashboard(self) -> str | None:
+        """The address of a page that shows the workers, if there is one."""
+        ...
+
     async def run(self, request: bytes) -> bytes:
         """The result of one request. If a worker ends, another one runs it again.
 
         Raises WorkerCrashed if the request itself ends its worker, and RunStopped if there are no workers left.
         """
+        ...
+
+    async def take_cancelled_results(self) -> Sequence[bytes]:
+        """The results of requests that were cancelled: what they cost until then."""
         ...
 
     def take_warnings(self) -> Sequence[str]:

@@ -56,6 +56,9 @@ class RunOptions:
     workers: int | None = None
     """Run the trials in N processes of this machine. For agents that use much CPU, or that end the process."""
 
+    dashboard: bool = False
+    """With `workers`: serve Dask's dashboard on this machine while the run goes on."""
+
     cluster: str | None = None
     """Run the trials on the workers of a Dask cluster: tcp://HOST:8786 or tls://HOST:8786."""
 

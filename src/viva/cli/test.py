@@ -16,7 +16,6 @@ from viva.cli.options import create_annotations, create_console, handle_sigterm,
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicts, reject_other_flags
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
-from viva.llm.pacing import get_pacing
 from viva.protocols import Sink
 from viva.record.journal import Journal
 from viva.session.case_selection import explain_empty_selection
@@ -221,7 +220,7 @@ def _create_reporters(invocation: Invocation, plan: RunPlan | None = None) -> li
         verbose=flags.verbose,
         quiet=flags.quiet,
         parallel=plan.parallel if plan else 0,
-        describe_pace=get_pacing(plan.http).describe if plan else None,
+        describe_pace=plan.describe_pace if plan else None,
         has_person=has_person,
     )
     return [console, *create_annotations()]

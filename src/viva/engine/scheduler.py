@@ -46,6 +46,9 @@ class LocalExecutor:
     async def run_attempt(self, planned: PlannedTrial, attempt: int, keep: Collection[str]) -> TrialRecord:
         return await run_trial(self.run_context, planned, attempt, keep)
 
+    async def charge_cancelled(self) -> None:
+        """Calls in this process are charged as they are made."""
+
 
 @dataclass
 class Scheduler:

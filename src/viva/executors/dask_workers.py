@@ -5,22 +5,21 @@ again elsewhere. A request that was running at two such losses runs alone; if it
 """
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
-import dask.config
-from distributed import Client, LocalCluster, Security
+from distributed import Client
 from msgspec import Struct
 
-from viva.concurrency.threads import is_being_cancelled
 from viva.errors import BadInput, RunStopped, WorkerCrashed
+from viva.executors.dask_cluster import Cluster, connect, find_dashboard
+from viva.executors.worker_load import WorkerLoad
 
 _POLL_S = 0.25
 _NO_WORKER_S = 60.0
-_CONNECT_S = 10
+_CONTACT_S = 10.0
 _PREPARE_S = 600.0
 _CLOSE_S = 5.0
 _LOSSES_BEFORE_ALONE = 2
@@ -28,95 +27,30 @@ _LOSSES_ALONE = 2
 _LOST_ACTOR = "Worker holding Actor was lost"
 """What Dask says in a plain RuntimeError."""
 
-CheckReport = Callable[[bytes], Iterable[str]]
-"""Returns the warnings in the report of a new worker. Raises BadInput if the worker cannot be used."""
+CallActor = Callable[..., Awaitable[Any]]
+"""Calls a method of the actor of a worker: its name, then the arguments."""
 
 
-class Cluster(Struct, frozen=True):
-    """Which cluster to use, and the actor of its workers: a class with async methods `prepare`, `run`, `cancel`,
-    `set_worker_count` and `close`.
+class ActorSpec(Struct, frozen=True):
+    """The actor of a worker: a class with async methods `run`, `cancel`, `set_worker_count` and `close`.
+
+    `prepare` makes a new one ready and returns warnings. It raises BadInput if the worker cannot be used.
     """
 
-    worker_count: int | None
-    address: str | None
     actor_type: type
-    actor_arguments: tuple[bytes, ...]
+    arguments: tuple[bytes, ...]
+    prepare: Callable[[CallActor], Awaitable[Iterable[str]]]
 
 
 @asynccontextmanager
-async def open_dask_workers(cluster: Cluster, check_report: CheckReport) -> AsyncGenerator["DaskWorkers"]:
+async def open_dask_workers(cluster: Cluster, actor: ActorSpec, load: WorkerLoad) -> AsyncGenerator["DaskWorkers"]:
     """Start or connect to the cluster and prepare every worker. Raises BadInput with the problems of all of them."""
     async with AsyncExitStack() as exits:
-        exits.enter_context(_quiet_logs())
-        client = await exits.enter_async_context(_connect(cluster))
-        workers = DaskWorkers(client, cluster, check_report)
+        client = await exits.enter_async_context(connect(cluster))
+        workers = DaskWorkers(client, actor, load, dashboard=await find_dashboard(client, cluster))
         exits.push_async_callback(workers.close)
         await workers.start(minimum=cluster.worker_count or 1)
         yield workers
-
-
-@contextmanager
-def _quiet_logs() -> Generator[None]:
-    """Dask logs what Viva reports itself, such as a worker that ends."""
-    logger = logging.getLogger("distributed")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-@asynccontextmanager
-async def _connect(cluster: Cluster) -> AsyncGenerator[Client]:
-    if cluster.address is not None:
-        client = Client(
-            cluster.address, asynchronous=True, direct_to_workers=True, timeout=_CONNECT_S, set_as_default=False
-        )
-        try:
-            await client
-        except (OSError, ValueError, TypeError) as error:
-            await cast("Any", client).close(timeout=1)  # a coroutine here, as the client is asynchronous
-            raise BadInput.of(f"--cluster {cluster.address}: cannot be reached: {error}") from error
-        async with client:
-            yield client
-        return
-    async with (
-        _start_local_cluster(cluster.worker_count or 1) as local,
-        Client(
-            local, asynchronous=True, direct_to_workers=True, security=local.security, set_as_default=False
-        ) as client,
-    ):
-        yield client
-
-
-@asynccontextmanager
-async def _start_local_cluster(worker_count: int) -> AsyncGenerator[LocalCluster]:
-    """A scheduler runs code of everybody who can reach it: loopback, TLS credentials of this run only, no web pages."""
-    with dask.config.set({"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}):
-        local = LocalCluster(
-            n_workers=worker_count,
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            protocol="tls",
-            security=Security.temporary(),
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-            asynchronous=True,
-            silence_logs=logging.CRITICAL,
-        )
-        try:
-            await local
-        except RuntimeError as error:
-            await cast("Any", local).close()
-            raise BadInput.of(
-                "--workers: the worker processes could not be started. In a script, put the call of viva.run below "
-                f'`if __name__ == "__main__":` ({error})'
-            ) from error
-        async with local:
-            yield local
 
 
 class _WorkerLostError(Exception):
@@ -167,10 +101,13 @@ class _Request:
 class DaskWorkers:
     """The workers of a cluster. Those that come while it is open are used too."""
 
-    def __init__(self, client: Client, cluster: Cluster, check_report: CheckReport) -> None:
+    def __init__(
+        self, client: Client, actor: ActorSpec, load: WorkerLoad | None = None, *, dashboard: str | None = None
+    ) -> None:
         self._client: Any = client
-        self._cluster = cluster
-        self._check_report = check_report
+        self._actor = actor
+        self._load = load or WorkerLoad()
+        self.dashboard = dashboard
         self._warnings: list[str] = []
         self._workers: dict[str, _Worker] = {}
         self._known: set[str] = set()
@@ -179,6 +116,8 @@ class DaskWorkers:
         self._changed = asyncio.Condition()
         self._failure: RunStopped | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._cancellations: set[asyncio.Task[None]] = set()
+        self._cancelled_results: list[bytes] = []
 
     @property
     def count(self) -> int:
@@ -219,6 +158,12 @@ class DaskWorkers:
         warnings, self._warnings = self._warnings, []
         return warnings
 
+    async def take_cancelled_results(self) -> list[bytes]:
+        if self._cancellations:
+            await asyncio.wait(self._cancellations, timeout=_CLOSE_S)
+        results, self._cancelled_results = self._cancelled_results, []
+        return results
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -238,18 +183,42 @@ class DaskWorkers:
         """Raises _WorkerLostError if the worker ended. A cancelled request is cancelled in the worker too."""
         call = asyncio.ensure_future(_ask(worker.actor, "run", request))
         worker.calls.add(call)
+        self._load.in_flight += 1
         try:
-            return await call
-        except _WorkerLostError:
-            self._lose_worker(worker)
-            raise
+            await asyncio.wait([call])
         except asyncio.CancelledError:
-            if not is_being_cancelled() and worker.is_lost:
-                raise _WorkerLostError from None
-            self._run_in_background(_ask(worker.actor, "cancel", request))
+            task = self._run_in_background(self._cancel_call(worker, request, call))
+            self._cancellations.add(task)
+            task.add_done_callback(self._cancellations.discard)
             raise
+        return self._end_call(worker, call)
+
+    def _end_call(self, worker: _Worker, call: asyncio.Future[bytes]) -> bytes:
+        try:
+            return call.result()
+        except (asyncio.CancelledError, _WorkerLostError):  # `lose` cancels the calls of a lost worker
+            self._lose_worker(worker)
+            raise _WorkerLostError from None
         finally:
             worker.calls.discard(call)
+            self._load.in_flight -= 1
+
+    async def _cancel_call(self, worker: _Worker, request: bytes, call: asyncio.Future[bytes]) -> None:
+        """What a cancelled trial has cost is in its result."""
+        try:
+            if not call.done():
+                await _ask(worker.actor, "cancel", request)
+                await asyncio.wait([call], timeout=_CLOSE_S)
+        except _WorkerLostError:
+            pass
+        finally:
+            call.cancel()
+            await asyncio.wait([call])
+            try:
+                self._cancelled_results.append(self._end_call(worker, call))
+            except _WorkerLostError:
+                pass
+            await self._notify()
 
     async def _take_worker(self, request: _Request) -> _Worker:
         try:
@@ -301,11 +270,16 @@ class DaskWorkers:
             return
         del self._workers[worker.address]
         self._known.discard(worker.address)
+        self._load.workers -= 1
         running = len(worker.calls)
         worker.lose()
-        if running and self._failure is None:
+        if self._failure is not None:
+            return
+        self._load.lost += 1
+        if running:
             self._warnings.append(
-                f"worker {worker.address} ended with {running} trial{'s' if running != 1 else ''} in flight"
+                f"worker {worker.address} ended with {running} trial{'s' if running != 1 else ''} in flight, which run again; "
+                "what they had cost is not in the total"
             )
 
     async def _watch(self) -> None:
@@ -314,10 +288,10 @@ class DaskWorkers:
         while self._failure is None:
             await asyncio.sleep(_POLL_S)
             try:
-                addresses = await asyncio.wait_for(self._list_addresses(), _CONNECT_S)
+                addresses = await asyncio.wait_for(self._list_addresses(), _CONTACT_S)
                 last_contact = time.monotonic()
             except (OSError, TimeoutError):
-                if time.monotonic() - last_contact > _CONNECT_S:
+                if time.monotonic() - last_contact > _CONTACT_S:
                     self._fail("the scheduler of the cluster is gone")
                 continue
             for address in set(self._workers) - set(addresses):
@@ -359,20 +333,24 @@ class DaskWorkers:
 
     async def _add_worker(self, address: str) -> None:
         """Raises BadInput if the worker cannot run the trials."""
-        arguments = self._cluster.actor_arguments
+        spec = self._actor
+
+        async def call_actor(method: str, *arguments: Any) -> Any:
+            return await _ask(actor, method, *arguments)
+
         async with asyncio.timeout(_PREPARE_S):
             with self._client.as_current():  # an actor takes the current client
                 future = self._client.submit(
-                    self._cluster.actor_type, *arguments, actor=True, workers=[address], pure=False
+                    spec.actor_type, *spec.arguments, actor=True, workers=[address], pure=False
                 )
                 actor = await future
-            report = await _ask(actor, "prepare")
-        try:
-            self._warnings += [f"worker {address}: {text}" for text in self._check_report(report)]
-        except BadInput:
-            self._run_in_background(_ask(actor, "close"))
-            raise
+            try:
+                self._warnings += [f"worker {address}: {text}" for text in await spec.prepare(call_actor)]
+            except BadInput:
+                self._run_in_background(_ask(actor, "close"))
+                raise
         self._workers[address] = _Worker(address, actor)
+        self._load.workers += 1
 
     async def _wait_for_workers(self, minimum: int) -> list[str]:
         deadline = time.monotonic() + _NO_WORKER_S

@@ -4,6 +4,8 @@ It holds what git tracks or does not ignore, or everything in a folder without g
 files and `.viva` stay here.
 """
 
+import gzip
+import hashlib
 import shutil
 import subprocess
 import tarfile
@@ -13,8 +15,10 @@ from io import BytesIO
 from pathlib import Path
 
 from viva.errors import BadInput
+from viva.record.atomic_files import replace_file
 
 _MAX_BYTES = 64 * 1024 * 1024
+_MAX_STORED = 4
 _SKIPPED = frozenset({".git", ".viva", ".venv", "__pycache__", "node_modules"})
 
 
@@ -22,7 +26,12 @@ def pack_project(root: Path, secret_file: Path | None) -> bytes:
     """The archive of a folder, without the `secret_file` of `--env-file`. Raises BadInput if its files are too large."""
     out = BytesIO()
     size = 0
-    with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:
+    with (
+        gzip.GzipFile(
+            fileobj=out, mode="wb", compresslevel=1, mtime=0
+        ) as packed,  # the same files give the same digest
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
         for path in sorted(_list_files(root)):
             if secret_file is not None and path.samefile(secret_file):
                 continue
@@ -46,6 +55,36 @@ def unpack_project(archive: bytes) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder.resolve()
+
+
+def digest_archive(archive: bytes) -> str:
+    return hashlib.sha256(archive).hexdigest()
+
+
+class ArchiveCache:
+    """Archives that a worker has, as files that are named by their digest, so that each is sent to it once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, digest: str) -> bytes | None:
+        path = self._folder / f"{digest}.tar.gz"
+        try:
+            archive = path.read_bytes()
+            path.touch()
+        except OSError:
+            return None
+        return archive if digest_archive(archive) == digest else None
+
+    def add(self, archive: bytes) -> None:
+        """The newest few stay. A worker without room for it gets the archive again for its next run."""
+        try:
+            replace_file(self._folder / f"{digest_archive(archive)}.tar.gz", archive, private=True)
+            stored = sorted(self._folder.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in stored[_MAX_STORED:]:
+                path.unlink()
+        except OSError:
+            pass
 
 
 def _list_files(root: Path) -> Iterator[Path]:

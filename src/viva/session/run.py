@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,6 +124,7 @@ class _Run(Struct, frozen=True):
                     pass
                 except RunStopped as error:
                     stop = error
+                await executor.charge_cancelled()
                 for warning in self.workers.take_warnings() if self.workers else ():
                     self._warn(bus, warning)
                 if warning := await self._call_after_hook(hooks, interrupts):
@@ -214,25 +215,23 @@ class _Run(Struct, frozen=True):
                 for case in cases:
                     bus.emit(plan.redactor.redact(CaseGenerated(suite, case, len(cases))))
         _watch_budget(plan.budget, bus)
-        workers = f"{self.workers.count} worker processes, {plan.parallel} trials at once" if self.workers else None
-        for note in (*plan.notes, plan.person_policy.explain_skips(plan.interactive_count), workers):
+        worker_notes, worker_warnings = self._explain_workers()
+        for note in (*plan.notes, plan.person_policy.explain_skips(plan.interactive_count), *worker_notes):
             if note:
                 bus.emit(Note(plan.redactor.redact_text(note)))
-        for warning in filter(None, (self.limit_warning, *plan.cassette_mode.find_drift(), *self._worker_warnings())):
+        for warning in filter(None, (self.limit_warning, *plan.cassette_mode.find_drift(), *worker_warnings)):
             bus.emit(Note(plan.redactor.redact_text(warning), "warning"))
 
-    def _worker_warnings(self) -> Iterator[str]:
+    def _explain_workers(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Notes and warnings about the workers."""
         if self.workers is None:
-            return
-        options = self.plan.options
-        if options.cluster and options.cluster.startswith("tcp:"):
-            yield f"--cluster {options.cluster}: without TLS, everybody who reaches this scheduler can run code on its workers"
-        if options.max_cost_usd is not None:
-            yield (
-                f"--max-cost: a trial on a worker is charged when it ends, so the cost can exceed the budget by that of the "
-                f"{self.plan.parallel} trials that run at once"
-            )
-        yield from self.workers.take_warnings()
+            return (), ()
+        from viva.session.worker_executor import describe_workers, list_worker_warnings
+
+        return describe_workers(self.plan, self.workers), [
+            *list_worker_warnings(self.plan),
+            *self.workers.take_warnings(),
+        ]
 
     def _create_started_event(self, number: int) -> RunStarted:
         plan, options = self.plan, self.plan.options

@@ -225,6 +225,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     workers: Annotated[int | None, Option(
         flags=("--workers",), group=WORKERS, metavar="N", range=Range(1), on_resume="replace", excludes=("cluster",), is_repeated=True,
         may_differ=True, help="Run the trials in N processes of this machine. For agents that use much CPU, or that end the process.")] = None
+    dashboard: Annotated[bool, Option(
+        flags=("--dashboard",), group=WORKERS, on_resume="replace", needs="workers", may_differ=True,
+        help="With --workers: serve Dask's dashboard on this machine while the run goes on.")] = False
     cluster: Annotated[str | None, Option(
         flags=("--cluster",), group=WORKERS, metavar="ADDRESS", on_resume="replace", may_differ=True,
         help="Run the trials on the workers of a Dask cluster: tcp://HOST:8786 or tls://HOST:8786.")] = None

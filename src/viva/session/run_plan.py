@@ -13,6 +13,7 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.errors import BadInput, Problem
+from viva.executors.worker_load import WorkerLoad
 from viva.formats import native
 from viva.formats.documents import wrap_values
 from viva.formats.load_options import TIMEOUT_S, LoadOptions
@@ -102,6 +103,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     """Shown before the run starts."""
     standard_input: bytes | None
     """What `-i -` read, if workers need it."""
+    worker_load: WorkerLoad
 
     async def aclose(self) -> None:
         """Close the connections to agents and models."""
@@ -148,6 +150,10 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         if limit == "auto":
             limit = MAXIMUM if self.is_adaptive else IN_PROCESS_PARALLEL * self.options.process_count
         return max(1, min(limit, self.agent.parallel or limit, self.trial_count))
+
+    def describe_pace(self) -> str:
+        """What runs at once now: on workers, or as the providers take it."""
+        return self.worker_load.describe() if self.options.has_workers else get_pacing(self.http).describe()
 
     @property
     def is_adaptive(self) -> bool:
@@ -250,6 +256,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         generated_cases=generated_cases,
         notes=[*inputs.notes, *workspaces.build_notes(), *suite_notes, *audience_notes, *_list_notes(selection)],
         standard_input=given.standard_input,
+        worker_load=WorkerLoad(),
     )
 
 

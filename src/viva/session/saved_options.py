@@ -69,6 +69,7 @@ def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
         max_cost_usd=None,
         history=False,
         workers=None,
+        dashboard=False,
         cluster=None,
         cluster_folder=None,
         env_file=options.env_file if options.cluster is None or options.cluster_folder else None,
@@ -131,7 +132,7 @@ def replace_options(options: RunOptions, given: RunOptions) -> RunOptions:
             value = tuple(path.absolute() for path in value) if option.is_list else value.absolute()
         changes[name] = value
     if given.has_workers:  # one kind of workers replaces the other
-        changes = {"workers": None, "cluster": None, "cluster_folder": None} | changes
+        changes = {"workers": None, "dashboard": False, "cluster": None, "cluster_folder": None} | changes
     return structs.replace(options, **changes)
 
 

@@ -18,6 +18,7 @@ from msgspec import Raw, Struct
 
 from viva import catalog
 from viva.concurrency.prints import capture_prints
+from viva.concurrency.threads import is_being_cancelled
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput, Problem, RunStopped
@@ -31,7 +32,7 @@ from viva.protocols import PlannedTrial
 from viva.record.cassette import CassetteLine
 from viva.session.hooks import add_hooks
 from viva.session.loop import LoopThread
-from viva.session.project_archive import unpack_project
+from viva.session.project_archive import ArchiveCache, unpack_project
 from viva.session.resume import find_changes
 from viva.session.run import create_run_context
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
@@ -47,6 +48,7 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any]
     folder: str | None
     """The project's folder; None if it comes as an archive."""
+    archive_digest: str = ""
     subfolder: str = "."
     """Where in the project the run was started."""
     fingerprint: Mapping[str, Any]
@@ -66,6 +68,8 @@ class WorkerReport(Struct, frozen=True, kw_only=True):
     problems: tuple[tuple[str, int, str, str], ...] = ()
     """Why it cannot run trials: the fields of each Problem."""
     warnings: tuple[str, ...] = ()
+    needs_archive: bool = False
+    """Does it lack the archive of the project?"""
 
 
 class TrialRequest(Struct, frozen=True, kw_only=True):
@@ -88,6 +92,8 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     lines: tuple[CassetteLine, ...] = ()
     calls: tuple[ModelCall, ...] = ()
     lag: Mapping[str, float] = {}
+    workspace: bytes = b""
+    """The kept workspace as an archive, from another machine."""
     stop_reason: str | None = None
     """Why the whole run has to stop, in place of the record."""
 
@@ -95,17 +101,19 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 class TrialWorker:
     """Runs trials on an event loop in a thread of its own, so that the loop of the process stays free for heartbeats."""
 
-    def __init__(self, setup: bytes, archive: bytes) -> None:
+    def __init__(self, setup: bytes) -> None:
+        from viva.executors.dask_cluster import find_scratch_folder  # only workers need Dask here
+
         self._setup = codec.decode_kept(setup, type=WorkerSetup)
-        self._archive = archive
+        self._archives = ArchiveCache(find_scratch_folder())
         self._loop = LoopThread()
         self._runner: _TrialRunner | None = None
 
-    async def prepare(self) -> bytes:
-        """Build the plan. Returns a WorkerReport."""
+    async def prepare(self, archive: bytes) -> bytes:
+        """Build the plan, with the archive of the project unless the worker has it. Returns a WorkerReport."""
         if self._setup.is_local:  # Ctrl-C reaches all processes of a terminal; the coordinator handles it
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return await self._loop.bridge.run_async(self._prepare())
+        return await self._loop.bridge.run_async(self._prepare(archive))
 
     async def run(self, request: bytes) -> bytes:
         """Run one attempt of a trial. Returns a TrialResult."""
@@ -130,9 +138,16 @@ class TrialWorker:
             await self._loop.bridge.run_async(runner.close())
         await asyncio.to_thread(self._loop.close)
 
-    async def _prepare(self) -> bytes:
+    async def _prepare(self, sent: bytes) -> bytes:
+        archive = b""
+        if self._setup.folder is None:
+            archive = sent or await asyncio.to_thread(self._archives.get, self._setup.archive_digest)
+            if archive is None:
+                return codec.encode(WorkerReport(needs_archive=True))
+            if sent:
+                await asyncio.to_thread(self._archives.add, sent)
         try:
-            self._runner = await _TrialRunner.open(self._setup, self._archive)
+            self._runner = await _TrialRunner.open(self._setup, archive)
         except BadInput as error:
             problems = tuple((each.file, each.line, each.path, each.message) for each in error.problems)
             return codec.encode(WorkerReport(problems=problems))
@@ -193,6 +208,10 @@ class _TrialRunner:
         except (RunStopped, OSError) as error:
             reason = error.reason if isinstance(error, RunStopped) else f"worker on {platform.node()}: {error}"
             return codec.encode(TrialResult(stop_reason=reason, calls=self._calls.take_calls()))
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+            return codec.encode(TrialResult(stop_reason="cancelled", calls=self._calls.take_calls()))
         finally:
             del self._tasks[raw]
 
@@ -204,8 +223,8 @@ class _TrialRunner:
         case = await self._cases.find(request.suite, request.case)
         planned = PlannedTrial(case, request.index, request.trial, request.total)
         record = await run_trial(self._add_hooks(request), planned, request.attempt, request.keep)
-        if record.workspace is not None and not self._is_local:
-            record.workspace = f"{platform.node()}:{record.workspace}"
+        is_elsewhere = record.workspace is not None and not self._is_local
+        workspace = await asyncio.to_thread(_pack_workspace, record) if is_elsewhere else b""
         key = Key(case.suite, case.id, request.trial, request.attempt)
         lag = self._run_context.lag.by_agent
         result = TrialResult(
@@ -213,6 +232,7 @@ class _TrialRunner:
             lines=self._plan.cassette_mode.take_trial(key),
             calls=self._calls.take_calls(),
             lag=dict(lag),
+            workspace=workspace,
         )
         lag.clear()
         return result
@@ -230,6 +250,32 @@ class _TrialRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._exits.aclose()
+
+
+def _warn(record: TrialRecord, text: str) -> None:
+    record.warnings = [*(record.warnings or ()), text]
+
+
+def _pack_workspace(record: TrialRecord) -> bytes:
+    """The kept workspace of a trial, which then leaves this machine. One that is too large stays, and the record says where."""
+    from viva.workspace.folders import remove_kept_workspace  # few trials have a workspace
+    from viva.workspace.transfer import MAX_BYTES, TooLarge, pack_workspace
+
+    path = str(record.workspace)
+    try:
+        archive, left_out = pack_workspace(path)
+    except TooLarge:
+        record.workspace = f"{platform.node()}:{path}"
+        _warn(record, f"the workspace has more than {MAX_BYTES >> 20} MB or too many files, and stays on the worker")
+        return b""
+    if left_out:
+        entries = f"{left_out} file{'s' if left_out != 1 else ''}"
+        _warn(
+            record,
+            f"{entries} of the workspace could not be sent from the worker: unreadable, or links that lead outside",
+        )
+    remove_kept_workspace(path)
+    return archive
 
 
 class CaseFinder:

@@ -2,13 +2,13 @@
 
 import multiprocessing
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct, field, structs
 
 from viva.engine.outcome import Outcome
 from viva.engine.records import trial_record
@@ -19,12 +19,15 @@ from viva.model.event import Note, TrialStarted
 from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial, Workers
 from viva.session.cassette_mode import CassetteMode
-from viva.session.project_archive import pack_project
+from viva.session.project_archive import digest_archive, pack_project
 from viva.session.run_options import RunOptions
 from viva.session.run_plan import RunPlan
 from viva.session.saved_options import AGENT_OPTION_FLAGS, dump_worker_options
 from viva.session.worker import TrialRequest, TrialResult, TrialWorker, WorkerReport, WorkerSetup, list_packages
 from viva.text.credentials import mask_reference
+
+if TYPE_CHECKING:
+    from viva.executors.dask_workers import CallActor
 
 _ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:\d+")
 _CRASH = "the worker process ended while it ran this trial alone, twice: the agent ends or crashes its process"
@@ -69,18 +72,27 @@ class WorkerExecutor(Struct, frozen=True):
                 bus.emit(Note(self.run_context.redactor.redact_text(warning), "warning"))
         return self._take_result(codec.decode_kept(raw, type=TrialResult))
 
-    def _take_result(self, result: TrialResult) -> TrialRecord:
-        self.cassette_mode.add_trial(result.lines)
-        for agent, seconds in result.lag.items():
-            lag = self.run_context.lag.by_agent
-            lag[agent] = lag.get(agent, 0.0) + seconds
+    async def charge_cancelled(self) -> None:
+        for raw in await self.workers.take_cancelled_results():
+            self._charge(codec.decode_kept(raw, type=TrialResult))
+
+    def _charge(self, result: TrialResult) -> None:
         for call in result.calls:
             try:
                 self.run_context.meter(call)
             except RunStopped as stop:  # the trial has ended: its record stands
                 self.stops.append(stop)
+
+    def _take_result(self, result: TrialResult) -> TrialRecord:
+        self.cassette_mode.add_trial(result.lines)
+        for agent, seconds in result.lag.items():
+            lag = self.run_context.lag.by_agent
+            lag[agent] = lag.get(agent, 0.0) + seconds
+        self._charge(result)
         if result.record is None:
             raise RunStopped(result.stop_reason or "a worker stopped")
+        if result.workspace:
+            _store_workspace(result.record, result.workspace)
         return result.record
 
     def _encode_data(self) -> Raw:
@@ -90,12 +102,29 @@ class WorkerExecutor(Struct, frozen=True):
             raise RunStopped(f"--before returned a value that cannot be sent to workers: {error}") from error
 
 
+def _store_workspace(record: TrialRecord, archive: bytes) -> None:
+    """Store a kept workspace of another machine on this one, and name its place."""
+    from viva.workspace.transfer import TooLarge, unpack_workspace  # few trials have a workspace
+
+    try:
+        record.workspace = unpack_workspace(archive, record.id)
+    except (OSError, TooLarge) as error:
+        record.workspace = None
+        record.warnings = [*(record.warnings or ()), f"the workspace of the worker could not be stored here: {error}"]
+
+
 def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Workers]:
     """Start the workers of a run, or connect to them. Raises BadInput if they cannot run its trials."""
     options = plan.options
     flag = "--cluster" if options.workers is None else "--workers"
     if plan.has_person:
         raise BadInput.of(f"{flag}: a person cannot take part in trials on workers; run interactive cases without it")
+    if options.interactive:
+        raise BadInput.of(
+            f"{flag} and --interactive exclude each other: a person cannot take part in trials on workers"
+        )
+    if plan.workspaces.is_in_place:
+        raise BadInput.of(f"{flag}: --workspace cwd lets one trial at a time work in the folder; use another workspace")
     if find_spec("distributed") is None:
         raise BadInput.of(f"{flag} needs Dask; install it with: pip install 'viva-eval[cluster]'")
     if options.cluster and not _ADDRESS.fullmatch(options.cluster):
@@ -104,11 +133,14 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         )
     if options.cluster:
         _check_cluster_options(options)
+    if options.dashboard and find_spec("bokeh") is None:
+        raise BadInput.of("--dashboard needs bokeh; install it with: pip install bokeh")
     if multiprocessing.parent_process() is not None and options.workers:
         raise BadInput.of(
             '--workers in a process of another pool: put the call of viva.run below `if __name__ == "__main__":`'
         )
-    from viva.executors.dask_workers import Cluster, open_dask_workers
+    from viva.executors.dask_cluster import Cluster
+    from viva.executors.dask_workers import ActorSpec, open_dask_workers
 
     root = _find_root(plan)
     setup = WorkerSetup(
@@ -123,9 +155,34 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         packages=list_packages(),
         is_local=options.cluster is None,
     )
-    archive = pack_project(root, options.env_file) if setup.folder is None else b""
-    actor_arguments = (codec.encode(setup), archive)
-    return open_dask_workers(Cluster(options.workers, options.cluster, TrialWorker, actor_arguments), _check_report)
+    archive = b""
+    if setup.folder is None:
+        archive = pack_project(root, options.env_file)
+        setup = structs.replace(setup, archive_digest=digest_archive(archive))
+
+    async def prepare(call_actor: "CallActor") -> tuple[str, ...]:
+        return await _prepare_worker(call_actor, archive)
+
+    cluster = Cluster(worker_count=options.workers, address=options.cluster, has_dashboard=options.dashboard)
+    return open_dask_workers(cluster, ActorSpec(TrialWorker, (codec.encode(setup),), prepare), plan.worker_load)
+
+
+def describe_workers(plan: RunPlan, workers: Workers) -> list[str]:
+    """How many workers the run starts with, and where they can be watched."""
+    processes = f"{workers.count} worker process{'es' if workers.count != 1 else ''}"
+    dashboard = f"; dashboard: {workers.dashboard}" if workers.dashboard else ""
+    return [f"{processes}, {plan.parallel} trial{'s' if plan.parallel != 1 else ''} at once{dashboard}"]
+
+
+def list_worker_warnings(plan: RunPlan) -> Iterator[str]:
+    options = plan.options
+    if options.cluster and options.cluster.startswith("tcp:"):
+        yield f"--cluster {options.cluster}: without TLS, everybody who reaches this scheduler can run code on its workers"
+    if options.max_cost_usd is not None:
+        yield (
+            f"--max-cost: a trial on a worker is charged when it ends, so the cost can exceed the budget by that of the "
+            f"{plan.parallel} trials that run at once"
+        )
 
 
 def _check_cluster_options(options: RunOptions) -> None:
@@ -153,8 +210,11 @@ def _find_root(plan: RunPlan) -> Path:
     return project if folder.is_relative_to(project) else folder
 
 
-def _check_report(raw: bytes) -> tuple[str, ...]:
-    report = codec.decode_kept(raw, type=WorkerReport)
+async def _prepare_worker(call_actor: "CallActor", archive: bytes) -> tuple[str, ...]:
+    """Returns warnings. Raises BadInput if the worker cannot run the trials."""
+    report = codec.decode_kept(await call_actor("prepare", b""), type=WorkerReport)
+    if report.needs_archive:
+        report = codec.decode_kept(await call_actor("prepare", archive), type=WorkerReport)
     if report.problems:
         raise BadInput(*(Problem(*fields) for fields in report.problems))
     return report.warnings

@@ -72,6 +72,11 @@ class WorkspaceProvider:
         self._sandbox = empty_workspaces.sandbox
         self.empty_workspaces: WorkspaceFactory = empty_workspaces
 
+    @property
+    def is_in_place(self) -> bool:
+        """Do cases work in the folder itself, one at a time?"""
+        return self._kind == "cwd"
+
     def assign_workspace(self, case: Case) -> Case:
         spec = case.workspace
         if spec is None:

@@ -88,8 +88,7 @@ class TrialWorkspace:
 
     def __init__(self, factory: LocalWorkspaces, spec: WorkspaceSpec, key: Key) -> None:
         self._factory, self._spec = factory, spec
-        name = _SPECIAL_CHARACTERS.sub("-", key.case).strip("-.")[:40]
-        self._trial_folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=factory.base)
+        self._trial_folder = _make_trial_folder(key.case, factory.base)
         self._lock = _write_marker(self._trial_folder)
         self._in_place = spec.kind == "cwd" and not factory.is_replay
         self.path = os.path.realpath(spec.root) if self._in_place else f"{self._trial_folder}/work"
@@ -287,6 +286,19 @@ def _below_link(whole: FolderSnapshot, path: str) -> FolderSnapshot:
 def _join_names(names: Sequence[str]) -> str:
     more = f", and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + more
+
+
+def _make_trial_folder(case: str, base: str) -> str:
+    name = _SPECIAL_CHARACTERS.sub("-", case).strip("-.")[:40]
+    return tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-", dir=base)
+
+
+def create_kept_workspace(case: str) -> str:
+    """Create an empty folder that counts as a kept workspace, for the files of one from another machine."""
+    top = _make_trial_folder(case, os.path.realpath(tempfile.gettempdir()))
+    os.close(os.open(f"{top}/{_KEPT_MARKER}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    os.mkdir(f"{top}/work")
+    return f"{top}/work"
 
 
 def _write_marker(top: str) -> int:

@@ -1,0 +1,129 @@
+"""The Dask cluster of a run: one that is started on this machine (`--workers`), or one that exists (`--cluster`)."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import dask.config
+from distributed import Client, LocalCluster, Security, get_worker
+from distributed.utils import format_dashboard_link
+from msgspec import Struct
+
+from viva.errors import BadInput
+
+_CONNECT_S = 10
+_PROBE_S = 2.0
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """Which cluster to use: `worker_count` processes of this machine, or the workers of the scheduler at `address`."""
+
+    worker_count: int | None
+    address: str | None
+    has_dashboard: bool = False
+    """Serve Dask's dashboard on this machine while the run goes on?"""
+
+
+@asynccontextmanager
+async def connect(cluster: Cluster) -> AsyncGenerator[Client]:
+    """Start the cluster, or connect to it. Raises BadInput if that fails."""
+    with _quiet_logs():
+        if cluster.address is not None:
+            async with _connect_to(cluster.address) as client:
+                yield client
+            return
+        async with (
+            _start_local_cluster(cluster.worker_count or 1, has_dashboard=cluster.has_dashboard) as local,
+            Client(
+                local, asynchronous=True, direct_to_workers=True, security=local.security, set_as_default=False
+            ) as client,
+        ):
+            yield client
+
+
+@contextmanager
+def _quiet_logs() -> Generator[None]:
+    """Dask logs what Viva reports itself, such as a worker that ends."""
+    logger = logging.getLogger("distributed")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@asynccontextmanager
+async def _connect_to(address: str) -> AsyncGenerator[Client]:
+    client = Client(address, asynchronous=True, direct_to_workers=True, timeout=_CONNECT_S, set_as_default=False)
+    try:
+        await client
+    except (OSError, ValueError, TypeError) as error:
+        await cast("Any", client).close(timeout=1)  # a coroutine here, as the client is asynchronous
+        raise BadInput.of(f"--cluster {address}: cannot be reached: {error}") from error
+    async with client:
+        yield client
+
+
+@asynccontextmanager
+async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> AsyncGenerator[LocalCluster]:
+    """A scheduler runs code of everybody who can reach it: loopback, TLS credentials of this run only, no web pages unless
+    asked for.
+    """
+    no_pages: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+    with dask.config.set({} if has_dashboard else no_pages):
+        local = LocalCluster(
+            n_workers=worker_count,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            protocol="tls",
+            security=Security.temporary(),
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": has_dashboard},
+            asynchronous=True,
+            silence_logs=logging.CRITICAL,
+        )
+        try:
+            await local
+        except RuntimeError as error:
+            await cast("Any", local).close()
+            raise BadInput.of(
+                "--workers: the worker processes could not be started. In a script, put the call of viva.run below "
+                f'`if __name__ == "__main__":` ({error})'
+            ) from error
+        async with local:
+            yield local
+
+
+async def find_dashboard(client: Client, cluster: Cluster) -> str | None:
+    """The address of the cluster's dashboard, if it has one."""
+    if cluster.address is None and not cluster.has_dashboard:
+        return None
+    services: dict[str, int] = (await cast("Any", client).scheduler.identity(n_workers=0))["services"]
+    if "dashboard" not in services:
+        return None
+    host = urlsplit(cluster.address or "//127.0.0.1").hostname
+    link = format_dashboard_link(host, services["dashboard"])
+    return link if await asyncio.to_thread(_has_pages, link) else None
+
+
+def _has_pages(link: str) -> bool:
+    """Does the web server of the scheduler have a dashboard? Without bokeh it has only a page that says so."""
+    try:
+        with urlopen(link, timeout=_PROBE_S) as response:  # noqa: S310 -- the address is made by Dask
+            return b"js/bokeh" in response.read()
+    except (OSError, ValueError, HTTPException):
+        return False
+
+
+def find_scratch_folder() -> Path:
+    """The folder of the worker that runs this code. Dask removes it when the worker ends."""
+    return Path(get_worker().local_directory)

@@ -1,0 +1,101 @@
+"""A kept workspace as bytes, so that it can be sent from the machine of its trial to that of the run.
+
+An agent filled it, so nothing in it is trusted: pipes, devices and links that lead outside stay where they are.
+"""
+
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from io import BytesIO
+
+from viva.workspace.folders import create_kept_workspace, remove_kept_workspace
+from viva.workspace.safe_open import open_regular_file
+
+MAX_BYTES = 32 * 1024 * 1024
+MAX_ENTRIES = 10_000
+
+
+class TooLarge(Exception):  # noqa: N818 -- it is an answer
+    """The workspace is larger than what is sent."""
+
+
+def pack_workspace(path: str) -> tuple[bytes, int]:
+    """The files of a folder as an archive, and how many entries were left out. Raises TooLarge."""
+    out = BytesIO()
+    size = left_out = 0
+    with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:
+        for number, name in enumerate(_list_entries(path)):
+            if number == MAX_ENTRIES:
+                raise TooLarge
+            place = os.path.join(path, name)
+            info = _describe_entry(place, name)
+            if info is None:
+                left_out += 1
+            elif not info.isreg():
+                archive.addfile(info)
+            else:
+                try:
+                    with open(open_regular_file(place), "rb") as file:
+                        info.size = os.fstat(file.fileno()).st_size
+                        size += info.size
+                        if size > MAX_BYTES:
+                            raise TooLarge
+                        archive.addfile(info, file)
+                except OSError:  # it cannot be read, or is no longer there
+                    left_out += 1
+    return out.getvalue(), left_out
+
+
+def _list_entries(path: str) -> Iterator[str]:
+    """All names below a folder. Links are not followed."""
+    for folder, folders, files in os.walk(path):
+        for name in sorted((*folders, *files)):
+            yield os.path.relpath(os.path.join(folder, name), path)
+
+
+def _describe_entry(place: str, name: str) -> tarfile.TarInfo | None:
+    """The header of an entry with nothing of its owner; None for what is not sent."""
+    try:
+        found = os.lstat(place)
+        target = os.readlink(place) if stat.S_ISLNK(found.st_mode) else ""
+    except OSError:
+        return None
+    info = tarfile.TarInfo(name)
+    info.mtime, info.mode = int(found.st_mtime), found.st_mode & 0o755 | 0o600
+    if target:
+        leads = os.path.normpath(os.path.join(os.path.dirname(name), target))
+        if os.path.isabs(target) or leads == ".." or leads.startswith("../"):
+            return None
+        info.type, info.linkname = tarfile.SYMTYPE, target
+    elif stat.S_ISDIR(found.st_mode):
+        info.type, info.mode = tarfile.DIRTYPE, info.mode | 0o700
+    elif not stat.S_ISREG(found.st_mode):
+        return None
+    return info
+
+
+def _skip_unsafe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+    """Leaves out what would be written outside of the folder, by way of several links for example."""
+    try:
+        return tarfile.data_filter(member, path)
+    except tarfile.FilterError:
+        return None
+
+
+def unpack_workspace(archive: bytes, case: str) -> str:
+    """Unpack an archive into a kept workspace of this machine. Returns its path. Raises OSError, or TooLarge."""
+    path = create_kept_workspace(case)
+    try:
+        with tarfile.open(fileobj=BytesIO(archive), mode="r:gz") as files:
+            members = files.getmembers()
+            if len(members) > MAX_ENTRIES or sum(member.size for member in members) > MAX_BYTES:
+                raise TooLarge
+            files.extractall(path, members, filter=_skip_unsafe)  # noqa: S202 -- the filter is that of `data`
+    except tarfile.TarError as error:
+        remove_kept_workspace(path)
+        raise OSError(f"the workspace that a worker sent cannot be unpacked: {error}") from error
+    except BaseException:
+        remove_kept_workspace(path)
+        raise
+    return path
