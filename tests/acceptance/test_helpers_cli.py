@@ -132,6 +132,12 @@ def test_simulator_and_judge_play_a_dynamic_case_on_any_provider(shop: Shop, sta
     assert "a hurried buyer" in shop.asked["simulator"][0]
     assert "Which order?" in shop.asked["simulator"][1]
     assert "goal_achieved" in shop.asked["simulator"][0], "the schema of its answers"
+    calls = record["helper_calls"]
+    assert [(call["role"], call["turn"]) for call in calls] == [("simulator", 0), ("simulator", 1), ("judge", 2)]
+    starts = [calls[0], record["turns"][0], calls[1], record["turns"][1], calls[2]]
+    assert [each["start_ms"] for each in starts] == sorted(each["start_ms"] for each in starts)
+    assert [call["cost_usd"] for call in calls] == pytest.approx([20e-6] * 3)
+    assert not any("sent" in call for call in calls[:2]), "only a judge's texts are kept"
     assert "secret-key-1" not in json.dumps(records) + ended.out + ended.err
 
 
@@ -155,6 +161,33 @@ def test_the_judge_gets_criterion_conversation_and_tools(shop: Shop):
         assert known in prompt
     (assertion,) = records[0]["turns"][0]["assertions"]
     assert assertion["passed"] is True
+    assert assertion["judge_calls"] == [1]
+    assert assertion["duration_ms"] > 0
+    (call,) = records[0]["helper_calls"]
+    assert [message["text"] for message in call["sent"]] == [prompt], "word for word"
+    assert json.loads(call["answer"])["suggestions"] == ["say it"]
+
+
+def test_what_a_judge_was_sent_is_redacted_and_limited(shop: Shop):
+    """A judge in Python gets the question as text, and the metadata beside it."""
+    shop.open()
+    shop.write(
+        "judge.py",
+        "def judge(messages, options):\n    return 'what?' if 'problem' not in options['metadata'] else {'passed': True}\n",
+    )
+    shop.write("agent.py", "def agent(messages, options):\n    return 'secret-key-1 ' + 'x' * 40_000\n")
+    shop.suite(judged({**POLITE, "use": "agents:python:./judge.py:judge"}))
+    _, records = shop.report(code=0)
+    first, second = records[0]["helper_calls"]
+    assert records[0]["turns"][0]["assertions"][0]["judge_calls"] == [1, 2]
+    assert (first["answer"], "boolean `passed`" in first["error"]) == ("what?", True)
+    assert json.loads(second["answer"]) == {"passed": True}
+    (message,) = first["sent"]
+    assert message["text"].startswith("Criteria: The reply asks for the order")
+    assert "more characters are not recorded" in message["text"]
+    assert len(message["text"]) < 33_000
+    assert "secret-key-1" not in json.dumps(records)
+    assert '"test_mode":"validator"' in first["metadata"] or "more characters" in first["metadata"]
 
 
 def test_a_rubric_asks_for_each_criterion_by_itself(shop: Shop):
@@ -165,6 +198,15 @@ def test_a_rubric_asks_for_each_criterion_by_itself(shop: Shop):
     _, records = shop.report(code=0)
     assert len(shop.asked["judge"]) == 2
     assert "0.75 of 1, needs 0.7; met: It asks" in json.dumps(records)
+    (assertion,) = records[0]["turns"][0]["assertions"]
+    rows = assertion["criteria_results"]
+    assert [(row["criterion"], row["passed"], row.get("weight", 1.0)) for row in rows] == [
+        ("It asks", True, 3.0),
+        ("It is rude", False, 1.0),
+    ]
+    assert rows[0]["evidence"] == [{"turn": 1, "quote": "Which order?"}]
+    criteria_of_calls = [records[0]["helper_calls"][number - 1]["criteria"] for number in assertion["judge_calls"]]
+    assert sorted(criteria_of_calls) == ["It asks", "It is rude"]
 
 
 @pytest.mark.parametrize(("ballots", "code", "said"), [("yny", 0, "2 of 3 votes"), ("nny", 1, "2 of 3 votes")])
@@ -303,6 +345,11 @@ def test_a_model_with_tools_is_examined_on_any_provider(shop: Shop, stand_in: ty
     _, records = shop.report("-n", "shop", code=0)
     assert records[0]["turns"][0]["tool_calls"][0]["result"] == {"item": "boot", "eur": 40}
     assert records[0]["usage"]["calls"] == 2
+    steps = records[0]["turns"][0]["steps"]
+    assert [(step["kind"], step["name"]) for step in steps][1] == ("tool", "price")
+    assert [step["kind"] for step in steps] == ["model", "tool", "model"]
+    assert sum(step["duration_ms"] for step in steps) <= records[0]["turns"][0]["duration_ms"]
+    assert [step["start_ms"] for step in steps] == sorted(step["start_ms"] for step in steps)
     assert "You sell shoes." in shop.asked["agent"][0]
     assert '"temperature":0.5' in shop.asked["agent"][0]
 

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from viva.agents.agent_config import AgentStatus, inspect_url
 from viva.agents.models import choose_connector, find_model_class
+from viva.agents.step_log import StepLog
 from viva.agents.tools import Tool, Toolbox, lacks_result, split_steps
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, read_stream, send_request
@@ -200,19 +201,27 @@ class ModelSession:
         self._texts: list[str] = []  # pieces of the answer that is being streamed
         self._started = 0.0
         self._first_token_ms: float | None = None
+        self._was_used = False
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         context = self._context
         endpoint = self._choose_endpoint(choose_connector(options, self._agent.connector, context.connectors))
+        if context.role != "agent":
+            system = () if self._was_used else (Message("system", self._system),) if self._system else ()
+            context.progress.sent = (*system, message)
+        self._was_used = True
         self._add_message(endpoint, message)
         used: list[ToolCall] = []
+        steps = StepLog()
         calls: list[ModelCall] = []
         content = ""
         self._started, self._first_token_ms = time.perf_counter(), None
         for _ in range(self._agent.max_tool_rounds + 1):
             self._add_results(endpoint)
+            began = steps.elapsed_ms()
             completion = await self._call_model(endpoint)
             calls.append(self._meter(endpoint.connector, completion))
+            steps.add_model_call(calls[-1], began)
             if completion.message:
                 self._messages.append(completion.message)
             content = completion.content or content
@@ -223,17 +232,26 @@ class ModelSession:
                     finish_reason=completion.finish_reason,
                     calls=tuple(calls),
                     first_token_ms=self._first_token_ms,
+                    steps=steps.build() if used else (),
                 )
             if len(calls) > self._agent.max_tool_rounds:
                 break
             # One after another, in order: a tool may depend on the effects of another.
             for call in completion.tool_calls:
                 context.progress.partial = Reply(content, tool_calls=(*used, call), calls=tuple(calls))
+                began = steps.elapsed_ms()
                 used.append(await self._toolbox.run_call(call))
+                steps.add_tool(call.name, began)
                 self._open_calls.append(used[-1])
             context.progress.partial = Reply(content, tool_calls=tuple(used), calls=tuple(calls))
             if any(map(lacks_result, self._open_calls)):
-                return Reply(content, tool_calls=tuple(used), finish_reason="tool_calls", calls=tuple(calls))
+                return Reply(
+                    content,
+                    tool_calls=tuple(used),
+                    finish_reason="tool_calls",
+                    calls=tuple(calls),
+                    steps=steps.build(),
+                )
         raise AgentFailed(f"tool loop exceeded {self._agent.max_tool_rounds} rounds")
 
     def _choose_endpoint(self, connector: Connector) -> Endpoint:

@@ -15,7 +15,7 @@ from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
-from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, ToolCall
+from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, Step, ToolCall
 from viva.text.grammar import with_article
 
 _CONTENT_KEYS = ("content", "data", "tool_calls")
@@ -113,6 +113,7 @@ def _read_fields(value: Mapping[str, Any]) -> Reply:
         finish_reason=_text(value, "finish_reason"),
         protocol_state=_text(value, "protocol_state"),
         calls=parse_model_calls(value.get("usage")),
+        steps=_measured_tools(value.get("tool_calls")),
         path=_path(value.get("path")),
     )
 
@@ -173,6 +174,20 @@ def _tool_call(item: Any) -> ToolCall:
         pending=call.get("status") == "pending",
         refused=call.get("refused") is True,
     )
+
+
+def _measured_tools(calls: Any) -> tuple[Step, ...]:
+    """The times of tool calls that say how long they took: `duration_ms`, and perhaps `start_ms` since the message."""
+    steps: list[Step] = []
+    end_ms = 0.0
+    for call in cast("list[Any]", calls or ()):
+        duration: Any = call.get("duration_ms") if isinstance(call, Mapping) else None
+        if _is_countable(duration):
+            start: Any = cast("Mapping[str, Any]", call).get("start_ms")
+            began_ms = float(start) if _is_countable(start) else end_ms
+            steps.append(Step("tool", _tool_call(call).name, round(began_ms, 3), round(float(duration), 3)))
+            end_ms = began_ms + float(duration)
+    return tuple(steps)
 
 
 def _arguments(value: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
+from viva.agents.step_log import StepLog
 from viva.errors import AgentFailed
 from viva.model import codec
 from viva.model.message import ModelCall, Reply, ToolCall
@@ -29,6 +30,7 @@ class StreamedReply:
         self._messages: list[list[str]] = []
         self._is_open = False
         self._tool_calls: dict[str, ToolCall] = {}
+        self._tool_times = StepLog(self._started)
         self._arguments: dict[str, list[str]] = {}  # of calls whose arguments come in pieces, by key
         self._fields: dict[str, Any] = {}
         self._model_calls: list[ModelCall] = []
@@ -68,6 +70,9 @@ class StreamedReply:
             }
             call = structs.replace(known, **changes, pending=call.pending, refused=call.refused or known.refused)
         self._tool_calls[key] = call
+        self._tool_times.start_tool(key, call.name)
+        if call.result is not UNSET or call.error is not None:
+            self._tool_times.end_tool(key)
 
     def add_arguments(self, key: str, text: str) -> None:
         """A piece of the arguments of a call, which are JSON."""
@@ -84,6 +89,7 @@ class StreamedReply:
         """The result of a tool call, by the call's id or else by the tool's name. An unknown one is ignored."""
         for known, call in self._tool_calls.items():
             if key in (call.id, call.name) and call.result is UNSET and call.error is None:
+                self._tool_times.end_tool(known)
                 self._tool_calls[known] = (
                     structs.replace(call, result=result, pending=False)
                     if error is None
@@ -98,6 +104,7 @@ class StreamedReply:
         for call in piece.tool_calls:
             self.add_call(call)
         self._model_calls += piece.calls
+        self._tool_times.add_steps(piece.steps)
         self.set_fields(**{name: value for name in _LAST_COUNTS if (value := getattr(piece, name)) is not None})
 
     def set_fields(self, **fields: Any) -> None:
@@ -114,6 +121,7 @@ class StreamedReply:
             calls=tuple(self._model_calls),
             parts=texts if len(texts) > 1 else (),
             first_token_ms=self._first_token_ms,
+            steps=self._tool_times.build(),
             **self._fields,
         )
 

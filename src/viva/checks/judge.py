@@ -12,7 +12,7 @@ from viva.checks.quotes import QuotableTurn, is_about_user, is_substantial, list
 from viva.errors import HelperFailed, RunStopped, TrialEnd
 from viva.model import codec
 from viva.model.message import Reply
-from viva.model.turn import Quote, Verdict
+from viva.model.turn import CriterionResult, Quote, Verdict
 from viva.state.trial_state import CheckContext, to_text
 from viva.text.embedded_json import find_objects
 
@@ -118,6 +118,12 @@ class Rubric(_HelperCheck, frozen=True, kw_only=True):
             score=score,
             evidence=tuple(quote for verdict in verdicts for quote in verdict.evidence),
             suggestions=tuple(hint for verdict in verdicts for hint in verdict.suggestions),
+            criteria=tuple(
+                CriterionResult(
+                    each.criterion, verdict.passed, verdict.reason, verdict.score, each.weight, verdict.evidence
+                )
+                for each, verdict in pairs
+            ),
         )
 
 

@@ -38,7 +38,8 @@ class CheckpointTracker:
             assertion = checkpoint.assertion
             context = CheckContext(self._state, turn, assertion.on, assertion.over)
             checkpoint_state = self._state.checkpoints[checkpoint.id]
-            checkpoint_state.verdict = (await evaluate_assertion(assertion, context)).verdict
+            result = await evaluate_assertion(assertion, context)
+            checkpoint_state.verdict, checkpoint_state.helper_calls = result.verdict, result.helper_calls
             if checkpoint_state.verdict.passed:
                 checkpoint_state.turn = turn.number
         for checkpoint in self._goal.checkpoints:

@@ -79,6 +79,7 @@ async def _raise_in_user(messages: AsyncGenerator[UserMessage, None], fault: Tri
 async def run_turn(state: TrialState, turn: Turn, send: Send) -> None:
     """Runs one turn: gets the agent's reply, sets variables from it, and evaluates the assertions."""
     state.waiting_for = "agent"
+    turn.start_ms = state.ms_since_start()
     progress = state.progress
     progress.reset()
     printed_output.set(PrintedOutput())
@@ -99,9 +100,11 @@ async def run_turn(state: TrialState, turn: Turn, send: Send) -> None:
     if turn.user_message.variables:
         _set_variables(state, turn)
     context = CheckContext(state, turn)
+    began = state.ms_since_start()
     for assertion in turn.user_message.assertions:
         own_context = context if assertion.on == context.text_scope else CheckContext(state, turn, assertion.on)
         turn.results.append(await evaluate_assertion(assertion, own_context))
+    turn.checks_ms = state.ms_since_start() - began
 
 
 class _Stopwatch:

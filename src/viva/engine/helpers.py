@@ -9,19 +9,22 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from viva.engine.sending import merge_options
 from viva.errors import CallCutOff, HelperFailed, NotRecorded, Role, TrialEnd, TrialFault
+from viva.model import codec
 from viva.model.case import Key
 from viva.model.connector import Connector
-from viva.model.message import Message, ModelCall, Reply
+from viva.model.message import Message, ModelCall, Reply, Usage
 from viva.model.progress import CallProgress, LoopLag
+from viva.model.turn import HelperCall, SentMessage
 from viva.protocols import Agent, AgentSession, Meter, NamedAgent, SessionContext, Transport, WorkspaceFactory
-from viva.state.trial_state import TrialState, WaitingFor, reply_text
+from viva.state.trial_state import TrialState, WaitingFor, reply_text, to_text
 from viva.text.duration import format_duration
 
 T = TypeVar("T")
+_MAX_TEXT = 32_000
 _TEST_MODES: dict[Role, str] = {"judge": "validator"}
 _PASSED_ON = (HelperFailed, NotRecorded, TrialEnd)
 """Faults that are not the fault of the helper that raises them."""
@@ -48,7 +51,10 @@ class HelperPool:
     async def open(
         self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["_OpenHelper"]:
+        log = _CallLog(agent, state)
+
         def meter(call: ModelCall) -> None:
+            log.calls.append(call)
             if state is not None:
                 state.calls.append(call)
             if self._meter is not None:
@@ -77,7 +83,7 @@ class HelperPool:
         try:
             async with named.agent.open(context) as session:
                 is_open = True
-                yield _OpenHelper(named.agent, session, context, state, metadata)
+                yield _OpenHelper(named.agent, session, context, log, metadata)
         except TrialFault as fault:
             if is_open or isinstance(fault, _PASSED_ON):
                 raise
@@ -116,6 +122,62 @@ def _trial_metadata(state: TrialState | None) -> dict[str, Any]:
     }
 
 
+class _CallLog:
+    """Records the questions to one helper in the trial. What a judge was sent and answered is kept word for word."""
+
+    def __init__(self, agent: str, state: TrialState | None) -> None:
+        self.state = state
+        self.calls: list[ModelCall] = []
+        self._agent = agent
+
+    @contextmanager
+    def time_call(self, role: Role) -> Generator["_CallNotes"]:
+        notes, state = _CallNotes(), self.state
+        if state is None:
+            yield notes
+            return
+        began_ms, first = state.ms_since_start(), len(self.calls)
+        try:
+            yield notes
+        finally:
+            usage = Usage.of(self.calls[first:])
+            state.helper_calls.append(
+                HelperCall(
+                    role,
+                    self._agent,
+                    len(state.turns),
+                    round(began_ms, 3),
+                    round(state.ms_since_start() - began_ms, 3),
+                    **(notes.cut(state) if role == "judge" else {}),
+                    error=notes.error,
+                    tokens=usage.total_tokens,
+                    cost_usd=usage.cost_usd if usage.calls else None,
+                )
+            )
+
+
+class _CallNotes(Struct):
+    """What a helper was sent, and answered."""
+
+    criteria: str = ""
+    sent: tuple[SentMessage, ...] = ()
+    metadata: Mapping[str, Any] | None = None
+    answer: str = ""
+    error: str | None = None
+
+    def cut(self, state: TrialState) -> dict[str, Any]:
+        """The texts, as far as the record has room for them."""
+        sent = tuple(SentMessage(message.role, _cut(message.text, state)) for message in self.sent)
+        metadata = "" if self.metadata is None else _cut(codec.compact_json(self.metadata), state)
+        return {"criteria": self.criteria, "sent": sent, "metadata": metadata, "answer": _cut(self.answer, state)}
+
+
+def _cut(text: str, state: TrialState) -> str:
+    room = min(_MAX_TEXT, state.text_room)
+    state.text_room -= min(len(text), room)
+    return text if len(text) <= room else f"{text[:room]}… ({len(text) - room:,} more characters are not recorded)"
+
+
 class _OpenHelper:
     """A helper in an open session."""
 
@@ -124,42 +186,56 @@ class _OpenHelper:
         agent: Agent,
         session: AgentSession,
         context: SessionContext,
-        state: TrialState | None,
+        log: _CallLog,
         metadata: Mapping[str, Any],
     ) -> None:
         self.may_repeat: bool = getattr(agent, "may_repeat", False)
         self.must_quote: bool = getattr(agent, "must_quote", False)
         self.metadata = metadata
         self._session = session
-        self._state = state
+        self._log = log
+        self._state = log.state
         self._role: Role = context.role
         self._progress = context.progress
         self._options = context.options
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
         options = {**self._options, "metadata": {**_trial_metadata(self._state), **self.metadata, **(metadata or {})}}
-        reply = await self._send(text, options)
         try:
-            return parse(reply)
+            return await self._send(text, options, parse)
         except ValueError as unusable:
             problem = str(unusable)
         options = {**options, "metadata": {**options["metadata"], "problem": problem}}
         text = f"{text}\n\nYour last answer cannot be used: {problem}. Answer again, in the form that was asked for."
-        reply = await self._send(text, options)
         try:
-            return parse(reply)
+            return await self._send(text, options, parse)
         except ValueError as unusable:
             raise HelperFailed(self._role, str(unusable)) from unusable
 
-    async def _send(self, text: str, options: Mapping[str, Any]) -> Reply:
+    async def _send(self, text: str, options: Mapping[str, Any], parse: Callable[[Reply], T]) -> T:
+        """The parsed answer; ValueError if it cannot be used."""
         self._progress.reset()
-        with self._mark_waiting():
+        with self._log.time_call(self._role) as notes:
+            notes.criteria = str(options["metadata"].get("criteria") or "")
             try:
-                return await self._session.send(Message("user", text), options)
-            except _PASSED_ON:
-                raise
+                with self._mark_waiting():
+                    reply = await self._session.send(Message("user", text), options)
             except TrialFault as fault:
+                notes.error = fault.message
+                if isinstance(fault, _PASSED_ON):
+                    raise
                 raise HelperFailed(self._role, fault.message, deterministic=fault.deterministic) from fault
+            finally:
+                if sent := self._progress.sent:  # by a model
+                    notes.sent = tuple(SentMessage(message.role, message.text) for message in sent)
+                else:
+                    notes.sent, notes.metadata = (SentMessage("user", text),), options["metadata"]
+            notes.answer = reply.content or ("" if reply.data is None else to_text(reply.data))
+            try:
+                return parse(reply)
+            except ValueError as unusable:
+                notes.error = str(unusable)
+                raise
 
     @contextmanager
     def _mark_waiting(self) -> Generator[None]:

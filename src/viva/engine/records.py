@@ -17,6 +17,9 @@ from viva.state.evaluation import assertion_label, is_live
 from viva.state.trial_state import TrialState
 from viva.text.tool_names import find_unstubbed_tools
 
+_SHOWN_MS = 0.5
+"""Checks that take less are not worth a bar on the page, and not the bytes in each record."""
+
 
 def turn_record(turn: Turn) -> TurnRecord:
     """The record of one turn, finished or cut off."""
@@ -31,6 +34,8 @@ def turn_record(turn: Turn) -> TurnRecord:
         tool_calls=[_tool_call(call) for call in reply.tool_calls] if reply else [],
         assertions=[assertion_record(result) for result in turn.results],
         duration_ms=round(turn.latency_ms, 3),
+        start_ms=round(turn.start_ms, 3),
+        checks_ms=round(turn.checks_ms, 3) if turn.checks_ms >= _SHOWN_MS else 0.0,
         error=turn.error,
         files=turn.files,
         comment=user_message.comment,
@@ -54,6 +59,7 @@ def turn_record(turn: Turn) -> TurnRecord:
         record.input_hint = reply.input_hint
         record.finish_reason = reply.finish_reason
         record.path = reply.path
+        record.steps = reply.steps
         if reply.calls:
             record.usage = Usage.of(reply.calls)
             record.cost_usd = record.usage.cost_usd
@@ -106,6 +112,7 @@ def trial_record(state: TrialState, outcome: Outcome, agent: str = "", trials: i
         digest=case.digest or None,
         warnings=state.warnings or None,
         tracebacks=tuple(state.tracebacks),
+        helper_calls=tuple(state.helper_calls),
         notes=state.notes or None,
         findings=_findings(state),
         workspace=state.kept_workspace,
@@ -139,6 +146,10 @@ def assertion_record(result: AssertionResult) -> dict[str, Any]:
     record = {**_definition(result.assertion), "passed": None if verdict.status == "error" else verdict.passed}
     if result.is_live:
         record |= _LIVE | {"label": f"{record['label']} (ran live)"}
+    if result.duration_ms is not None:
+        record["duration_ms"] = result.duration_ms
+    if result.helper_calls:
+        record["judge_calls"] = list(result.helper_calls)
     if verdict.status == "passed" and not verdict.reason and verdict.score is None:
         return record
     return record | _details(verdict)
@@ -160,6 +171,7 @@ def _details(verdict: Verdict) -> dict[str, Any]:
         "actual": verdict.actual,
         "evidence": codec.to_builtins(verdict.evidence) or None,
         "suggestions": list(verdict.suggestions) or None,
+        "criteria_results": codec.to_builtins(verdict.criteria) or None,
     }
     return {key: value for key, value in details.items() if value is not None and value is not UNSET}
 
@@ -233,6 +245,7 @@ def _checkpoint(checkpoint: Checkpoint, state: TrialState) -> CheckpointRecord:
         assertion={
             **_definition(checkpoint.assertion),
             **(_details(verdict) if verdict else {}),
+            **({"judge_calls": list(checkpoint_state.helper_calls)} if checkpoint_state.helper_calls else {}),
             **(_LIVE if is_live(checkpoint.assertion, state) else {}),
         },
     )

@@ -136,6 +136,23 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         )
 
 
+class Step(Struct, frozen=True, omit_defaults=True):
+    """A model call or tool call inside a reply, with its measured time."""
+
+    kind: Literal["model", "tool"]
+    """A model call or a tool call."""
+    name: str
+    """The model or the tool."""
+    start_ms: float
+    """When it began, after the message was sent."""
+    duration_ms: float
+    """How long it took."""
+    tokens: int = 0
+    """Tokens sent and returned."""
+    cost_usd: float | None = None
+    """The cost, if it is known."""
+
+
 class Reply(Struct, frozen=True, omit_defaults=True):
     """The reply of an agent in one turn, with its tool calls."""
 
@@ -163,3 +180,5 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     """The texts of its messages, if it consists of several. `content` has them as lines of one text."""
     first_token_ms: float | None = None
     """The time until its first text arrived, if it was streamed."""
+    steps: tuple[Step, ...] = ()
+    """Its model calls and tool calls with their times, if they were measured."""

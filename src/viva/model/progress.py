@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct, field
 
-from viva.model.message import Reply
+from viva.model.message import Message, Reply
 from viva.model.turn import Traceback
 
 _RECENT_S = 0.1
@@ -54,13 +54,14 @@ class CallProgress(Struct):
 
     `partial` is the reply so far, `provider_trouble` the last provider failure that is being retried, `elapsed_ms` the
     duration if it is known better than by the clock (a replay, a time limit), `blocked_s` how long the agent's code
-    blocked the event loop.
+    blocked the event loop, `sent` what the model of a helper was sent last, word for word.
     """
 
     agent: str = ""
     partial: Reply | None = None
     provider_trouble: str | None = None
     stderr_tail: str = ""
+    sent: tuple[Message, ...] = ()
     elapsed_ms: float | None = None
     tracebacks: list[Traceback] = field(default_factory=list[Traceback])
     warnings: list[str] = field(default_factory=list[str])
@@ -70,7 +71,7 @@ class CallProgress(Struct):
     def reset(self) -> None:
         """Clears the state for a new call."""
         self.partial = self.provider_trouble = self.elapsed_ms = None
-        self.stderr_tail = ""
+        self.stderr_tail, self.sent = "", ()
         self.blocked_s = 0.0
         if self.tracebacks:
             self.tracebacks = []

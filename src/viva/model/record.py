@@ -10,8 +10,8 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.errors import Fault
 from viva.model.case import InputSource, Key
 from viva.model.finding import Finding
-from viva.model.message import ModelCall, Usage
-from viva.model.turn import AwaitingReason, FileChange, Traceback
+from viva.model.message import ModelCall, Step, Usage
+from viva.model.turn import AwaitingReason, FileChange, HelperCall, Traceback
 
 Status = Literal["passed", "failed", "skipped", "error"]
 
@@ -86,6 +86,12 @@ class TurnRecord(Struct, omit_defaults=True):
     """The files that the turn added, changed or removed."""
     comment: str | None = None
     """The simulator's comment on its message."""
+    start_ms: float = 0.0
+    """When the message was sent, since the start of the trial."""
+    checks_ms: float = 0.0
+    """How long its assertions took together, if that is worth showing."""
+    steps: tuple[Step, ...] = ()
+    """The model calls and tool calls of the reply with their times, if they were measured."""
 
 
 class CheckpointRecord(Struct, omit_defaults=True):
@@ -192,6 +198,8 @@ class TrialRecord(Struct, omit_defaults=True):
     """What the test logged."""
     tracebacks: tuple[Traceback, ...] = ()
     """Errors in the user's own Python code: an agent, a tool, a check, a hook."""
+    helper_calls: tuple[HelperCall, ...] = ()
+    """The questions to simulators and judges, in order; `judge_calls` of an assertion are numbers of these, from 1."""
     workspace: str | None = None
     """The path of the workspace, if it was kept."""
     findings: tuple[Finding, ...] = ()

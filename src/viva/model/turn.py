@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, field
 
-from viva.errors import Fault
+from viva.errors import Fault, Role
 from viva.model.case import Assertion, UserMessage
 from viva.model.finding import Finding
 from viva.model.message import ModelCall, Reply
@@ -29,6 +29,17 @@ class Quote(Struct, frozen=True):
     quote: str
 
 
+class CriterionResult(Struct, frozen=True, omit_defaults=True):
+    """The verdict on one criterion of a rubric."""
+
+    criterion: str
+    passed: bool
+    reason: str = ""
+    score: float | None = None
+    weight: float = 1.0
+    evidence: tuple[Quote, ...] = ()
+
+
 class Verdict(Struct, frozen=True, omit_defaults=True):
     """The verdict of a check. `error` means that it could not be evaluated, because of `fault`; a `deterministic` error would
     happen again. `findings` count whatever the status.
@@ -45,6 +56,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     fault: Fault = "undetermined"
     deterministic: bool = False
     findings: tuple[Finding, ...] = ()
+    criteria: tuple[CriterionResult, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -56,11 +68,16 @@ PASSED = Verdict("passed")
 
 
 class AssertionResult(Struct, frozen=True):
-    """An assertion and its verdict. `is_live`: the run uses a cassette, but the check looked at more than that holds."""
+    """An assertion and its verdict. `is_live`: the run uses a cassette, but the check looked at more than that holds.
+
+    `helper_calls` are the numbers of the calls of judges behind it; `duration_ms` is measured for checks that wait.
+    """
 
     assertion: Assertion
     verdict: Verdict
     is_live: bool = False
+    helper_calls: tuple[int, ...] = ()
+    duration_ms: float | None = None
 
 
 class AwaitingState(Struct, frozen=True):
@@ -122,6 +139,44 @@ class Traceback(Struct, frozen=True, omit_defaults=True):
     """The turn in which it happened, from 1."""
 
 
+class SentMessage(Struct, frozen=True):
+    """A message that a judge was sent."""
+
+    role: str
+    """The role of the sender: system or user."""
+    text: str
+    """The text, word for word."""
+
+
+class HelperCall(Struct, frozen=True, omit_defaults=True):
+    """One question to a simulator or a judge, with the time it took. For a judge also what it was sent and answered."""
+
+    role: Role
+    """simulator or judge."""
+    agent: str
+    """Its name."""
+    turn: int
+    """The turn after which it was asked."""
+    start_ms: float
+    """When it was asked, since the start of the trial."""
+    duration_ms: float
+    """How long the answer took."""
+    criteria: str = ""
+    """What a judge had to decide."""
+    sent: tuple[SentMessage, ...] = ()
+    """What a judge was sent, word for word, at most 32,000 characters of each message."""
+    metadata: str = ""
+    """The metadata that a judge got beside the message, as JSON. For a model it is part of the message."""
+    answer: str = ""
+    """What the judge answered, word for word."""
+    error: str | None = None
+    """Why the answer could not be used, or why there is none."""
+    tokens: int = 0
+    """Tokens sent and returned."""
+    cost_usd: float | None = None
+    """The cost, if it is known."""
+
+
 class Turn(Struct):
     """One user message and the agent's reply, with assertion results.
 
@@ -137,6 +192,8 @@ class Turn(Struct):
     latency_ms: float = 0.0
     error: str | None = None
     partial_reply: Reply | None = None
+    start_ms: float = 0.0
+    checks_ms: float = 0.0
 
     @property
     def is_unanswered(self) -> bool:
@@ -150,3 +207,4 @@ class CheckpointState(Struct):
     turn: int | None = None
     verdict: Verdict | None = None
     unmet_after: tuple[str, ...] = ()
+    helper_calls: tuple[int, ...] = ()

@@ -19,6 +19,7 @@ from viva.model.event import RunEnded
 from viva.model.record import TrialRecord
 from viva.reporters.commands import build_rerun_command, split_source
 from viva.reporters.page import encode_overview, escape_for_script, load_page
+from viva.reporters.repeats import compute_case_figures
 from viva.reporters.report import CaseTrials, Report
 
 MAX_ATTACHMENT_BYTES = 2 * 1024 * 1024
@@ -58,11 +59,15 @@ class HtmlReport(Report):
 
 
 def encode_case_trials(case: CaseTrials, root: Path, settings: Mapping[str, Any]) -> bytes:
-    """The records of a case, its rerun command, and its attachments; their paths are relative to `root`."""
+    """The records of a case, its rerun command, the figures of its repeats, and its attachments; their paths are relative
+    to `root`.
+    """
     data: dict[str, Any] = {"trials": [codec.Raw(raw) for raw in case.raw]}
     command = build_rerun_command(codec.decode_kept(case.raw[0], type=TrialRecord), settings)
     if command is not None:
         data["command"] = command
+    if figures := compute_case_figures(case):
+        data["figures"] = figures
     if attachments := load_attachments(case.raw, root):
         data["attachments"] = attachments
     return codec.encode(data)

@@ -5,6 +5,7 @@ The types are repeated in `viewer/ui/src/data.ts`. The trials of a case reach th
 
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,11 +17,14 @@ from viva.errors import Fault
 from viva.model import codec
 from viva.model.event import RunEnded, RunStarted, RunSummary, StopReason
 from viva.model.record import Status, TrialRecord
+from viva.reporters.breakdown import Breakdown, BreakdownCounter, FailureGroup
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import fit_line
-from viva.reporters.repeats import count_passes, explain_undetermined
+from viva.reporters.repeats import compute_interval, count_passes, explain_undetermined
 from viva.reporters.report import CaseTrials
-from viva.stats.proportions import SuiteRate, Tally, estimate_suite_rate
+from viva.stats.pass_k import PassK, estimate_pass_k
+from viva.stats.pass_rate import stability
+from viva.stats.proportions import Interval, SuiteRate, Tally, estimate_suite_rate
 from viva.stats.values import ValueSummary, summarize_values
 
 _REASON_ROOM = 240
@@ -31,7 +35,9 @@ _PLACEHOLDERS = (b"<!--viva:overview-->", b"<!--viva:records-->")
 
 class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One case of the list. `index` is its position among the cases with records. `turns`, `tokens`, `cost_usd` and
-    `checks` are sums over its trials; `duration_ms` and `score` are means. A score of 0 or 1 is left out.
+    `checks` are sums over its trials; `duration_ms` and `score` are means. A score of 0 or 1 is left out. `group` is the
+    position of its failure in the overview's groups; `failed_types` are the types of its assertions that did not pass.
+    Repeated cases have the 95 % interval of their pass rate, and a stability class or the decision of a sequential test.
     """
 
     index: int
@@ -51,12 +57,17 @@ class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     checks_passed: int = 0
     score: float | None = None
     findings: tuple[str, ...] = ()
+    group: int | None = None
+    failed_types: tuple[str, ...] = ()
+    interval: Interval | None = None
+    stability: str = ""
 
 
 class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The data of a run's first screen. Without `ended` the run is in progress or was killed, and has no `summary`.
 
-    `pass_rate` is None for sequential tests. `case_ms` and `reply_ms` are the durations of trials and of replies.
+    `pass_rate` is None for sequential tests; `pass_k` has pass@k and pass^k of repeated cases for the largest k that all of
+    them allow, `classes` how many are in each stability class. `case_ms` and `reply_ms` are the durations of trials and of replies.
     """
 
     run: str
@@ -74,9 +85,14 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     pass_rate: SuiteRate | None = None
     case_ms: ValueSummary | None = None
     reply_ms: ValueSummary | None = None
+    pass_k: PassK | None = None
+    classes: dict[str, int] = {}
+    groups: Sequence[FailureGroup] = ()
+    breakdown: Breakdown = Breakdown()
 
 
 class _AssertionHead(Struct):
+    type: str = ""
     passed: bool | None = None
     reached: bool | None = None
 
@@ -98,10 +114,13 @@ class _TrialDetails(Struct):
     score: float | None = None
 
     @property
+    def assertions(self) -> list[_AssertionHead]:
+        return [*(item for turn in self.turns for item in turn.assertions), *self.final_assertions]
+
+    @property
     def checks_passed(self) -> int:
         """Counted as in the summary of the run."""
-        assertions = [*(item for turn in self.turns for item in turn.assertions), *self.final_assertions]
-        not_passed = sum(assertion.passed is not True for assertion in assertions)
+        not_passed = sum(assertion.passed is not True for assertion in self.assertions)
         missed = sum(not checkpoint.reached for checkpoint in self.checkpoints or ()) if self.turns else 0
         return self.checks - not_passed - missed
 
@@ -125,7 +144,7 @@ def encode_overview(
     for index, case in cases:
         details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
         figures.add(case, details)
-        yield separator + codec.encode(_build_row(index, case, details))
+        yield separator + codec.encode(_build_row(index, case, details, figures.breakdown))
         separator = b","
     overview = Overview(
         run=started.run if started else ended.run if ended else run,
@@ -142,6 +161,10 @@ def encode_overview(
         pass_rate=None if figures.is_sequential else estimate_suite_rate(figures.tallies),
         case_ms=summarize_values(figures.trial_ms),
         reply_ms=summarize_values(figures.reply_ms),
+        pass_k=figures.estimate_pass_k(),
+        classes=dict(figures.classes),
+        groups=figures.breakdown.groups,
+        breakdown=figures.breakdown.build(),
         cases=[],
     )
     rest = codec.to_builtins(overview)
@@ -157,6 +180,8 @@ class _Figures:
         self.trial_ms = array("d")
         self.reply_ms = array("d")
         self.is_sequential = False
+        self.breakdown = BreakdownCounter()
+        self.classes: Counter[str] = Counter()
         self._known: dict[Tally, Tally] = {}  # most cases have the same one
 
     def add(self, case: CaseTrials, details: Sequence[_TrialDetails]) -> None:
@@ -165,14 +190,29 @@ class _Figures:
         self.is_sequential = case.rule.test is not None
         self.trial_ms.extend(head.duration_ms for head in case.heads if head.status != "skipped")
         self.reply_ms.extend(turn.duration_ms for trial in details for turn in trial.turns)
+        self.breakdown.add_case(case.head.suite, details[0].tags, case.status)
+        for trial in details:
+            self.breakdown.add_checks((item.type, item.passed) for item in trial.assertions if item.type)
+        if len(case.heads) > 1 and not self.is_sequential and (name := stability(case.statuses)) is not None:
+            self.classes[name] += 1
+
+    def estimate_pass_k(self) -> PassK | None:
+        """For repeated cases only."""
+        judged = [tally for tally in self.tallies if tally.judged]
+        k = min((tally.judged for tally in judged), default=0)
+        return estimate_pass_k(judged, k) if k > 1 and not self.is_sequential else None
 
 
-def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails]) -> CaseRow:
+def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], breakdown: BreakdownCounter) -> CaseRow:
     head, heads, status = case.head, case.heads, case.status
     not_passed = case.statuses.index(status) if status != "passed" and status in case.statuses else None
     reason = explain_undetermined(case.statuses, case.rule, case.missing)
-    if reason is None and not_passed is not None:
-        reason = explain_failure(codec.decode_kept(case.raw[not_passed], type=TrialRecord)).headline
+    group = None
+    if not_passed is not None:
+        failure = explain_failure(codec.decode_kept(case.raw[not_passed], type=TrialRecord))
+        reason = failure.headline if reason is None else reason
+        group = breakdown.add_failure(failure)
+    is_repeated = len(heads) > 1
     costs = [head.cost_usd for head in heads if head.cost_usd is not None]
     return CaseRow(
         index=index,
@@ -192,7 +232,19 @@ def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails]) -
         checks_passed=sum(trial.checks_passed for trial in details),
         score=_mean_score([trial.score for trial in details if trial.score is not None]),
         findings=tuple(case.findings),
+        group=group,
+        failed_types=tuple(
+            {item.type: None for trial in details for item in trial.assertions if item.passed is not True}
+        ),
+        interval=compute_interval(count_passes(case.statuses), case.rule) if is_repeated else None,
+        stability=_classify(case) if is_repeated else "",
     )
+
+
+def _classify(case: CaseTrials) -> str:
+    if case.rule.test is not None:
+        return case.rule.decide(case.statuses) or "undecided"
+    return stability(case.statuses) or ""
 
 
 def _mean_score(scores: Sequence[float]) -> float | None:

@@ -47,15 +47,21 @@ def evaluate(assertion: Assertion, context: CheckContext) -> AssertionResult | A
 async def _evaluate_later(assertion: Assertion, pending: Awaitable[Verdict], context: CheckContext) -> AssertionResult:
     state = context.state
     before, state.waiting_for = state.waiting_for, "judge"
+    began, first_call = state.ms_since_start(), len(state.helper_calls)
     try:
         verdict = _to_plain(await pending)
     except _PASSED_ON:
         raise
     except BaseException as error:  # as above
-        state.waiting_for = before
-        return _result_of_error(assertion, error, state)
+        result = _result_of_error(assertion, error, state)
+    else:
+        result = _result(assertion, verdict, state)
     state.waiting_for = before
-    return _result(assertion, verdict, state)
+    return structs.replace(
+        result,
+        helper_calls=tuple(range(first_call + 1, len(state.helper_calls) + 1)),
+        duration_ms=round(state.ms_since_start() - began, 3),
+    )
 
 
 def _result(assertion: Assertion, verdict: Verdict, state: TrialState) -> AssertionResult:

@@ -13,7 +13,7 @@ from viva.model import codec
 from viva.model.case import Case, Key, TextScope, TurnScope
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.turn import AssertionResult, CheckpointState, Traceback, Turn
+from viva.model.turn import AssertionResult, CheckpointState, HelperCall, Traceback, Turn
 from viva.text.embedded_json import find_json
 from viva.text.json_path import values_at
 
@@ -36,7 +36,8 @@ class TrialState(Struct):
     `unset_variables` says for each variable that a `set` did not find where it looked. `calls` holds every model call of
     the trial, also of replies that were cut off. `before_result` is what the case's `before` returned, once it has.
     `notes` are what the test logged. `tracebacks` are errors of the user's own code. `helper_trouble` is the provider
-    failure that a helper's call was retrying when it was cut off. `missing_input` says why the user stopped early: a person
+    failure that a helper's call was retrying when it was cut off. `helper_calls` are the questions to simulators and judges;
+    `text_room` is how many characters of them the record still takes. `missing_input` says why the user stopped early: a person
     stopped, or did not answer in time.
     """
 
@@ -60,6 +61,8 @@ class TrialState(Struct):
     progress: CallProgress = field(default_factory=CallProgress)
     helper_trouble: str | None = None
     tracebacks: list[Traceback] = field(default_factory=list[Traceback])
+    helper_calls: list[HelperCall] = field(default_factory=list[HelperCall])
+    text_room: int = 512_000
     workspace: "Workspace | None" = None
     kept_workspace: str | None = None
     uses_cassette: bool = False
@@ -67,6 +70,9 @@ class TrialState(Struct):
     confirmation_tools: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
     started_at: str = field(default_factory=_utc_now)
+
+    def ms_since_start(self) -> float:
+        return (time.perf_counter() - self.started) * 1e3
 
     @property
     def last_turn(self) -> Turn | None:

@@ -21,7 +21,7 @@ def test_streaming_makes_no_difference(streams):
         Say(content="3 and 34, näturlich.", input_tokens=8, output_tokens=3, cached_tokens=2),
     ]
     told = hold_conversation(script, "?", tools=(ADD,), stream=streams)
-    assert structs.replace(only(told), first_token_ms=None) == Reply(
+    assert structs.replace(only(told), first_token_ms=None, steps=()) == Reply(
         "3 and 34, näturlich.",
         tool_calls=(ToolCall("add", {"a": 1, "b": 2}, "c1", 3), ToolCall("add", {"a": 30, "b": 4}, "c2", 34)),
         finish_reason="stop",

@@ -33,7 +33,9 @@ def test_tools_run_and_the_model_reads_their_results():
         tool_calls=(ToolCall("add", {"a": 1, "b": 2}, "c1", 3), ToolCall("add", {"a": 3, "b": 4}, "c2", 7)),
         finish_reason="stop",
         calls=only(told).calls,
+        steps=only(told).steps,
     )
+    assert [step.kind for step in only(told).steps] == ["model", "tool", "tool", "model"]
     assert told.messages[2:] == [
         {"role": "tool", "tool_call_id": "c1", "content": "3"},
         {"role": "tool", "tool_call_id": "c2", "content": "7"},

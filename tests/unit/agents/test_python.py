@@ -17,7 +17,7 @@ from viva.agents.python import PythonAgent, import_target
 from viva.errors import AgentFailed, BadInput, Role, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.case import Fixtures, Key, ToolStub
-from viva.model.message import Message, ModelCall, Reply, ToolCall
+from viva.model.message import Message, ModelCall, Reply, Step, ToolCall
 from viva.protocols import SessionContext
 
 OPTIONS = {"session_id": "s-1", "metadata": {"k": "v"}}
@@ -188,6 +188,15 @@ def test_what_was_returned_becomes_a_reply():
 def test_what_it_says_about_waiting_is_its_own_word(returned: dict[str, Any], declared: str | None):
     (reply,) = hold_conversation(lambda messages: {"content": "x", **returned}, "x")
     assert reply.declared_state == declared  # N22
+
+
+def test_a_tool_call_may_say_how_long_it_took():
+    def agent(messages: list[Any]) -> Any:
+        calls = [{"name": "a", "duration_ms": 40}, {"name": "b"}, {"name": "c", "start_ms": 90.5, "duration_ms": 9}]
+        return {"content": "ok", "tool_calls": [*calls, {"name": "d", "duration_ms": "long"}]}
+
+    (reply,) = hold_conversation(agent, "x")
+    assert reply.steps == (Step("tool", "a", 0.0, 40.0), Step("tool", "c", 90.5, 9.0))
 
 
 def test_a_reply_or_data_alone_will_do():

@@ -186,6 +186,65 @@ def test_repeats_are_one_row_with_a_status_for_each_trial(tmp_path: Path) -> Non
     assert (found["pass_rate"]["cases"], found["pass_rate"]["trials"], found["pass_rate"]["rate"]) == (2, 3, 0.75)
 
 
+def test_repeats_have_an_interval_a_class_and_pass_k(tmp_path: Path) -> None:  # N33
+    statuses = ["passed"] * 6 + ["failed"] * 2
+    records = [trial("a", status, trial=n, trials=8) for n, status in enumerate(statuses, 1)]
+    found = report(tmp_path, records)
+    (row,) = found.overview["cases"]
+    assert row["stability"] == "unstable"
+    assert [round(row["interval"][end], 2) for end in ("low", "high")] == [0.41, 0.93]
+    assert found.overview["classes"] == {"unstable": 1}
+    assert (found.overview["pass_k"]["k"], found.overview["pass_k"]["pass_hat_k"]) == (8, 0.0)
+    (case,) = found.cases
+    assert [each["k"] for each in case["figures"]["pass_k"]] == list(range(1, 9))
+    assert case["figures"]["interval"] == row["interval"]
+
+
+def refused(number: int) -> TrialRecord:
+    text = f"agent error: ConnectionError: refused by 10.0.0.{number}"
+    return trial(f"r{number}", "error", fault="infra", error=text, turns=[turn(1, "Hi", error=text)], tags=("net",))
+
+
+def test_equal_failures_are_one_group(tmp_path: Path) -> None:
+    """Numbers and ids may differ; a failed check is known by its name, whatever the reply was."""
+    wrong = [
+        trial(
+            f"w{n}",
+            "failed",
+            turns=[turn(1, "x", assertions=[check('contains "yes"', False, reason=f"not in reply {n}")])],
+            suite=f"s{n}",
+        )
+        for n in range(2)
+    ]
+    found = report(tmp_path, [refused(1), *wrong, refused(2), trial("ok", tags=("net",)), failed()]).overview
+    groups = [(group["title"], group["cases"], group["status"]) for group in found["groups"]]
+    assert groups == [
+        ("agent error: ConnectionError: refused by …", 2, "error"),
+        ('contains "yes"', 2, "failed"),
+        ('contains "refunded"', 1, "failed"),
+    ]
+    assert [row.get("group") for row in found["cases"]] == [0, 1, 1, 0, None, 2]
+    assert found["cases"][5]["failed_types"] == ["contains", "tool_called"]
+
+
+def test_rates_by_tag_suite_and_type_have_the_lowest_first(tmp_path: Path) -> None:
+    """A case or check without a verdict counts nowhere."""
+    records = [
+        refused(1),
+        failed(),
+        trial("a", tags=("x", "y"), suite="s"),
+        trial("b", "failed", tags=("x",), suite="s"),
+    ]
+    found = report(tmp_path, records).overview["breakdown"]
+    rates = {kind: [(rate["name"], rate["passed"], rate["judged"]) for rate in found[kind]] for kind in found}
+    assert rates == {
+        "tags": [("x", 1, 2), ("y", 1, 1)],
+        "suites": [("expense", 0, 1), ("s", 1, 2)],
+        "types": [("tool_called", 0, 1), ("contains", 1, 2), ("not_contains", 1, 1)],
+    }
+    assert 0 < found["types"][1]["interval"]["low"] < 0.5
+
+
 def test_records_are_copied_from_the_journal(tmp_path: Path) -> None:
     records = [passed_static(), trial("a", trial=1), trial("a", "failed", trial=2, error="secret is ***")]
     (_, piece), *_ = report(tmp_path, records).pieces

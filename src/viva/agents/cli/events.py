@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
+from viva.agents.step_log import StepLog
 from viva.llm.price import compute_cost
 from viva.model.connector import Connector
 from viva.model.message import ModelCall, Reply, ToolCall
@@ -121,6 +122,7 @@ class CliTurn:
         self._before = {call.model: call for call in previous_usage}
         self._texts: list[list[str]] = []  # the pieces of each message
         self._calls: dict[str, ToolCall] = {}
+        self._tool_times = StepLog(started)
         self._steps: dict[str, tuple[ModelCall, ...]] = {}
         self._turn: tuple[ModelCall, ...] | None = None
         self._input_request: InputRequested | None = None
@@ -163,12 +165,14 @@ class CliTurn:
         arguments = event.arguments if event.arguments or call is None else call.arguments
         if call is None:
             self._calls[key] = ToolCall(event.name, arguments, event.id)
+            self._tool_times.start_tool(key, event.name)
         else:
             self._calls[key] = structs.replace(call, name=call.name or event.name, arguments=arguments)
 
     def _return(self, event: ToolEnded) -> None:
         if (call := self._calls.get(event.id)) is None:
             return
+        self._tool_times.end_tool(event.id)
         if event.status == "ok":
             self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, event.output)
         else:
@@ -210,6 +214,7 @@ class CliTurn:
             parts=messages if len(messages) > 1 else (),
             first_token_ms=self._first_token_ms,
             tool_calls=tuple(self._calls.values()),
+            steps=self._tool_times.build(),
             finish_reason=self.end.finish_reason if self.end else None,
             protocol_state=request.state if request else None,
             input_hint=(request.hint or None) if request else None,

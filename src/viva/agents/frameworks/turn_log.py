@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from msgspec import UNSET, Struct, structs
 
+from viva.agents.step_log import StepLog
 from viva.agents.tools import ToolStubs
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
@@ -45,6 +46,7 @@ class TurnLog:
         self._progress = progress
         self._stubs = stubs
         self._calls: dict[str, ToolCall] = {}
+        self._steps = StepLog()
         self.model_calls: list[ModelCall] = []
         self.path: list[str] = []
 
@@ -57,16 +59,19 @@ class TurnLog:
         """The model asks for a tool, or the tool starts. Only the first of both counts."""
         if call_id not in self._calls:
             self._calls[call_id] = ToolCall(name, _decode_arguments(arguments), call_id)
+            self._steps.start_tool(call_id, name)
 
     def end_call(self, call_id: str, result: Any) -> None:
         """The tool returned. After an error or a canned answer this is only what the model is told of it."""
         if self.lacks_result(call_id):
+            self._steps.end_tool(call_id)
             self._change(call_id, result=to_plain_value(result), pending=False)
 
     def fail_call(self, call_id: str, error: BaseException | str) -> None:
         """The tool raised an error, of which the first counts. The framework may tell the model, and go on."""
         if call_id not in self._calls or self._calls[call_id].error is not None:
             return
+        self._steps.end_tool(call_id)
         if isinstance(error, str):
             self._change(call_id, error=error, pending=False)
         else:
@@ -135,6 +140,7 @@ class TurnLog:
             input_hint=input_hint or (_describe_waiting(calls) if is_waiting else None),
             calls=tuple(self.model_calls),
             path=tuple(self.path),
+            steps=self._steps.build(),
         )
 
     def _change(self, call_id: str, **fields: Any) -> None:

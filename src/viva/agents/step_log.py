@@ -1,0 +1,48 @@
+"""The model calls and tool calls inside one reply, with their times."""
+
+import time
+from collections.abc import Iterable
+
+from viva.model.message import ModelCall, Step
+
+_MIN_STREAM_MS = 1.0
+"""A result that arrives together with its call was not timed by its arrival."""
+
+
+class StepLog:
+    """Measures from its creation, or from `started` (a value of `time.perf_counter`)."""
+
+    def __init__(self, started: float | None = None) -> None:
+        self._started = time.perf_counter() if started is None else started
+        self._steps: list[Step] = []
+        self._open: dict[str, tuple[str, float]] = {}
+
+    def elapsed_ms(self) -> float:
+        return (time.perf_counter() - self._started) * 1e3
+
+    def add_model_call(self, call: ModelCall, began_ms: float) -> None:
+        """A model call that has just ended."""
+        tokens = call.input_tokens + call.output_tokens
+        duration = round(self.elapsed_ms() - began_ms, 3)
+        self._steps.append(Step("model", call.model, round(began_ms, 3), duration, tokens, call.cost_usd))
+
+    def add_tool(self, name: str, began_ms: float) -> None:
+        """A tool that has just returned."""
+        self._steps.append(Step("tool", name, round(began_ms, 3), round(self.elapsed_ms() - began_ms, 3)))
+
+    def start_tool(self, key: str, name: str) -> None:
+        """The agent reports a call; of several reports the first counts."""
+        self._open.setdefault(key, (name, self.elapsed_ms()))
+
+    def end_tool(self, key: str) -> None:
+        """The agent reports the result of a call."""
+        name, began_ms = self._open.pop(key, ("", 0.0))
+        if name and self.elapsed_ms() - began_ms >= _MIN_STREAM_MS:
+            self.add_tool(name, began_ms)
+
+    def add_steps(self, steps: Iterable[Step]) -> None:
+        """Steps that the agent has measured itself."""
+        self._steps += steps
+
+    def build(self) -> tuple[Step, ...]:
+        return tuple(self._steps)
