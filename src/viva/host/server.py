@@ -83,6 +83,7 @@ def load_setup(
         options=ServeOptions(
             public_url=url.rstrip("/"),
             conformance=conformance_routes,
+            known_hosts=tuple(serve.get("hosts", ())),
             max_running=serve.get("at_once", 16),
             max_unfinished=serve.get("max_unfinished", 1000),
         ),
