@@ -10,6 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from viva.host.auth import Principal
 from viva.host.configurable import reject_unknown_keys
+from viva.host.connections import CONNECTION_KEY
 from viva.host.discovery import MAX_BODY_BYTES, compute_etag
 from viva.host.errors import ApiError, forbidden, not_found, not_provided, validation_error
 from viva.host.evals import validate_eval_run
@@ -48,7 +49,10 @@ def get_host(request: Request) -> Host:
 
 
 def authenticate(request: Request) -> Principal:
-    return get_host(request).tokens.authenticate(request.headers)
+    principal = get_host(request).tokens.authenticate(request.headers)
+    if (connection := request.scope.get(CONNECTION_KEY)) is not None:
+        connection.mark_authenticated()
+    return principal
 
 
 def find_run(request: Request) -> Run:
