@@ -16,9 +16,11 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.host.agents import AgentRegistry
 from viva.host.auth import Principal, TokenRegistry
+from viva.host.connections import ConnectionLimits
 from viva.host.discovery import build_capabilities, compute_etag
 from viva.host.errors import not_found
 from viva.host.events import RunLog, RunLogs, run_completed, utc_timestamp
+from viva.host.known_hosts import KnownHosts
 from viva.host.runs import CONFORMANCE_WORKFLOWS, WORKFLOWS, RunError, RunManager, run_workflow
 from viva.host.store import IdempotencyCache, Run, RunKind, Store
 from viva.host.suites import SuiteRegistry
@@ -28,6 +30,8 @@ from viva.model import codec
 class ServeOptions(Struct, frozen=True, kw_only=True):
     public_url: str
     conformance: bool = False
+    known_hosts: tuple[str, ...] = ()
+    """More names of this host, beside those of its address and its public URL."""
     max_running: int = 16
     max_unfinished: int = 1000
 
@@ -43,6 +47,7 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     has_judge: bool
     bind_address: str
     port: int
+    limits: ConnectionLimits = ConnectionLimits()
     generated_token: str | None = None
     """Generated where no token is configured. It is shown once."""
 
@@ -62,6 +67,7 @@ class Host:
     ) -> None:
         self.settings = setup.settings
         self.options = setup.options
+        self.known_hosts = KnownHosts(setup.bind_address, self.options.public_url, self.options.known_hosts)
         self.tokens = setup.tokens
         self.agents = setup.agents
         self.suites = setup.suites
