@@ -24,6 +24,8 @@ from viva.host.auth import LOCAL_TENANT, READ_SCOPES, TokenRegistry, create_toke
 from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup, ServeOptions
 from viva.host.invocations import run_invocation
+from viva.host.limits import Limits
+from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Store
 from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
 from viva.record.private_files import make_private_folder
@@ -32,6 +34,7 @@ from viva.text.addresses import is_loopback
 
 SHUTDOWN_TIMEOUT_S = 5
 MIN_TOKEN_LENGTH = 16
+MIN_FREE_MB = 50
 _INVALID_IN_URL = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
 """A query or fragment would swallow the path; a password would be sent to every client."""
 
@@ -83,8 +86,13 @@ def load_setup(
         options=ServeOptions(
             public_url=url.rstrip("/"),
             conformance=conformance_routes,
-            max_running=serve.get("at_once", 16),
-            max_unfinished=serve.get("max_unfinished", 1000),
+            min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
+        ),
+        limits=Limits(
+            at_once=serve.get("at_once", 16),
+            max_unfinished=serve.get("max_unfinished", 10_000),
+            defaults=serve.get("tenant_limits", {}),
+            by_tenant={name: tenant.get("limits", {}) for name, tenant in settings.openwop.tenants.items()},
         ),
         tokens=tokens,
         agents=AgentRegistry(agents),
@@ -122,9 +130,13 @@ def _load_tokens(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -
     return tokens
 
 
+def open_store(setup: HostSetup) -> Store:
+    return SqliteStore(setup.settings.data_folder / "host")
+
+
 def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = None) -> Host:
     """Opens a host, on the event loop that serves it."""
-    store = store or Store(setup.settings.data_folder / "host")
+    store = store or open_store(setup)
     return Host(setup, store, {"eval": run_eval, "invocation": run_invocation}, shutdown)
 
 
@@ -148,7 +160,7 @@ class HostServer(uvicorn.Server):
 
 def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
     """Serves until a signal ends it. `on_ready` gets the public URL."""
-    store = Store(setup.settings.data_folder / "host")  # before the socket: a second host must fail
+    store = open_store(setup)  # before the socket: a second host must fail
     with open_listener(setup.bind_address, setup.port) as listener:
         url = setup.options.public_url
         if setup.port == 0 and url.endswith(":0"):
