@@ -21,7 +21,7 @@ from viva.agents.openwop_client import HostClient
 from viva.errors import BadInput, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
-from viva.session.remote import RemoteRun, resolve_remote_suite
+from viva.session.remote import RemoteRun, RemoteSuite, resolve_remote_suite
 
 GOOD = build_suite("good", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), targetAgentId=ECHO)
 
@@ -30,7 +30,11 @@ GOOD = build_suite("good", golden_task("one", "hello", "hello"), golden_task("tw
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Path]]:
     folder = tmp_path_factory.mktemp("host")
     write_project(
-        folder, GOOD, build_suite("again", golden_task("one", "hello", "hello"), modes=("golden", "regression"))
+        folder,
+        GOOD,
+        build_suite("again", golden_task("one", "hello", "hello"), modes=("golden", "regression")),
+        build_suite("every", golden_task("one", "hello", "hello"), modes=("golden", "regression", "live-shadow")),
+        build_suite("live", golden_task("one", "hello", "hello"), modes=("live-shadow",)),
     )
     with run_host(folder) as client:
         yield client, folder
@@ -81,10 +85,29 @@ def test_an_error_of_the_host_is_bad_input(project: Project, host: tuple[Client,
     assert (regression.code, "baselineRunId" in regression.err) == (4, True)
 
 
+@pytest.mark.parametrize("name", ["every.json", "acme.evals.every@1.0.0"])
+def test_modes_of_a_remote_run_are_those_of_a_local_one(project: Project, host: tuple[Client, Path], name: str):
+    """Without --modes, neither live-shadow nor regression runs, and a line says so."""  # W2
+    ended = here(project, host, "-i", name, "-n", ECHO, "--host", url(host))
+    assert ended.code == 0, ended
+    first, created = ended.out.splitlines()[:2]
+    assert first.startswith("modes: golden; left out: ")
+    started = host[0].wait_for_events(created.split()[-1])[1]
+    assert (started["type"], started["payload"]["modes"]) == ("eval.started", ["golden"])
+
+
+@pytest.mark.parametrize("name", ["live.json", "acme.evals.live@1.0.0"])
+def test_live_shadow_runs_on_a_host_only_by_name(project: Project, host: tuple[Client, Path], name: str):  # W2
+    flags = ("-i", name, "-n", ECHO, "--host", url(host))
+    refused = here(project, host, *flags)
+    assert (refused.code, "--live" in refused.err) == (4, True)
+    assert here(project, host, *flags, "--modes", "live-shadow", "--live").code == 0
+
+
 def test_suite_and_agent_are_required(host: tuple[Client, Path]):
     folder = host[1] / "evals"
-    assert resolve_remote_suite("good.json", folder, None) == ("acme.evals.good@1.0.0", ECHO)
-    assert resolve_remote_suite("x.evals.y@1.0.0", folder, "a.b.c") == ("x.evals.y@1.0.0", "a.b.c")
+    assert resolve_remote_suite("good.json", folder, None) == RemoteSuite("acme.evals.good@1.0.0", ECHO, ("golden",))
+    assert resolve_remote_suite("x.evals.y@1.0.0", folder, "a.b.c") == RemoteSuite("x.evals.y@1.0.0", "a.b.c")
     for text, agent in (("basic.json", None), ("nothing.json", ECHO), (".", ECHO)):
         with pytest.raises(BadInput):
             resolve_remote_suite(text, folder, agent)

@@ -28,11 +28,17 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class HostRefused(Unreachable):
     """The host answered with an error status and usually its own code and message."""
 
-    def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
+    def __init__(self, status: int, code: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
-        self.field = field
+        self.details = details or {}
+
+    @property
+    def field(self) -> str | None:
+        """The field of the request that is wrong."""
+        field = self.details.get("field")
+        return field if isinstance(field, str) else None
 
 
 class HostClient(Struct, frozen=True, kw_only=True):
@@ -123,9 +129,9 @@ class HostClient(Struct, frozen=True, kw_only=True):
         error = as_object(value)
         code, message = str(error.get("error", "")), str(error.get("message", ""))
         text = extract_error_message(message.encode(), self._secrets()) if message else describe_status(answer.status)
-        field = as_object(error.get("details")).get("field")
-        field = field if isinstance(field, str) else None
-        raise HostRefused(answer.status, code, f"{self.url}: {text}" + (f" ({field})" if field else ""), field)
+        details = as_object(error.get("details"))
+        where = f" ({details['field']})" if isinstance(details.get("field"), str) else ""
+        raise HostRefused(answer.status, code, f"{self.url}: {text}{where}", details)
 
     def _url(self, path: str) -> str:
         return self.url.rstrip("/") + path

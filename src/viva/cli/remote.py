@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Struct, field, structs
 
 from viva import config
 from viva.agents.json_objects import as_object
 from viva.errors import Unreachable
-from viva.formats.openwop.modes import LIVE_MODE, Mode
+from viva.formats.openwop.modes import LIVE_MODE, EvalOptions, Mode
 from viva.formats.openwop.summary import EvalSummary
 from viva.llm.transport import HttpTransport
 from viva.model import codec
 from viva.record.atomic_files import replace_file
 from viva.session.interrupts import handle_stop_signals
-from viva.session.remote import RemoteRun, RemoteRunRequest, resolve_remote_suite
+from viva.session.remote import (
+    ModesNeeded,
+    RemoteRun,
+    RemoteRunRequest,
+    resolve_remote_suite,
+    select_remote_modes,
+)
 from viva.session.report_files import check_writable
 
 
@@ -28,13 +34,18 @@ async def run_remote(flags: dict[str, Any]) -> int:
     modes: tuple[Mode, ...] = flags["modes"] or ()
     if (LIVE_MODE in modes) != flags["live"]:
         raise click.UsageError("--modes live-shadow needs --live, and --live needs --modes live-shadow")
+    options = EvalOptions(modes=modes, is_live=flags["live"], has_baseline=flags["baseline"] is not None)
     settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
-    suite, agent = resolve_remote_suite(flags["inputs"][0], Path(), flags["agent"])
+    suite = resolve_remote_suite(flags["inputs"][0], Path(), flags["agent"])
+    note = None
+    if suite.modes is not None:
+        selected, note = select_remote_modes(suite.reference, suite.modes, options)
+        modes = selected if note else modes  # the host knows what a suite declares
     if flags["eval_summary"] is not None:
         check_writable("--eval-summary", flags["eval_summary"])
     request = RemoteRunRequest(
-        suite=suite,
-        agent=agent,
+        suite=suite.reference,
+        agent=suite.agent,
         modes=modes,
         baseline=flags["baseline"],
         allow_agent_mismatch=flags["allow_agent_mismatch"],
@@ -43,7 +54,18 @@ async def run_remote(flags: dict[str, Any]) -> int:
     task = asyncio.current_task()
     try:
         with handle_stop_signals(lambda _number: task and task.cancel()):
-            return await _follow_run(RemoteRun(flags["host"], settings, http), request, flags)
+            remote, printer = RemoteRun(flags["host"], settings, http), _EventPrinter(flags)
+            if note:
+                printer.print_text(note)
+            try:
+                run = await remote.start(request)
+            except ModesNeeded as error:
+                selected, note = select_remote_modes(suite.reference, error.declared, options)
+                printer.print_text(note or f"modes: {', '.join(selected)}")
+                request = structs.replace(request, modes=selected)
+                run = await remote.start(request)
+            printer.print_text(f"{request.suite} on {request.agent} at {flags['host']}: {run}")
+            return await _follow_run(remote, printer, flags)
     except asyncio.CancelledError:
         return 2
     except Unreachable as error:
@@ -53,10 +75,7 @@ async def run_remote(flags: dict[str, Any]) -> int:
         await http.close()
 
 
-async def _follow_run(remote: RemoteRun, request: RemoteRunRequest, flags: dict[str, Any]) -> int:
-    run = await remote.start(request)
-    printer = _EventPrinter(flags)
-    printer.print_text(f"{request.suite} on {request.agent} at {flags['host']}: {run}")
+async def _follow_run(remote: RemoteRun, printer: "_EventPrinter", flags: dict[str, Any]) -> int:
     last_event: dict[str, Any] = {}
     try:
         async for event in remote.stream_events():
@@ -64,7 +83,7 @@ async def _follow_run(remote: RemoteRun, request: RemoteRunRequest, flags: dict[
             last_event = event
     except asyncio.CancelledError:
         await remote.cancel()
-        print(f"{run}: asked the host to stop it", file=sys.stderr)
+        print(f"{remote.run_id}: asked the host to stop it", file=sys.stderr)
         raise
     if last_event.get("type") != "run.completed":
         error = as_object(as_object(last_event.get("payload")).get("error"))

@@ -1,9 +1,8 @@
-"""The ASGI application: the table of routes, error responses and the origin check."""
+"""The ASGI application: the table of routes, and error responses."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from secrets import token_hex
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,9 +12,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from viva.host import routes
-from viva.host.errors import ApiError, forbidden, not_found
+from viva.host.errors import ApiError, not_found
 from viva.host.host import Host
 from viva.host.readiness import NotReadyReason
+from viva.host.request_checks import RequestChecks
 from viva.host.routes import respond_json, unsupported_endpoint
 from viva.host.runs import log_error, not_ready
 from viva.host.store import StoreUnavailable
@@ -56,7 +56,7 @@ def make_app(open_host: Callable[[], Host], *, has_test_routes: bool = False) ->
         },
     )
     app.router.redirect_slashes = False  # a redirect would reveal paths to callers without a token
-    app.add_middleware(SameOriginCheck)
+    app.add_middleware(RequestChecks)
     app.add_middleware(ErrorBoundary)
     return app
 
@@ -121,31 +121,6 @@ class ErrorBoundary:
                 details = {"correlationId": correlation}
                 body = {"error": "internal_error", "message": "Internal error of the host", "details": details}
                 await respond_json(body, 500)(scope, receive, send)
-
-
-class SameOriginCheck:
-    """Refuses requests of browser pages from other origins."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            request = Request(scope)
-            origin = request.headers.get("origin")
-            public_url = request.app.state.host.options.public_url
-            if origin is not None and _netloc(origin) not in (request.headers.get("host"), _netloc(public_url)):
-                error = forbidden("Requests from pages of other origins are refused")
-                await respond_json(error.to_json(), error.status)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def _netloc(url: str) -> str | None:
-    try:
-        return urlsplit(url).netloc
-    except ValueError:
-        return None
 
 
 async def _handle_api_error(_request: Request, error: Exception) -> Response:

@@ -12,6 +12,14 @@ from viva.model import codec
 MAX_BODY_BYTES = 1024 * 1024
 MAX_TASKS = 10_000
 
+_AGENT_SETTINGS: dict[str, Any] = {
+    "model": {"type": "string"},
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+    "maxTokens": {"type": "integer", "minimum": 1},
+    "promptOverrides": {"type": "object", "properties": {"system": {"type": "string"}}, "additionalProperties": False},
+}
+"""What agents take whose model Viva calls itself; others refuse it."""
+
 
 def build_capabilities(*, has_suites: bool, has_judge: bool) -> dict[str, Any]:
     """Without suites there is no `evalSuite`, without a judge no mode `rubric`."""
@@ -32,7 +40,9 @@ def build_capabilities(*, has_suites: bool, has_judge: bool) -> dict[str, Any]:
         "supportedTransports": ["rest"],
         "configurable": {
             "type": "object",
+            "additionalProperties": False,
             "properties": {
+                **_AGENT_SETTINGS,
                 "evalModes": {"type": "array", "items": {"enum": modes}, "uniqueItems": True, "minItems": 1},
                 "baselineRunId": {"type": "string"},
                 "allowAgentMismatch": {"type": "boolean"},
@@ -55,7 +65,8 @@ def build_capabilities(*, has_suites: bool, has_judge: bool) -> dict[str, Any]:
         "fixtures": list(ADVERTISED_WORKFLOWS),
     }
     if not has_suites:
-        del document["agents"]["evalSuite"], document["configurable"]
+        del document["agents"]["evalSuite"]
+        document["configurable"]["properties"] = _AGENT_SETTINGS
     return document
 
 

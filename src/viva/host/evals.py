@@ -16,6 +16,7 @@ from viva.formats.openwop.suite import EvalSuite, ManifestInfo
 from viva.formats.openwop.summary import EvalSummary, TaskSummary, build_eval_summary, build_task_summary
 from viva.host.agents import HostedAgent, add_agent_checks
 from viva.host.auth import Principal
+from viva.host.configurable import AGENT_KEYS, EVAL_KEYS, find_configured_agent, read_agent_fields, reject_unknown_keys
 from viva.host.discovery import MAX_TASKS
 from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, run_completed
@@ -30,7 +31,6 @@ from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder
-from viva.session.agents import AgentFactory
 from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import execute
 from viva.session.run_options import RunOptions
@@ -43,6 +43,7 @@ _END_NUMBER = 2**31 - 1
 async def validate_eval_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
     """Builds an eval run. Raises an ApiError for the first condition that does not hold."""
     configurable = dict(body.get("configurable", {}))
+    reject_unknown_keys(configurable, (*EVAL_KEYS, *AGENT_KEYS))
     hosted, suite, manifest = await host.suites.find(body["evalSuiteRef"], body["agentId"], principal.tenant)
     modes = _select_modes(configurable.get("evalModes"), suite, host.eval_modes)
     if len(suite.tasks) > MAX_TASKS:
@@ -57,7 +58,8 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
     if suite.allowed_models and agent.model_class not in suite.allowed_models:
         raise validation_error("The suite does not allow agents of this model class", "agentId")
     _check_baseline(host, principal, configurable.get("baselineRunId"), modes, suite)
-    kept = {key: configurable[key] for key in ("baselineRunId", "allowAgentMismatch") if key in configurable}
+    fields = read_agent_fields(host, agent, configurable)
+    kept = {key: value for key, value in configurable.items() if key != "evalModes"}
     run = host.build_run(
         principal,
         kind="eval",
@@ -70,6 +72,7 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
             "taskCount": len(suite.tasks),
             "modes": list(modes),
             "configurable": {**kept, **({"evalModes": list(modes)} if "evalModes" in configurable else {})},
+            **({"agentFields": fields} if fields else {}),
         },
     )
     if host.loaded_inputs.get(_plan_key(host, run, agent)) is None:  # else an equal run was checked before
@@ -95,9 +98,11 @@ def _check_tasks(
 
 
 def _select_modes(requested: Sequence[str] | None, suite: EvalSuite, offered: Sequence[str]) -> tuple[str, ...]:
-    """The requested modes; without any, all modes of the suite."""
+    """The requested modes; without any, all modes of the suite. live-shadow has to be requested: it acts for real."""
     modes = tuple(suite.modes if requested is None else requested)
     field = "configurable.evalModes"
+    if requested is None and LIVE_MODE in modes:
+        raise validation_error("live-shadow has to be requested by name", field, declared=list(suite.modes))
     if undeclared := [mode for mode in modes if mode not in suite.modes]:
         raise validation_error("The suite does not declare all requested modes", field, modes=undeclared)
     if unoffered := [mode for mode in modes if mode not in offered]:
@@ -111,12 +116,14 @@ def _check_baseline(host: Host, principal: Principal, name: str | None, modes: S
     field = "configurable.baselineRunId"
     if name is None:
         if "regression" in modes:
-            raise validation_error("The mode regression needs a baseline", field)
+            raise validation_error("The mode regression needs a baseline", field, declared=list(suite.modes))
         return
     if "regression" not in modes:
         raise validation_error("A baseline needs the mode regression", field)
     baseline = host.store.find_run(name, principal.tenant)
     summary = (baseline.summary if baseline is not None else None) or {}
+    if baseline is not None and LIVE_MODE in baseline.request.get("modes", ()):
+        raise validation_error("A live-shadow run is no baseline: its scores are not those of the fixtures", field)
     if (summary.get("suiteId"), summary.get("suiteVersion")) != (suite.suite_id, suite.version):
         raise validation_error("The baseline is not a completed eval of this suite and version", field)
 
@@ -132,11 +139,7 @@ def _check_inputs(suite: EvalSuite, manifest: ManifestInfo) -> None:
 
 def _check_fixtures(host: Host, suite: EvalSuite, agent: HostedAgent) -> None:
     """An agent that cannot use fixtures is not run live instead."""
-    try:
-        configured = AgentFactory(host.settings).find_agent_under_test(agent.instance or agent.name)
-    except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
-        raise validation_error("This agent cannot be opened", "agentId") from None
-    provides = configured.agent.provides
+    provides = find_configured_agent(host, agent).agent.provides
     tasks = [
         task.task_id
         for task in suite.tasks
@@ -154,7 +157,8 @@ def _plan_key(host: Host, run: Run, agent: HostedAgent) -> PlanKey:
     request, config = run.request, host.settings.file
     path = host.settings.folder / request["suite"]
     stamps = (compute_stamp(path), compute_stamp(config) if config else ())
-    return (str(path), agent.agent_id, tuple(request["modes"]), stamps)
+    prompt = str(request.get("agentFields", {}).get("system", ""))  # what it must not leak
+    return (str(path), agent.agent_id, prompt, tuple(request["modes"]), stamps)
 
 
 async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: PreviousRun | None = None) -> RunPlan:
@@ -166,6 +170,7 @@ async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: Pr
         inputs=(str(path),),
         format="openwop" if path.suffix == ".json" else None,
         agent=agent.instance or agent.name,
+        agent_fields=request.get("agentFields"),
         folder=host.settings.folder,
         config=host.settings.file,
         modes=tuple(request["modes"]),

@@ -20,6 +20,7 @@ from viva.host.discovery import build_capabilities, compute_etag
 from viva.host.errors import not_found
 from viva.host.events import RunLog, RunLogs, utc_timestamp
 from viva.host.idempotency import IdempotencyCache
+from viva.host.known_hosts import KnownHosts
 from viva.host.limits import Limits
 from viva.host.readiness import Readiness, has_free_space
 from viva.host.runs import CONFORMANCE_WORKFLOWS, WORKFLOWS, RunEnding, RunError, RunManager, run_workflow
@@ -33,6 +34,8 @@ MAX_PLANNING = 2
 class ServeOptions(Struct, frozen=True, kw_only=True):
     public_url: str
     conformance: bool = False
+    known_hosts: tuple[str, ...] = ()
+    """More names of this host, beside those of its address and its public URL."""
     min_free_bytes: int = 0
     """With less room on the disk no run is started."""
     drain_s: float = 0.0
@@ -70,6 +73,7 @@ class Host:
     ) -> None:
         self.settings = setup.settings
         self.options = setup.options
+        self.known_hosts = KnownHosts(setup.bind_address, self.options.public_url, self.options.known_hosts)
         self.tokens = setup.tokens
         self.agents = setup.agents
         self.suites = setup.suites

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.checks.golden import ReturnSchema, to_canonical_text
 from viva.engine.event_bus import EventBus
@@ -15,6 +15,7 @@ from viva.engine.trial import run_trial
 from viva.errors import BadInput
 from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
+from viva.host.configurable import AGENT_KEYS, read_agent_fields, reject_unknown_keys
 from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, provider_usage, run_completed, run_failed, to_plain_name
 from viva.host.host import Host
@@ -50,6 +51,8 @@ class InvocationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: dict[str, Any] = {}
     result_schema: dict[str, Any] | None = None
     source: str = "run-api"
+    agent_fields: dict[str, Any] | None = None
+    """Fields of the agent's config entry that the caller replaces."""
 
 
 class InvocationResult(Struct, frozen=True, kw_only=True):
@@ -68,12 +71,18 @@ def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) 
     if agent is None:
         raise validation_error("Unknown agent", "agentId")
     inputs = validate_body("INVOCATION", body.get("inputs", {}), "inputs")
-    request = _parse_request(inputs)
+    configurable = body.get("configurable", {})
+    reject_unknown_keys(configurable, AGENT_KEYS)
+    fields = read_agent_fields(host, agent, configurable)
+    request = structs.replace(_parse_request(inputs), agent_fields=fields or None)
     task = request.message.content if request.message.data is None else request.message.data
     schema = agent.manifest.task_schema
     if schema is not None and ReturnSchema(schema=schema).describe_errors(task) is not None:
         raise validation_error("The input does not match the agent's task schema", "inputs")
-    return build_invocation_run(host, principal, agent), codec.encode(request)
+    run = build_invocation_run(host, principal, agent)
+    if configurable:
+        run.request["configurable"] = configurable
+    return run, codec.encode(request)
 
 
 def build_invocation_run(host: Host, principal: Principal, agent: HostedAgent) -> Run:
@@ -114,7 +123,13 @@ async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None
 async def call_agent(host: Host, run: Run, agent: HostedAgent, request: InvocationRequest) -> InvocationResult:
     """Runs a conversation of one turn."""
     settings = host.settings
-    options = RunOptions(inputs=(), agent=agent.instance or agent.name, folder=settings.folder, config=settings.file)
+    options = RunOptions(
+        inputs=(),
+        agent=agent.instance or agent.name,
+        agent_fields=request.agent_fields,
+        folder=settings.folder,
+        config=settings.file,
+    )
     async with aclosing(await build_run_plan(options)) as plan:
         plan.redactor.add_secrets(settings.redactor.secrets)  # an agent may know the tokens of tenants
         case = Case(

@@ -1,5 +1,6 @@
 """JSON Schemas of the API: the validation of request bodies, and the OpenAPI 3.1 document."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -44,7 +45,6 @@ def _if_kind(kind: str) -> dict[str, Any]:
 
 _CONFIGURABLE = _object(
     {
-        "recursionLimit": _POSITIVE,
         "model": _NONEMPTY,
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
         "maxTokens": _POSITIVE,
@@ -56,7 +56,7 @@ _CONFIGURABLE = _object(
         "baselineRunId": _NONEMPTY,
         "allowAgentMismatch": _BOOLEAN,
     },
-    closed=False,
+    closed=False,  # unknown keys are refused with their name: see `configurable`
 )
 CREATE_RUN = {
     **_object(
@@ -113,11 +113,20 @@ def decode_body(name: str, raw: bytes) -> dict[str, Any]:
 
 def parse_json(raw: bytes) -> Any:
     try:
-        return codec.decode(raw, max_depth=MAX_DEPTH) if raw else {}
+        value = codec.decode(raw, max_depth=MAX_DEPTH) if raw else {}
+        if b"{" in raw:
+            json.loads(raw, object_pairs_hook=_reject_duplicate_keys)
+        return value
     except codec.TooDeepError:
         raise validation_error(f"The body nests deeper than {MAX_DEPTH} levels") from None
     except codec.DecodeError:
         raise validation_error("The body is not valid JSON") from None
+
+
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> None:
+    """A key that stands twice means two things to two readers: a proxy may check one value and the host use the other."""
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise validation_error("The body has the same key twice in one object")
 
 
 def validate_body(name: str, value: Any, field: str | None = None) -> Any:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from viva.host.auth import Principal
+from viva.host.configurable import reject_unknown_keys
 from viva.host.discovery import MAX_BODY_BYTES, compute_etag
 from viva.host.errors import ApiError, forbidden, not_found, not_provided, validation_error
 from viva.host.evals import validate_eval_run
@@ -157,6 +158,7 @@ def _build_workflow_run(host: Host, principal: Principal, body: dict[str, Any]) 
         raise validation_error("Unknown workflow", "workflowId")
     inputs = body.get("inputs", {})
     validate_inputs(workflow, inputs)
+    reject_unknown_keys(body.get("configurable", {}))
     return host.build_run(principal, kind="workflow", workflow=workflow["id"], request=select_inputs(workflow, inputs))
 
 

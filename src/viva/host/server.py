@@ -86,6 +86,7 @@ def load_setup(
         options=ServeOptions(
             public_url=url.rstrip("/"),
             conformance=conformance_routes,
+            known_hosts=tuple(serve.get("hosts", ())),
             min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
         ),
         limits=Limits(

@@ -67,6 +67,8 @@ class ConfiguredAgent(Struct, frozen=True, kw_only=True):
     """Can it work with links in its workspace?"""
     agent_id: str | None = None
     model_class: str | None = None
+    connector: Connector | None = None
+    """Of an agent whose model Viva calls itself."""
 
 
 class NoAgent:
@@ -89,8 +91,11 @@ class AgentFactory:
         *,
         is_replaying: bool = False,
         functions: Mapping[str, Any] | None = None,
+        agent_fields: Mapping[str, Any] | None = None,
     ) -> None:
         self._settings = settings
+        self._agent_fields = agent_fields or {}
+        """Fields that replace those of the config entry of the agent under test."""
         self._functions = {} if functions is None else functions  # a conversation adds to its own
         """Helpers that Python code passes as objects, by the text that stands for them."""
         # A replay, and commands that only inspect a project, call nothing.
@@ -151,9 +156,10 @@ class AgentFactory:
         if name.startswith("scripts:"):
             raise BadInput.of(f"{name!r} is a script, not an agent")
         name = name.removeprefix("agents:")
-        if is_under_test and self._connector is not None:
-            self._built.pop(name, None)  # it may have been built as a helper, on its own connector
-        return self._once(name, lambda name: self._build_by_name(name, self._connector if is_under_test else None))
+        if is_under_test and (self._connector is not None or self._agent_fields):
+            self._built.pop(name, None)  # it may have been built as a helper, with its own connector and fields
+            return self._once(name, lambda name: self._build_by_name(name, self._connector, self._agent_fields))
+        return self._once(name, lambda name: self._build_by_name(name, None))
 
     def _once(self, name: str, build: Callable[[str], ConfiguredAgent]) -> ConfiguredAgent:
         if name not in self._built:
@@ -201,14 +207,17 @@ class AgentFactory:
     def list_names(self) -> list[str]:
         return list(self._settings.agents)
 
-    def _build_by_name(self, name: str, connector: Connector | None) -> ConfiguredAgent:
+    def _build_by_name(
+        self, name: str, connector: Connector | None, fields: Mapping[str, Any] | None = None
+    ) -> ConfiguredAgent:
         if name in self._functions:
             return self._build_object(self._functions[name], name)
         entry: Mapping[str, Any] | None = self._settings.agents.get(name)
         judge = self._settings.defaults.judge
         if entry is None and name == "viva.validator" and judge and judge in self._settings.agents:
             return self.find_agent(judge)
-        return self._build(name, self._default_entry(name) if entry is None else entry, connector)
+        entry = self._default_entry(name) if entry is None else entry
+        return self._build(name, replace_fields(entry, fields) if fields else entry, connector)
 
     def _default_entry(self, name: str) -> Mapping[str, Any]:
         """The entry of an agent that the config does not name."""
@@ -258,6 +267,7 @@ class AgentFactory:
             needs_workspace=config.needs_workspace,
             auto_approves=getattr(agent, "auto_approves", None),
             follows_links=getattr(agent, "follows_links", True),
+            connector=getattr(agent, "connector", None) if config.calls_model else None,
         )
 
     def _resolve_kind(self, setup: "ProjectSetup", entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -294,6 +304,12 @@ class AgentFactory:
         if violations:
             raise BadInput(*(setup.describe_violation(name, each) for each in violations))
         return kind
+
+
+def replace_fields(entry: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of an agent with other values of some fields. A system prompt replaces the file of one."""
+    left_out = {"system_file"} if "system" in fields else set[str]()
+    return {name: value for name, value in entry.items() if name not in left_out} | dict(fields)
 
 
 class ProjectSetup(Struct, frozen=True):

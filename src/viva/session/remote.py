@@ -1,6 +1,6 @@
 """Eval runs on another OpenWOP host: the request, the events and the summary."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from viva.agents.openwop_client import HostClient, HostRefused
 from viva.config import Settings
 from viva.errors import BadInput, Unreachable
 from viva.formats.documents import parse_json_document
-from viva.formats.openwop.modes import Mode
+from viva.formats.openwop.modes import MODES, EvalOptions, Mode, select_modes
 from viva.formats.openwop.packs import is_pack, open_pack
 from viva.formats.openwop.suite import EvalSuite, parse_suite
 from viva.formats.openwop.summary import EvalSummary, parse_eval_summary
@@ -44,19 +44,38 @@ class RemoteRunRequest(Struct, frozen=True, kw_only=True):
         return {**body, "configurable": configurable} if configurable else body
 
 
-def resolve_remote_suite(text: str, folder: Path, agent: str | None) -> tuple[str, str]:
-    """The reference of the suite and the id of the agent. A local file or pack only names them; the host has its own copy."""
+class RemoteSuite(Struct, frozen=True):
+    """The reference of a suite on a host, the id of its agent there, and the modes of the local copy, if there is one."""
+
+    reference: str
+    agent: str
+    modes: tuple[Mode, ...] | None = None
+
+
+def resolve_remote_suite(text: str, folder: Path, agent: str | None) -> RemoteSuite:
+    """What `-i` and `-n` name. A local file or pack only names a suite; the host has its own copy."""
     path = folder / text
+    modes: tuple[Mode, ...] | None = None
     if path.exists():
         suite, target = _read_suite(path, text)
-        reference, agent = f"{suite.suite_id}@{suite.version}", agent or target
+        reference, agent, modes = f"{suite.suite_id}@{suite.version}", agent or target, tuple(suite.modes)
     elif "@" in text and "/" not in text:
         reference = text
     else:
         raise BadInput.of(f"there is no file {text!r}; name a suite that only the host has as ID@VERSION")
     if agent is None:
         raise BadInput.of("No agent given, and the suite names none. Pass the id of an agent on the host with -n")
-    return reference, agent
+    return RemoteSuite(reference, agent, modes)
+
+
+def select_remote_modes(
+    suite: str, declared: Sequence[Mode], options: EvalOptions
+) -> tuple[tuple[Mode, ...], str | None]:
+    """The modes of a run as for a local one: live-shadow only by name, regression only with a baseline. And a note."""
+    try:
+        return select_modes(declared, options)
+    except ValueError as error:
+        raise BadInput.of(str(error), suite) from error
 
 
 def _read_suite(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
@@ -78,6 +97,20 @@ def _read_suite(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
     return suite, suite.target_agent_id or agent.agent_id
 
 
+class ModesNeeded(Exception):  # noqa: N818 -- the name says what it is
+    """The host needs to know which of these modes to run. The client cannot see the suite."""
+
+    def __init__(self, declared: tuple[Mode, ...]) -> None:
+        super().__init__()
+        self.declared = declared
+
+
+def find_declared_modes(error: HostRefused) -> tuple[Mode, ...]:
+    """The modes of the suite, if the host lists them because the request has to choose."""
+    declared = error.details.get("declared")
+    return tuple(mode for mode in MODES if mode in declared) if isinstance(declared, list) else ()
+
+
 class RemoteRun:
     """A run on a host."""
 
@@ -90,10 +123,16 @@ class RemoteRun:
         self.run_id: str | None = None
 
     async def start(self, request: RemoteRunRequest) -> str:
-        """Create the run and return its id. Raises BadInput if the host refuses it: nothing has run then."""
+        """Create the run and return its id.
+
+        Raises BadInput if the host refuses it, and ModesNeeded if it lists modes to choose from: nothing has run then.
+        """
         try:
             self.run_id = await self.client.create_run(request.to_json())
         except HostRefused as error:
+            declared = find_declared_modes(error)
+            if error.status == 400 and declared and not request.modes:
+                raise ModesNeeded(declared) from error
             if error.status in (400, 501):
                 raise BadInput.of(error.message) from error
             if error.status == 401 and self.client.token is None:

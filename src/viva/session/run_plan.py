@@ -270,6 +270,7 @@ def _create_agents(options: RunOptions, settings: Settings, cassette_mode: Casse
         cassette_mode.wrap_agent,
         is_replaying=options.replay is not None,
         functions=options.functions,
+        agent_fields=options.agent_fields,
     )
 
 
