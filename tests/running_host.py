@@ -1,6 +1,5 @@
 """A host on a real socket for tests, and a client that validates every response with the official schemas."""
 
-import asyncio
 import http.client
 import json
 import os
@@ -18,10 +17,8 @@ from typing import Any
 from urllib.parse import quote
 
 import jsonschema_rs
-import uvicorn
 
-from viva.host.app import make_app
-from viva.host.server import HostServer, load_setup, open_host
+from viva.host.server import build_server, load_setup
 
 OFFICIAL = Path(__file__).resolve().parents[2] / "shared" / "specs" / "openwop"
 ACME, OTHER, READER = "acme-token-0123456789", "other-token-0123456789", "other-reader-0123456789"
@@ -30,7 +27,6 @@ SUITE = "acme.evals.basic@1.0.0"
 OUTCOMES = ("run.completed", "run.failed", "run.cancelled")
 
 AGENTS = """
-import asyncio
 from viva.model.message import ModelCall, Reply, ToolCall
 
 def echo(messages, options):
@@ -284,11 +280,8 @@ def run_host(folder: Path, *, conformance: bool = False) -> Generator[Client]:
             public_url=None,
             conformance_routes=conformance,
         )
-        shutdown = asyncio.Event()
-        app = make_app(lambda: open_host(setup, shutdown), has_test_routes=conformance)
-        config = uvicorn.Config(app, log_level="warning", access_log=False)
         ready = threading.Event()
-        server = HostServer(config, shutdown, ready.set)
+        server = build_server(setup, ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -16,6 +16,7 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.host.agents import AgentRegistry
 from viva.host.auth import Principal, TokenRegistry
+from viva.host.connections import ConnectionLimits
 from viva.host.discovery import build_capabilities, compute_etag
 from viva.host.errors import not_found
 from viva.host.events import RunLog, RunLogs, utc_timestamp
@@ -54,6 +55,7 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     has_judge: bool
     bind_address: str
     port: int
+    connection_limits: ConnectionLimits = ConnectionLimits()
     generated_token: str | None = None
     """Generated where no token is configured. It is shown once."""
 

@@ -10,6 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from viva.host.auth import Principal
 from viva.host.configurable import reject_unknown_keys
+from viva.host.connections import CONNECTION_KEY
 from viva.host.discovery import MAX_BODY_BYTES, compute_etag
 from viva.host.errors import ApiError, forbidden, not_found, not_provided, validation_error
 from viva.host.evals import validate_eval_run
@@ -53,6 +54,8 @@ def authenticate(request: Request) -> Principal:
     if not hasattr(request.state, "principal"):
         host = get_host(request)
         principal = host.tokens.authenticate(request.headers)
+        if (connection := request.scope.get(CONNECTION_KEY)) is not None:
+            connection.mark_authenticated()
         host.runs.limits.count_request(principal.tenant)
         request.state.principal = principal
     return request.state.principal

@@ -5,9 +5,10 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -21,6 +22,7 @@ from viva.host import conformance
 from viva.host.agents import AgentRegistry, load_agents
 from viva.host.app import make_app
 from viva.host.auth import LOCAL_TENANT, READ_SCOPES, TokenRegistry, create_token
+from viva.host.connections import Connection, ConnectionRegistry, fit_to_open_files, load_limits
 from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup, ServeOptions
 from viva.host.invocations import run_invocation
@@ -30,6 +32,7 @@ from viva.host.store import Store
 from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
+from viva.session.file_limit import raise_file_limit
 from viva.text.addresses import is_loopback
 
 SHUTDOWN_TIMEOUT_S = 5
@@ -101,6 +104,7 @@ def load_setup(
         has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
         bind_address=bind_address,
         port=port,
+        connection_limits=load_limits(settings),
         generated_token=generated_token,
     )
 
@@ -159,22 +163,33 @@ class HostServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | None = None) -> HostServer:
+    """The server of a host. It opens the store when it starts, unless it is given."""
+    shutdown = asyncio.Event()
+    registry = ConnectionRegistry(setup.connection_limits)
+    # No access log of uvicorn: paths contain ids of tenants' runs.
+    server_config = uvicorn.Config(
+        make_app(lambda: open_host(setup, shutdown, store), has_test_routes=setup.options.conformance),
+        http=cast("Any", partial(Connection, registry)),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+        server_header=False,
+        proxy_headers=False,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what a client sends wrong is no warning
+    return HostServer(server_config, shutdown, on_ready)
+
+
 def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
     """Serves until a signal ends it. `on_ready` gets the public URL."""
     store = open_store(setup)  # before the socket: a second host must fail
-    with open_listener(setup.bind_address, setup.port) as listener:
+    connections = setup.connection_limits
+    with raise_file_limit(connections.max_connections), open_listener(setup.bind_address, setup.port) as listener:
         url = setup.options.public_url
         if setup.port == 0 and url.endswith(":0"):
             url = f"{url.removesuffix(':0')}:{listener.getsockname()[1]}"
             setup = structs.replace(setup, options=structs.replace(setup.options, public_url=url))
-        shutdown = asyncio.Event()
-        # No access log: paths contain ids of tenants' runs.
-        server_config = uvicorn.Config(
-            make_app(lambda: open_host(setup, shutdown, store), has_test_routes=setup.options.conformance),
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
-            server_header=False,
-        )
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        HostServer(server_config, shutdown, lambda: on_ready(url)).run([listener])
+        setup = structs.replace(setup, connection_limits=fit_to_open_files(connections))
+        build_server(setup, lambda: on_ready(url), store).run([listener])
