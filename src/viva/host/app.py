@@ -14,9 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from viva.host import routes
 from viva.host.errors import ApiError, not_found
 from viva.host.host import Host
+from viva.host.readiness import NotReadyReason
 from viva.host.request_checks import RequestChecks
 from viva.host.routes import respond_json, unsupported_endpoint
-from viva.host.runs import log_error
+from viva.host.runs import log_error, not_ready
+from viva.host.store import StoreUnavailable
 
 UNSUPPORTED_PATHS = {
     "interrupts": ("/v1/runs/{run_id}/interrupts", "/v1/runs/{run_id}/interrupts/{node_id}", "/v1/interrupts/{token}"),
@@ -40,14 +42,18 @@ def make_app(open_host: Callable[[], Host], *, has_test_routes: bool = False) ->
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         host = app.state.host = open_host()
-        host.runs.resume_unfinished()
+        host.runs.open()
         yield
         await host.close()
 
     app = Starlette(
         routes=build_routes(has_test_routes=has_test_routes),
         lifespan=lifespan,
-        exception_handlers={ApiError: _handle_api_error, HTTPException: _handle_http_error},
+        exception_handlers={
+            ApiError: _handle_api_error,
+            HTTPException: _handle_http_error,
+            StoreUnavailable: _handle_unavailable_store,
+        },
     )
     app.router.redirect_slashes = False  # a redirect would reveal paths to callers without a token
     app.add_middleware(RequestChecks)
@@ -120,6 +126,11 @@ class ErrorBoundary:
 async def _handle_api_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return respond_json(error.to_json(), error.status, error.headers)
+
+
+async def _handle_unavailable_store(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StoreUnavailable)
+    return await _handle_api_error(request, not_ready(NotReadyReason(error.reason)))
 
 
 async def _handle_http_error(request: Request, error: Exception) -> Response:

@@ -18,7 +18,7 @@ from viva.host.auth import Principal
 from viva.host.errors import ApiError, not_found, not_provided, validation_error
 from viva.host.events import EventDraft, to_plain_name
 from viva.host.host import Host
-from viva.host.invocations import InvocationRequest, create_invocation_run
+from viva.host.invocations import InvocationRequest, build_invocation_run
 from viva.host.openapi import parse_json
 from viva.host.routes import authenticate, get_host, prepare_run, read_body, respond_json
 from viva.host.store import Run
@@ -150,9 +150,14 @@ async def emit_usage(request: Request) -> Response:
         if host.store.has_run(name):  # it belongs to another tenant
             raise not_found("run")
         run = host.build_run(principal, kind="workflow", workflow="conformance-usage", request={})
-        run.id, run.status = name, "completed"
-        host.store.save_run(run)
+        run.id = name
+        host.store.create_run(run)
+    is_executing = host.store.holds_lease(run.id)
+    if not is_executing and host.store.claim_run(run.id) is None:
+        raise ApiError(409, "run_terminal", "The run is finished", {"status": run.status})
     host.logs.open_log(run.id).append([EventDraft("provider.usage", payload, node, cause)])
+    if not is_executing:
+        host.store.release_run(run.id)
     return respond_json({"ok": True, "runId": run.id})
 
 
@@ -208,13 +213,12 @@ async def invoke_agent(request: Request) -> Response:
     if source not in ("workflow-node", "run-api", "chat-mention"):
         raise validation_error("source must be workflow-node, run-api or chat-mention", "source")
     invocation = InvocationRequest(
-        agent=agent,
         message=Message("user", "hello"),
         options={"metadata": metadata} if metadata else {},
         result_schema=STRICT_RESULT if "returnSchemaRef" in body else None,
         source=source,
     )
-    run = await _run_invocation(host, principal, invocation)
+    run = await _run_invocation(host, principal, agent, invocation)
     ended = host.logs.open_log(run.id).events_of_type("agent.invocation.completed")
     fields = ("invocationId", "outcome")
     return respond_json({"runId": run.id, **({key: ended[-1].payload[key] for key in fields} if ended else {})}, 201)
@@ -230,7 +234,7 @@ async def dispatch_agent(request: Request) -> Response:
     task = body.get("task", {})
     text = task if isinstance(task, str) else codec.canonical_bytes(task).decode()
     message = Message("user", text, data=None if isinstance(task, str) else task)
-    run = await _run_invocation(host, principal, InvocationRequest(agent=agent, message=message))
+    run = await _run_invocation(host, principal, agent, InvocationRequest(message=message))
     log = host.logs.open_log(run.id)
     events = [logged.event for logged in log.events if logged.event.type.startswith("agent.")]
     outcomes = [event.payload["outcome"] for event in events if "outcome" in event.payload]
@@ -251,9 +255,9 @@ async def reject_deployment(request: Request) -> Response:
     raise not_provided("agents.deployment")
 
 
-async def _run_invocation(host: Host, principal: Principal, invocation: InvocationRequest) -> Run:
-    run = create_invocation_run(host, principal, invocation)
-    host.store.save_run(run)
+async def _run_invocation(host: Host, principal: Principal, agent: HostedAgent, invocation: InvocationRequest) -> Run:
+    run = build_invocation_run(host, principal, agent)
+    host.store.create_run(run, codec.encode(invocation))
     host.runs.start(run)
     return await host.runs.wait_for_end(run)
 

@@ -1,6 +1,7 @@
 """Eval runs: validates the request, executes the suite with the engine, and writes its events."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from viva.checks.golden import ReturnSchema
+from viva.concurrency.threads import run_in_thread
 from viva.errors import BadInput
 from viva.formats.openwop.modes import LIVE_MODE
 from viva.formats.openwop.suite import EvalSuite, ManifestInfo
@@ -20,24 +22,29 @@ from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, run_completed
 from viva.host.host import Host
 from viva.host.invocations import build_invocation_result, sum_usage
-from viva.host.runs import RunError
-from viva.host.store import Run
+from viva.host.runs import RunEnding, RunError
+from viva.host.store import LeaseLost, Run, Store, StoreUnavailable
+from viva.host.suites import PlanKey, compute_stamp
+from viva.llm.budget import Budget
 from viva.model import codec
-from viva.model.event import Event, RunEnded, TrialEnded
+from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder
 from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import execute
 from viva.session.run_options import RunOptions
-from viva.session.run_plan import RunPlan, build_run_plan
+from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
+
+_END_NUMBER = 2**31 - 1
+"""The number of a journal's last event in a shared store."""
 
 
 async def validate_eval_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
     """Builds an eval run. Raises an ApiError for the first condition that does not hold."""
     configurable = dict(body.get("configurable", {}))
     reject_unknown_keys(configurable, (*EVAL_KEYS, *AGENT_KEYS))
-    hosted, suite, manifest = host.suites.find(body["evalSuiteRef"], body["agentId"], principal.tenant)
+    hosted, suite, manifest = await host.suites.find(body["evalSuiteRef"], body["agentId"], principal.tenant)
     modes = _select_modes(configurable.get("evalModes"), suite, host.eval_modes)
     if len(suite.tasks) > MAX_TASKS:
         message = f"The suite has more than {MAX_TASKS} tasks"
@@ -51,9 +58,6 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
     if suite.allowed_models and agent.model_class not in suite.allowed_models:
         raise validation_error("The suite does not allow agents of this model class", "agentId")
     _check_baseline(host, principal, configurable.get("baselineRunId"), modes, suite)
-    _check_inputs(suite, agent.manifest if manifest.task_schema is None else manifest)
-    if LIVE_MODE not in modes:
-        _check_fixtures(host, suite, agent)
     fields = read_agent_fields(host, agent, configurable)
     kept = {key: value for key, value in configurable.items() if key != "evalModes"}
     run = host.build_run(
@@ -62,7 +66,7 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
         workflow=f"eval:{suite.suite_id}",
         agent=agent.agent_id,
         request={
-            "suite": str(hosted.path),
+            "suite": hosted.describe_path(host.settings.folder),
             "suiteId": suite.suite_id,
             "suiteVersion": suite.version,
             "taskCount": len(suite.tasks),
@@ -71,12 +75,26 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
             **({"agentFields": fields} if fields else {}),
         },
     )
-    try:
-        host.run_inputs[run.id] = await _build_plan(host, run, agent)
-    except BadInput:
-        # The problem would quote the suite or the config; their owner sees it with `viva check`.
-        raise validation_error("The suite cannot be run with this agent", "evalSuiteRef") from None
+    if host.loaded_inputs.get(_plan_key(host, run, agent)) is None:  # else an equal run was checked before
+        await run_in_thread(
+            lambda: _check_tasks(
+                host, suite, agent, agent.manifest if manifest.task_schema is None else manifest, modes
+            )
+        )
+        try:
+            await (await _build_plan(host, run, agent)).aclose()
+        except BadInput:
+            # The problem would quote the suite or the config; their owner sees it with `viva check`.
+            raise validation_error("The suite cannot be run with this agent", "evalSuiteRef") from None
     return run
+
+
+def _check_tasks(
+    host: Host, suite: EvalSuite, agent: HostedAgent, manifest: ManifestInfo, modes: Sequence[str]
+) -> None:
+    _check_inputs(suite, manifest)
+    if LIVE_MODE not in modes:
+        _check_fixtures(host, suite, agent)
 
 
 def _select_modes(requested: Sequence[str] | None, suite: EvalSuite, offered: Sequence[str]) -> tuple[str, ...]:
@@ -135,61 +153,104 @@ def _check_fixtures(host: Host, suite: EvalSuite, agent: HostedAgent) -> None:
         raise validation_error("The agent does not support fixtures, which some tasks have", "agentId", tasks=tasks)
 
 
+def _plan_key(host: Host, run: Run, agent: HostedAgent) -> PlanKey:
+    request, config = run.request, host.settings.file
+    path = host.settings.folder / request["suite"]
+    stamps = (compute_stamp(path), compute_stamp(config) if config else ())
+    prompt = str(request.get("agentFields", {}).get("system", ""))  # what it must not leak
+    return (str(path), agent.agent_id, prompt, tuple(request["modes"]), stamps)
+
+
 async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: PreviousRun | None = None) -> RunPlan:
+    """Builds the plan in a thread: a suite may be large. Raises BadInput."""
     request = run.request
+    path = host.settings.folder / request["suite"]
     baseline = request["configurable"].get("baselineRunId")
     options = RunOptions(
-        inputs=(request["suite"],),
-        format="openwop" if Path(request["suite"]).suffix == ".json" else None,
+        inputs=(str(path),),
+        format="openwop" if path.suffix == ".json" else None,
         agent=agent.instance or agent.name,
         agent_fields=request.get("agentFields"),
         folder=host.settings.folder,
         config=host.settings.file,
         modes=tuple(request["modes"]),
         live=LIVE_MODE in request["modes"],
-        baseline=str(_summary_path(host, baseline)) if baseline else None,
+        baseline=str(_write_summary(host, baseline, run.tenant)) if baseline else None,
         allow_agent_mismatch=True,  # validate_eval_run has checked it by the ids of the host
         retry_faults=0,
     )
-    plan = await build_run_plan(options, previous_run)
+    key = _plan_key(host, run, agent)
+    async with host.planning:
+        inputs = PlanInputs(
+            budget=Budget(None, previous_run.spent_usd if previous_run else 0.0), loaded=host.loaded_inputs.get(key)
+        )
+        plan = await run_in_thread(lambda: asyncio.run(build_run_plan(options, previous_run, inputs)))
+    host.loaded_inputs.add(key, plan.loaded)
     plan.redactor.add_secrets(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
     return structs.replace(plan, suites=[add_agent_checks(suite, agent) for suite in plan.suites])
 
 
-async def run_eval(host: Host, run: Run, log: RunLog) -> None:
-    """Executes the tasks that are not done, and ends the run with its summary."""
+async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
+    """Executes the tasks that are not done, and returns the summary with the end."""
     agent = host.agents.get(run.agent or "")
     if agent is None:
         raise RunError("agent_gone", "The agent is no longer in the config")
+    journal = SharedJournal(host.store, run.id) if host.store.is_shared else None
+    if journal is not None:
+        journal.write_file(host.history.journal_path(run.id))
     previous_run = _read_previous_run(host, run)
     async with AsyncExitStack() as exits:
         try:
-            plan: RunPlan = host.run_inputs.pop(run.id, None) or await _build_plan(host, run, agent, previous_run)
+            plan = await _build_plan(host, run, agent, previous_run)
             exits.push_async_callback(plan.aclose)
             if previous_run is not None:
                 check_unchanged(previous_run.settings["fingerprint"], plan.fingerprint)
         except BadInput:
             raise RunError("suite_changed", "The suite, the agent or Viva changed after the run started") from None
-        writer = EvalEventWriter(run, log, agent)
+        task = asyncio.current_task()
+        assert task is not None
+        writer = EvalEventWriter(run, log, agent, journal, task.cancel)
         writer.write_start()
         if previous_run is not None and previous_run.run_ended is not None:
             writer.receive((*previous_run.ended_trials, previous_run.run_ended))
             records = [event.record for event in sorted(previous_run.ended_trials, key=lambda event: event.index)]
         else:
-            result = await execute(plan, [writer], previous_run, hosted_run_id=run.id)
-            records = list(result.records())
+            records = await _execute_plan(run, plan, writer, previous_run)
+    if writer.is_broken and not host.readiness().is_ready:
+        raise StoreUnavailable("disk_full")
     summary = writer.build_summary(records)
     run.summary = codec.decode_kept(codec.encode(summary))
     run.metrics = sum_usage(log)
-    path = _summary_path(host, run.id)  # a file too, so that the run can be a baseline
+    host.index_run(run.id)
+    return RunEnding("completed", (_completed_event(summary), run_completed(run.summary)))
+
+
+async def _execute_plan(
+    run: Run, plan: RunPlan, writer: "EvalEventWriter", previous_run: PreviousRun | None
+) -> list[TrialRecord]:
+    try:
+        result = await execute(plan, [writer], previous_run, hosted_run_id=run.id)
+    except BadInput as error:  # a process that was given up for dead still has the journal
+        raise LeaseLost(run.id) from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if writer.error is None or (task is not None and task.uncancel()):
+            raise
+        raise writer.error from None
+    if writer.error is not None:
+        raise writer.error
+    return list(result.records())
+
+
+def _write_summary(host: Host, name: str, tenant: str) -> Path:
+    """The summary of a run as a file, so that it can be a baseline."""
+    path = host.settings.data_folder / "host" / "summaries" / name
+    run = host.store.find_run(name, tenant)
+    if run is None or run.summary is None:
+        raise BadInput.of("the baseline is gone", name)
     make_private_folder(path.parent)
     replace_file(path, codec.encode(run.summary), private=True)
-    host.runs.end(run, log, "completed", [_completed_event(summary), run_completed(run.summary)])
-    host.index_run(run.id)
-
-
-def _summary_path(host: Host, run: str) -> Path:
-    return host.settings.data_folder / "host" / "summaries" / run
+    return path
 
 
 def _read_previous_run(host: Host, run: Run) -> PreviousRun | None:
@@ -201,22 +262,70 @@ def _read_previous_run(host: Host, run: Run) -> PreviousRun | None:
         return None
 
 
+class SharedJournal:
+    """The journal of an eval in a store that other hosts use too: whoever takes over the run has all that was done.
+
+    What counts is in the store: the file may lack what another host did, or have a trial whose score was never sent. The
+    start has number 0, the trials follow in the order of the suite, and the end is last.
+    """
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._run = run
+        self._numbers = set(store.load_journal(run))
+
+    def write_file(self, path: Path) -> None:
+        make_private_folder(path.parent)
+        replace_file(path, b"".join(self._store.load_journal(self._run).values()), private=True)
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Adds events, except those that a resumed run repeats."""
+        numbered = {number: event for event in events if (number := _get_journal_number(event)) is not None}
+        lines = {
+            number: codec.encode(event) + b"\n" for number, event in numbered.items() if number not in self._numbers
+        }
+        if lines:
+            self._store.append_journal(self._run, lines)
+            self._numbers |= lines.keys()
+
+
+def _get_journal_number(event: Event) -> int | None:
+    match event:
+        case RunStarted():
+            return 0
+        case TrialEnded():
+            return event.index + 1
+        case RunEnded(stopped=None):
+            return _END_NUMBER
+        case _:
+            return None
+
+
 class EvalEventWriter:
     """A reporter that writes the events of each task as one block, in the order of the suite.
 
-    A task whose events are in the log already is not written again.
+    A task whose events are in the log already is not written again. `stop` is called if nothing can be written.
     """
 
     live = False
 
-    def __init__(self, run: Run, log: RunLog, agent: HostedAgent) -> None:
+    def __init__(
+        self, run: Run, log: RunLog, agent: HostedAgent, journal: SharedJournal | None, stop: Callable[[], object]
+    ) -> None:
         self._run = run
         self._log = log
         self._agent = agent
+        self._journal = journal
+        self._stop = stop
         self._next_index = len(log.events_of_type("eval.scored"))
         self._early: dict[int, TrialRecord] = {}
         self._run_ended: RunEnded | None = None
-        self._error: Exception | None = None
+        self.error: Exception | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        """Did the run stop because its journal could not be written?"""
+        return self._run_ended is not None and self._run_ended.stopped == "broken"
 
     def write_start(self) -> None:
         if not self._log.events_of_type("eval.started"):
@@ -228,14 +337,17 @@ class EvalEventWriter:
 
     def receive(self, events: Sequence[Event]) -> None:
         try:
+            if self._journal is not None:
+                self._journal.append(events)
             for event in events:
                 if isinstance(event, TrialEnded) and event.index >= self._next_index:
                     self._early[event.index] = event.record
                     self._write_records_in_order()
                 elif isinstance(event, RunEnded):
                     self._run_ended = event
-        except Exception as error:  # the event bus continues without a broken reporter; this run must fail
-            self._error = error
+        except Exception as error:  # the event bus continues without a broken reporter; this run must not
+            self.error = error
+            self._stop()
             raise
 
     def _write_records_in_order(self) -> None:
@@ -248,8 +360,6 @@ class EvalEventWriter:
             self._next_index += 1
 
     def build_summary(self, records: Sequence[TrialRecord]) -> EvalSummary:
-        if self._error is not None:
-            raise self._error
         ended, request = self._run_ended, self._run.request
         if ended is None or ended.stopped is not None or self._next_index != request["taskCount"]:
             raise RunError("eval_stopped", "The eval stopped before all tasks were scored")

@@ -7,7 +7,7 @@ a single invocation, which returns the agent's reply to the caller.
 import asyncio
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Literal
@@ -112,7 +112,7 @@ class RunLog:
     def __init__(self, run: str, store: Store) -> None:
         self.run = run
         self._store = store
-        self.events = [LoggedEvent(codec.decode_kept(doc, type=RunEvent), doc) for doc in store.load_events(run)]
+        self.events = _decode_events(store.load_events(run))
         self.notices: list[RunEvent] = []
         """Events for current readers only; they are not part of the log."""
         self.change = asyncio.Event()
@@ -134,8 +134,20 @@ class RunLog:
         self.events += block
         self._notify_readers()
 
+    def refresh(self) -> None:
+        """Reads what another host has appended."""
+        if added := _decode_events(self._store.load_events(self.run, len(self.events))):
+            self.events += added
+            self._notify_readers()
+
     def send_notice(self, draft: EventDraft) -> None:
-        self.notices.append(self._number(draft, max(0, len(self.events) - 1)))
+        """Sends a notice to the readers of this host, and of others."""
+        notice = self._number(draft, max(0, len(self.events) - 1))
+        self.add_notice(notice)
+        self._store.announce(self.run, codec.encode(notice))
+
+    def add_notice(self, notice: RunEvent) -> None:
+        self.notices.append(notice)
         self._notify_readers()
 
     def events_of_type(self, kind: str) -> list[RunEvent]:
@@ -170,6 +182,24 @@ class RunLogs:
         if log is None:
             log = self._open[run] = RunLog(run, self._store)
         return log
+
+    def refresh_logs(self) -> None:
+        """Reads what other hosts have appended to logs that are read here."""
+        for log in list(self._open.values()):
+            if not log.is_finished and not self._store.holds_lease(log.run):
+                log.refresh()
+
+    def note_change(self, run: str, notice: bytes | None = None) -> None:
+        """Another host has appended to the log of a run, or has a notice for its readers."""
+        log = self._open.get(run)
+        if log is not None and notice is not None:
+            log.add_notice(codec.decode_kept(notice, type=RunEvent))
+        elif log is not None and not self._store.holds_lease(run):
+            log.refresh()
+
+
+def _decode_events(docs: Iterable[bytes]) -> list[LoggedEvent]:
+    return [LoggedEvent(codec.decode_kept(doc, type=RunEvent), doc) for doc in docs]
 
 
 def utc_timestamp() -> str:

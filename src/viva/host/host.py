@@ -19,12 +19,17 @@ from viva.host.auth import Principal, TokenRegistry
 from viva.host.connections import ConnectionLimits
 from viva.host.discovery import build_capabilities, compute_etag
 from viva.host.errors import not_found
-from viva.host.events import RunLog, RunLogs, run_completed, utc_timestamp
+from viva.host.events import RunLog, RunLogs, utc_timestamp
+from viva.host.idempotency import IdempotencyCache
 from viva.host.known_hosts import KnownHosts
-from viva.host.runs import CONFORMANCE_WORKFLOWS, WORKFLOWS, RunError, RunManager, run_workflow
-from viva.host.store import IdempotencyCache, Run, RunKind, Store
-from viva.host.suites import SuiteRegistry
+from viva.host.limits import Limits
+from viva.host.readiness import Readiness, has_free_space
+from viva.host.runs import CONFORMANCE_WORKFLOWS, WORKFLOWS, RunEnding, RunError, RunManager, run_workflow
+from viva.host.store import Run, RunKind, Store
+from viva.host.suites import LoadedInputsCache, SuiteRegistry
 from viva.model import codec
+
+MAX_PLANNING = 2
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
@@ -32,8 +37,10 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     conformance: bool = False
     known_hosts: tuple[str, ...] = ()
     """More names of this host, beside those of its address and its public URL."""
-    max_running: int = 16
-    max_unfinished: int = 1000
+    min_free_bytes: int = 0
+    """With less room on the disk no run is started."""
+    drain_s: float = 0.0
+    """How long running runs may go on after SIGTERM."""
 
 
 class HostSetup(Struct, frozen=True, kw_only=True):
@@ -44,10 +51,11 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     tokens: TokenRegistry
     agents: AgentRegistry
     suites: SuiteRegistry
+    limits: Limits
     has_judge: bool
     bind_address: str
     port: int
-    limits: ConnectionLimits = ConnectionLimits()
+    connection_limits: ConnectionLimits = ConnectionLimits()
     generated_token: str | None = None
     """Generated where no token is configured. It is shown once."""
 
@@ -62,7 +70,7 @@ class Host:
         self,
         setup: HostSetup,
         store: Store,
-        run_functions: "Mapping[RunKind, Callable[[Host, Run, RunLog], Awaitable[None]]]",
+        run_functions: "Mapping[RunKind, Callable[[Host, Run, RunLog, bytes | None], Awaitable[RunEnding]]]",
         shutdown: asyncio.Event,
     ) -> None:
         self.settings = setup.settings
@@ -76,15 +84,15 @@ class Host:
         self.logs = RunLogs(store)
         self.idempotency = IdempotencyCache(store)
         self.shutdown = shutdown
-        self.run_inputs: dict[str, Any] = {}
-        """Inputs of runs that have not started, which are not stored: see `invocations` and `evals`."""
+        self.loaded_inputs = LoadedInputsCache()
+        self.planning = asyncio.Semaphore(MAX_PLANNING)
+        """How many plans are built at once, in threads: requests are answered meanwhile."""
         self.runs = RunManager(
             store,
             self.logs,
             {"workflow": self._run_workflow, **{kind: partial(run, self) for kind, run in run_functions.items()}},
-            max_running=self.options.max_running,
-            max_unfinished=self.options.max_unfinished,
-            on_end=lambda run: self.run_inputs.pop(run, None),
+            setup.limits,
+            has_room=lambda: has_free_space(self.settings.data_folder, self.options.min_free_bytes),
         )
         self.history = History(self.settings.data_folder)
         self._indexer = ThreadPoolExecutor(1, "viva-history")
@@ -104,6 +112,10 @@ class Host:
             engine=viva.__version__,
             **fields,
         )
+
+    def readiness(self) -> Readiness:
+        """Whether the host takes new runs, and why not."""
+        return self.runs.readiness()
 
     def find_run(self, principal: Principal, name: str) -> Run:
         principal.require_scope("runs:read")
@@ -130,9 +142,8 @@ class Host:
             if self.history.journal_path(run).exists():
                 self.history.index_run(run)
 
-    async def _run_workflow(self, run: Run, log: RunLog) -> None:
+    async def _run_workflow(self, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
         workflow = self.workflows.get(run.workflow)
         if workflow is None:
             raise RunError("workflow_gone", "The host no longer has this workflow")
-        await run_workflow(workflow, run.request, log)
-        self.runs.end(run, log, "completed", [run_completed({})])
+        return await run_workflow(workflow, run.request, log)

@@ -20,7 +20,7 @@ from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, provider_usage, run_completed, run_failed, to_plain_name
 from viva.host.host import Host
 from viva.host.openapi import validate_body
-from viva.host.runs import AGENT_WORKFLOW, RunError
+from viva.host.runs import AGENT_WORKFLOW, RunEnding, RunError
 from viva.host.store import Run
 from viva.model import codec
 from viva.model.case import Case, Limits, UserMessage
@@ -43,10 +43,9 @@ _MESSAGES: dict[FailureCode, str] = {
 }
 
 
-class InvocationRequest(Struct, frozen=True, kw_only=True):
-    """`options` reach the agent; `result_schema` of the caller overrides the agent's own."""
+class InvocationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`options` reach the agent; `result_schema` of the caller overrides the agent's own. It is stored until it starts."""
 
-    agent: HostedAgent
     message: Message
     history: tuple[Message, ...] = ()
     options: dict[str, Any] = {}
@@ -66,8 +65,8 @@ class InvocationResult(Struct, frozen=True, kw_only=True):
     output: Any = None
 
 
-def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
-    """Builds a run of the workflow `viva.agent`."""
+def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) -> tuple[Run, bytes]:
+    """Builds a run of the workflow `viva.agent`, and its inputs."""
     agent = host.agents.get(body.get("agentId", ""))
     if agent is None:
         raise validation_error("Unknown agent", "agentId")
@@ -75,57 +74,55 @@ def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) 
     configurable = body.get("configurable", {})
     reject_unknown_keys(configurable, AGENT_KEYS)
     fields = read_agent_fields(host, agent, configurable)
-    request = structs.replace(_parse_request(agent, inputs), agent_fields=fields or None)
+    request = structs.replace(_parse_request(inputs), agent_fields=fields or None)
     task = request.message.content if request.message.data is None else request.message.data
     schema = agent.manifest.task_schema
     if schema is not None and ReturnSchema(schema=schema).describe_errors(task) is not None:
         raise validation_error("The input does not match the agent's task schema", "inputs")
-    run = create_invocation_run(host, principal, request)
+    run = build_invocation_run(host, principal, agent)
     if configurable:
         run.request["configurable"] = configurable
-    return run
+    return run, codec.encode(request)
 
 
-def create_invocation_run(host: Host, principal: Principal, request: InvocationRequest) -> Run:
-    agent_id = request.agent.agent_id
-    run = host.build_run(principal, kind="invocation", workflow=AGENT_WORKFLOW, agent=agent_id, request={})
-    host.run_inputs[run.id] = request
-    return run
+def build_invocation_run(host: Host, principal: Principal, agent: HostedAgent) -> Run:
+    return host.build_run(principal, kind="invocation", workflow=AGENT_WORKFLOW, agent=agent.agent_id, request={})
 
 
-def _parse_request(agent: HostedAgent, inputs: dict[str, Any]) -> InvocationRequest:
+def _parse_request(inputs: dict[str, Any]) -> InvocationRequest:
     if "messages" not in inputs:
         task = inputs["input"]
         message = Message("user", to_canonical_text(task), data=None if isinstance(task, str) else task)
-        return InvocationRequest(agent=agent, message=message)
+        return InvocationRequest(message=message)
     messages = [Message(item["role"], item["content"], data=item.get("data")) for item in inputs["messages"]]
     if messages[-1].role != "user":
         raise validation_error("The last message must have the role user", "inputs.messages")
-    return InvocationRequest(agent=agent, message=messages[-1], history=tuple(messages[:-1]))
+    return InvocationRequest(message=messages[-1], history=tuple(messages[:-1]))
 
 
-async def run_invocation(host: Host, run: Run, log: RunLog) -> None:
-    """Calls the agent and ends the run. It is not called again after a restart: it may have acted already."""
-    request: InvocationRequest | None = host.run_inputs.pop(run.id, None)
-    if request is None:
+async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None) -> RunEnding:
+    """Calls the agent. It is not called again after a restart: it may have acted already."""
+    if inputs is None:
         raise RunError("host_restarted", "The host restarted during the call; the agent may have acted")
+    agent = host.agents.get(run.agent or "")
+    if agent is None:
+        raise RunError("agent_gone", "The agent is no longer in the config")
     try:
-        result = await call_agent(host, run, request)
+        result = await call_agent(host, run, agent, codec.decode_kept(inputs, type=InvocationRequest))
     except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
         raise RunError("agent_gone", "The agent cannot be opened") from None
     run.metrics = sum_usage(log, result.events)
     if result.outcome == "failed":
         code, message = result.failure_code, _MESSAGES[result.failure_code]
         run.error = {"code": code, "message": message}
-        host.runs.end(run, log, "failed", [*result.events, run_failed(code, message)])
-    else:
-        outputs = {"output": result.output, "outcome": result.outcome}
-        host.runs.end(run, log, "completed", [*result.events, run_completed(outputs)])
+        return RunEnding("failed", (*result.events, run_failed(code, message)))
+    outputs = {"output": result.output, "outcome": result.outcome}
+    return RunEnding("completed", (*result.events, run_completed(outputs)))
 
 
-async def call_agent(host: Host, run: Run, request: InvocationRequest) -> InvocationResult:
+async def call_agent(host: Host, run: Run, agent: HostedAgent, request: InvocationRequest) -> InvocationResult:
     """Runs a conversation of one turn."""
-    agent, settings = request.agent, host.settings
+    settings = host.settings
     options = RunOptions(
         inputs=(),
         agent=agent.instance or agent.name,

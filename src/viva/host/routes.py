@@ -16,10 +16,11 @@ from viva.host.errors import ApiError, forbidden, not_found, not_provided, valid
 from viva.host.evals import validate_eval_run
 from viva.host.events import EventDraft, RunLog, diff_logs, utc_timestamp
 from viva.host.host import Host
+from viva.host.idempotency import KEY_HEADER, Mutation
 from viva.host.invocations import validate_invocation
 from viva.host.openapi import build_openapi, decode_body, parse_json, validate_body
 from viva.host.runs import AGENT_WORKFLOW, select_inputs, validate_inputs
-from viva.host.store import KEY_HEADER, Mutation, Run
+from viva.host.store import Run
 from viva.host.stream import (
     MAX_BUFFER_MS,
     StreamOptions,
@@ -49,10 +50,15 @@ def get_host(request: Request) -> Host:
 
 
 def authenticate(request: Request) -> Principal:
-    principal = get_host(request).tokens.authenticate(request.headers)
-    if (connection := request.scope.get(CONNECTION_KEY)) is not None:
-        connection.mark_authenticated()
-    return principal
+    """The principal of a request, which is counted once."""
+    if not hasattr(request.state, "principal"):
+        host = get_host(request)
+        principal = host.tokens.authenticate(request.headers)
+        if (connection := request.scope.get(CONNECTION_KEY)) is not None:
+            connection.mark_authenticated()
+        host.runs.limits.count_request(principal.tenant)
+        request.state.principal = principal
+    return request.state.principal
 
 
 def find_run(request: Request) -> Run:
@@ -113,18 +119,22 @@ async def prepare_run(host: Host, principal: Principal, raw: bytes) -> Mutation:
         raise not_provided("agents.evalSuite")
     body = validate_body("CREATE_RUN", value)
     _reject_unsupported(principal, body)
-    host.runs.check_capacity()
+    host.runs.check_capacity(principal.tenant)
+    inputs: bytes | None = None
     if body.get("mode") == "eval":
         run = await validate_eval_run(host, principal, body)
     elif body["workflowId"] == AGENT_WORKFLOW:
-        run = validate_invocation(host, principal, body)
+        run, inputs = validate_invocation(host, principal, body)
     else:
         run = _build_workflow_run(host, principal, body)
     run.tags, run.metadata = body.get("tags"), body.get("metadata")
     url = host.run_url(run)
     response = {"runId": run.id, "status": "pending", "eventsUrl": f"{url}/events", "statusUrl": url}
     return Mutation(
-        201, codec.encode(response), write=lambda: host.store.save_run(run), start=lambda: host.runs.start(run)
+        201,
+        codec.encode(response),
+        write=lambda: host.store.create_run(run, inputs),
+        start=lambda: host.runs.start(run),
     )
 
 

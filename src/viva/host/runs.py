@@ -1,4 +1,4 @@
-"""Executes the runs of a host: starts them when there is a free slot, ends each exactly once, cancels and resumes them.
+"""Executes the runs of a host: starts them in turns of the tenants, ends each exactly once, cancels and resumes them.
 
 The workflows of a host are here too. Except for `viva.agent`, their nodes do nothing or wait: clients use them to test
 the API.
@@ -7,9 +7,11 @@ the API.
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct
 
 from viva.host.errors import ApiError, validation_error
 from viva.host.events import (
@@ -19,17 +21,30 @@ from viva.host.events import (
     node_completed,
     node_started,
     run_cancelled,
+    run_completed,
     run_failed,
     run_started,
     utc_timestamp,
 )
-from viva.host.store import Run, RunKind, RunStatus, Store
+from viva.host.limits import RETRY_AFTER_S, Limits, too_many
+from viva.host.readiness import NotReadyReason, Readiness, ReasonCode, is_disk_full
+from viva.host.store import (
+    Claim,
+    LeaseLost,
+    Run,
+    RunKind,
+    RunStatus,
+    SequenceTaken,
+    Store,
+    StoreUnavailable,
+    TenantQueue,
+)
 
-RETRY_AFTER_S = 5
+TICK_S = 1.0
+"""How often a host looks for runs, cancellations and events of other hosts, and whether its store is back."""
 NOOP, DELAY, AGENT_WORKFLOW = "core.noop", "core.delay", "viva.agent"
 MAX_DELAY_MS = 60_000
 _DEFAULT_DELAY_MS = 1000
-RunFunction = Callable[[Run, RunLog], Awaitable[None]]
 
 
 class RunError(Exception):
@@ -41,10 +56,21 @@ class RunError(Exception):
         self.message = message
 
 
-class RunManager:
-    """All runs of a host. `max_running` of them execute in parallel; the others wait.
+class RunEnding(Struct, frozen=True):
+    """How a run ends: its status and last events. The run itself has its error, summary and metrics."""
 
-    `on_end` is called with the id of each run that no longer executes.
+    status: RunStatus
+    events: tuple[EventDraft, ...]
+
+
+RunFunction = Callable[[Run, RunLog, bytes | None], Awaitable[RunEnding]]
+"""Executes a run. It gets the inputs of a run that starts; None after a restart."""
+
+
+class RunManager:
+    """The runs that this host executes. All others that are unfinished wait as rows of the store.
+
+    Tenants take turns. `has_room` tells whether the disk has room for more.
     """
 
     def __init__(
@@ -52,103 +78,254 @@ class RunManager:
         store: Store,
         logs: RunLogs,
         run_functions: Mapping[RunKind, RunFunction],
-        *,
-        max_running: int,
-        max_unfinished: int,
-        on_end: Callable[[str], object],
+        limits: Limits,
+        has_room: Callable[[], bool],
     ) -> None:
         self.store = store
         self.logs = logs
+        self.limits = limits
+        self.is_draining = False
         self._run_functions = run_functions
-        self._slots = asyncio.Semaphore(max_running)
-        self._max_unfinished = max_unfinished
-        self._on_end = on_end
+        self._has_room = has_room
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tenants: dict[str, str] = {}
+        """The tenant of each run that executes here."""
         self._cancelled_by: dict[str, str] = {}
+        self._interrupted: set[str] = set()
+        """Runs that could not write to the store. They go on when it is back."""
+        self._turns: dict[str, int] = {}
+        """When each tenant had its last turn."""
+        self._unavailable: ReasonCode | None = None
+        self._available = asyncio.Event()
+        self._available.set()
+        self._is_closed = False
+        self._watcher: asyncio.Task[None] | None = None
+        self._next_renewal = 0.0
 
-    def check_capacity(self) -> None:
-        if len(self._tasks) >= self._max_unfinished:
-            details = {"scope": "global", "retryAfter": RETRY_AFTER_S, "retryAfterMs": RETRY_AFTER_S * 1000}
-            message = "Too many unfinished runs. Try again later"
-            raise ApiError(429, "rate_limited", message, details, {"Retry-After": str(RETRY_AFTER_S)})
+    @property
+    def running_count(self) -> int:
+        return len(self._tasks)
+
+    def readiness(self) -> Readiness:
+        codes: list[ReasonCode] = ["draining"] if self.is_draining else []
+        if self._unavailable is not None:
+            codes.append(self._unavailable)
+        elif not self._has_room():
+            codes.append("disk_full")
+        return Readiness(tuple(NotReadyReason(code) for code in codes))
+
+    def check_capacity(self, tenant: str) -> None:
+        """Raises an ApiError if the tenant cannot start another run now."""
+        if reasons := self.readiness().reasons:
+            raise not_ready(reasons[0])
+        if self.store.count_unfinished(tenant) >= self.limits.of_tenant(tenant).max_unfinished:
+            raise too_many("Too many unfinished runs of this tenant", "tenant")
+        if self.store.count_unfinished() >= self.limits.max_unfinished:
+            raise too_many("Too many unfinished runs", "global")
+
+    def open(self) -> None:
+        """Continues the runs that were unfinished when the host stopped, and watches the store from then on."""
+        loop = asyncio.get_running_loop()
+        self.store.watch(lambda run, notice: loop.call_soon_threadsafe(self._note_change, run, notice))
+        self.start_waiting()
+        self._watcher = asyncio.create_task(self._watch(), name="watcher of the store")
 
     def start(self, run: Run) -> None:
-        task = asyncio.create_task(self._execute(run), name=run.id)
-        self._tasks[run.id] = task
+        """Starts a new run, if it is its turn."""
+        if len(self._tasks) < self.limits.at_once or run.tenant not in self._tenants.values():
+            self.start_waiting()
+
+    def start_waiting(self) -> None:
+        """Starts as many waiting runs as there may be."""
+        if self._is_closed or not self.readiness().is_ready:
+            return
+        try:
+            while (queue := self._choose_tenant(self.store.list_queues())) is not None:
+                self._turns[queue.tenant] = max(self._turns.values(), default=0) + 1
+                if queue.next_run is not None and (claim := self.store.claim_run(queue.next_run)) is not None:
+                    self._start_claimed(claim)
+        except StoreUnavailable as error:
+            self._pause(error)
+
+    def _choose_tenant(self, queues: Iterable[TenantQueue]) -> TenantQueue | None:
+        """The tenant that has waited longest for its turn. One without a running run never waits for other tenants."""
+        is_full = len(self._tasks) >= self.limits.at_once
+        waiting = [
+            queue
+            for queue in queues
+            if queue.next_run is not None
+            and queue.next_run not in self._tasks
+            and queue.running < self.limits.of_tenant(queue.tenant).at_once
+            and (not is_full or queue.tenant not in self._tenants.values())
+        ]
+        return min(waiting, key=lambda queue: (self._turns.get(queue.tenant, 0), queue.tenant), default=None)
+
+    def _start_claimed(self, claim: Claim) -> None:
+        run = claim.run
+        task = asyncio.create_task(self._execute(claim), name=run.id)
+        self._tasks[run.id], self._tenants[run.id] = task, run.tenant
         task.add_done_callback(lambda _: self._remove(run.id))
 
     def _remove(self, run: str) -> None:
-        self._tasks.pop(run, None)
+        del self._tasks[run], self._tenants[run]
         self._cancelled_by.pop(run, None)
-        self._on_end(run)
+        self.start_waiting()
 
     async def wait_for_end(self, run: Run) -> Run:
-        task = self._tasks.get(run.id)
-        if task is not None:
-            await asyncio.wait((task,))
+        log = self.logs.open_log(run.id)
+        while not log.is_finished:
+            await log.change.wait()
         return self.store.find_run(run.id, run.tenant) or run
 
-    def resume_unfinished(self) -> None:
-        """Continues the runs that were unfinished when the host stopped."""
-        for run in self.store.load_unfinished_runs():
-            if run.status == "cancelling":
-                self.end(run, self.logs.open_log(run.id), "cancelled", [run_cancelled("system")])
-            else:
-                self.start(run)
-
     def cancel(self, run: Run, cancelled_by: str) -> Run:
-        """Cancels a run once: a second cancellation would interrupt its clean-up."""
-        if run.id in self._cancelled_by:
-            return run
-        task = self._tasks.get(run.id)
-        if task is None:
-            self.end(run, self.logs.open_log(run.id), "cancelled", [run_cancelled(cancelled_by)])
-            return run
-        self._cancelled_by[run.id] = cancelled_by
+        """Cancels a run once: a second cancellation would interrupt its clean-up. Another host cancels its own runs."""
+        self.store.request_cancel(run.id, cancelled_by)
+        if run.id in self._tasks:
+            self._cancel_task(run.id, cancelled_by)
+        elif (claim := self.store.claim_run(run.id)) is not None:
+            self.end(claim.run, self.logs.open_log(run.id), "cancelled", [run_cancelled(cancelled_by)])
+            return claim.run
         run.status = "cancelling"
-        self.store.save_run(run)
-        task.cancel()
         return run
 
+    def _cancel_task(self, run: str, cancelled_by: str) -> None:
+        if run not in self._cancelled_by:
+            self._cancelled_by[run] = cancelled_by
+            self._tasks[run].cancel()
+
     async def close(self) -> None:
-        """Interrupts all runs; the next start of the host resumes them."""
-        tasks = list(self._tasks.values())
+        """Interrupts all runs; the next start of the host, or another host, resumes them."""
+        self._is_closed = True
+        tasks = [*self._tasks.values(), *([self._watcher] if self._watcher else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def end(self, run: Run, log: RunLog, status: RunStatus, drafts: list[EventDraft]) -> None:
+    def end(self, run: Run, log: RunLog, status: RunStatus, drafts: Iterable[EventDraft]) -> None:
         """Saves the last events and the final state of a run in one transaction."""
+        log.refresh()
         run.status = status
         run.completed_at = utc_timestamp()
+        drafts = list(drafts)
         if not log.events:
             drafts = [run_started(run.workflow, run.tenant), *drafts]
             run.started_at = run.started_at or run.completed_at
         log.append(drafts, run)
+        self.store.forget_lease(run.id)
 
-    async def _execute(self, run: Run) -> None:
-        log = self.logs.open_log(run.id)
+    async def _execute(self, claim: Claim) -> None:
+        run, log = claim.run, self.logs.open_log(claim.run.id)
         try:
-            async with self._slots:
-                if not log.events:
-                    run.status, run.started_at = "running", utc_timestamp()
-                    log.append([run_started(run.workflow, run.tenant)], run)
-                await self._run_functions[run.kind](run, log)
-        except asyncio.CancelledError:
-            cancelled_by = self._cancelled_by.pop(run.id, None)
-            if cancelled_by is not None and not log.is_finished:
-                self.end(run, log, "cancelled", [run_cancelled(cancelled_by)])
-            # Without `cancelled_by` the host shuts down; its next start resumes the run.
-        except RunError as error:
-            self._fail(run, log, error.code, error.message)
-        except Exception as error:  # a bug in one run must not end the host
-            log_error(f"run {run.id}", error)
-            self._fail(run, log, "internal_error", "Internal error of the host")
+            ending = await self._run_to_end(claim, log)
+            await self._save_ending(run, log, ending)
+        except asyncio.CancelledError:  # the host shuts down, or another one has the run
+            self._give_back(run)
+        except (LeaseLost, SequenceTaken):
+            self.store.forget_lease(run.id)  # another host executes the run
+        except StoreUnavailable as error:
+            self._interrupted.add(run.id)
+            self._pause(error)
 
-    def _fail(self, run: Run, log: RunLog, code: str, message: str) -> None:
-        if not log.is_finished:
-            run.error = {"code": code, "message": message}
-            self.end(run, log, "failed", [run_failed(code, message)])
+    async def _run_to_end(self, claim: Claim, log: RunLog) -> RunEnding:
+        run = claim.run
+        try:
+            log.refresh()
+            if claim.cancelled_by is not None or run.status == "cancelling":
+                return RunEnding("cancelled", (run_cancelled(claim.cancelled_by or "system"),))
+            if not log.events:
+                run.status, run.started_at = "running", utc_timestamp()
+                log.append([run_started(run.workflow, run.tenant)], run)
+            return await self._run_functions[run.kind](run, log, claim.inputs)
+        except asyncio.CancelledError:
+            cancelled_by = self._cancelled_by.get(run.id)
+            if cancelled_by is None:
+                raise
+            return RunEnding("cancelled", (run_cancelled(cancelled_by),))
+        except RunError as error:
+            return _fail(run, error.code, error.message)
+        except (LeaseLost, SequenceTaken, StoreUnavailable):
+            raise
+        except Exception as error:  # a bug in one run must not end the host
+            if is_disk_full(error):
+                raise StoreUnavailable("disk_full") from error
+            log_error(f"run {run.id}", error)
+            return _fail(run, "internal_error", "Internal error of the host")
+
+    async def _save_ending(self, run: Run, log: RunLog, ending: RunEnding) -> None:
+        """Saves the end of a run; waits for the store if need be, since an agent is not asked twice."""
+        while not log.is_finished:
+            try:
+                self.end(run, log, ending.status, ending.events)
+            except StoreUnavailable as error:
+                self._pause(error)
+                await self._available.wait()
+
+    def _give_back(self, run: Run) -> None:
+        try:
+            self.store.release_run(run.id)
+        except StoreUnavailable:
+            self.store.forget_lease(run.id)
+
+    # What happens outside of this host
+
+    def _pause(self, error: StoreUnavailable) -> None:
+        """Starts no more runs until the store is back."""
+        self._unavailable = error.reason
+        self._available.clear()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                if self._unavailable is not None:
+                    await asyncio.to_thread(self.store.check)
+                    self._renew_leases()
+                    self._resume_interrupted()
+                elif loop.time() >= self._next_renewal:
+                    self._renew_leases()
+                    self._next_renewal = loop.time() + self.store.lease_s / 3
+                for run, cancelled_by in self.store.list_cancelled().items():
+                    if run in self._tasks:
+                        self._cancel_task(run, cancelled_by)
+                if self.store.is_shared:
+                    self.logs.refresh_logs()
+                self.start_waiting()
+            except StoreUnavailable as error:
+                self._pause(error)
+            except Exception as error:  # a bug here must not stop the watch over all runs
+                log_error("watcher of the store", error)
+
+    def _renew_leases(self) -> None:
+        for run in self.store.renew_leases():
+            if run in self._tasks:
+                self._tasks[run].cancel()
+
+    def _resume_interrupted(self) -> None:
+        while self._interrupted:
+            self.store.release_run(next(iter(self._interrupted)))
+            self._interrupted.pop()
+        self._unavailable = None
+        self._available.set()
+
+    def _note_change(self, run: str, notice: bytes | None) -> None:
+        """Another host has written to the log of a run."""
+        try:
+            self.logs.note_change(run, notice)
+        except StoreUnavailable as error:
+            self._pause(error)
+
+
+def _fail(run: Run, code: str, message: str) -> RunEnding:
+    run.error = {"code": code, "message": message}
+    return RunEnding("failed", (run_failed(code, message),))
+
+
+def not_ready(reason: NotReadyReason) -> ApiError:
+    """507 if the disk is full, else 503."""
+    status = 507 if reason.code == "disk_full" else 503
+    details = {"reason": reason.code, "retryAfter": RETRY_AFTER_S}
+    return ApiError(status, reason.code, reason.message, details, {"Retry-After": str(RETRY_AFTER_S)})
 
 
 def log_error(context: str, error: BaseException) -> None:
@@ -233,7 +410,7 @@ def select_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> dic
     return {"delayMs": inputs["delayMs"]} if _DELAY_MS in workflow["variables"] and "delayMs" in inputs else {}
 
 
-async def run_workflow(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log: RunLog) -> None:
+async def run_workflow(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log: RunLog) -> RunEnding:
     """Executes the nodes that were not completed before a restart of the host."""
     started, completed = (
         {event.node_id for event in log.events_of_type(f"node.{kind}")} for kind in ("started", "completed")
@@ -249,3 +426,4 @@ async def run_workflow(workflow: Mapping[str, Any], inputs: Mapping[str, Any], l
             log.append([node_completed(name)])
         else:
             log.append([node_started(name, kind), node_completed(name)])
+    return RunEnding("completed", (run_completed({}),))

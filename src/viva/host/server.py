@@ -26,6 +26,8 @@ from viva.host.connections import Connection, ConnectionRegistry, fit_to_open_fi
 from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup, ServeOptions
 from viva.host.invocations import run_invocation
+from viva.host.limits import Limits
+from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Store
 from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
 from viva.record.private_files import make_private_folder
@@ -35,6 +37,7 @@ from viva.text.addresses import is_loopback
 
 SHUTDOWN_TIMEOUT_S = 5
 MIN_TOKEN_LENGTH = 16
+MIN_FREE_MB = 50
 _INVALID_IN_URL = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
 """A query or fragment would swallow the path; a password would be sent to every client."""
 
@@ -87,8 +90,13 @@ def load_setup(
             public_url=url.rstrip("/"),
             conformance=conformance_routes,
             known_hosts=tuple(serve.get("hosts", ())),
-            max_running=serve.get("at_once", 16),
-            max_unfinished=serve.get("max_unfinished", 1000),
+            min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
+        ),
+        limits=Limits(
+            at_once=serve.get("at_once", 16),
+            max_unfinished=serve.get("max_unfinished", 10_000),
+            defaults=serve.get("tenant_limits", {}),
+            by_tenant={name: tenant.get("limits", {}) for name, tenant in settings.openwop.tenants.items()},
         ),
         tokens=tokens,
         agents=AgentRegistry(agents),
@@ -96,7 +104,7 @@ def load_setup(
         has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
         bind_address=bind_address,
         port=port,
-        limits=load_limits(settings),
+        connection_limits=load_limits(settings),
         generated_token=generated_token,
     )
 
@@ -127,9 +135,13 @@ def _load_tokens(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -
     return tokens
 
 
+def open_store(setup: HostSetup) -> Store:
+    return SqliteStore(setup.settings.data_folder / "host")
+
+
 def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = None) -> Host:
     """Opens a host, on the event loop that serves it."""
-    store = store or Store(setup.settings.data_folder / "host")
+    store = store or open_store(setup)
     return Host(setup, store, {"eval": run_eval, "invocation": run_invocation}, shutdown)
 
 
@@ -154,7 +166,7 @@ class HostServer(uvicorn.Server):
 def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | None = None) -> HostServer:
     """The server of a host. It opens the store when it starts, unless it is given."""
     shutdown = asyncio.Event()
-    registry = ConnectionRegistry(setup.limits)
+    registry = ConnectionRegistry(setup.connection_limits)
     # No access log of uvicorn: paths contain ids of tenants' runs.
     server_config = uvicorn.Config(
         make_app(lambda: open_host(setup, shutdown, store), has_test_routes=setup.options.conformance),
@@ -172,11 +184,12 @@ def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | 
 
 def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
     """Serves until a signal ends it. `on_ready` gets the public URL."""
-    store = Store(setup.settings.data_folder / "host")  # before the socket: a second host must fail
-    with raise_file_limit(setup.limits.max_connections), open_listener(setup.bind_address, setup.port) as listener:
+    store = open_store(setup)  # before the socket: a second host must fail
+    connections = setup.connection_limits
+    with raise_file_limit(connections.max_connections), open_listener(setup.bind_address, setup.port) as listener:
         url = setup.options.public_url
         if setup.port == 0 and url.endswith(":0"):
             url = f"{url.removesuffix(':0')}:{listener.getsockname()[1]}"
             setup = structs.replace(setup, options=structs.replace(setup.options, public_url=url))
-        setup = structs.replace(setup, limits=fit_to_open_files(setup.limits))
+        setup = structs.replace(setup, connection_limits=fit_to_open_files(connections))
         build_server(setup, lambda: on_ready(url), store).run([listener])

@@ -1,50 +1,30 @@
-"""Persistent state of a host: runs, events, annotations, and responses by idempotency key.
+"""The store of a host: runs, events, annotations, and responses by idempotency key.
 
-One SQLite file, `.viva/host/host.sqlite`, written by one process. A block of events, and a run with the response that
-announces it, are one transaction each: after `kill -9` either all of it is stored or nothing.
+`Store` has the statements, which SQLite and PostgreSQL both understand; a subclass has the connection. A block of events,
+and a run with the response that announces it, are one transaction each: after `kill -9` either all of it is stored or
+nothing.
+
+Whoever executes a run holds its lease. Each claim of a lease has a higher token, and every write to a run compares it, so
+a host that was given up for dead and wakes up again cannot write.
 """
 
-import asyncio
-import fcntl
-import os
-import sqlite3
-import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
-from hashlib import sha256
-from pathlib import Path
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
-from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from viva.errors import BadInput
-from viva.host.auth import Principal
-from viva.host.errors import ApiError, validation_error
+from viva.errors import VivaError
 from viva.model import codec
-from viva.record.private_files import make_private_folder, open_private
 
 RunKind = Literal["eval", "workflow", "invocation"]
 RunStatus = Literal["pending", "running", "cancelling", "completed", "failed", "cancelled"]
 FINAL_STATUSES: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 RESPONSE_TTL_S = 48 * 3600
 """How long a response is stored under its idempotency key; OpenWOP asks for at least a day."""
-KEY_HEADER = "idempotency-key"
-REPLAY_HEADER = "openwop-Idempotent-Replay"
-MAX_KEY_LENGTH = 255
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS runs (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, status TEXT NOT NULL, doc BLOB NOT NULL)
-  WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS runs_by_status ON runs (status);
-CREATE TABLE IF NOT EXISTS events (run TEXT, sequence INTEGER, doc BLOB NOT NULL, PRIMARY KEY (run, sequence))
-  WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS annotations (run TEXT, number INTEGER, doc BLOB NOT NULL, PRIMARY KEY (run, number))
-  WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS answers (tenant TEXT, operation TEXT, key TEXT, request TEXT NOT NULL,
-  status INTEGER NOT NULL, body BLOB NOT NULL, at REAL NOT NULL, PRIMARY KEY (tenant, operation, key)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS answers_by_age ON answers (at);
-"""
+LEASE_S = 15.0
+"""A host that does not renew the lease of a run for so long has lost it."""
 
 
 class Run(Struct, kw_only=True, omit_defaults=True):
@@ -82,153 +62,272 @@ class StoredResponse(Struct, frozen=True):
     body: bytes
 
 
-class Store:
-    """The SQLite file. It is used on the thread of the event loop: each statement takes microseconds."""
+class Claim(Struct, frozen=True):
+    """A run whose lease this host holds now. `inputs` is what only its execution needs; it is not stored any longer."""
 
-    def __init__(self, folder: Path) -> None:
-        make_private_folder(folder)
-        self._lock = open_private(folder / "lock", os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise BadInput.of(f"Another `viva serve` uses {folder}. Stop it first") from error
-        path = folder / "host.sqlite"
-        os.close(open_private(path, os.O_RDWR | os.O_CREAT))  # created with private permissions
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a power failure might
-        self._db.executescript(_TABLES)
-        self._depth = 0
+    run: Run
+    inputs: bytes | None = None
+    cancelled_by: str | None = None
+    """Who has asked to cancel it."""
 
-    @contextmanager
-    def transaction(self) -> Generator[None]:
-        if self._depth:
-            yield
-            return
-        self._depth += 1
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        else:
-            self._db.execute("COMMIT")
-        finally:
-            self._depth -= 1
 
-    def save_run(self, run: Run) -> None:
-        self._db.execute(
-            "INSERT INTO runs VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET status = excluded.status, doc = excluded.doc",
-            (run.id, run.tenant, run.status, codec.encode(run)),
+class TenantQueue(Struct, frozen=True):
+    """The unfinished runs of a tenant: how many execute, how many wait, and the first that waits."""
+
+    tenant: str
+    running: int
+    waiting: int
+    next_run: str | None = None
+
+
+class StoreUnavailable(VivaError):  # noqa: N818 -- named as the errors of viva.errors are
+    """The store cannot be written at the moment: the disk is full, or the database cannot be reached."""
+
+    def __init__(self, reason: Literal["disk_full", "database_unavailable"]) -> None:
+        super().__init__(reason)
+        self.reason: Literal["disk_full", "database_unavailable"] = reason
+
+
+class LeaseLost(VivaError):  # noqa: N818
+    """Another host executes this run now; nothing was written."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run)
+        self.run = run
+
+
+class SequenceTaken(VivaError):  # noqa: N818
+    """An event has this number already; nothing was written."""
+
+
+# fmt: off
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS runs (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, status TEXT NOT NULL,
+    created DOUBLE PRECISION NOT NULL, doc BLOB NOT NULL, inputs BLOB, cancelled_by TEXT,
+    lease_owner TEXT, lease_token BIGINT NOT NULL DEFAULT 0, lease_until DOUBLE PRECISION NOT NULL DEFAULT 0)""",
+    """CREATE INDEX IF NOT EXISTS runs_unfinished ON runs (tenant, created)
+    WHERE status IN ('pending', 'running', 'cancelling')""",
+    "CREATE INDEX IF NOT EXISTS runs_by_age ON runs (created)",
+    """CREATE TABLE IF NOT EXISTS events (run TEXT, sequence INTEGER, doc BLOB NOT NULL, PRIMARY KEY (run, sequence))""",
+    """CREATE TABLE IF NOT EXISTS journals (run TEXT, number INTEGER, doc BLOB NOT NULL, PRIMARY KEY (run, number))""",
+    """CREATE TABLE IF NOT EXISTS annotations (run TEXT, number INTEGER, doc BLOB NOT NULL, PRIMARY KEY (run, number))""",
+    """CREATE TABLE IF NOT EXISTS answers (tenant TEXT, operation TEXT, key TEXT, request TEXT NOT NULL,
+    status INTEGER NOT NULL, body BLOB NOT NULL, at DOUBLE PRECISION NOT NULL, PRIMARY KEY (tenant, operation, key))""",
+    "CREATE INDEX IF NOT EXISTS answers_by_age ON answers (at)",
+)
+# fmt: on
+_UNFINISHED = "status IN ('pending', 'running', 'cancelling')"
+
+
+class Store(ABC):
+    """The state of all runs. It is used on the thread of the event loop: a statement takes far less than a millisecond.
+
+    `clock()` in a statement is the time of the database, so that hosts with different clocks agree on leases.
+    """
+
+    is_shared: bool
+    """Do other hosts use it too? Then all that they need to take over a run has to be in it."""
+
+    def __init__(self, owner: str, lease_s: float = LEASE_S) -> None:
+        self.owner = owner
+        """The name of this host among those that share the store."""
+        self.lease_s = lease_s
+        self._tokens: dict[str, int] = {}
+        """The tokens of the leases that this host holds."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[None]:
+        """All or nothing. A transaction inside another one is part of it."""
+
+    @abstractmethod
+    def _select(self, sql: str, *values: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def _change(self, sql: str, *values: Any) -> int:
+        """Executes a statement, and returns the number of rows that it changed."""
+
+    @abstractmethod
+    def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Raises SequenceTaken if a row is there already."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises StoreUnavailable if nothing can be written. It may take seconds: it is called in a thread."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def watch(self, on_change: Callable[[str, bytes | None], object]) -> None:  # noqa: B027 -- one process has no others
+        """Calls `on_change`, in another thread, with each run whose log another host changes, and with its notices."""
+
+    def announce(self, run: str, notice: bytes | None = None) -> None:  # noqa: B027
+        """Tells other hosts that the log of a run has grown, or passes a notice on to their readers."""
+
+    # Runs
+
+    def create_run(self, run: Run, inputs: bytes | None = None) -> None:
+        self._change(
+            "INSERT INTO runs (id, tenant, status, created, doc, inputs) VALUES (?, ?, ?, clock(), ?, ?)",
+            run.id,
+            run.tenant,
+            run.status,
+            codec.encode(run),
+            inputs,
         )
 
+    def save_run(self, run: Run) -> None:
+        """Saves the state of a run whose lease this host holds. Its inputs are not needed any more."""
+        lease = ", lease_owner = NULL, lease_until = 0" if run.is_finished else ""
+        sql = f"UPDATE runs SET status = ?, doc = ?, inputs = NULL{lease} WHERE id = ? AND lease_token = ?"  # noqa: S608 -- a constant
+        if not self._change(sql, run.status, codec.encode(run), run.id, self._token(run.id)):
+            self._tokens.pop(run.id, None)
+            raise LeaseLost(run.id)
+        if run.is_finished and self.is_shared:
+            self._change("DELETE FROM journals WHERE run = ?", run.id)
+
     def find_run(self, name: str, tenant: str) -> Run | None:
-        row = self._db.execute("SELECT doc FROM runs WHERE id = ? AND tenant = ?", (name, tenant)).fetchone()
-        return codec.decode_kept(row[0], type=Run) if row else None
+        rows = self._select("SELECT doc, cancelled_by FROM runs WHERE id = ? AND tenant = ?", name, tenant)
+        return _decode_run(*rows[0]) if rows else None
 
     def has_run(self, name: str) -> bool:
         """Is there a run with this id, of any tenant?"""
-        return self._db.execute("SELECT 1 FROM runs WHERE id = ?", (name,)).fetchone() is not None
+        return bool(self._select("SELECT 1 FROM runs WHERE id = ?", name))
 
-    def load_unfinished_runs(self) -> list[Run]:
-        """Oldest first."""
-        rows = self._db.execute("SELECT doc FROM runs WHERE status IN ('pending', 'running', 'cancelling')").fetchall()
-        return sorted((codec.decode_kept(row[0], type=Run) for row in rows), key=lambda run: run.created_at)
+    def list_queues(self) -> list[TenantQueue]:
+        """The tenants that have unfinished runs, with the run of each that is the next to start."""
+        sql = f"""SELECT tenant, count(*), sum(CASE WHEN lease_until > clock() THEN 1 ELSE 0 END),
+        (SELECT id FROM runs AS waiting WHERE waiting.tenant = runs.tenant AND {_UNFINISHED}
+        AND lease_until <= clock() ORDER BY created LIMIT 1) FROM runs WHERE {_UNFINISHED} GROUP BY tenant"""  # noqa: S608 -- a constant
+        return [
+            TenantQueue(tenant, int(running), count - int(running), next_run)
+            for tenant, count, running, next_run in self._select(sql)
+        ]
+
+    def count_unfinished(self, tenant: str | None = None) -> int:
+        sql = f"SELECT count(*) FROM runs WHERE {_UNFINISHED}"  # noqa: S608 -- a constant
+        return self._select(*((sql,) if tenant is None else (sql + " AND tenant = ?", tenant)))[0][0]
+
+    # Leases
+
+    def claim_run(self, name: str) -> Claim | None:
+        """Takes the lease of an unfinished run, if no host holds it."""
+        with self.transaction():
+            sql = f"""UPDATE runs SET lease_owner = ?, lease_token = lease_token + 1, lease_until = clock() + ?
+            WHERE id = ? AND lease_until <= clock() AND {_UNFINISHED}"""  # noqa: S608 -- a constant
+            if not self._change(sql, self.owner, self.lease_s, name):
+                return None
+            sql = "SELECT doc, inputs, cancelled_by, lease_token FROM runs WHERE id = ?"
+            doc, inputs, cancelled_by, token = self._select(sql, name)[0]
+        self._tokens[name] = token
+        return Claim(_decode_run(doc), inputs, cancelled_by)
+
+    def renew_leases(self) -> list[str]:
+        """Renews the leases of this host. Returns the runs whose leases it lost."""
+        sql = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_token = ?"
+        with self.transaction():
+            tokens = self._tokens.items()
+            lost = [name for name, token in tokens if not self._change(sql, self.lease_s, name, token)]
+        for name in lost:
+            del self._tokens[name]
+        return lost
+
+    def list_cancelled(self) -> dict[str, str]:
+        """The runs of this host that are to be cancelled, with who asked for it."""
+        if not self._tokens:
+            return {}
+        sql = f"""SELECT id, cancelled_by FROM runs WHERE lease_owner = ? AND cancelled_by IS NOT NULL
+        AND {_UNFINISHED}"""  # noqa: S608 -- a constant
+        return dict(self._select(sql, self.owner))
+
+    def release_run(self, name: str) -> None:
+        """Gives a lease back, so that any host can claim the run at once."""
+        token = self._tokens.pop(name, None)
+        if token is not None:
+            sql = "UPDATE runs SET lease_owner = NULL, lease_until = 0 WHERE id = ? AND lease_token = ?"
+            self._change(sql, name, token)
+
+    def forget_lease(self, name: str) -> None:
+        """Does not renew a lease any more; it ends by itself."""
+        self._tokens.pop(name, None)
+
+    def holds_lease(self, name: str) -> bool:
+        return name in self._tokens
+
+    def request_cancel(self, name: str, cancelled_by: str) -> None:
+        """Asks the host that executes a run to cancel it. Only the first one counts."""
+        sql = f"UPDATE runs SET cancelled_by = ? WHERE id = ? AND cancelled_by IS NULL AND {_UNFINISHED}"  # noqa: S608 -- a constant
+        self._change(sql, cancelled_by, name)
+
+    def _token(self, run: str) -> int:
+        if run not in self._tokens:
+            raise LeaseLost(run)
+        return self._tokens[run]
+
+    # Events
 
     def append_events(self, run: str, first: int, docs: Iterable[bytes]) -> None:
-        """Events with the sequence numbers from `first` on. A number that is taken is an error."""
+        """Events with the sequence numbers from `first` on, of a run whose lease this host holds. Renews the lease."""
         rows = [(run, first + offset, doc) for offset, doc in enumerate(docs)]
         with self.transaction():
-            self._db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
+            self._lock_run(run)
+            self._insert("INSERT INTO events VALUES (?, ?, ?)", rows)
+            self.announce(run)
 
-    def load_events(self, run: str) -> list[bytes]:
-        return [row[0] for row in self._db.execute("SELECT doc FROM events WHERE run = ? ORDER BY sequence", (run,))]
+    def load_events(self, run: str, first: int = 0) -> list[bytes]:
+        sql = "SELECT doc FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence"
+        return [row[0] for row in self._select(sql, run, first)]
+
+    def _lock_run(self, run: str) -> None:
+        """Until the end of the transaction no other host can claim the run."""
+        sql = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_token = ?"
+        if not self._change(sql, self.lease_s, run, self._token(run)):
+            self._tokens.pop(run, None)
+            raise LeaseLost(run)
+
+    # The journal of an eval, where the store is shared
+
+    def append_journal(self, run: str, lines: Mapping[int, bytes]) -> None:
+        """Lines by their numbers, of a run whose lease this host holds. They are deleted when the run ends."""
+        with self.transaction():
+            self._lock_run(run)
+            self._insert("INSERT INTO journals VALUES (?, ?, ?)", [(run, *line) for line in lines.items()])
+
+    def load_journal(self, run: str) -> dict[int, bytes]:
+        return dict(self._select("SELECT number, doc FROM journals WHERE run = ? ORDER BY number", run))
+
+    # Annotations and responses
 
     def add_annotation(self, run: str, annotation: Mapping[str, Any]) -> None:
-        self._db.execute(
+        self._change(
             "INSERT INTO annotations VALUES (?, (SELECT count(*) FROM annotations WHERE run = ?), ?)",
-            (run, run, codec.encode(annotation)),
+            run,
+            run,
+            codec.encode(annotation),
         )
 
     def load_annotations(self, run: str) -> list[dict[str, Any]]:
-        rows = self._db.execute("SELECT doc FROM annotations WHERE run = ? ORDER BY number", (run,))
+        rows = self._select("SELECT doc FROM annotations WHERE run = ? ORDER BY number", run)
         return [codec.decode_kept(row[0]) for row in rows]
 
     def find_response(self, tenant: str, operation: str, key: str) -> StoredResponse | None:
-        row = self._db.execute(
-            "SELECT request, status, body FROM answers WHERE tenant = ? AND operation = ? AND key = ? AND at > ?",
-            (tenant, operation, key, time.time() - RESPONSE_TTL_S),
-        ).fetchone()
-        return StoredResponse(*row) if row else None
-
-    def save_response(self, tenant: str, operation: str, key: str, response: StoredResponse) -> None:
-        self._db.execute("DELETE FROM answers WHERE at <= ?", (time.time() - RESPONSE_TTL_S,))
-        self._db.execute(
-            "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (tenant, operation, key, response.request, response.status, response.body, time.time()),
+        rows = self._select(
+            "SELECT request, status, body FROM answers WHERE tenant = ? AND operation = ? AND key = ? AND at > clock() - ?",
+            tenant,
+            operation,
+            key,
+            RESPONSE_TTL_S,
         )
+        return StoredResponse(*rows[0]) if rows else None
 
-    def close(self) -> None:
-        self._db.close()
-        os.close(self._lock)
-
-
-def _nothing() -> None:
-    return None
-
-
-class Mutation(Struct, frozen=True):
-    """A validated change: the response, what to write in the same transaction, and what to start afterwards."""
-
-    status: int
-    body: bytes
-    write: Callable[[], None] = _nothing
-    start: Callable[[], None] = _nothing
+    def save_response(self, tenant: str, operation: str, key: str, response: StoredResponse) -> bool:
+        """Returns whether it was saved: another host may have been faster."""
+        self._change("DELETE FROM answers WHERE at <= clock() - ?", RESPONSE_TTL_S)
+        sql = "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, clock()) ON CONFLICT (tenant, operation, key) DO NOTHING"
+        return bool(self._change(sql, tenant, operation, key, response.request, response.status, response.body))
 
 
-class IdempotencyCache:
-    """Executes each idempotency key once. Only digests of keys are stored."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
-
-    async def run_once(
-        self,
-        principal: Principal,
-        operation: str,
-        key: str | None,
-        body: bytes,
-        validate: Callable[[], Awaitable[Mutation]],
-    ) -> tuple[int, bytes, dict[str, str]]:
-        """Status, body and headers of the mutation, or of an earlier one with the same key.
-
-        A concurrent request with the same key waits for the first one. An ApiError of `validate` is not stored: a
-        corrected request may use the same key.
-        """
-        if key is None:
-            mutation = await validate()
-            self._apply(mutation)
-            return mutation.status, mutation.body, {}
-        if not 1 <= len(key) <= MAX_KEY_LENGTH:
-            raise validation_error(f"Idempotency-Key must have 1 to {MAX_KEY_LENGTH} characters", "Idempotency-Key")
-        place = (principal.tenant, operation, sha256(key.encode()).hexdigest())
-        request = sha256(body).hexdigest()
-        async with self._locks.setdefault(place, asyncio.Lock()):
-            stored = self._store.find_response(*place)
-            if stored is None:
-                mutation = await validate()
-                response = StoredResponse(request, mutation.status, mutation.body)
-                self._apply(mutation, lambda: self._store.save_response(*place, response))
-                return mutation.status, mutation.body, {REPLAY_HEADER: "false"}
-            if stored.request != request:
-                raise ApiError(409, "idempotency_key_mismatch", "This Idempotency-Key was used for another request")
-            return stored.status, stored.body, {REPLAY_HEADER: "true"}
-
-    def _apply(self, mutation: Mutation, save_response: Callable[[], None] = _nothing) -> None:
-        with self._store.transaction():
-            mutation.write()
-            save_response()
-        mutation.start()
+def _decode_run(doc: bytes, cancelled_by: str | None = None) -> Run:
+    run = codec.decode_kept(doc, type=Run)
+    if cancelled_by is not None and not run.is_finished:
+        run.status = "cancelling"
+    return run

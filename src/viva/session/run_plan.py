@@ -99,6 +99,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     """How many trials all shards have."""
     generated_cases: Mapping[str, Sequence[Any]]
     """Cases that were generated for this run, by suite."""
+    loaded: "LoadedInputs"
     notes: Sequence[str]
     """Shown before the run starts."""
     standard_input: bytes | None
@@ -178,6 +179,8 @@ class PlanInputs(Struct, frozen=True, kw_only=True):
     standard_input: bytes | None = None
     budget: Budget
     is_worker: bool = False
+    loaded: "LoadedInputs | None" = None
+    """The inputs as another plan with the same options has loaded them. They are never changed, so plans can share them."""
 
 
 async def build_run_plan(
@@ -215,8 +218,14 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     problems = list(find_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
-    inputs = _load_inputs(options, load_options, problems)
-    suites = inputs.suites if given.is_worker else add_baselines(inputs.suites, options, settings)
+    if given.loaded is None:
+        inputs = _load_inputs(options, load_options, problems)
+        inputs = structs.replace(inputs, helpers=tuple(agents.definitions))
+    else:
+        inputs = given.loaded
+        for helper in inputs.helpers:
+            agents.find_agent(helper)
+    suites = list(inputs.suites) if given.is_worker else add_baselines(inputs.suites, options, settings)
     agent = _find_agent(options, settings, agents, suites, inputs)
     audience_notes = check_audience(suites, agent, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, agent, inputs.files)
@@ -254,6 +263,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         case_counts=selection.counts.by_suite,
         planned_suites=[_plan_suite(suite, selection) for suite in suites],
         generated_cases=generated_cases,
+        loaded=inputs,
         notes=[*inputs.notes, *workspaces.build_notes(), *suite_notes, *audience_notes, *_list_notes(selection)],
         standard_input=given.standard_input,
         worker_load=WorkerLoad(),
@@ -272,7 +282,7 @@ def _create_agents(options: RunOptions, settings: Settings, cassette_mode: Casse
 
 
 def _find_agent(
-    options: RunOptions, settings: Settings, agents: AgentFactory, suites: Sequence[Suite], inputs: "_Inputs"
+    options: RunOptions, settings: Settings, agents: AgentFactory, suites: Sequence[Suite], inputs: "LoadedInputs"
 ) -> ConfiguredAgent:
     """The agent under test; suites whose cases all name their agents need none."""
     return agents.find_agent_under_test(
@@ -379,16 +389,18 @@ def _find_target(
     return next(iter(targets), None)
 
 
-class _Inputs(Struct, frozen=True):
+class LoadedInputs(Struct, frozen=True):
     """What `-i` names: suites from files and script tests, cases still to generate, the suite files, notes to show."""
 
     suites: list[Suite]
     generators: list[GeneratedCases]
     files: list[Path]
     notes: list[str]
+    helpers: tuple[str, ...] = ()
+    """The agents that they use beside the one under test."""
 
 
-def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[Problem]) -> _Inputs:
+def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[Problem]) -> LoadedInputs:
     """Raises BadInput with all problems, including those passed in."""
     notes: list[str] = []
     paths: list[Path | StandardInput] = []
@@ -432,7 +444,7 @@ def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[
         problems.append(Problem("", 0, "", what))
     if problems:
         raise BadInput(*dict.fromkeys(problems))
-    return _Inputs([*suites, *script_suites], generators, files, notes)
+    return LoadedInputs([*suites, *script_suites], generators, files, notes)
 
 
 def _load_script_tests(source: GeneratedCases, folder: Path, load_options: LoadOptions) -> Suite | None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ from viva.host.agents import HostedAgent, derive_agent_id
 from viva.host.auth import ALL_SCOPES, READ_SCOPES, TokenRegistry
 from viva.host.errors import ApiError, validation_error
 from viva.host.events import EventDraft, RunLog, RunLogs
+from viva.host.idempotency import IdempotencyCache, Mutation
 from viva.host.runs import CONFORMANCE_WORKFLOWS, run_workflow
 from viva.host.server import is_public_url
-from viva.host.store import IdempotencyCache, Mutation, Run, Store
+from viva.host.sqlite_store import SqliteStore
+from viva.host.store import Run, SequenceTaken, Store
 from viva.host.stream import (
     StreamOptions,
     parse_last_event_id,
@@ -34,7 +35,11 @@ AGENT_ID = re.compile(r"(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+    """A store with a run that this process executes."""
+    store = SqliteStore(tmp_path)
+    store.create_run(make_run("r"))
+    store.claim_run("r")
+    return store
 
 
 @pytest.fixture
@@ -110,33 +115,33 @@ def test_tokens_are_stored_as_digests_and_have_scopes():
 def test_a_failed_transaction_writes_nothing(store: Store):
     def write_and_fail() -> None:
         with store.transaction():
-            store.save_run(make_run("lost"))
-            store.append_events("lost", 0, [b"{}"])
+            store.create_run(make_run("lost"))
+            store.append_events("r", 0, [b"{}"])
             raise KeyError
 
     with pytest.raises(KeyError):
         write_and_fail()
     assert store.find_run("lost", "t") is None
-    assert store.load_events("lost") == []
+    assert store.load_events("r") == []
     with store.transaction():
-        store.save_run(make_run("saved"))
+        store.create_run(make_run("saved"))
     assert store.find_run("saved", "t") == make_run("saved")
     assert store.find_run("saved", "other") is None
 
 
 def test_a_sequence_number_is_used_once(store: Store):
     store.append_events("r", 0, [b"1", b"2"])
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(SequenceTaken):
         store.append_events("r", 1, [b"3", b"4"])
     assert store.load_events("r") == [b"1", b"2"]
 
 
 def test_one_process_opens_the_store(tmp_path: Path):
-    first = Store(tmp_path)
+    first = SqliteStore(tmp_path)
     with pytest.raises(BadInput, match="Another `viva serve`"):
-        Store(tmp_path)
+        SqliteStore(tmp_path)
     first.close()
-    Store(tmp_path).close()
+    SqliteStore(tmp_path).close()
 
 
 def test_a_log_is_numbered_from_0_and_continues_when_reopened(log: RunLog, store: Store):

@@ -1,0 +1,119 @@
+"""The store of a host as one SQLite file, `.viva/host/host.sqlite`, for one process."""
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from viva.errors import BadInput
+from viva.host.store import LEASE_S, TABLES, SequenceTaken, Store, StoreUnavailable
+from viva.model import codec
+from viva.record.private_files import make_private_folder, open_private
+
+_PROBE_BYTES = 64 * 1024
+_NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_VERSION = 2
+"""Of the tables, as `user_version`. Files of version 0 have runs without `created`."""
+
+
+class SqliteStore(Store):
+    """Only one process opens the file, so the leases of an earlier one are free."""
+
+    is_shared = False
+
+    def __init__(self, folder: Path, lease_s: float = LEASE_S) -> None:
+        super().__init__("this process", lease_s)
+        make_private_folder(folder)
+        self._lock = open_private(folder / "lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise BadInput.of(f"Another `viva serve` uses {folder}. Stop it first") from error
+        self._path = folder / "host.sqlite"
+        os.close(open_private(self._path, os.O_RDWR | os.O_CREAT))  # created with private permissions
+        self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        self._db.create_function("clock", 0, time.time)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a power failure might
+        self._depth = 0
+        with self.transaction():
+            old_runs = self._take_old_runs()
+            for statement in TABLES:
+                self._db.execute(statement)
+            self._db.executemany("INSERT INTO runs (id, tenant, status, created, doc) VALUES (?, ?, ?, ?, ?)", old_runs)
+            self._db.execute(f"PRAGMA user_version = {_VERSION}")
+            self._db.execute("UPDATE runs SET lease_until = 0 WHERE lease_until > 0")
+
+    def _take_old_runs(self) -> list[tuple[Any, ...]]:
+        """The runs of a file that an older version of Viva wrote. Its table is removed."""
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        has_runs = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone()
+        if version == _VERSION or not has_runs:
+            return []
+        rows = self._db.execute("SELECT id, tenant, status, doc FROM runs").fetchall()
+        rows.sort(key=lambda row: codec.decode_kept(row[3])["created_at"])
+        self._db.execute("DROP TABLE runs")
+        return [(name, tenant, status, number, doc) for number, (name, tenant, status, doc) in enumerate(rows)]
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        if self._depth:
+            yield
+            return
+        self._depth += 1
+        try:
+            with _translate_errors():
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:  # a full disk may have ended it
+                        self._db.execute("ROLLBACK")
+                    raise
+        finally:
+            self._depth -= 1
+
+    def _select(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._db.execute(sql, values).fetchall()
+
+    def _change(self, sql: str, *values: Any) -> int:
+        with _translate_errors():
+            return self._db.execute(sql, values).rowcount
+
+    def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        with _translate_errors():
+            self._db.executemany(sql, rows)
+
+    def check(self) -> None:
+        with _translate_errors():
+            probe = sqlite3.connect(self._path, isolation_level=None)
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+                probe.execute("CREATE TABLE IF NOT EXISTS probes (doc BLOB)")
+                probe.execute("INSERT INTO probes VALUES (zeroblob(?))", (_PROBE_BYTES,))
+                probe.execute("COMMIT")
+                probe.execute("DELETE FROM probes")
+            finally:
+                probe.close()
+
+    def close(self) -> None:
+        self._db.close()
+        os.close(self._lock)
+
+
+@contextmanager
+def _translate_errors() -> Generator[None]:
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        raise SequenceTaken(str(error)) from error
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in _NO_ROOM:
+            raise StoreUnavailable("disk_full") from error
+        raise
