@@ -42,7 +42,7 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "tool_calls_contain": "viva.checks.tools:ToolCallsContain",
         "tool_not_called": "viva.checks.tools:ToolNotCalled",
         "tool_sequence": "viva.checks.tools:ToolSequence",
-        "path_contains": "viva.checks.path:PathContains",
+        "path_contains": "viva.checks.node_path:PathContains",
         "tool_result": "viva.checks.tools:ToolResult",
         "file_exists": "viva.checks.files:FileExists",
         "file_contains": "viva.checks.files:FileContains",
@@ -97,6 +97,8 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
     },
 }
 
+REPORT_FORMATS = ".jsonl, .json, .xml (JUnit), .html or .md"
+"""The extensions of the built-in reports, as help texts name them."""
 AGENT_KIND_BY_FIELD = {
     "prompt": "prompt",
     "url": "http",

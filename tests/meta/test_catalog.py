@@ -1,5 +1,6 @@
 """The catalog and the schemas."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -71,3 +72,7 @@ def test_a_plugin_of_an_installed_package_is_found(tmp_path: Path, archive: bool
         [sys.executable, "-c", code], env={"PYTHONPATH": str(place)}, capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("Polite\n", "")
+
+
+def test_help_texts_name_every_report_format():
+    assert re.findall(r"\.\w+", catalog.REPORT_FORMATS) == list(catalog.BUILT_IN["reporter"])

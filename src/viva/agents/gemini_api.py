@@ -54,7 +54,7 @@ class GeminiEndpoint(Endpoint):
         return "x-goog-api-key", key
 
     def is_key_rejected(self, answer: Response) -> bool:
-        """A wrong key and an unsupported country are reported with 400."""
+        """As for other providers; the API also answers 400 for a wrong key or an unsupported country."""
         is_key_error = answer.status == 400 and (
             b"API_KEY_INVALID" in answer.body or b"FAILED_PRECONDITION" in answer.body
         )

@@ -29,7 +29,7 @@ TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
 
 
 class OpenwopConfig(AgentConfig, frozen=True, kw_only=True):
-    """An agent on an OpenWOP host."""
+    """An agent on an OpenWOP host: a server that runs agents and eval suites by the OpenWOP standard."""
 
     use: NonEmpty = ""
     """A reference: openwop:https://host#agent.id."""

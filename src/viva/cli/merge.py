@@ -38,7 +38,7 @@ Exit codes: those of `viva test`, as if all cases had been in one run; 4 if the 
     metavar="FILE",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Write a report: .jsonl, .json, .xml (JUnit), .html or .md. Repeatable.",
+    help=f"Write a report: {catalog.REPORT_FORMATS}. Repeatable.",
 )
 @click.option(
     "--eval-summary",

@@ -29,7 +29,8 @@ class TemplatedCheck(Struct, frozen=True):
     """A check with `{{variables}}`. It is built when it is evaluated, with their values; `label` shows the variables."""
 
     template: Mapping[str, Any]
-    build: Callable[[Mapping[str, Any]], Assertion]
+    build_assertion: Callable[[Mapping[str, Any]], Assertion]
+    """Builds the assertion from its definition with the values filled in."""
     costly: bool
     label: str
     looks_outside: bool = False
@@ -39,10 +40,12 @@ class TemplatedCheck(Struct, frozen=True):
         state = context.state
         try:
             try:
-                return self.build(fill_variables(self.template, state.variables, unset_reasons=state.unset_variables))
+                return self.build_assertion(
+                    fill_variables(self.template, state.variables, unset_reasons=state.unset_variables)
+                )
             except codec.ValidationError:  # such as a number where only a text is allowed
                 texts = {name: to_text(value) for name, value in state.variables.items()}
-                return self.build(fill_variables(self.template, texts))
+                return self.build_assertion(fill_variables(self.template, texts))
         except (ValueError, codec.ValidationError) as error:
             raise CheckError(str(error), deterministic=True) from error
 

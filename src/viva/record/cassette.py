@@ -80,7 +80,7 @@ class SessionStart(Struct):
 
 
 class TurnFiles(Struct, frozen=True, omit_defaults=True):
-    """What an agent did to the files of its workspace in one turn: the whole files, and the changes for the report."""
+    """The files that an agent changed in one turn, with their whole content, and the changes as the report shows them."""
 
     files: tuple[FileImage, ...] = ()
     changes: tuple[FileChange, ...] = ()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from msgspec import Struct, structs
 
+from viva.catalog import REPORT_FORMATS
 from viva.formats.openwop.modes import Mode, parse_modes
 from viva.formats.sources import Format
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
@@ -188,7 +189,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
     outputs: Annotated[tuple[Path, ...], Option(
         flags=("-o", "--output"), group=OUTPUT, metavar="FILE", on_resume="replace",
-        may_differ=True, help="Write a report: .jsonl, .json, .xml (JUnit), .html or .md. Repeatable.")] = ()
+        may_differ=True, help=f"Write a report: {REPORT_FORMATS}. Repeatable.")] = ()
     reporter: Annotated[str | None, Option(
         flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", on_resume="reference", may_differ=True,
         help="An agent that writes the reports of -o; without -o its text is printed. It has the time limit of a case for "

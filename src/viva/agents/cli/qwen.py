@@ -14,7 +14,7 @@ _API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
 
 
 def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
-    """The last line has the usage of the whole session, including its own memory calls."""
+    """The usage in a line. The last line has that of the whole session, with the calls that the CLI makes to keep its memory."""
     if line.type == "result" and line.usage is not None:
         yield UsageReported((to_model_call("openai", "", line.usage),), "session")
     elif line.type == "assistant" and (message := line.message) is not None and message.usage is not None:

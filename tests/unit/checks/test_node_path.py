@@ -7,7 +7,7 @@ import pytest
 
 from viva.agents.replies import parse_reply
 from viva.check import path_contains
-from viva.checks.path import PathContains
+from viva.checks.node_path import PathContains
 from viva.errors import AgentFailed
 from viva.model.message import Reply
 from viva.testing.check_context import make_check_context
