@@ -217,10 +217,19 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         visit = Visit(browser, viewer)
         page = visit.go("#/runs/latest", "#cases a[data-case=first]")
         expect(page.locator("#verdict")).to_have_text("Running")
-        expect(page.locator("#progress")).to_contain_text("1 of 3 trials")
+        expect(page.locator("#progress")).to_contain_text("1 of 3 trials · 2 to go")
+        expect(page.locator("#progress")).to_contain_text("1 running, at most 1 at once")
+        expect(page.locator(".counts")).to_contain_text("2 to go")
         assert page.locator("#cases a").count() == 1
+        page.locator("#in-flight button[data-case=second]").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#in-flight .turn")).to_contain_text("wait for two")
         assert run_axe(page) == []
         screenshot(page, "view-live-desktop")
+        listed = visit.go("#/runs", ".live-facts")
+        expect(listed.locator(".live-facts")).to_contain_text("1 of 3 trials · 2 to go")
+        assert run_axe(listed) == []
+        visit.go("#/runs/latest", "#cases a[data-case=first]")
         project.write("two", "")
         page.wait_for_selector("#cases a[data-case=second]")
         project.write("three", "")
@@ -228,6 +237,31 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         assert "3 of 3 passed" in page.text_content("h1")
         running.communicate(timeout=30)
         visit.end()
+
+
+def test_what_was_shown_stays_when_the_viewer_goes(browser: Any, project: Project):
+    project.write("agent.py", WAITING)
+    project.suite(case("first"), case("second", said="wait for go"))
+    running = project.start("test", "-i", "suite.jsonl", "-n", AGENT, "--parallel", "1")
+    try:
+        assert running.stdout is not None
+        while "first" not in running.stdout.readline():
+            pass
+        with run_viewer(project) as viewer:
+            viewer.open_link()
+            visit = Visit(browser, viewer)
+            page = visit.go("#/runs/latest", "#in-flight button[data-case=second]")
+            other = visit.context.new_page()
+            other.goto(f"{viewer.origin}/#/runs")
+            other.wait_for_selector("#runs a")
+        for shown, stays in ((page, "#in-flight button[data-case=second]"), (other, "#runs a")):
+            shown.wait_for_selector("#lost")
+            assert shown.locator(stays).count() == 1
+        assert run_axe(page) == []
+        visit.context.close()
+    finally:
+        project.write("go", "")
+        running.communicate(timeout=30)
 
 
 def test_the_page_shows_that_a_run_was_killed(browser: Any, project: Project):

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,14 @@ def test_a_run_of_another_process_streams_in(project: Project):
         assert next(events)[1]["event"] == "run_started"
         assert next_record(events)["id"] == "first"
         assert [shown["id"] for shown in viewer.get(f"/api/runs/{run}").json["cases"]] == ["first"]
+        while (live := viewer.get(f"/api/runs/{run}/live").json)["view"] is None:
+            pass
+        ((trial,), progress) = live["view"]["trials"], live["progress"]
+        assert (trial["case"], trial["waiting_for"], trial["turns"][0]["input"]) == ("second", "agent", "wait for go")
+        assert (progress["trials"], progress["done"], progress["passed"]) == (2, 1, 1)
+        assert viewer.get("/api/runs").json[0]["progress"]["running"] == 1
+        files = [project.folder / ".viva" / "runs" / run / name for name in ("live.json", "watched")]
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
         project.write("go", "")
         assert next_record(events)["id"] == "second"
         assert next(events)[1]["event"] == "run_ended"
@@ -236,6 +245,8 @@ def test_a_run_of_another_process_streams_in(project: Project):
         assert last == ("end", {"run": run, "killed": False, "exit_code": 0, "stopped": None, "stop_message": None})
         running.communicate(timeout=30)
         assert viewer.get("/api/status").json["live"] == []
+        assert viewer.get(f"/api/runs/{run}/live").json is None
+        assert not [file for file in files if file.exists()], "no file of it stays"
 
 
 def test_the_stream_of_a_killed_run_ends(project: Project):

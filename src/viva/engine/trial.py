@@ -11,8 +11,8 @@ anything else                                a bug of Viva: it ends the run
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from msgspec import UNSET, Struct, field, structs
@@ -98,6 +98,8 @@ class RunContext(Struct, frozen=True, kw_only=True):
     hooks: Hooks | None = None
     lag: LoopLag = field(default_factory=LoopLag)
     confirmation_tools: frozenset[str] = frozenset()
+    running: dict[str, TrialState] = field(default_factory=dict[str, TrialState])
+    """The trials that run now, by session id, oldest first."""
 
     def caller(self, key: Key, meter: Meter, session_id: str, state: TrialState | None = None) -> AgentCaller:
         """Lets the user's code call agents by name, inside or outside of a trial."""
@@ -115,6 +117,15 @@ class RunContext(Struct, frozen=True, kw_only=True):
             limits=case.limits if case else Limits(),
             empty_workspaces=self.workspaces.empty_workspaces if self.workspaces else None,
         )
+
+    @contextmanager
+    def show_running(self, state: TrialState) -> Generator[None]:
+        """A trial is among those that run now while the block runs."""
+        self.running[state.session_id] = state
+        try:
+            yield
+        finally:
+            del self.running[state.session_id]
 
     def _find_agent(self, name: str | None) -> NamedAgent:
         if name is None or name == self.agent.name or self.find_agent is None:
@@ -155,7 +166,8 @@ async def run_trial(
             run_context.bus.emit(
                 TrialStarted(key, planned.index, case.name or case.id, len(user.planned_messages), user.simulator)
             )
-        outcome = await _run_in_workspace(run_context, state, limit, keep)
+        with run_context.show_running(state):
+            outcome = await _run_in_workspace(run_context, state, limit, keep)
     record = trial_record(state, outcome, run_context.agent.name, planned.total)
     if (recorded_ms := run_context.cassette.get_recorded_duration(key)) is not None:
         record.duration_ms = recorded_ms

@@ -33,6 +33,7 @@ from viva.session.case_selection import explain_empty_selection
 from viva.session.file_limit import raise_file_limit
 from viva.session.hooks import ProjectHooks, add_hooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
+from viva.session.live_view import LiveViewWriter
 from viva.session.option_values import replace_leading_flags
 from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
@@ -119,7 +120,8 @@ class _Run(Struct, frozen=True):
                 self._emit_start(bus, tally, number)
                 try:
                     await interrupts.run_part(hooks.before_run(plan.iterate_trials))
-                    await interrupts.run_part(scheduler.run(trials))
+                    async with LiveViewWriter(run_context, self.journal.path, plan, self.workers).run():
+                        await interrupts.run_part(scheduler.run(trials))
                 except RunInterrupted:
                     pass
                 except RunStopped as error:

@@ -64,7 +64,8 @@ class WorkerExecutor(Struct, frozen=True):
             variables=self._encode_data(),
         )
         try:
-            raw = await self.workers.run(codec.encode(request))
+            with self.run_context.show_running(state):
+                raw = await self.workers.run(codec.encode(request))
         except WorkerCrashed:
             return trial_record(state, Outcome.failed(_CRASH), self.run_context.agent.name, planned.total)
         finally:

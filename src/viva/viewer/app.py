@@ -2,8 +2,11 @@
 
     GET  /                                   the page
     GET  api/status                          {allow_run, version, live: [run, ...]}
-    GET  api/runs                            [run of the index with its summary and `live`, ...], newest first
+    GET  api/runs                            [run of the index with its summary and `live`, ...], newest first; a live one
+                                             has its `progress`
     GET  api/runs/{run}                      Overview: the run's metrics and a row for each case
+    GET  api/runs/{run}/live                 {progress, view: LiveView}: the conversations that run now, with their turns;
+                                             null if the run has ended
     GET  api/runs/{run}/cases/{index}        {trials: [record, ...], attachments?}; `index` of the case's row
     GET  api/runs/{run}/events               text/event-stream: all events of the journal, one message each; then a
                                              message `end`: {run, killed, exit_code, stopped, stop_message}
@@ -66,6 +69,7 @@ class ViewerRoutes:
             Route("/api/runs", self.list_runs),
             Route("/api/runs", self.start_run, methods=["POST"]),
             Route("/api/runs/{run}", self.get_run),
+            Route("/api/runs/{run}/live", self.get_live),
             Route("/api/runs/{run}/rerun", self.rerun, methods=["POST"]),
             Route("/api/runs/{run}/cases/{index}", self.get_case),
             Route("/api/runs/{run}/cases/{index}/rerun", self.rerun_case, methods=["POST"]),
@@ -88,6 +92,11 @@ class ViewerRoutes:
 
     def get_run(self, request: Request) -> Response:
         return Response(self._find(request).load_overview(), media_type="application/json")
+
+    def get_live(self, request: Request) -> Response:
+        run = self._find(request)
+        view = run.load_live_view() if run.is_live else None
+        return _respond_json({"progress": run.load_progress(), "view": view} if run.is_live else None)
 
     def get_case(self, request: Request) -> Response:
         run, case = self._find_case(request)

@@ -9,10 +9,11 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from viva.errors import BadInput
 from viva.history.comparison import Comparison, compare_runs
@@ -21,7 +22,10 @@ from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import JOURNAL_VERSION, RunEnded, RunStarted
+from viva.model.live import LiveView
+from viva.model.record import Status
 from viva.record.journal import locate_record
+from viva.record.live_files import mark_watched, read_live_view
 from viva.record.locks import is_in_use
 from viva.reporters.page import encode_overview
 from viva.reporters.report import CaseTrials, RecordHead
@@ -30,14 +34,41 @@ from viva.stats.pass_rule import PassRule
 _MAX_OPEN = 16
 
 
+class _Outcome(Struct):
+    """The fields of a record that are counted while a run goes on."""
+
+    status: Status
+    cost_usd: float | None = None
+
+
 class _Line(Struct):
     """The fields of a journal line that identify it."""
 
     event: str
+    at: str = ""
+    record: _Outcome | None = None
     index: int = -1
     key: Key | None = None
     journal_version: int = 1
     """Of `run_started`; the first version did not write it."""
+
+
+class Progress(Struct, omit_defaults=True):
+    """How far a run is. `earlier` trials ended before it was resumed: they say nothing about how long the others take."""
+
+    trials: int = 0
+    done: int = 0
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    skipped: int = 0
+    cost_usd: float | None = None
+    since: str = ""
+    earlier: int = 0
+    running: int | None = None
+    """How many conversations run now; null until the run says so."""
+    limit: int | None = None
+    workers: int | None = None
 
 
 _lines = codec.Decoder[_Line](_Line, codec.OWN_MAX_DEPTH)
@@ -51,6 +82,7 @@ class RunJournal:
         self.path = path
         self.started: RunStarted | None = None
         self.ended: RunEnded | None = None
+        self.progress = Progress()
         self._read_bytes = 0
         self._places: dict[int, array[int]] = {}  # case -> trial, offset and length of each of its records
         self._overview: bytes | None = None
@@ -85,19 +117,45 @@ class RunJournal:
                         )
                         raise BadInput.of(message, str(self.path))
                     self.started = codec.decode_kept(line, type=RunStarted)
+                    self.progress.trials, self.progress.since = self.started.trials, self.started.at
                 case "run_ended":
                     self.ended = codec.decode_kept(line, type=RunEnded)
                 case "run_resumed":
                     self.ended = None
+                    self.progress.since, self.progress.earlier = head.at, self.progress.done
                 case "trial_ended" if head.key is not None:
                     start, length = locate_record(line)
                     first = head.index - head.key.trial + 1
                     place = (head.key.trial, self._read_bytes + start, length)
                     self._places.setdefault(first, array("q")).extend(place)
+                    self._count(head.record)
                 case _:
                     pass
         except codec.DecodeError as error:
             raise BadInput.of(f"byte {self._read_bytes}: not an event: {error}", str(self.path)) from error
+
+    def _count(self, outcome: _Outcome | None) -> None:
+        if outcome is None:
+            return
+        progress, name = self.progress, "errors" if outcome.status == "error" else outcome.status
+        progress.done += 1
+        setattr(progress, name, getattr(progress, name) + 1)
+        if outcome.cost_usd is not None:
+            progress.cost_usd = (progress.cost_usd or 0.0) + outcome.cost_usd
+
+    def load_live_view(self) -> LiveView | None:
+        """The conversations that run now. The run writes them because this asks for them."""
+        mark_watched(self.path)
+        return read_live_view(self.path)
+
+    def load_progress(self) -> Progress:
+        """How far the run is, with what it says of itself."""
+        if (view := self.load_live_view()) is None:
+            return self.progress
+        cost_usd = self.progress.cost_usd if view.cost_usd is None else view.cost_usd
+        return structs.replace(
+            self.progress, running=len(view.trials), limit=view.limit, workers=view.workers, cost_usd=cost_usd
+        )
 
     def load_case(self, index: int) -> CaseTrials | None:
         """A case with its encoded records; None if none of its trials has ended."""
@@ -156,7 +214,15 @@ class ProjectRuns:
 
     def list_runs(self) -> list[dict[str, Any]]:
         """Newest first."""
-        return [{**codec.to_builtins(row), "live": self._is_live(row)} for row in self.history.list_runs()]
+        return [self._describe_run(row) for row in self.history.list_runs()]
+
+    def _describe_run(self, row: RunRow) -> dict[str, Any]:
+        is_live = self._is_live(row)
+        fields = {**codec.to_builtins(row), "live": is_live}
+        if is_live:
+            with suppress(BadInput):  # it was deleted in between
+                fields["progress"] = codec.to_builtins(self.find(row.id).load_progress())
+        return fields
 
     def compare_runs(self, base: str, head: str) -> Comparison:
         """Compares two runs. The last comparison of finished runs is cached: it takes seconds for many cases."""

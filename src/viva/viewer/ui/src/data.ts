@@ -255,9 +255,45 @@ export interface CaseTrials {
   attachments?: Record<string, string>;
 }
 
+/** How far a live run is. `earlier` trials ended before it was resumed. */
+export interface Progress {
+  trials: number;
+  done?: number;
+  passed?: number;
+  failed?: number;
+  errors?: number;
+  skipped?: number;
+  cost_usd?: number | null;
+  since?: string;
+  earlier?: number;
+  running?: number | null;
+  limit?: number | null;
+  workers?: number | null;
+}
+
+/** A trial that runs now. */
+export interface LiveTrial {
+  suite: string;
+  case: string;
+  name?: string;
+  trial?: number;
+  attempt?: number;
+  started_at: string;
+  waiting_for: string;
+  planned_turns?: number;
+  turn_count?: number;
+  turns?: Turn[];
+}
+
+export interface LiveRunState {
+  progress: Progress;
+  view: { at: string; trials: LiveTrial[]; limit: number; workers?: number | null } | null;
+}
+
 export interface RunRow {
   id: string;
   live?: boolean;
+  progress?: Progress;
   at: string;
   agent: string;
   inputs: string[];

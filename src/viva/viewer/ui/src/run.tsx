@@ -1,11 +1,12 @@
 // The screen of a run: its outcome, its metrics, and the list of cases with filters.
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { CaseRow, Overview, SuiteSummary, Status, Summary } from "./data";
 import type { ServerSource, Source } from "./source";
 import { formatCount, formatTime, formatCost, formatNumber, formatPercent, formatMs, formatShort } from "./format";
 import { parseFilter, isEmpty, buildQuery, selectRows, SORTS, type Filter, type Sort } from "./filters";
 import { useKeys } from "./keys";
 import { CaseList } from "./list";
+import { InFlight, LiveProgress, useLiveState, type LiveState } from "./in_flight";
 import type { Run } from "./live";
 import { navigate, type RunLinks } from "./route";
 import { Line, escapeControls } from "./text";
@@ -23,7 +24,16 @@ interface Props {
   lastOpened: number;
 }
 
-export function RunScreen({ run, source, places, query, theme, allowRun, lastOpened }: Props) {
+/** A live run says once a second what it does; any other run says nothing. */
+export function RunScreen(props: Props) {
+  return props.run.live ? <LiveRunScreen {...props} /> : <RunParts {...props} liveState={null} />;
+}
+
+function LiveRunScreen(props: Props) {
+  return <RunParts {...props} liveState={useLiveState(props.source as ServerSource, props.run.overview.run)} />;
+}
+
+function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liveState }: Props & { liveState: LiveState | null }) {
   const { overview, live } = run;
   const filter = parseFilter(query);
   const key = JSON.stringify(buildQuery(filter));
@@ -43,8 +53,9 @@ export function RunScreen({ run, source, places, query, theme, allowRun, lastOpe
   });
   return (
     <>
-      <Verdict overview={overview} live={live} source={source} allowRun={allowRun} />
+      <Verdict overview={overview} live={live} liveState={liveState} source={source} allowRun={allowRun} />
       <Figures overview={overview} />
+      {liveState && <InFlight live={liveState} />}
       <CaseGrid
         rows={overview.cases}
         shown={shown}
@@ -79,7 +90,15 @@ const OUTCOMES: Record<number, [Status, string]> = {
 
 const STOPPED = "Stopped unexpectedly";
 
-function Verdict({ overview, live, source, allowRun }: { overview: Overview; live: Run["live"]; source: Source; allowRun: boolean }) {
+interface VerdictProps {
+  overview: Overview;
+  live: Run["live"];
+  liveState: LiveState | null;
+  source: Source;
+  allowRun: boolean;
+}
+
+function Verdict({ overview, live, liveState, source, allowRun }: VerdictProps) {
   const { summary } = overview;
   const [status, label] =
     live !== null
@@ -94,7 +113,7 @@ function Verdict({ overview, live, source, allowRun }: { overview: Overview; liv
         <span id="verdict">{label}</span>
         <span class="score">{summary ? formatPassed(summary, live !== null) : formatCount(overview.cases.length, "case")}</span>
       </h1>
-      {summary && <Counts summary={summary} />}
+      {summary && <Counts summary={summary} live={live !== null} />}
       {(summary?.suites ?? []).map((suite) => (
         <SuiteResult key={suite.suite} suite={suite} />
       ))}
@@ -108,7 +127,7 @@ function Verdict({ overview, live, source, allowRun }: { overview: Overview; liv
           Stopped: <Line text={[overview.stopped?.replace("_", "-"), overview.stop_message].filter(Boolean).join(", ")} />
         </p>
       )}
-      {live && <Progress live={live} overview={overview} />}
+      {live && liveState && <LiveParts live={live} state={liveState} overview={overview} />}
       <p class="about">
         {overview.agent && (
           <span>
@@ -158,7 +177,7 @@ function formatPassed(summary: Summary, live: boolean): string {
 }
 
 /** The counts of all cases that did not pass. */
-function Counts({ summary }: { summary: Summary }) {
+function Counts({ summary, live }: { summary: Summary; live: boolean }) {
   const faults = Object.entries(summary.faults ?? {}).filter(([fault, many]) => fault !== "agent" && many);
   const trials = Object.entries(summary.trials ?? {});
   const many = trials.reduce((total, [, each]) => total + each, 0);
@@ -170,7 +189,7 @@ function Counts({ summary }: { summary: Summary }) {
     `${formatCount(summary.errors, "error")}${blame}`,
     ...(summary.undecided ? [`${formatNumber(summary.undecided)} undecided`] : []),
     `${formatNumber(summary.skipped)} skipped${summary.unchecked ? ` (${formatNumber(summary.unchecked)} without checks)` : ""}`,
-    `${formatNumber(summary.not_run)} not run`,
+    `${formatNumber(summary.not_run)} ${live ? "to go" : "not run"}`,
   ];
   if (repeated) {
     parts.push(`${formatNumber(many)} trials: ${trials.map(([status, each]) => `${formatNumber(each)} ${status}`).join(", ")}`);
@@ -219,24 +238,10 @@ function SuiteResult({ suite }: { suite: SuiteSummary }) {
   );
 }
 
-function Progress({ live, overview }: { live: NonNullable<Run["live"]>; overview: Overview }) {
-  const [, tick] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => tick((n) => n + 1), 1000);
-    return () => clearInterval(timer);
-  }, []);
-  const elapsed = Math.max(1, Date.now() - new Date(overview.started ?? "").getTime());
-  const rate = (live.done / elapsed) * 1000;
-  const left = rate > 0 ? formatMs(((live.trials - live.done) / rate) * 1000) : "unknown";
-  return (
-    <div class="progress">
-      <progress max={live.trials} value={live.done} aria-label="Finished trials" />
-      <span role="status" id="progress">
-        {formatNumber(live.done)} of {formatNumber(live.trials)} trials · {rate.toFixed(1)}/s · {left} left
-        {live.lost && " · viewer not reachable"}
-      </span>
-    </div>
-  );
+/** A live run: its progress below the counts. What is not known yet comes from the stream of events. */
+function LiveParts({ live, state, overview }: { live: NonNullable<Run["live"]>; state: LiveState; overview: Overview }) {
+  const known = state.state?.progress ?? { trials: 0, since: overview.started ?? "" };
+  return <LiveProgress live={state} progress={{ ...known, trials: live.trials, done: live.done }} />;
 }
 
 function Figures({ overview }: { overview: Overview }) {

@@ -1,8 +1,9 @@
 // The runs of a project, newest first; two of them can be compared.
 import { useEffect, useState } from "preact/hooks";
-import type { RunRow, Status } from "./data";
+import type { Progress, RunRow, Status } from "./data";
 import type { ServerSource } from "./source";
 import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
+import { describeProgress, LostNote } from "./in_flight";
 import { useLoaded } from "./loading";
 import { buildHash, navigate } from "./route";
 import { Line } from "./text";
@@ -17,15 +18,18 @@ export function RunsScreen({ server }: { server: ServerSource }) {
   const [runs, setRuns] = useState<RunRow[] | null>(null);
   const [chosen, setChosen] = useState<string[]>([]);
   const [all, setAll] = useState(false);
+  const [answered, setAnswered] = useState(() => new Date());
   useEffect(() => {
-    if (loaded !== null && "value" in loaded) setRuns(loaded.value);
+    if (loaded === null || !("value" in loaded)) return;
+    setRuns(loaded.value);
+    setAnswered(new Date());
   }, [loaded]);
   useEffect(() => {
     const timer = setInterval(() => document.visibilityState === "visible" && setRound((n) => n + 1), REFRESH_MS);
     return () => clearInterval(timer);
   }, []);
-  if (loaded !== null && "error" in loaded) return <p class="waiting" role="alert">{loaded.error}</p>;
-  if (runs === null) return <p class="waiting">Opening…</p>;
+  const failure = loaded !== null && "error" in loaded ? loaded.error : null;
+  if (runs === null) return <p class="waiting" role={failure ? "alert" : undefined}>{failure ?? "Opening…"}</p>;
   const choose = (id: string) =>
     setChosen((old) => (old.includes(id) ? old.filter((each) => each !== id) : [...old, id].slice(-2)));
   const pair = runs.map((run) => run.id).filter((id) => chosen.includes(id)); // newest first
@@ -44,6 +48,7 @@ export function RunsScreen({ server }: { server: ServerSource }) {
           {pair.length === 2 ? "Compare selected runs" : "Select two runs to compare"}
         </button>
       </div>
+      {failure && <LostNote since={answered} />}
       {runs.length === 0 && <p class="waiting">No runs yet. Start one: <code>viva test -i tests/</code></p>}
       <ul class="runs" id="runs">
         {(all ? runs : runs.slice(0, MAX_ROWS)).map((run) => (
@@ -81,10 +86,11 @@ export function RunsScreen({ server }: { server: ServerSource }) {
 
 function Figures({ run }: { run: RunRow }) {
   const { summary } = run;
+  if (run.progress) return <LiveFigures progress={run.progress} />;
   if (!summary) return <span class="facts"><span class="fact">{run.live ? "running" : "stopped unexpectedly"}</span></span>;
   return (
     <span class="facts">
-      <Bar run={run} />
+      <Bar parts={{ passed: summary.passed, failed: summary.failed, error: summary.errors + (summary.undecided ?? 0), skipped: summary.skipped, pending: summary.not_run }} />
       <span class="fact">
         {formatNumber(summary.passed)}/{formatNumber(summary.total)}
         <span class="visually-hidden"> passed</span>
@@ -95,22 +101,27 @@ function Figures({ run }: { run: RunRow }) {
   );
 }
 
+function LiveFigures({ progress }: { progress: Progress }) {
+  const { trials, done = 0, passed = 0, failed = 0, errors = 0, skipped = 0 } = progress;
+  const bad = [failed ? `${formatNumber(failed)} failed` : "", errors ? formatCount(errors, "error") : ""].filter(Boolean);
+  return (
+    <span class="facts live-facts">
+      <Bar parts={{ passed, failed, error: errors, skipped, pending: trials - done }} />
+      <span class="fact">{[...bad, ...describeProgress(progress)].join(" · ")}</span>
+    </span>
+  );
+}
+
 /** The statuses of all cases as one bar. */
-function Bar({ run: { summary } }: { run: RunRow }) {
-  if (!summary || !summary.total) return null;
-  const parts: [string, number][] = [
-    ["passed", summary.passed],
-    ["failed", summary.failed],
-    ["error", summary.errors + (summary.undecided ?? 0)],
-    ["skipped", summary.skipped],
-    ["pending", summary.not_run],
-  ];
+function Bar({ parts }: { parts: Record<string, number> }) {
+  const total = Object.values(parts).reduce((sum, many) => sum + many, 0);
+  if (total <= 0) return null;
   let at = 0;
   return (
     <svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">
-      {parts.map(([name, many]) => {
+      {Object.entries(parts).map(([name, many]) => {
         const from = at;
-        at += (many / summary.total) * 100;
+        at += (many / total) * 100;
         return many > 0 && <rect key={name} class={name} x={from} width={at - from} y="0" height="8" />;
       })}
     </svg>

@@ -1,5 +1,5 @@
 // Where the data comes from: the page itself (report.html) or a server (viva view).
-import type { CaseRow, CaseTrials, Comparison, ViewerStatus, Overview, RunHistory, RunRow } from "./data";
+import type { CaseRow, CaseTrials, Comparison, LiveRunState, ViewerStatus, Overview, RunHistory, RunRow } from "./data";
 
 export interface Source {
   /** Is it a server, with all runs of a project? */
@@ -77,6 +77,10 @@ export class ServerSource implements Source {
 
   status(): Promise<ViewerStatus> {
     return get("api/status");
+  }
+
+  live(run: string): Promise<LiveRunState | null> {
+    return get(`api/runs/${encodeURIComponent(run)}/live`);
   }
 
   events(run: string): EventSource {

@@ -1,0 +1,36 @@
+"""What a run in progress shows of itself: the conversations that run now. It is gone when the run ends."""
+
+from msgspec import Struct
+
+from viva.model.record import TurnRecord
+
+
+class LiveTrial(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A trial that runs now. `waiting_for` says what it waits for: the agent, a simulator, a judge, a person, the test."""
+
+    suite: str
+    case: str
+    name: str = ""
+    trial: int = 1
+    attempt: int = 1
+    started_at: str
+    waiting_for: str
+    planned_turns: int = 0
+    """How many messages are planned; 0 if a simulator plays the user."""
+    turn_count: int = 0
+    turns: list[TurnRecord] = []
+    """The last turns; the newest may have no reply yet."""
+
+
+class LiveView(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The trials that run now, oldest first, and how many may."""
+
+    at: str
+    """When it was written, in UTC."""
+    trials: list[LiveTrial]
+    limit: int
+    """How many conversations may run at once."""
+    workers: int | None = None
+    """How many worker processes there are; null if the run needs none."""
+    cost_usd: float | None = None
+    """The cost of all calls so far, those of running trials included; null if no price is known."""

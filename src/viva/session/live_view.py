@@ -1,0 +1,81 @@
+"""Shows the conversations of a run while they run, to a viewer that watches it."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from viva.engine.records import turn_record
+from viva.engine.trial import RunContext
+from viva.model.live import LiveTrial, LiveView
+from viva.protocols import Workers
+from viva.record.live_files import is_watched, remove_live_files, write_live_view
+from viva.session.run_plan import RunPlan
+from viva.state.trial_state import TrialState
+
+_INTERVAL_S = 1.0
+_SHARE_OF_TIME = 0.05
+"""The view takes at most this share of the time, however much there is to show."""
+_MAX_DETAILED_TRIALS = 32
+_MAX_TURNS = 50
+
+
+class LiveViewWriter:
+    """Writes the view of a run once a second while a viewer watches."""
+
+    def __init__(self, run_context: RunContext, journal: Path, plan: RunPlan, workers: Workers | None) -> None:
+        self._run_context = run_context
+        self._journal = journal
+        self._plan = plan
+        self._workers = workers
+
+    @asynccontextmanager
+    async def run(self) -> AsyncGenerator[None]:
+        """Writes while the block runs; no file of it stays."""
+        task = asyncio.create_task(self._write_regularly())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            remove_live_files(self._journal)
+
+    async def _write_regularly(self) -> None:
+        delay_s = _INTERVAL_S
+        while True:
+            await asyncio.sleep(delay_s)
+            if is_watched(self._journal):
+                started = time.perf_counter()
+                with suppress(OSError):  # a full disk: the run goes on without being shown
+                    write_live_view(self._journal, self.build_view())
+                delay_s = max(_INTERVAL_S, (time.perf_counter() - started) / _SHARE_OF_TIME)
+
+    def build_view(self) -> LiveView:
+        states = list(self._run_context.running.values())
+        trials = [self._describe_trial(state, at < _MAX_DETAILED_TRIALS) for at, state in enumerate(states)]
+        return LiveView(
+            at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            trials=trials,
+            limit=self._plan.conversations.limit,
+            workers=self._workers.count if self._workers else None,
+            cost_usd=self._plan.budget.spent_usd or None,
+        )
+
+    def _describe_trial(self, state: TrialState, has_turns: bool) -> LiveTrial:
+        case, key, redactor = state.case, state.key, self._run_context.redactor
+        turns = [redactor.redact(turn_record(turn)) for turn in state.turns[-_MAX_TURNS:]] if has_turns else []
+        return LiveTrial(
+            suite=key.suite,
+            case=key.case,
+            name=case.name or "",
+            trial=key.trial,
+            attempt=key.attempt,
+            started_at=state.started_at,
+            waiting_for=state.waiting_for,
+            planned_turns=len(case.user.planned_messages),
+            turn_count=len(state.turns),
+            turns=turns,
+        )
