@@ -33,20 +33,25 @@ class DaskProcesses:
         return json.loads(self._contact.read_text())["address"]
 
     def start_workers(
-        self, count: int = 1, *, env: Mapping[str, str] | None = None, before: tuple[str, ...] = ()
+        self,
+        count: int = 1,
+        *,
+        env: Mapping[str, str] | None = None,
+        path: Path | None = None,
+        before: tuple[str, ...] = (),
     ) -> subprocess.Popen[bytes]:
-        """Start workers. One that is killed is started again by its nanny, which is the process that is returned."""
+        """Start workers. One that is killed is started again by its nanny, which is the process that is returned.
+
+        `path` is a folder whose packages they find first; `before` goes before the command.
+        """
         options = ["--nworkers", str(count), "--nthreads", "1", "--local-directory", str(self.folder)]
-        return self._start("distributed.cli.dask_worker", *options, env=env, before=before)
+        return self._start("distributed.cli.dask_worker", *options, env=dict(env or {}) | _search(path), before=before)
 
     def _start(
         self, *command: str, env: Mapping[str, str] | None = None, before: tuple[str, ...] = ()
     ) -> subprocess.Popen[bytes]:
         options = ["--scheduler-file", str(self._contact), "--host", "127.0.0.1", "--no-dashboard"]
-        tests = os.path.dirname(__file__)
-        environ = (
-            os.environ | {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical", "PYTHONPATH": tests} | dict(env or {})
-        )
+        environ = os.environ | {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical"} | dict(env or {})
         process = subprocess.Popen(
             [*before, sys.executable, "-m", *command, *options], cwd=self.folder, env=environ, stderr=subprocess.DEVNULL
         )
@@ -65,6 +70,11 @@ class DaskProcesses:
             for child in children:
                 if child.is_running():
                     child.kill()
+
+
+def _search(path: Path | None) -> dict[str, str]:
+    tests = os.path.dirname(__file__)
+    return {"PYTHONPATH": f"{path}:{tests}" if path else tests}
 
 
 @contextmanager
