@@ -1,31 +1,38 @@
 """What every executor promises: trials in this process and trials on workers give the same reports."""
 
 import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Generator, Sequence
+import platform
+import re
+import shutil
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bubblewrap
+from dask_processes import DaskProcesses, open_processes
 from project import InProcessProject, Project, case, contains
 
 AGENT = """\
-import os
+import asyncio, os
 from pathlib import Path
 
 ATTEMPTS = Path(__file__).parent / "attempts"
+SLOW = Path(__file__).parent / "slow"
 
-def agent(messages, options):
+async def agent(messages, options):
     text = messages[-1]["content"]
     if text == "flaky":
         ATTEMPTS.mkdir(exist_ok=True)
         (ATTEMPTS / f"{os.getpid()}-{len(list(ATTEMPTS.iterdir()))}").touch()
         if len(list(ATTEMPTS.iterdir())) == 1:
             raise ConnectionRefusedError("refused")
+    if text == "slow":
+        SLOW.touch()
+        await asyncio.sleep(600)
+    while text == "wait for the other" and not SLOW.exists():
+        await asyncio.sleep(0.01)
     if text == "expensive":
         return {"content": text, "usage": {"input_tokens": 10, "output_tokens": 10, "cost_usd": 0.4}}
     return text
@@ -34,29 +41,16 @@ _TIMES = {"duration_ms", "started_at", "session_id"}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """A scheduler and two workers, each a process of its own."""
-    folder = tmp_path_factory.mktemp("cluster")
-    contact = folder / "scheduler.json"
-    env = os.environ | {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "error"}
+def dask(tmp_path_factory: pytest.TempPathFactory) -> Generator[DaskProcesses]:
+    """A scheduler and two workers, each a process of its own, that serve one run after the other."""
+    with open_processes(tmp_path_factory.mktemp("cluster")) as processes:
+        processes.start_workers(2)
+        yield processes
 
-    def start(*command: str) -> subprocess.Popen[bytes]:
-        options = ["--scheduler-file", str(contact), "--host", "127.0.0.1", "--no-dashboard"]
-        return subprocess.Popen(
-            [sys.executable, "-m", *command, *options], cwd=folder, env=env, stderr=subprocess.DEVNULL
-        )
 
-    processes = [start("distributed.cli.dask_scheduler", "--port", "0")]
-    try:
-        while not contact.exists():
-            assert processes[0].poll() is None
-            time.sleep(0.05)
-        processes.append(start("distributed.cli.dask_worker", "--nworkers", "2", "--nthreads", "1"))
-        yield json.loads(contact.read_text())["address"]
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(timeout=30)
+@pytest.fixture
+def cluster(dask: DaskProcesses) -> str:
+    return dask.address
 
 
 @pytest.fixture
@@ -102,6 +96,17 @@ def test_the_budget_stops_the_run(project: Project, flags: Sequence[str]) -> Non
     assert ended.code == 1, ended
     assert "budget of $1 is spent ($1.2000)" in ended.out
     assert len(records) <= 3
+
+
+def test_trials_that_are_cancelled_are_charged(project: Project, flags: Sequence[str]) -> None:
+    project.suite(
+        case("wrong", "wait for the other", assertions=[contains("bye")]),
+        {"id": "slow", "turns": [{"input": text, "assertions": [contains(text)]} for text in ("expensive", "slow")]},
+    )
+    ended, records = project.report("--parallel", "2", "--fail-fast", *flags)
+    assert ended.code == 1, ended
+    assert [each["id"] for each in records] == ["wrong"]
+    assert "Cost: $0.4000" in ended.out
 
 
 def test_an_error_of_the_provider_is_retried(project: Project, flags: Sequence[str]) -> None:  # N17
@@ -177,6 +182,138 @@ def test_workers_without_the_folder_get_the_project(project: Project, cluster: s
     project.folder /= "sub"
     ended = project.viva("test", "-i", "suite.jsonl", "-n", "echo", "--cluster", cluster, "--record", "talk.cassette")
     assert ended.code == 0, ended
+
+
+def test_the_project_is_sent_once_and_its_code_is_never_stale(project: Project, dask: DaskProcesses) -> None:
+    def list_archives() -> set[int]:
+        return {path.stat().st_ino for path in dask.folder.rglob("*.tar.gz")}
+
+    before = list_archives()
+    project.write("helper.py", "WORD = 'first'\n")
+    project.write("worded.py", "from helper import WORD\ndef agent(messages, options):\n    return WORD\n")
+    project.suite({"id": "one", "input": "say", "assertions": [contains("first")]})
+    flags = ("--cluster", dask.address, "-n", "python:./worded.py:agent")
+    assert project.test(*flags).code == 0
+    first = list_archives() - before
+    assert len(first) == 2  # one on each worker
+    assert project.test(*flags).code == 0
+    assert list_archives() - before == first
+    project.write("helper.py", "WORD = 'second'\n")
+    for folder in ((), ("--cluster-folder", str(project.folder))):
+        ended, records = project.report(*flags, *folder)
+        assert ended.code == 1, ended
+        assert records[0]["turns"][0]["output"] == "second"
+    assert len(list_archives() - before - first) == 2
+
+
+WRITER = """\
+import os
+def agent(messages, options):
+    folder = options["workspace"]
+    with open(f"{folder}/made.txt", "w") as file:
+        file.write("made by the agent")
+    if messages[-1]["content"] == "much":
+        os.truncate(os.open(f"{folder}/large", os.O_CREAT | os.O_RDWR), 1 << 26)
+    os.symlink("/etc/hostname", f"{folder}/outside")
+    os.mkfifo(f"{folder}/pipe")
+    return folder
+"""
+
+
+def test_a_kept_workspace_comes_back_or_its_place_is_named(project: Project, cluster: str) -> None:
+    project.write("writer.py", WRITER)
+    check = {"type": "file_contains", "path": "made.txt", "value": "by somebody else"}
+    project.suite(*({"id": text, "input": text, "assertions": [check]} for text in ("little", "much")))
+    ended, records = project.report("--cluster", cluster, "-n", "python:./writer.py:agent", "--workspace", "empty")
+    assert ended.code == 1, ended
+    little, much = records
+    there = little["turns"][0]["output"]
+    assert little["workspace"] != there
+    assert not Path(there).exists()
+    assert [path.name for path in Path(little["workspace"]).iterdir()] == ["made.txt"]
+    assert "2 files of the workspace could not be sent" in little["warnings"][0]
+    assert much["workspace"] == f"{platform.node()}:{much['turns'][0]['output']}"
+    assert "more than 32 MB" in much["warnings"][0]
+    shutil.rmtree(Path(much["turns"][0]["output"]).parent)
+    assert project.viva("runs", "clean").code == 0  # as one of this machine
+    assert not Path(little["workspace"]).exists()
+
+
+def test_versions_that_differ_are_named(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    project.suite(case("one"))
+    packages = tmp_path_factory.mktemp("packages")
+    metadata = packages / "msgspec" / "msgspec-0.1.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: msgspec\nVersion: 0.1\n")
+    (packages / "viva").mkdir()
+    (packages / "viva" / "sitecustomize.py").write_text("import viva\nviva.__version__ = '0.0.1'\n")
+    with open_processes(tmp_path_factory.mktemp("other")) as processes:
+        worker = processes.start_workers(1, path=packages / "msgspec")
+        ended = project.test("--cluster", processes.address)
+        assert ended.code == 0, ended
+        assert re.search(r"worker tcp://127.0.0.1:\d+: msgspec 0.1 instead of \d", ended.out)
+        worker.terminate()
+        worker.wait(timeout=60)
+        processes.start_workers(1, path=packages / "viva")
+        ended = project.test("--cluster", processes.address)
+        assert ended.code == 4, ended
+        assert "the version of Viva: a worker has others" in ended.err
+
+
+def test_a_run_whose_scheduler_ended_is_resumed(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, shorten: Callable[[str, float], None]
+) -> None:
+    shorten("viva.executors.dask_workers._CONTACT_S", 1.0)
+    project.suite(*(case(f"case{n}", f"hello {n}") for n in range(12)))
+    with open_processes(tmp_path_factory.mktemp("short-lived")) as processes:
+        processes.start_workers(1)
+        project.write("killer.py", KILLER.format(pid=processes.scheduler.pid))
+        flags = ("--cluster", processes.address, "--cluster-folder", str(project.folder), "--parallel", "2")
+        ended, records = project.report("-n", "python:./killer.py:agent", *flags)
+    assert ended.code == 1, ended
+    assert "the scheduler of the cluster is gone" in ended.out
+    assert 0 < len(records) < 12
+    (project.folder / "calls").unlink()
+    resumed = project.viva("test", "--resume", "latest", "--workers", "1", "-o", "report.jsonl")
+    assert resumed.code == 0, resumed
+    again = set((project.folder / "calls").read_text().split())
+    assert not again & {record["turns"][0]["input"].removeprefix("hello ") for record in records}
+    _, expected = project.report("-n", "python:./killer.py:agent")
+    assert remove_times(project.records("report.jsonl")) == remove_times(expected)
+
+
+KILLER = """\
+import os, signal, time
+from pathlib import Path
+
+def agent(messages, options):
+    number = messages[-1]["content"].removeprefix("hello ")
+    with open(Path(__file__).with_name("calls"), "a") as calls:
+        calls.write(number + "\\n")
+    if number == "6":
+        mark = Path(__file__).with_name("killed")
+        if not mark.exists():
+            mark.touch()
+            os.kill({pid}, signal.SIGKILL)
+            time.sleep(60)
+    return messages[-1]["content"]
+"""
+
+
+def test_a_worker_without_disk_space_is_named(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    if not bubblewrap.works():
+        return  # said at the end of the run: NOT RUN
+    folder = tmp_path_factory.mktemp("full")
+    small = folder / "small"
+    small.mkdir()
+    sandbox = ("bwrap", "--bind", "/", "/", "--dev-bind", "/dev", "/dev", "--size", "65536", "--tmpfs", str(small))
+    project.write("large.bin", bytes(range(256)) * 400)
+    project.suite(case("one"))
+    with open_processes(folder) as processes:
+        processes.start_workers(1, env={"TMPDIR": str(small)}, before=(*sandbox, "--die-with-parent"))
+        ended = project.test("--cluster", processes.address)
+    assert ended.code == 4, ended
+    assert f"worker on {platform.node()}: [Errno 28] No space left on device" in ended.err
 
 
 def test_workers_report_what_they_miss(project: Project, cluster: str) -> None:

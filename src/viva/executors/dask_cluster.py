@@ -50,13 +50,15 @@ async def connect(cluster: Cluster) -> AsyncGenerator[Client]:
 @contextmanager
 def _quiet_logs() -> Generator[None]:
     """Dask logs what Viva reports itself, such as a worker that ends."""
-    logger = logging.getLogger("distributed")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
+    loggers = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in loggers:  # some have a level of their own
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in loggers.items():
+            logger.setLevel(level)
 
 
 @asynccontextmanager

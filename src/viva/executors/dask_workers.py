@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from distributed import Client
+from distributed.client import FutureCancelledError
 from msgspec import Struct
 
 from viva.errors import BadInput, RunStopped, WorkerCrashed
@@ -24,6 +25,7 @@ _PREPARE_S = 600.0
 _CLOSE_S = 5.0
 _LOSSES_BEFORE_ALONE = 2
 _LOSSES_ALONE = 2
+_NO_SCHEDULER = "the scheduler of the cluster is gone"
 _LOST_ACTOR = "Worker holding Actor was lost"
 """What Dask says in a plain RuntimeError."""
 
@@ -292,7 +294,7 @@ class DaskWorkers:
                 last_contact = time.monotonic()
             except (OSError, TimeoutError):
                 if time.monotonic() - last_contact > _CONTACT_S:
-                    self._fail("the scheduler of the cluster is gone")
+                    self._fail(_NO_SCHEDULER)
                 continue
             for address in set(self._workers) - set(addresses):
                 self._lose_worker(self._workers[address])
@@ -371,4 +373,6 @@ def _describe(error: BaseException) -> str:
         return str(error)
     if isinstance(error, _WorkerLostError):
         return "its process ended while it prepared the run; does importing the agent end the process?"
+    if isinstance(error, FutureCancelledError):
+        return _NO_SCHEDULER
     return f"{type(error).__name__}: {error}"

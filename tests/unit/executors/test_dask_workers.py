@@ -1,0 +1,177 @@
+"""Workers that come, go and crash while requests run, on a real scheduler with real processes."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dask_processes import DaskProcesses, ObedientActor, open_processes
+from viva.errors import BadInput, RunStopped
+from viva.executors.dask_cluster import Cluster
+from viva.executors.dask_workers import ActorSpec, CallActor, DaskWorkers, open_dask_workers
+from viva.executors.worker_load import WorkerLoad
+
+Shorten = Callable[[str, float], None]
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Generator[DaskProcesses]:
+    with open_processes(tmp_path) as processes:
+        yield processes
+
+
+class Log:
+    """What the actors of a test wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "log"
+
+    def read(self) -> list[tuple[int, str]]:
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        return [(int(pid), text) for pid, _, text in (line.partition(" ") for line in lines)]
+
+    async def wait_for(self, text: str, times: int = 1) -> int:
+        """The process that wrote a text so often."""
+        while len(pids := [pid for pid, each in self.read() if each == text]) < times:
+            await asyncio.sleep(0.02)
+        return pids[-1]
+
+
+async def _prepare(call_actor: CallActor) -> tuple[str, ...]:
+    if await call_actor("prepare"):
+        raise BadInput.of("it lacks a key")
+    return ()
+
+
+@asynccontextmanager
+async def open_workers(dask: DaskProcesses, load: WorkerLoad | None = None) -> AsyncGenerator[DaskWorkers]:
+    cluster = Cluster(worker_count=None, address=dask.address)
+    spec = ActorSpec(ObedientActor, (str(dask.folder).encode(),), _prepare)
+    async with asyncio.timeout(240), open_dask_workers(cluster, spec, load or WorkerLoad()) as workers:
+        yield workers
+
+
+async def wait_until(is_true: Callable[[], object]) -> None:
+    while not is_true():
+        await asyncio.sleep(0.02)
+
+
+def start(work: Awaitable[bytes]) -> "asyncio.Future[bytes]":
+    return asyncio.ensure_future(work)
+
+
+def test_late_workers_that_are_refused_or_killed_harm_nothing(dask: DaskProcesses) -> None:
+    log = Log(dask.folder)
+
+    async def run() -> None:
+        load = WorkerLoad()
+        async with open_workers(dask, load) as workers:
+            dask.start_workers(env={"WORKER_IS_REFUSED": "1"})
+            warnings: list[str] = []
+            await wait_until(lambda: warnings.extend(workers.take_warnings()) or warnings)
+            assert "is not used: it lacks a key" in warnings[0]
+            joining = dask.start_workers(env={"WORKER_WAITS": "1"})
+            pid = await log.wait_for("preparing")
+            running = start(workers.run(b"wait first"))
+            await log.wait_for("wait first")
+            joining.send_signal(signal.SIGSTOP)  # its nanny would start another one
+            os.kill(pid, signal.SIGKILL)
+            assert (workers.count, load.describe()) == (1, "1 worker, 1 in flight")
+            (dask.folder / "first").touch()
+            assert int(await running) != pid
+            joining.send_signal(signal.SIGCONT)
+            (dask.folder / "prepared").touch()
+            await wait_until(lambda: workers.count == 2)
+            await log.wait_for("count 2", times=2)  # limits of connectors are shared anew
+            assert (load.workers, load.in_flight, load.lost) == (2, 0, 0)
+
+    dask.start_workers()
+    asyncio.run(run())
+
+
+def test_a_request_that_lost_two_workers_runs_alone_while_another_joins(dask: DaskProcesses) -> None:
+    log = Log(dask.folder)
+
+    async def run() -> None:
+        load = WorkerLoad()
+        async with open_workers(dask, load) as workers:
+            suspect = start(workers.run(b"crash suspect"))
+            await log.wait_for("crash suspect", times=2)
+            (dask.folder / "suspect.safe").touch()
+            pid = await log.wait_for("crash suspect", times=3)
+            (dask.folder / "other").touch()
+            other = start(workers.run(b"wait other"))
+            await asyncio.wait([other], timeout=1)  # it could run at once, but the only worker is reserved
+            assert not other.done()
+            dask.start_workers()
+            assert int(await other) != pid
+            assert not suspect.done()
+            (dask.folder / "suspect").touch()
+            assert int(await suspect) == pid
+            assert load.lost == 2
+            warnings = workers.take_warnings()
+            assert len(warnings) == 2
+            assert "ended with 1 trial in flight, which run again" in warnings[0]
+
+    dask.start_workers()
+    asyncio.run(run())
+
+
+def test_a_cancelled_request_returns_what_it_cost(dask: DaskProcesses) -> None:
+    log = Log(dask.folder)
+
+    async def run() -> None:
+        load = WorkerLoad()
+        async with open_workers(dask, load) as workers:
+            running = start(workers.run(b"wait forever"))
+            await log.wait_for("wait forever")
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert await workers.take_cancelled_results() == [b"cancelled"]
+            assert await workers.take_cancelled_results() == []
+            assert load.in_flight == 0
+        assert log.read()[-1][1] == "closed"
+
+    dask.start_workers()
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ended", ["workers", "scheduler"])
+def test_without_workers_or_scheduler_every_request_stops(dask: DaskProcesses, shorten: Shorten, ended: str) -> None:
+    log = Log(dask.folder)
+    nanny = dask.start_workers()
+
+    async def run() -> None:
+        async with open_workers(dask) as workers:
+            running = start(workers.run(b"wait forever"))
+            waiting = start(workers.run(b"wait for ever"))
+            await log.wait_for("wait for ever")
+            shorten("viva.executors.dask_workers._NO_WORKER_S", 0.5)
+            shorten("viva.executors.dask_workers._CONTACT_S", 1.0)
+            (nanny if ended == "workers" else dask.scheduler).kill()
+            if ended == "workers":
+                os.kill(await log.wait_for("wait for ever"), signal.SIGKILL)
+            for each in (running, waiting):
+                with pytest.raises(RunStopped) as stopped:
+                    await each
+                assert ("no worker" if ended == "workers" else "scheduler") in stopped.value.reason
+            with pytest.raises(RunStopped):
+                await workers.run(b"wait no more")
+
+    asyncio.run(run())
+
+
+def test_a_cluster_without_workers_is_refused(dask: DaskProcesses, shorten: Shorten) -> None:
+    shorten("viva.executors.dask_workers._NO_WORKER_S", 0.3)
+
+    async def run() -> None:
+        async with open_workers(dask):
+            raise AssertionError
+
+    with pytest.raises(BadInput, match="has 0 workers"):
+        asyncio.run(run())
