@@ -6,7 +6,7 @@ state; a function that creates the object lets them run in parallel.
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.shared_object import SharedObject
@@ -54,7 +54,7 @@ class AutoGenSession(FrameworkSession):
             return reply
 
     async def _run(self, task: Sequence[Any]) -> Reply:
-        token, last = self.load("autogen_core", "CancellationToken")(), None
+        token, last = self.load("autogen_core", "CancellationToken")(), cast("Any", None)
         try:
             async for event in self.target.run_stream(task=task, cancellation_token=token):
                 if getattr(event, "source", "user") != "user":
