@@ -86,6 +86,8 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "pydantic_ai": "viva.agents.frameworks.pydantic_ai:PydanticAIConfig",
         "adk": "viva.agents.frameworks.adk:AdkConfig",
         "strands": "viva.agents.frameworks.strands:StrandsConfig",
+        "llama_index": "viva.agents.frameworks.llama_index:LlamaIndexConfig",
+        "autogen": "viva.agents.frameworks.autogen:AutoGenConfig",
         "smolagents": "viva.agents.frameworks.smolagents:SmolagentsConfig",
     },
     "reporter": {
@@ -117,6 +119,10 @@ AGENT_KIND_BY_TYPE = {
     "google.adk:App": "adk",
     "google.adk:Runner": "adk",
     "strands:Agent": "strands",
+    "llama_index:BaseWorkflowAgent": "llama_index",
+    "llama_index:AgentWorkflow": "llama_index",
+    "autogen_agentchat:BaseChatAgent": "autogen",
+    "autogen_agentchat:BaseGroupChat": "autogen",
     "smolagents:MultiStepAgent": "smolagents",
 }
 """The kind of an object of a framework, by the package and name of its class or of a base class."""

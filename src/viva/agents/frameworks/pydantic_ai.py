@@ -70,7 +70,7 @@ class PydanticAISession(FrameworkSession):
 
     def _make_recorder(self) -> Any:
         """A capability that logs tools and models, and answers for stubbed tools."""
-        has_stubs, log = self.has_stubs, self.log
+        log = self.log
         waiting = tuple(self.load("pydantic_ai", "CallDeferred", "ApprovalRequired"))
 
         class TurnRecorder(self.load("pydantic_ai.capabilities", "AbstractCapability")):
@@ -82,20 +82,7 @@ class PydanticAISession(FrameworkSession):
                 return response
 
             async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
-                log.start_call(call.tool_call_id, call.tool_name, call.args)
-                if has_stubs:
-                    canned = log.answer_call(call.tool_call_id, call.tool_name)
-                    return canned.result if canned.error is None else format_result(canned)
-                try:
-                    result = await handler(args)
-                except waiting:
-                    log.await_call(call.tool_call_id)
-                    raise
-                except Exception as error:  # pydantic-ai decides what becomes of it
-                    log.fail_call(call.tool_call_id, error)
-                    raise
-                log.end_call(call.tool_call_id, result)
-                return result
+                return await log.run_tool(call.tool_call_id, call.tool_name, call.args, lambda: handler(args), waiting)
 
             async def on_tool_validate_error(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, error: Any) -> Any:
                 log.start_call(call.tool_call_id, call.tool_name, call.args)

@@ -4,65 +4,16 @@ Such an agent holds one conversation. The turns of conversations that share it r
 snapshot; a function that creates the agent lets them run in parallel.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.turn_log import TurnLog, read_decision
+from viva.agents.frameworks.shared_object import SharedObject
+from viva.agents.frameworks.turn_log import read_decision
 from viva.agents.tools import format_result, split_steps
 from viva.model import codec
 from viva.model.message import Message, Reply
 from viva.state.trial_state import to_text
-
-
-class _SharedAgent:
-    """An agent, the state that every conversation starts from, and the turn that runs now."""
-
-    def __init__(self, agent: Any, load: Any) -> None:
-        self.lock = asyncio.Lock()
-        self.first_state = agent.take_snapshot(preset="session")
-        self.log: TurnLog | None = None
-        self.has_stubs = False
-        before, after, added = load("strands.hooks", "BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
-        self._make_stub = _make_stub_type(load, self)
-        agent.add_hook(self._before_tool, before)
-        agent.add_hook(self._after_tool, after)
-        agent.add_hook(self._on_message, added)
-
-    def _before_tool(self, event: Any) -> None:
-        if self.log is not None:
-            use = event.tool_use
-            self.log.start_call(use["toolUseId"], use["name"], use["input"])
-            if self.has_stubs:
-                event.selected_tool = self._make_stub(use["name"])
-
-    def _after_tool(self, event: Any) -> None:
-        if self.log is None:
-            return
-        call_id, result = event.tool_use["toolUseId"], event.result
-        if event.cancel_message is not None:
-            self.log.refuse_call(call_id, event.cancel_message)
-        elif event.exception is not None:
-            self.log.fail_call(call_id, event.exception)
-        elif result["status"] == "error":
-            self.log.fail_call(call_id, _read_content(result))
-        else:
-            self.log.end_call(call_id, _read_content(result))
-
-    def _on_message(self, event: Any) -> None:
-        usage = event.message.get("metadata", {}).get("usage")
-        if self.log is None or event.message["role"] != "assistant" or not usage:
-            return
-        model = event.agent.model
-        provider = type(model).__name__.removesuffix("Model").removesuffix("Responses").lower()
-        provider = {"bedrock": "aws", "gemini": "google"}.get(provider, provider)
-        counts = usage.get("inputTokens"), usage.get("outputTokens"), usage.get("cacheReadInputTokens")
-        self.log.add_model_call(model.get_config().get("model_id"), provider, *counts)
-
-
-_shared: WeakKeyDictionary[Any, _SharedAgent] = WeakKeyDictionary()
 
 
 class StrandsSession(FrameworkSession):
@@ -77,25 +28,22 @@ class StrandsSession(FrameworkSession):
         return [cls.load("strands", "Agent")]
 
     async def start(self) -> None:
-        if self.target not in _shared:
-            _shared[self.target] = _SharedAgent(self.target, self.load)
+        self._shared = SharedObject.of(self.target)
         self._state: Any = None
         self._interrupts: Any = ()
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        agent, shared, log = self.target, _shared[self.target], self.log
-        async with shared.lock:
-            agent.load_snapshot(self._state or shared.first_state)
+        agent, log = self.target, self.log
+        async with self._shared.take(self, self._prepare) as first_state:
+            agent.load_snapshot(self._state or first_state)
             if self._state is None:
                 agent.messages.extend(part for each in self.context.history for part in _convert(each))
-            shared.log, shared.has_stubs = log, self.has_stubs
             log.enter(agent.name)
             try:
                 result = await agent.invoke_async(self._build_input(message, options))
                 self._state = agent.take_snapshot(preset="session")
             finally:
-                shared.log = None
-                agent.load_snapshot(shared.first_state)
+                agent.load_snapshot(first_state)
         self._interrupts = result.interrupts or ()
         text = "".join(block.get("text", "") for block in result.message["content"])
         if self._interrupts:
@@ -120,6 +68,39 @@ class StrandsSession(FrameworkSession):
         answer = options.get("resume", default)
         return [{"interruptResponse": {"interruptId": each.id, "response": answer}} for each in self._interrupts]
 
+    async def _prepare(self, shared: SharedObject) -> Any:
+        """Adds hooks that log tools and models to the turn that runs now."""
+        names = ("BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
+        make_stub = _make_stub_type(self.load, shared)
+
+        def before_tool(event: Any) -> None:
+            use = event.tool_use
+            shared.log.start_call(use["toolUseId"], use["name"], use["input"])
+            if shared.log.has_stubs:
+                event.selected_tool = make_stub(use["name"])
+
+        def after_tool(event: Any) -> None:
+            call_id, result, log = event.tool_use["toolUseId"], event.result, shared.log
+            if event.cancel_message is not None:
+                log.refuse_call(call_id, event.cancel_message)
+            elif event.exception is not None:
+                log.fail_call(call_id, event.exception)
+            else:
+                (log.fail_call if result["status"] == "error" else log.end_call)(call_id, _read_content(result))
+
+        def on_message(event: Any) -> None:
+            usage = event.message.get("metadata", {}).get("usage")
+            if event.message["role"] == "assistant" and usage:
+                model = event.agent.model
+                provider = type(model).__name__.removesuffix("Model").removesuffix("Responses").lower()
+                provider = {"bedrock": "aws", "gemini": "google"}.get(provider, provider)
+                counts = usage.get("inputTokens"), usage.get("outputTokens"), usage.get("cacheReadInputTokens")
+                shared.log.add_model_call(model.get_config().get("model_id"), provider, *counts)
+
+        for hook, event in zip((before_tool, after_tool, on_message), self.load("strands.hooks", *names), strict=True):
+            self.target.add_hook(hook, event)
+        return self.target.take_snapshot(preset="session")
+
 
 def _read_content(result: Any) -> Any:
     values = [block.get("json", block.get("text")) for block in result["content"]]
@@ -143,7 +124,7 @@ def _convert(message: Message) -> list[dict[str, Any]]:
     return converted
 
 
-def _make_stub_type(load: Any, shared: _SharedAgent) -> Any:
+def _make_stub_type(load: Any, shared: SharedObject) -> Any:
     """Tools that give the canned answers of the case."""
     agent_tool, event = load("strands.types.tools", "AgentTool"), load("strands.types._events", "ToolResultEvent")
 
@@ -163,7 +144,6 @@ def _make_stub_type(load: Any, shared: _SharedAgent) -> Any:
             return {"name": self._name, "description": "", "inputSchema": {"json": {"type": "object"}}}
 
         async def stream(self, tool_use: Any, invocation_state: Any, **keywords: Any) -> Any:
-            assert shared.log is not None
             call = shared.log.answer_call(tool_use["toolUseId"], self._name)
             status = "success" if call.error is None else "error"
             content = [{"text": format_result(call)}]

@@ -1,13 +1,13 @@
 """What a framework does during one turn, noted as it happens: a turn that raises or times out keeps it."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 from msgspec import UNSET, Struct, structs
 
 from viva.agents.step_log import StepLog
-from viva.agents.tools import ToolStubs
+from viva.agents.tools import ToolStubs, format_result
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
@@ -48,6 +48,7 @@ class TurnLog:
         self._calls: dict[str, ToolCall] = {}
         self._steps = StepLog()
         self.model_calls: list[ModelCall] = []
+        self.model_error: Exception | None = None
         self.path: list[str] = []
 
     def enter(self, name: str) -> None:
@@ -78,6 +79,27 @@ class TurnLog:
             self._progress.tracebacks += describe_error(error, f"tool {self._calls[call_id].name}")
             self._change(call_id, error=error_text(error), pending=False)
 
+    async def run_tool(
+        self, call_id: str, name: str, arguments: Any, run: Callable[[], Awaitable[Any]], waiting: Any = ()
+    ) -> Any:
+        """Runs a tool and logs what becomes of it. A stubbed tool does not run: its canned answer comes as text.
+
+        `waiting` are the exceptions that say that the call waits. What becomes of others is up to the framework.
+        """
+        self.start_call(call_id, name, arguments)
+        if self._stubs is not None:
+            return format_result(self.answer_call(call_id, name))
+        try:
+            result = await run()
+        except waiting:
+            self.await_call(call_id)
+            raise
+        except Exception as error:
+            self.fail_call(call_id, error)
+            raise
+        self.end_call(call_id, result)
+        return result
+
     @contextmanager
     def record_errors(self, call_id: str) -> Generator[None]:
         """The tool runs inside. What becomes of its error is up to the framework."""
@@ -85,6 +107,15 @@ class TurnLog:
             yield
         except Exception as error:
             self.fail_call(call_id, error)
+            raise
+
+    @contextmanager
+    def keep_model_error(self) -> Generator[None]:
+        """The model is called inside. Some frameworks raise only the text of its error."""
+        try:
+            yield
+        except Exception as error:
+            self.model_error = error
             raise
 
     def new_id(self) -> str:
@@ -99,6 +130,11 @@ class TurnLog:
         """The call waits for an approval, or for a result from outside."""
         self.start_call(call_id, name, arguments)
         self._change(call_id, pending=True)
+
+    @property
+    def has_stubs(self) -> bool:
+        """Must no tool run live?"""
+        return self._stubs is not None
 
     def await_unfinished_calls(self) -> None:
         """Every call without a result waits."""

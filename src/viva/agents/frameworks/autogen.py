@@ -1,0 +1,177 @@
+"""Agents and teams of AutoGen AgentChat: `autogen:./app.py:team`.
+
+Such an object holds one conversation. The turns of conversations that share it run one after another, each with its own
+state; a function that creates the object lets them run in parallel.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.shared_object import SharedObject
+from viva.agents.frameworks.turn_log import decode_json_text
+from viva.agents.tools import format_result, split_steps
+from viva.model import codec
+from viva.model.message import Message, Reply
+
+
+class AutoGenSession(FrameworkSession):
+    """The saved state of an agent or team, loaded for each turn."""
+
+    title: ClassVar[str] = "AutoGen"
+    package: ClassVar[str] = "autogen-agentchat"
+    tested: ClassVar[str] = "0.7"
+
+    @classmethod
+    def load_types(cls) -> Sequence[type]:
+        return cls.load("autogen_agentchat.base", "ChatAgent", "Team")
+
+    @classmethod
+    def check_target(cls, target: Any) -> None:
+        super().check_target(target)
+        proxy = cls.load("autogen_agentchat.agents", "UserProxyAgent")
+        if any(isinstance(each, proxy) and each.input_func.__module__ == proxy.__module__ for each in _walk(target)):
+            raise cls.refuse(
+                "its UserProxyAgent reads from the console; hand over to the user with a HandoffTermination, or give it an input_func"
+            )
+
+    async def start(self) -> None:
+        self._shared = SharedObject.of(self.target)
+        self._state: Any = None
+        self._asker = ""  # the agent that handed over to the user
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        text = self.require_text(message)
+        async with self._shared.take(self, self._prepare) as first_state:
+            await self.target.load_state(self._state or first_state)
+            history = [] if self._state else await self._put_history()
+            try:
+                reply = await self._run([*history, self._make_message(text)])
+            except RuntimeError as error:  # a team raises only the text of what its members raise
+                raise self.log.model_error or error from error
+            self._state = await self.target.save_state()
+            return reply
+
+    async def _run(self, task: Sequence[Any]) -> Reply:
+        token, last = self.load("autogen_core", "CancellationToken")(), cast("Any", None)
+        try:
+            async for event in self.target.run_stream(task=task, cancellation_token=token):
+                if getattr(event, "source", "user") != "user":
+                    self.log.enter(event.source)
+                    self._log_tools(event)
+                    last = event if hasattr(event, "to_model_message") else last
+        finally:
+            token.cancel()  # what still runs when the turn is cut off
+        members = {each.name for each in _walk(self.target)}
+        self._asker = last.source if getattr(last, "target", self.target.name) not in members else ""
+        content = getattr(last, "content", "")
+        if not isinstance(content, str):
+            return self.log.build_reply(data=content)
+        return self.log.build_reply(content, input_hint=content if self._asker else None)
+
+    def _log_tools(self, event: Any) -> None:
+        if event.type == "ToolCallRequestEvent":
+            for call in event.content:
+                self.log.start_call(call.id, call.name, call.arguments)
+        elif event.type == "ToolCallExecutionEvent":
+            for each in event.content:
+                (self.log.fail_call if each.is_error else self.log.end_call)(
+                    each.call_id, decode_json_text(each.content)
+                )
+        elif event.type == "HandoffMessage":  # the path has it
+            for call in self.log.build_reply().tool_calls:
+                if call.name == f"transfer_to_{event.target}":
+                    self.log.drop_call(call.id)
+
+    def _make_message(self, text: str) -> Any:
+        handoff, plain = self.load("autogen_agentchat.messages", "HandoffMessage", "TextMessage")
+        if self._asker:
+            return handoff(content=text, source="user", target=self._asker)
+        return plain(content=text, source="user")
+
+    async def _put_history(self) -> list[Any]:
+        """Puts the history of the case into the context of an agent. For a team it goes before the first message."""
+        if (context := getattr(self.target, "model_context", None)) is None:
+            plain = self.load("autogen_agentchat.messages", "TextMessage")
+            return [plain(content=each.text, source=each.role) for each in self.context.history]
+        for message in self.context.history:
+            for each in self._convert(message):
+                await context.add_message(each)
+        return []
+
+    def _convert(self, message: Message) -> Iterator[Any]:
+        """A message of the case's history, with its tool calls and their results."""
+        models: Any = self.load("autogen_core", "models")
+        if message.role == "system":
+            yield models.SystemMessage(content=message.text)
+        elif message.role == "user":
+            yield models.UserMessage(content=message.text, source="user")
+        else:
+            function, name = self.load("autogen_core", "FunctionCall"), self.target.name
+            asking, answered, text = split_steps(message)
+            calls = [
+                function(each.id, codec.compact_json(each.arguments or {}), each.name) for each in asking.tool_calls
+            ]
+            yield models.AssistantMessage(content=calls or asking.text, source=name)
+            results = [{"content": format_result(each), "name": each.name, "call_id": each.id} for each in answered]
+            if results:
+                yield models.FunctionExecutionResultMessage(content=results)
+            if text is not None:
+                yield models.AssistantMessage(content=text.text, source=name)
+
+    async def _prepare(self, shared: SharedObject) -> Any:
+        """Makes the models and tools of the object log to the turn that runs now."""
+        for each in _walk(self.target):  # AutoGen has no public way to see these
+            if hasattr(each, "_model_client"):
+                each._model_client = _record_model(each._model_client, shared)  # noqa: SLF001
+            for bench in getattr(each, "_workbench", ()):
+                if hasattr(bench, "_tools"):
+                    bench._tools = [_record_tool(tool, shared) for tool in bench._tools]  # noqa: SLF001
+        return await self.target.save_state()
+
+
+def _walk(target: Any) -> Iterator[Any]:
+    """An agent, or a team with its members."""
+    yield target
+    for each in getattr(target, "_participants", ()):
+        yield from _walk(each)
+
+
+def _record_model(client: Any, shared: SharedObject) -> Any:
+    clone, config = copy.copy(client), client.dump_component()
+    about = config.config.get("model"), config.provider.partition("models.")[2].partition(".")[0]
+
+    def log_usage(piece: Any) -> Any:
+        if hasattr(piece, "usage"):
+            shared.log.add_model_call(*about, piece.usage.prompt_tokens, piece.usage.completion_tokens)
+        return piece
+
+    async def create(*values: Any, **named: Any) -> Any:
+        with shared.log.keep_model_error():
+            return log_usage(await client.create(*values, **named))
+
+    async def create_stream(*values: Any, **named: Any) -> Any:
+        with shared.log.keep_model_error():
+            async for piece in client.create_stream(*values, **named):
+                yield log_usage(piece)
+
+    clone.create, clone.create_stream = create, create_stream
+    return clone
+
+
+def _record_tool(tool: Any, shared: SharedObject) -> Any:
+    clone = copy.copy(tool)
+
+    async def run_json(args: Any, token: Any, call_id: str | None = None) -> Any:
+        log = shared.log
+        return await log.run_tool(call_id or log.new_id(), tool.name, args, lambda: tool.run_json(args, token, call_id))
+
+    clone.run_json = run_json
+    return clone
+
+
+class AutoGenConfig(FrameworkConfig, frozen=True, kw_only=True):
+    """An agent or a team of AutoGen AgentChat."""
+
+    session: ClassVar[type[FrameworkSession]] = AutoGenSession

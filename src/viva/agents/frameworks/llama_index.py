@@ -1,0 +1,166 @@
+"""Agents and agent workflows of LlamaIndex: `llama_index:./app.py:agent`. They run without streaming, which tells no usage."""
+
+import asyncio
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, ClassVar
+
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.turn_log import read_decision, to_plain_value
+from viva.agents.tools import format_result, split_steps
+from viva.model.message import Image, Message, Reply, Text
+
+_session: ContextVar["LlamaIndexSession | None"] = ContextVar("session", default=None)
+
+
+class LlamaIndexSession(FrameworkSession):
+    """A Context of a copy of the workflow. A run that waits for the user goes on with the next message."""
+
+    title: ClassVar[str] = "LlamaIndex"
+    package: ClassVar[str] = "llama-index-core"
+    tested: ClassVar[str] = "0.14"
+
+    @classmethod
+    def load_types(cls) -> Sequence[type]:
+        cls.load("workflows.runtime.types.results", "WaitingForEvent")
+        return cls.load("llama_index.core.agent.workflow", "BaseWorkflowAgent", "AgentWorkflow")
+
+    async def start(self) -> None:
+        _watch_models(self.load)
+        self._blocks: Any = self.load("llama_index.core.base.llms", "types")
+        self._workflow: Any = self._copy_workflow(self.target)
+        self._context: Any = self.load("llama_index.core.workflow", "Context")(self._workflow)
+        history = [each for message in self.context.history for each in self._convert(message)]
+        agent = self.target if not hasattr(self.target, "agents") else self.target.agents[self.target.root_agent]
+        memory = self.load("llama_index.core.memory", "ChatMemoryBuffer")
+        self._memory = memory.from_defaults(history, agent.llm)  # a Context does not keep it from run to run
+        self._run: Any = None
+        self._question: Any = None
+
+    async def close(self) -> None:
+        if self._run is not None:
+            await self._run.cancel_run()
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        if self._question is None:
+            _session.set(self)  # the tasks of the run inherit it
+            (given,) = self._convert(message)
+            self._run = self._workflow.run(user_msg=given, memory=self._memory, ctx=self._context)
+            self._events = self._run.stream_events()
+        else:
+            self._run.ctx.send_event(self._answer(message, options))
+            self._question = None
+        asking = self.load("llama_index.core.workflow", "InputRequiredEvent")
+        try:
+            async for event in self._events:
+                self._log_event(event)
+                if isinstance(event, asking):
+                    self._question = event
+                    return self.log.build_reply(input_hint=str(event.get("prefix", "")) or type(event).__name__)
+            output, self._run = await self._run, None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if output.structured_response is not None:
+            return self.log.build_reply(data=output.structured_response)
+        return self.log.build_reply(output.response.content or "")
+
+    def _answer(self, message: Message, options: Mapping[str, Any]) -> Any:
+        """The option `resume`, else `yes` or `no` for the option `approval`, else the text; with the fields of the question."""
+        word = "yes" if read_decision(message, options).is_approved else "no"
+        response = options.get("resume", word if "approval" in options else message.text)
+        fields = {name: value for name, value in self._question.items() if name != "prefix"}
+        return self.load("llama_index.core.workflow", "HumanResponseEvent")(**{**fields, "response": response})
+
+    def _log_event(self, event: Any) -> None:
+        if name := getattr(event, "current_agent_name", ""):
+            self.log.enter(name)
+        if type(event).__name__ == "ToolCallResult" and event.tool_name not in (*self._tools, "handoff"):
+            self.log.start_call(event.tool_id, event.tool_name, event.tool_kwargs)
+            self.log.fail_call(event.tool_id, event.tool_output.content)  # there is no such tool
+
+    def _copy_workflow(self, target: Any) -> Any:
+        self._tools: set[str] = set()
+        if not hasattr(target, "agents"):
+            return self._copy_agent(target)
+        clone = copy.copy(target)
+        clone.agents = {name: self._copy_agent(agent) for name, agent in target.agents.items()}
+        return clone
+
+    def _copy_agent(self, agent: Any) -> Any:
+        if agent.tool_retriever is not None and self.has_stubs:
+            raise self.refuse("tools that a retriever finds cannot be stubbed")
+        tools = [self._copy_tool(tool) for tool in agent.tools or ()]
+        return agent.model_copy(update={"tools": tools, "streaming": False})
+
+    def _copy_tool(self, tool: Any) -> Any:
+        waiting = self.load("workflows.runtime.types.results", "WaitingForEvent")
+        output, name = self.load("llama_index.core.tools", "ToolOutput"), tool.metadata.get_name()
+        call = self.load("llama_index.core.tools", "adapt_to_async_tool")(tool).acall
+        clone = copy.copy(tool)
+        self._tools.add(name)
+
+        async def acall(*values: Any, **named: Any) -> Any:
+            done: list[Any] = []
+            arguments = {key: value for key, value in named.items() if key != getattr(tool, "ctx_param_name", None)}
+
+            async def run() -> Any:
+                done.append(await call(*values, **named))
+                return done[0].raw_output
+
+            text = await self.log.run_tool(self.log.new_id(), name, arguments, run, waiting)
+            return done[0] if done else output(content=text, tool_name=name, raw_input=arguments, raw_output=text)
+
+        clone.acall = acall
+        return clone
+
+    def _convert(self, message: Message) -> Iterator[Any]:
+        """A message with attachments, tool calls and their results."""
+        blocks = self._blocks
+        asking, answered, text = split_steps(message)
+        parts = [Text(asking.text)] if isinstance(asking.content, str) else asking.content
+        calls = [(each.id, each.name, each.arguments or {}) for each in asking.tool_calls]
+        converted = [self._to_block(part) for part in parts if part != Text("")]
+        converted += [blocks.ToolCallBlock(tool_call_id=a, tool_name=b, tool_kwargs=c) for a, b, c in calls]
+        yield blocks.ChatMessage(role=message.role, blocks=converted)
+        for each in answered:
+            about = {"tool_call_id": each.id, "name": each.name}
+            yield blocks.ChatMessage(role="tool", content=format_result(each), additional_kwargs=about)
+        if text is not None:
+            yield blocks.ChatMessage(role="assistant", content=text.text)
+
+    def _to_block(self, part: Any) -> Any:
+        if isinstance(part, Text):
+            return self._blocks.TextBlock(text=part.text)
+        if isinstance(part, Image):
+            return self._blocks.ImageBlock(url=part.url)
+        raise ValueError(f"Viva sends only text and images to LlamaIndex; this message has {part.name or part.source}")
+
+
+@cache
+def _watch_models(load: Any) -> None:
+    """Logs the calls of models to the session that makes them."""
+    ended = load("llama_index.core.instrumentation.events.llm", "LLMChatEndEvent")
+
+    class ModelWatcher(load("llama_index.core.instrumentation.event_handlers", "BaseEventHandler")):
+        def handle(self, event: Any, **about: Any) -> None:
+            session = _session.get()
+            if session is not None and isinstance(event, ended) and event.response is not None:
+                raw = to_plain_value(event.response.raw) or {}
+                usage = raw.get("usage") or raw.get("usage_metadata") or {}
+                sent = usage.get("prompt_tokens") or usage.get("input_tokens") or usage.get("prompt_token_count")
+                received = (
+                    usage.get("completion_tokens") or usage.get("output_tokens") or usage.get("candidates_token_count")
+                )
+                cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+                session.log.add_model_call(raw.get("model") or raw.get("model_version"), "", sent, received, cached)
+
+    load("llama_index.core.instrumentation", "get_dispatcher")().add_event_handler(ModelWatcher())
+
+
+class LlamaIndexConfig(FrameworkConfig, frozen=True, kw_only=True):
+    """An agent or AgentWorkflow of LlamaIndex."""
+
+    session: ClassVar[type[FrameworkSession]] = LlamaIndexSession

@@ -1,0 +1,98 @@
+"""Teams of AutoGen: their path, handoffs to the user, tools and faults."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from apps import autogen as app
+from apps.tools import BOOKED, add, book
+from autogen_agentchat.agents import AssistantAgent, UserProxyAgent
+from autogen_agentchat.conditions import HandoffTermination, MaxMessageTermination
+from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
+
+import viva
+from viva.errors import BadInput
+from viva.model.message import ToolCall
+from viva.model.record import TrialRecord
+from viva.testing import Fail, ModelRequest, OpenAIServer, Say
+
+
+def answer(request: ModelRequest) -> Say | Fail | str:
+    """A writer that can add and book, a critic, and a clerk that asks the user before it books."""
+    role, text = request.system, request.text
+    if role == "fail":
+        return Fail(401)
+    if request.tool_results and "yes" not in text:
+        return f"{request.tool_results[-1]} is done"
+    if role == "clerk":
+        name = "book" if "yes" in text else "transfer_to_user"
+        return Say(tool_calls=[ToolCall(name, {"a": 7} if name == "book" else {})])
+    if role == "writer" and "add" in text:
+        return Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])
+    return f"{role} saw {len([each for each in request.messages if each.role == 'user'])}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[Any]:
+    with OpenAIServer(answer) as running:
+        app.connect(running)
+        yield running
+
+
+def make_member(name: str, role: str = "", **fields: Any) -> Any:
+    return AssistantAgent(name, app.get_model(), system_message=role or name, reflect_on_tool_use=True, **fields)
+
+
+def run(team: Any, *turns: str, **fields: Any) -> TrialRecord:
+    holds = {"type": "regex", "pattern": "(?s).*"}
+    case = {"id": "c", "turns": [{"input": turn, "assertions": [holds]} for turn in turns], **fields}
+    return next(iter(viva.run([case], team, options=viva.RunOptions(retry_faults=0)).records()))
+
+
+def make_pair() -> Any:
+    members = [make_member("writer", tools=[add]), make_member("critic")]
+    return RoundRobinGroupChat(members, max_turns=2)
+
+
+def test_the_members_of_a_team_are_its_path_and_the_last_one_replies():
+    team = make_pair()
+    for _ in range(2):  # a new conversation starts anew
+        record = run(team, "add", "more")
+        assert record.status == "passed", record.error
+        first, second = record.turns
+        assert (first.path, first.output) == (("writer", "critic"), "critic saw 2")
+        assert [(call.name, call.result) for call in first.tool_calls] == [("add", 3)]
+        assert (second.output, second.tool_calls) == ("critic saw 4", [])
+        assert first.usage is not None
+        assert first.usage.calls == 3
+
+
+def test_the_tools_of_a_team_are_stubbed():
+    record = run(make_pair(), "add", fixtures={"tools": [{"tool": "add", "response": 40}]})
+    assert [call.result for call in record.turns[0].tool_calls] == [40]
+
+
+def test_a_provider_that_fails_inside_a_team_is_infra():
+    team = RoundRobinGroupChat([make_member("writer", "fail")], max_turns=1)
+    record = run(team, "hello")
+    assert (record.status, record.fault) == ("error", "infra"), record.error  # N17
+
+
+def test_a_handoff_to_the_user_waits_for_the_next_message():
+    BOOKED.clear()
+    end = HandoffTermination("user") | MaxMessageTermination(8)
+    clerk = make_member("clerk", handoffs=["user"], tools=[book])
+    record = run(Swarm([clerk], termination_condition=end, max_turns=2), "book", "yes")
+    assert record.status == "passed", record.error
+    waiting, after = record.turns
+    assert (waiting.awaiting_input, waiting.tool_calls) == (True, [])
+    assert waiting.input_hint
+    assert [(call.name, call.args) for call in after.tool_calls] == [("book", {"a": 7})]
+    assert BOOKED == [7]
+
+
+def test_a_proxy_that_reads_from_the_console_is_refused():
+    with pytest.raises(BadInput, match="reads from the console"):
+        run(RoundRobinGroupChat([make_member("writer"), UserProxyAgent("person")], max_turns=2), "hello")
+    proxy = UserProxyAgent("person", input_func=lambda prompt: "fine")
+    assert run(RoundRobinGroupChat([make_member("writer"), proxy], max_turns=2), "hello").turns[0].output == "fine"
