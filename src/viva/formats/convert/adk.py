@@ -34,7 +34,11 @@ def convert_adk(source: Source) -> Iterator[dict[str, Any]]:
 
 def _convert_scenario(scenario: JsonObject) -> dict[str, Any]:
     plan = scenario["conversation_plan"]
-    persona = {"persona": "A user of the assistant", "goal": plan}
+    who = scenario.get("user_persona")
+    persona = {
+        "persona": str(who.get("description") or who.get("id") if isinstance(who, dict) else who or "A user"),
+        "goal": plan,
+    }
     return escape_braces(
         {
             "input": scenario["starting_prompt"],
