@@ -37,9 +37,11 @@ def s3() -> Generator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3", "memory"])
 def remote_config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
-    """A remote history that is empty: a folder, or a bucket."""
+    """A remote history that is empty: a folder, a bucket, or another place that fsspec knows."""
+    if request.param == "memory":
+        return f'[history]\nremote = "memory://team/{tmp_path.name}"\n'
     if request.param == "folder":
         return '[history]\nremote = "../team/viva"\n'
     endpoint: str = request.getfixturevalue("s3")
