@@ -16,6 +16,7 @@ import pytest
 from viva import catalog
 from viva.cli.main import main
 
+_TIMES = {"duration_ms", "started_at", "session_id"}
 ECHO = "def agent(messages, options):\n    return messages[-1]['content']\n"
 
 
@@ -163,3 +164,10 @@ def contains(value: str) -> dict[str, Any]:
 def case(case_id: str, said: str = "hello", **fields: Any) -> dict[str, Any]:
     """Return a case that passes with an agent that echoes."""
     return {"id": case_id, "input": said, "assertions": [contains(said)], **fields}
+
+
+def remove_times(value: Any) -> Any:
+    """A record without what differs between two runs of the same agent."""
+    if isinstance(value, dict):
+        return {key: remove_times(item) for key, item in value.items() if key not in _TIMES}
+    return [remove_times(item) for item in value] if isinstance(value, list) else value

@@ -6,13 +6,12 @@ import re
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import bubblewrap
 from dask_processes import DaskProcesses, open_processes
-from project import InProcessProject, Project, case, contains
+from project import InProcessProject, Project, case, contains, remove_times
 
 AGENT = """\
 import asyncio, os
@@ -37,7 +36,6 @@ async def agent(messages, options):
         return {"content": text, "usage": {"input_tokens": 10, "output_tokens": 10, "cost_usd": 0.4}}
     return text
 """
-_TIMES = {"duration_ms", "started_at", "session_id"}
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +64,6 @@ def flags(request: pytest.FixtureRequest, tmp_path: Path) -> Sequence[str]:
     if request.param == "local":
         return ()
     return ("--cluster", request.getfixturevalue("cluster"), "--cluster-folder", str(tmp_path))
-
-
-def remove_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: remove_times(item) for key, item in value.items() if key not in _TIMES}
-    return [remove_times(item) for item in value] if isinstance(value, list) else value
 
 
 def test_reports_are_equal_and_in_input_order(project: Project, flags: Sequence[str]) -> None:
@@ -295,7 +287,7 @@ def agent(messages, options):
         if not mark.exists():
             mark.touch()
             os.kill({pid}, signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(3)
     return messages[-1]["content"]
 """
 
@@ -335,6 +327,9 @@ def test_workers_report_what_they_miss(project: Project, cluster: str) -> None:
         (("--cluster", "tcp://127.0.0.1:9", "--workers", "2"), "exclude each other"),
         (("--workers", "0"), "0 is not in the range"),
         (("--cluster-folder", "."), "needs --cluster"),
+        (("--workers", "2", "--interactive"), "exclude each other"),
+        (("--workers", "2", "--workspace", "cwd"), "one trial at a time"),
+        (("--dashboard",), "needs --workers"),
     ],
 )
 def test_misuse(project: Project, flags: Sequence[str], message: str) -> None:
@@ -342,3 +337,16 @@ def test_misuse(project: Project, flags: Sequence[str], message: str) -> None:
     ended = project.test(*flags)
     assert ended.code == 4
     assert message in ended.err
+
+
+def test_a_scheduler_that_is_not_there_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
+    shorten("viva.executors.dask_cluster._CONNECT_S", 0.3)
+    project.suite(case("wrong", assertions=[contains("bye")]), case("right"))
+    ended = project.test("--cluster", "tcp://127.0.0.1:9")
+    assert ended.code == 4
+    assert "--cluster tcp://127.0.0.1:9: cannot be reached" in ended.err
+    assert project.test("--parallel", "1", "--fail-fast").code == 1
+    ended = project.viva("test", "--resume", "latest", "--cluster", "tcp://127.0.0.1:9")
+    assert ended.code == 4
+    assert "tcp://127.0.0.1:9: cannot be reached" in ended.err
+    assert project.viva("test", "--resume", "latest").code == 1  # nothing is lost

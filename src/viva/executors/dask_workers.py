@@ -320,7 +320,7 @@ class DaskWorkers:
 
     def _fail(self, reason: str) -> None:
         """Stop every request. The run can be resumed."""
-        self._failure = RunStopped(reason)
+        self._failure = RunStopped(f"{reason}; continue with --resume")
         for worker in tuple(self._workers.values()):
             self._lose_worker(worker)
         self._run_in_background(self._notify())

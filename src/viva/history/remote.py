@@ -98,8 +98,10 @@ class RemoteHistory:
             raise BadInput.of(
                 f"{self.name}: {scheme}:// needs the package {package}: pip install {package}"
             ) from missing
-        except Exception as error:  # a file system of any author, with options of the user
+        except (ValueError, TypeError) as error:
             raise BadInput.of(f"{self.name}: is not a place that fsspec can use: {self._describe(error)}") from error
+        except Exception as error:  # a file system of any author; some connect at once
+            raise RemoteFailed(f"{self.name}: cannot connect to it: {self._describe(error)}") from error
         self._root = str(root).rstrip("/")
 
     def _remove_host(self, url: str) -> str:

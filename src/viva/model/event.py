@@ -10,6 +10,7 @@ from viva.model.case import InputSource, Key, SuiteKind, Threshold
 from viva.model.message import Usage
 from viva.model.record import Status, TrialRecord, TurnRecord
 
+NoteKind = Literal["message", "not_merged"]
 StopReason = Literal["interrupted", "fail_fast", "budget", "broken"]
 JOURNAL_VERSION = 2
 """Changes when fields of events or records get other names or meanings. A journal without a version is of version 1."""
@@ -167,6 +168,8 @@ class Note(Event, frozen=True, tag="note"):
     """info or warning."""
     key: Key | None = None
     """The trial it is about; null for the run."""
+    kind: NoteKind = "message"
+    """not_merged: cases that a merged run lacks. A later merge may have them."""
 
 
 class RunEnded(Event, frozen=True, tag="run_ended"):

@@ -20,6 +20,7 @@ from viva.model import codec
 from viva.model.event import (
     Event,
     Note,
+    NoteKind,
     PlannedSuite,
     RunEnded,
     RunStarted,
@@ -38,8 +39,6 @@ from viva.stats.pass_rule import PassRule
 
 _STOP_ORDER: tuple[StopReason, ...] = ("interrupted", "broken", "budget", "fail_fast")
 """If parts stopped for different reasons, the first of these is that of the merged run."""
-_MISSING, _IN_NONE = "missing: shard ", "cases are in none of the runs"
-"""A note about cases that were not merged starts or ends so."""
 
 
 class Merger:
@@ -147,44 +146,47 @@ class Merger:
 
     def _list_notes(self) -> list[Note]:
         """What is missing, warnings of the parts, and notes that all parts have."""
-        texts = [*self._find_missing(), *self._find_left_out()]
-        notes = [Note(text, "warning") for text in texts]
+        notes = [*self._find_missing(), *self._find_stopped(), *self._find_left_out()]
         own_notes = [list(_list_own_notes(source)) for source in self._sources]
         in_all = [note for note in own_notes[0] if all(note in others for others in own_notes)]
         warnings = [note for each in own_notes for note in each if note.level == "warning"]
         return [*dict.fromkeys((*in_all, *warnings)), *notes]
 
-    def _find_missing(self) -> Iterator[str]:
-        if self._shards:
-            count = self._shards[0].count
-            missing = [str(Shard(number, count)) for number in range(1, count + 1)]
-            missing = [text for text in missing if Shard.parse(text) not in self._shards]
-            if missing:
-                yield f"{_MISSING}{', '.join(missing)}; the cases that only they have count as not run"
+    def _find_missing(self) -> Iterator[Note]:
+        count = self._shards[0].count if self._shards else 0
+        missing = [shard for number in range(1, count + 1) if (shard := Shard(number, count)) not in self._shards]
+        if missing:
+            names = ", ".join(map(str, missing))
+            yield _create_warning(
+                f"missing: shard {names}; the cases that only they have count as not run", kind="not_merged"
+            )
+
+    def _find_stopped(self) -> Iterator[Note]:
         for source in self._sources:
             if source.ended is not None and source.ended.stopped is None:
                 continue
             lost = format_count(source.started.cases - len(set(source.read_names(source.ends))), "case")
             if source.ended is None:
-                yield f"{source} stopped unexpectedly, with {lost} not run; continue it with --resume"
+                yield _create_warning(f"{source} stopped unexpectedly, with {lost} not run; continue it with --resume")
             else:
                 reason = source.ended.stop_message or source.ended.stopped
-                yield f"{source} stopped early ({reason}), with {lost} not run"
+                yield _create_warning(f"{source} stopped early ({reason}), with {lost} not run")
 
-    def _find_left_out(self) -> Iterator[str]:
+    def _find_left_out(self) -> Iterator[Note]:
         """Shards by different times, and cases that no filter selected."""
         planned = sum(source.started.cases for source in self._sources)
         if self._shards:
             selected = self._count_cases(self._first.suites)
             if len(self._shards) == self._shards[0].count and planned < selected:
-                yield (
+                yield _create_warning(
                     f"{selected - planned} of {selected} cases are in no shard: the machines knew different times. "
                     "--shard-by time needs the same .viva everywhere"
                 )
             return
         for suite in self._join_suites():
             if suite.cases < suite.size:
-                yield f"{suite.suite}: {suite.size - suite.cases} of {suite.size} {_IN_NONE}"
+                lost = f"{suite.size - suite.cases} of {suite.size} cases are in none of the runs"
+                yield _create_warning(f"{suite.suite}: {lost}", kind="not_merged")
 
     def _create_end(self, summary: RunSummary) -> RunEnded:
         ends = [source.ended for source in self._sources if source.ended is not None]
@@ -202,8 +204,12 @@ class Merger:
 def _list_own_notes(source: MergeSource) -> Iterator[Note]:
     """The notes of a run. What a merged run lacked may be there now, so this merge says anew what is missing."""
     for note in source.notes:
-        if not (source.is_merged and (note.text.startswith(_MISSING) or note.text.endswith(_IN_NONE))):
+        if note.kind != "not_merged":
             yield note
+
+
+def _create_warning(text: str, kind: NoteKind = "message") -> Note:
+    return Note(text, "warning", kind=kind)
 
 
 def _list_parts(source: MergeSource) -> list[Mapping[str, Any]]:

@@ -8,7 +8,9 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from project import InProcessProject, case, contains
 from viva.errors import BadInput
@@ -37,9 +39,11 @@ def s3() -> Generator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3", "memory"])
 def remote_config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
-    """A remote history that is empty: a folder, or a bucket."""
+    """A remote history that is empty: a folder, a bucket, or another place that fsspec knows."""
+    if request.param == "memory":
+        return f'[history]\nremote = "memory://team/{tmp_path.name}"\n'
     if request.param == "folder":
         return '[history]\nremote = "../team/viva"\n'
     endpoint: str = request.getfixturevalue("s3")
@@ -342,6 +346,25 @@ def test_a_place_that_cannot_be_used_is_refused(folder_machines: Machines):
     refused = here.viva("runs", "pull")
     assert refused.code == 4
     assert "viva.toml:2" in refused.err
+
+
+class RefusingFiles(MemoryFileSystem):
+    """Connects when it is created, as that of ssh does, and is refused."""
+
+    protocol = "refusing"
+    cachable = False
+
+    def __init__(self, **_options: Any) -> None:
+        raise ConnectionError("Authentication failed")
+
+
+def test_a_place_that_refuses_the_connection_is_one_sentence(folder_machines: Machines):
+    fsspec.register_implementation("refusing", RefusingFiles, clobber=True)
+    machines = folder_machines
+    run = machines.run()
+    ended = machines.here.viva("runs", "push", "refusing://host/place", "--run", run)
+    assert ended.code == 1, ended
+    assert ended.err.strip() == "refusing://host/place: cannot connect to it: Authentication failed"
 
 
 def test_a_folder_may_be_a_url_of_this_machine(folder_machines: Machines, tmp_path: Path):
