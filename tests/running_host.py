@@ -299,10 +299,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def start_host(folder: Path, port: int, *flags: str) -> Generator[tuple[Client, "subprocess.Popen[str]"]]:
-    """Runs `viva serve` in a process of its own."""
+def start_host(
+    folder: Path, port: int, *flags: str, sandbox: tuple[str, ...] = ()
+) -> Generator[tuple[Client, "subprocess.Popen[str]"]]:
+    """Runs `viva serve` in a process of its own, which a sandbox may confine."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "viva", "serve", "--port", str(port), *flags],
+        [*sandbox, sys.executable, "-m", "viva", "serve", "--port", str(port), *flags],
         cwd=folder,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
