@@ -80,20 +80,7 @@ def load_setup(
         generated_token = generated_token or create_token()
         settings.redactor.add_secrets([generated_token])
         tokens.add(generated_token, LOCAL_TENANT)
-    shared: list[str] = list(settings.openwop.suites)
-    by_tenant = {name: tenant.get("suites", ()) for name, tenant in settings.openwop.tenants.items()}
-    suites: list[HostedSuite] = load_hosted_suites(shared, settings)
-    for name, refs in by_tenant.items():
-        suites += load_hosted_suites(refs, settings, name)
-    agents = load_agents(
-        settings, load_packs([*shared, *(ref for refs in by_tenant.values() for ref in refs)], settings)
-    )
-    make_private_folder(settings.data_folder)
-    if conformance_routes:
-        agents.append(conformance.ECHO_AGENT)
-        suites.append(conformance.write_suite(settings.data_folder / "host"))
-    if not agents:
-        raise BadInput.of("No agent to serve. Add [agents.NAME] to viva.toml")
+    agents, suites = _load_agents_and_suites(settings, conformance_routes=conformance_routes)
     host_name = f"[{bind_address}]" if ":" in bind_address else bind_address
     url = str(public_url or serve.get("public_url") or f"http://{host_name}:{port}")
     if not is_public_url(url):
@@ -114,8 +101,8 @@ def load_setup(
             by_tenant={name: tenant.get("limits", {}) for name, tenant in settings.openwop.tenants.items()},
         ),
         tokens=tokens,
-        agents=AgentRegistry(agents),
-        suites=SuiteRegistry(suites),
+        agents=agents,
+        suites=suites,
         has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
         bind_address=bind_address,
         port=port,
@@ -123,6 +110,24 @@ def load_setup(
         reload=lambda: load_setup(file, folder, **arguments, generated_token=generated_token),
         generated_token=generated_token,
     )
+
+
+def _load_agents_and_suites(settings: Settings, *, conformance_routes: bool) -> tuple[AgentRegistry, SuiteRegistry]:
+    shared: list[str] = list(settings.openwop.suites)
+    by_tenant = {name: tenant.get("suites", ()) for name, tenant in settings.openwop.tenants.items()}
+    suites: list[HostedSuite] = load_hosted_suites(shared, settings)
+    for name, refs in by_tenant.items():
+        suites += load_hosted_suites(refs, settings, name)
+    agents = load_agents(
+        settings, load_packs([*shared, *(ref for refs in by_tenant.values() for ref in refs)], settings)
+    )
+    make_private_folder(settings.data_folder)
+    if conformance_routes:
+        agents.append(conformance.ECHO_AGENT)
+        suites.append(conformance.write_suite(settings.data_folder / "host"))
+    if not agents:
+        raise BadInput.of("No agent to serve. Add [agents.NAME] to viva.toml")
+    return AgentRegistry(agents), SuiteRegistry(suites)
 
 
 def is_public_url(url: str) -> bool:

@@ -93,9 +93,9 @@ class FullStore(SqliteStore):
             self._change("DELETE FROM answers WHERE tenant = ''")
 
 
-def test_a_run_waits_for_room_on_the_disk_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_waits_for_room_on_the_disk_and_goes_on(tmp_path: Path, shorten: Callable[[str, float], None]):
     """Its result is in memory: the agent is not asked twice."""
-    monkeypatch.setattr("viva.host.runs.TICK_S", 0.01)
+    shorten("viva.host.runs.TICK_S", 0.01)
 
     async def act() -> tuple[int, list[str], ApiError, str]:
         store, calls = FullStore(tmp_path), 0
@@ -134,8 +134,8 @@ def test_a_run_waits_for_room_on_the_disk_and_goes_on(tmp_path: Path, monkeypatc
     assert (refused.status, refused.code, "Retry-After" in refused.headers) == (507, "disk_full", True)
 
 
-def test_a_run_that_cannot_write_is_interrupted_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("viva.host.runs.TICK_S", 0.01)
+def test_a_run_that_cannot_write_is_interrupted_and_resumed(tmp_path: Path, shorten: Callable[[str, float], None]):
+    shorten("viva.host.runs.TICK_S", 0.01)
 
     async def act() -> list[bytes | None]:
         store, received = SqliteStore(tmp_path), list[bytes | None]()
