@@ -15,7 +15,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import uvicorn
-from msgspec import structs
+from msgspec import Struct, structs
 from starlette.applications import Starlette
 
 from viva import catalog, config
@@ -46,6 +46,16 @@ _INVALID_IN_URL = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
 """A query or fragment would swallow the path; a password would be sent to every client."""
 
 
+class ServeFlags(Struct, frozen=True):
+    """The flags of `viva serve`; without a value the config decides."""
+
+    bind_address: str | None
+    port: int | None
+    public_url: str | None
+    conformance_routes: bool
+    drain_s: float
+
+
 def load_setup(
     file: Path | None,
     folder: Path,
@@ -55,21 +65,19 @@ def load_setup(
     public_url: str | None,
     conformance_routes: bool,
     drain_s: float = 0.0,
-    generated_token: str | None = None,
 ) -> HostSetup:
-    """Loads and checks the config. Raises BadInput. A host that loads it again keeps its generated token."""
-    arguments: dict[str, Any] = {
-        "bind_address": bind_address,
-        "port": port,
-        "public_url": public_url,
-        "conformance_routes": conformance_routes,
-        "drain_s": drain_s,
-    }
+    """Loads and checks the config. Raises BadInput."""
+    flags = ServeFlags(bind_address, port, public_url, conformance_routes, drain_s)
+    return _load_setup(file, folder, flags)
+
+
+def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_token: str | None = None) -> HostSetup:
+    """A host that loads its config again keeps its generated token."""
     settings = config.load_settings(file, folder)
     catalog.load_plugins(settings.plugins, settings.folder)
     serve = settings.serve
-    bind_address = str(bind_address or serve.get("host", "127.0.0.1"))
-    port = int(serve.get("port", 8765)) if port is None else port
+    bind_address = str(flags.bind_address or serve.get("host", "127.0.0.1"))
+    port = int(serve.get("port", 8765)) if flags.port is None else flags.port
     tokens = _load_tokens(settings, settings.openwop.tenants)
     if tokens:
         generated_token = None
@@ -80,18 +88,18 @@ def load_setup(
         generated_token = generated_token or create_token()
         settings.redactor.add_secrets([generated_token])
         tokens.add(generated_token, LOCAL_TENANT)
-    agents, suites = _load_agents_and_suites(settings, conformance_routes=conformance_routes)
+    agents, suites = _load_agents_and_suites(settings, conformance_routes=flags.conformance_routes)
     host_name = f"[{bind_address}]" if ":" in bind_address else bind_address
-    url = str(public_url or serve.get("public_url") or f"http://{host_name}:{port}")
+    url = str(flags.public_url or serve.get("public_url") or f"http://{host_name}:{port}")
     if not is_public_url(url):
         raise BadInput.of(f"The public URL {url!r} is invalid. Expected https://host/path")
     return HostSetup(
         settings=settings,
         options=ServeOptions(
             public_url=url.rstrip("/"),
-            conformance=conformance_routes,
+            conformance=flags.conformance_routes,
             known_hosts=tuple(serve.get("hosts", ())),
-            drain_s=drain_s,
+            drain_s=flags.drain_s,
             min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
         ),
         limits=Limits(
@@ -107,7 +115,7 @@ def load_setup(
         bind_address=bind_address,
         port=port,
         connection_limits=load_limits(settings),
-        reload=lambda: load_setup(file, folder, **arguments, generated_token=generated_token),
+        reload=lambda: _load_setup(file, folder, flags, generated_token),
         generated_token=generated_token,
     )
 
