@@ -27,6 +27,7 @@ SUITE = "acme.evals.basic@1.0.0"
 OUTCOMES = ("run.completed", "run.failed", "run.cancelled")
 
 AGENTS = """
+import asyncio
 from viva.model.message import ModelCall, Reply, ToolCall
 
 def echo(messages, options):
