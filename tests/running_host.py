@@ -27,6 +27,7 @@ SUITE = "acme.evals.basic@1.0.0"
 OUTCOMES = ("run.completed", "run.failed", "run.cancelled")
 
 AGENTS = """
+import asyncio
 from viva.model.message import ModelCall, Reply, ToolCall
 
 def echo(messages, options):
@@ -299,10 +300,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def start_host(folder: Path, port: int, *flags: str) -> Generator[tuple[Client, "subprocess.Popen[str]"]]:
-    """Runs `viva serve` in a process of its own."""
+def start_host(
+    folder: Path, port: int, *flags: str, sandbox: tuple[str, ...] = ()
+) -> Generator[tuple[Client, "subprocess.Popen[str]"]]:
+    """Runs `viva serve` in a process of its own, which a sandbox may confine."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "viva", "serve", "--port", str(port), *flags],
+        [*sandbox, sys.executable, "-m", "viva", "serve", "--port", str(port), *flags],
         cwd=folder,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

@@ -33,6 +33,10 @@ async def careful(messages, options):
 """
 
 
+POLLS = """while not (HERE / "go").exists():
+            await asyncio.sleep(0.02)"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     tasks = [golden_task(f"task-{number}", f"task-{number}", f"task-{number}") for number in range(1, 7)]
@@ -134,9 +138,9 @@ def test_a_suite_that_changed_fails_the_resumed_run(folder: Path):
         assert client.get(f"/v1/runs/{run}").json["status"] == "failed"
 
 
-def test_a_graceful_stop_ends_streams_and_the_run_continues_later(folder: Path):
+def test_a_stop_without_drain_ends_streams_and_the_run_continues_later(folder: Path):
     port = free_port()
-    with start_host(folder, port) as (client, process):
+    with start_host(folder, port, "--drain", "0s") as (client, process):
         run = client.start_eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
         invoked = client.post(
             "/v1/runs", {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
@@ -152,6 +156,61 @@ def test_a_graceful_stop_ends_streams_and_the_run_continues_later(folder: Path):
         assert client.wait_for_events(run)[-1]["type"] == "run.completed"
         # An agent may have acted before the restart: it is not called twice.
         assert client.wait_for_events(invoked)[-1]["payload"]["error"]["code"] == "host_restarted"
+
+
+def test_a_queued_call_is_made_after_a_restart(folder: Path):
+    """Only a call that may have reached the agent fails."""
+    config = (folder / "viva.toml").read_text()
+    (folder / "viva.toml").write_text(f"{config}\n[serve.tenant_limits]\nat_once = 1\n")
+    call = {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
+    port = free_port()
+    with start_host(folder, port) as (client, process):
+        asked_before = client.post("/v1/runs", call).json["runId"]
+        assert client.get(f"/v1/runs/{asked_before}/events/poll?timeout=20").json["events"]
+        queued = client.post("/v1/runs", {**call, "agentId": "local.acme.echo"}).json["runId"]
+        process.send_signal(signal.SIGKILL)
+        process.wait(20)
+    with start_host(folder, port) as (client, _):
+        assert client.wait_for_events(asked_before)[-1]["payload"]["error"]["code"] == "host_restarted"
+        events = client.wait_for_events(queued)
+        assert events[-1]["payload"] == {"outputs": {"output": "x", "outcome": "completed"}}
+        assert event_types(events).count("run.started") == 1
+
+
+def test_sigterm_lets_running_runs_end(folder: Path):
+    (folder / "agents.py").write_text(AGENTS + WAITS.replace("await asyncio.Event().wait()", POLLS))
+    with start_host(folder, free_port(), "--drain", "60s") as (client, process):
+        run = client.start_eval("acme.evals.six@1.0.0", "local.viva.careful").json["runId"]
+        with client.open_stream(run) as watched:
+            while b'"taskId":"task-3"' not in watched.readline():
+                continue
+            process.send_signal(signal.SIGTERM)
+            while (refused := client.post("/v1/runs", {"workflowId": "conformance-noop"})).status == 201:
+                continue
+            assert (refused.status, refused.json["error"]) == (503, "draining")
+            assert "retry-after" in refused.headers
+            (folder / "go").touch()
+            assert b"event: run.completed" in watched.read()
+        assert process.wait(20) == 0
+
+
+def test_sighup_reloads_tokens_and_suites(folder: Path):
+    config = (folder / "viva.toml").read_text()
+    with start_host(folder, free_port()) as (client, process):
+        assert process.stdout is not None
+        (folder / "evals" / "new.json").write_text(json.dumps(build_suite("new", golden_task("one", "a", "a"))))
+        changed = config.replace(ACME, "acme-token-of-tomorrow").replace('"evals/six.json"', '"evals/new.json"')
+        (folder / "viva.toml").write_text(changed)
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "The config was reloaded\n"
+        assert client.get("/v1/agents").status == 401
+        changed_client = client.with_token("acme-token-of-tomorrow")
+        assert changed_client.run_eval("acme.evals.new@1.0.0")[1][-1]["type"] == "run.completed"
+        assert changed_client.start_eval("acme.evals.six@1.0.0").status == 400
+        (folder / "viva.toml").write_text("[agents\n")
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline().startswith("The config was not reloaded: ")
+        assert changed_client.get("/v1/agents").status == 200
 
 
 def test_two_hosts_cannot_share_a_store(folder: Path):

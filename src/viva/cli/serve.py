@@ -6,6 +6,7 @@ import click
 
 from viva.cli.history import config_option
 from viva.errors import BadInput
+from viva.text.duration import parse_duration
 
 EPILOG = """\b
 Examples:
@@ -17,7 +18,15 @@ Examples:
 \b
 It serves the agents of viva.toml. Configure suites and packs as [openwop] suites = [...], tokens as
 [openwop.tenants.NAME] tokens = ["${NAME}"]. Runs are saved in .viva and continue after a restart.
+SIGTERM lets running runs end (--drain); SIGHUP loads tokens, keys, agents, suites and limits anew.
 """
+
+
+def _parse_drain(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command(epilog=EPILOG)
@@ -26,10 +35,22 @@ It serves the agents of viva.toml. Configure suites and packs as [openwop] suite
     "--port", type=click.IntRange(0, 65535), metavar="N", help="Port to listen on (default: 8765; 0 for a free one)."
 )
 @click.option("--public-url", metavar="URL", help="The URL of this host for others, used in links.")
+@click.option(
+    "--drain",
+    callback=_parse_drain,
+    default="30s",
+    metavar="TIME",
+    help="How long running runs may go on after SIGTERM (default: 30s). Later they continue after the next start.",
+)
 @click.option("--conformance", is_flag=True, help="Add the test endpoints of OpenWOP's conformance suite.")
 @config_option
 def command(
-    host: str | None, port: int | None, public_url: str | None, conformance: bool, config_file: Path | None
+    host: str | None,
+    port: int | None,
+    public_url: str | None,
+    drain: float,
+    conformance: bool,
+    config_file: Path | None,
 ) -> int:
     """Serve the agents and eval suites of a project over HTTP, as an OpenWOP host."""
     try:
@@ -39,7 +60,13 @@ def command(
             f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
     opened = load_setup(
-        config_file, Path.cwd(), bind_address=host, port=port, public_url=public_url, conformance_routes=conformance
+        config_file,
+        Path.cwd(),
+        bind_address=host,
+        port=port,
+        public_url=public_url,
+        conformance_routes=conformance,
+        drain_s=drain,
     )
 
     def ready(url: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 import viva
+from viva.concurrency.threads import run_in_thread
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.history.index import History
@@ -24,7 +25,7 @@ from viva.host.idempotency import IdempotencyCache
 from viva.host.known_hosts import KnownHosts
 from viva.host.limits import Limits
 from viva.host.readiness import Readiness, has_free_space
-from viva.host.runs import CONFORMANCE_WORKFLOWS, WORKFLOWS, RunEnding, RunError, RunManager, run_workflow
+from viva.host.runs import CONFORMANCE_WORKFLOWS, WORKFLOWS, RunEnding, RunError, RunManager, log_line, run_workflow
 from viva.host.store import Run, RunKind, Store
 from viva.host.suites import LoadedInputsCache, SuiteRegistry
 from viva.model import codec
@@ -55,6 +56,8 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     has_judge: bool
     bind_address: str
     port: int
+    reload: Callable[[], "HostSetup"]
+    """Loads and checks the configuration again. Raises BadInput."""
     connection_limits: ConnectionLimits = ConnectionLimits()
     generated_token: str | None = None
     """Generated where no token is configured. It is shown once."""
@@ -73,12 +76,9 @@ class Host:
         run_functions: "Mapping[RunKind, Callable[[Host, Run, RunLog, bytes | None], Awaitable[RunEnding]]]",
         shutdown: asyncio.Event,
     ) -> None:
-        self.settings = setup.settings
         self.options = setup.options
         self.known_hosts = KnownHosts(setup.bind_address, self.options.public_url, self.options.known_hosts)
-        self.tokens = setup.tokens
-        self.agents = setup.agents
-        self.suites = setup.suites
+        self._apply(setup)
         self.workflows = {**WORKFLOWS, **(CONFORMANCE_WORKFLOWS if self.options.conformance else {})}
         self.store = store
         self.logs = RunLogs(store)
@@ -96,10 +96,33 @@ class Host:
         )
         self.history = History(self.settings.data_folder)
         self._indexer = ThreadPoolExecutor(1, "viva-history")
+
+    def _apply(self, setup: HostSetup) -> None:
+        """Takes over what can change without a restart."""
+        self._reload = setup.reload
+        self.settings = setup.settings
+        self.tokens = setup.tokens
+        self.agents = setup.agents
+        self.suites = setup.suites
         document = build_capabilities(has_suites=bool(setup.suites), has_judge=setup.has_judge)
         self.eval_modes: tuple[str, ...] = tuple(document["agents"].get("evalSuite", {}).get("modes", ()))
         self.capabilities = codec.encode(document)
         self.capabilities_etag = compute_etag(document)
+
+    async def reload(self) -> None:
+        """Loads tokens, keys, agents, suites and limits anew. With a mistake in the config everything stays as it was.
+
+        Runs that execute are not affected. The address, the public URL and the store need a restart.
+        """
+        try:
+            setup = await run_in_thread(self._reload)
+        except BadInput as error:
+            log_line(f"The config was not reloaded: {error}")
+            return
+        self._apply(setup)
+        self.runs.limits = setup.limits
+        self.runs.start_waiting()
+        log_line("The config was reloaded")
 
     def build_run(self, principal: Principal, **fields: Any) -> Run:
         """A run that is not stored yet. Its journal has the same id."""

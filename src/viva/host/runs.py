@@ -193,6 +193,10 @@ class RunManager:
             self._cancelled_by[run] = cancelled_by
             self._tasks[run].cancel()
 
+    def drain(self) -> None:
+        """Starts no more runs here; those that execute go on."""
+        self.is_draining = True
+
     async def close(self) -> None:
         """Interrupts all runs; the next start of the host, or another host, resumes them."""
         self._is_closed = True
@@ -332,7 +336,11 @@ def log_error(context: str, error: BaseException) -> None:
     """Prints the place of an exception, without its message: that may quote an agent or a suite."""
     lines = [f"{context}: {type(error).__name__}"]
     lines += [f"  {at.filename}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)[-6:]]
-    print(*lines, sep="\n", file=sys.stderr, flush=True)  # noqa: T201 -- the log of the host
+    log_line("\n".join(lines))
+
+
+def log_line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 -- the log of the host
 
 
 def _workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[str, Any], kind: str = NOOP) -> Any:

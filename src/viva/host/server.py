@@ -3,7 +3,10 @@
 import asyncio
 import logging
 import re
+import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +15,8 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import uvicorn
-from msgspec import structs
+from msgspec import Struct, structs
+from starlette.applications import Starlette
 
 from viva import catalog, config
 from viva.concurrency.sockets import open_listener
@@ -42,6 +46,16 @@ _INVALID_IN_URL = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
 """A query or fragment would swallow the path; a password would be sent to every client."""
 
 
+class ServeFlags(Struct, frozen=True):
+    """The flags of `viva serve`; without a value the config decides."""
+
+    bind_address: str | None
+    port: int | None
+    public_url: str | None
+    conformance_routes: bool
+    drain_s: float
+
+
 def load_setup(
     file: Path | None,
     folder: Path,
@@ -50,22 +64,63 @@ def load_setup(
     port: int | None,
     public_url: str | None,
     conformance_routes: bool,
+    drain_s: float = 0.0,
 ) -> HostSetup:
     """Loads and checks the config. Raises BadInput."""
+    flags = ServeFlags(bind_address, port, public_url, conformance_routes, drain_s)
+    return _load_setup(file, folder, flags)
+
+
+def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_token: str | None = None) -> HostSetup:
+    """A host that loads its config again keeps its generated token."""
     settings = config.load_settings(file, folder)
     catalog.load_plugins(settings.plugins, settings.folder)
     serve = settings.serve
-    bind_address = str(bind_address or serve.get("host", "127.0.0.1"))
-    port = int(serve.get("port", 8765)) if port is None else port
+    bind_address = str(flags.bind_address or serve.get("host", "127.0.0.1"))
+    port = int(serve.get("port", 8765)) if flags.port is None else flags.port
     tokens = _load_tokens(settings, settings.openwop.tenants)
-    generated_token = None
-    if not tokens:
+    if tokens:
+        generated_token = None
+    else:
         if not is_loopback(bind_address):
             message = f"{bind_address} is reachable from other machines: set tokens in [openwop.tenants.NAME] first"
             raise settings.problem(message, "serve")
-        generated_token = create_token()
+        generated_token = generated_token or create_token()
         settings.redactor.add_secrets([generated_token])
         tokens.add(generated_token, LOCAL_TENANT)
+    agents, suites = _load_agents_and_suites(settings, conformance_routes=flags.conformance_routes)
+    host_name = f"[{bind_address}]" if ":" in bind_address else bind_address
+    url = str(flags.public_url or serve.get("public_url") or f"http://{host_name}:{port}")
+    if not is_public_url(url):
+        raise BadInput.of(f"The public URL {url!r} is invalid. Expected https://host/path")
+    return HostSetup(
+        settings=settings,
+        options=ServeOptions(
+            public_url=url.rstrip("/"),
+            conformance=flags.conformance_routes,
+            known_hosts=tuple(serve.get("hosts", ())),
+            drain_s=flags.drain_s,
+            min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
+        ),
+        limits=Limits(
+            at_once=serve.get("at_once", 16),
+            max_unfinished=serve.get("max_unfinished", 10_000),
+            defaults=serve.get("tenant_limits", {}),
+            by_tenant={name: tenant.get("limits", {}) for name, tenant in settings.openwop.tenants.items()},
+        ),
+        tokens=tokens,
+        agents=agents,
+        suites=suites,
+        has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
+        bind_address=bind_address,
+        port=port,
+        connection_limits=load_limits(settings),
+        reload=lambda: _load_setup(file, folder, flags, generated_token),
+        generated_token=generated_token,
+    )
+
+
+def _load_agents_and_suites(settings: Settings, *, conformance_routes: bool) -> tuple[AgentRegistry, SuiteRegistry]:
     shared: list[str] = list(settings.openwop.suites)
     by_tenant = {name: tenant.get("suites", ()) for name, tenant in settings.openwop.tenants.items()}
     suites: list[HostedSuite] = load_hosted_suites(shared, settings)
@@ -80,33 +135,7 @@ def load_setup(
         suites.append(conformance.write_suite(settings.data_folder / "host"))
     if not agents:
         raise BadInput.of("No agent to serve. Add [agents.NAME] to viva.toml")
-    host_name = f"[{bind_address}]" if ":" in bind_address else bind_address
-    url = str(public_url or serve.get("public_url") or f"http://{host_name}:{port}")
-    if not is_public_url(url):
-        raise BadInput.of(f"The public URL {url!r} is invalid. Expected https://host/path")
-    return HostSetup(
-        settings=settings,
-        options=ServeOptions(
-            public_url=url.rstrip("/"),
-            conformance=conformance_routes,
-            known_hosts=tuple(serve.get("hosts", ())),
-            min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
-        ),
-        limits=Limits(
-            at_once=serve.get("at_once", 16),
-            max_unfinished=serve.get("max_unfinished", 10_000),
-            defaults=serve.get("tenant_limits", {}),
-            by_tenant={name: tenant.get("limits", {}) for name, tenant in settings.openwop.tenants.items()},
-        ),
-        tokens=tokens,
-        agents=AgentRegistry(agents),
-        suites=SuiteRegistry(suites),
-        has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
-        bind_address=bind_address,
-        port=port,
-        connection_limits=load_limits(settings),
-        generated_token=generated_token,
-    )
+    return AgentRegistry(agents), SuiteRegistry(suites)
 
 
 def is_public_url(url: str) -> bool:
@@ -146,21 +175,56 @@ def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = N
 
 
 class HostServer(uvicorn.Server):
-    """Calls `on_ready` when it accepts requests; sets `shutdown` at a signal, so that open streams end at once."""
+    """Calls `on_ready` when it accepts requests, and handles signals.
 
-    def __init__(self, config: uvicorn.Config, shutdown: asyncio.Event, on_ready: Callable[[], None]) -> None:
+    SIGTERM drains: no new runs, and those that execute have `drain_s` to end. SIGINT, or a second signal, stops at once:
+    `shutdown` is set, so that open streams end. SIGHUP reloads the config.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, shutdown: asyncio.Event, on_ready: Callable[[], None], drain_s: float = 0.0
+    ) -> None:
         super().__init__(config)
         self._shutdown = shutdown
         self._on_ready = on_ready
+        self._drain_s = drain_s
+        self._drain_until: float | None = None
+        self._reloads: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            self._on_ready()
+        if not self.started:
+            return
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        self._on_ready()
+
+    @property
+    def _host(self) -> Host:
+        app = self.config.app
+        assert isinstance(app, Starlette)
+        return app.state.host
+
+    def _reload(self) -> None:
+        task = asyncio.ensure_future(self._host.reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGTERM and self._drain_s and self._drain_until is None:
+            self._drain_until = time.monotonic() + self._drain_s
+            return
         self._shutdown.set()
         super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._drain_until is not None:
+            runs = self._host.runs
+            runs.drain()
+            if not runs.running_count or time.monotonic() >= self._drain_until:
+                self._shutdown.set()
+                self.should_exit = True
+        return await super().on_tick(counter)
 
 
 def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | None = None) -> HostServer:
@@ -179,7 +243,7 @@ def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | 
         proxy_headers=False,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what a client sends wrong is no warning
-    return HostServer(server_config, shutdown, on_ready)
+    return HostServer(server_config, shutdown, on_ready, setup.options.drain_s)
 
 
 def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:

@@ -71,6 +71,9 @@ class LoadedInputsCache:
     def __init__(self) -> None:
         self._loaded: dict[PlanKey, LoadedInputs] = {}
 
+    def __len__(self) -> int:
+        return len(self._loaded)
+
     def get(self, key: PlanKey) -> LoadedInputs | None:
         if (inputs := self._loaded.pop(key, None)) is not None:
             self._loaded[key] = inputs  # the last one used is the last one to go

@@ -218,13 +218,8 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     problems = list(find_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
-    if given.loaded is None:
-        inputs = _load_inputs(options, load_options, problems)
-        inputs = structs.replace(inputs, helpers=tuple(agents.definitions))
-    else:
-        inputs = given.loaded
-        for helper in inputs.helpers:
-            agents.find_agent(helper)
+    inputs = _share_inputs(given.loaded, agents) or _load_inputs(options, load_options, problems)
+    inputs = structs.replace(inputs, helpers=tuple(agents.definitions))
     suites = list(inputs.suites) if given.is_worker else add_baselines(inputs.suites, options, settings)
     agent = _find_agent(options, settings, agents, suites, inputs)
     audience_notes = check_audience(suites, agent, allow_mismatch=options.allow_agent_mismatch)
@@ -398,6 +393,13 @@ class LoadedInputs(Struct, frozen=True):
     notes: list[str]
     helpers: tuple[str, ...] = ()
     """The agents that they use beside the one under test."""
+
+
+def _share_inputs(loaded: LoadedInputs | None, agents: AgentFactory) -> LoadedInputs | None:
+    """What another plan has loaded, with its helpers built for this one."""
+    for helper in loaded.helpers if loaded else ():
+        agents.find_agent(helper)
+    return loaded
 
 
 def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[Problem]) -> LoadedInputs:

@@ -1,0 +1,130 @@
+"""Several tenants on one host: limits, turns, and what a waiting run costs."""
+
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from running_host import (
+    ACME,
+    OTHER,
+    Client,
+    build_suite,
+    event_types,
+    free_port,
+    golden_task,
+    run_host,
+    start_host,
+    write_project,
+)
+from viva.host.auth import Principal
+from viva.host.routes import prepare_run
+from viva.host.server import load_setup, open_host
+from viva.model import codec
+from viva.session.run_plan import RunPlan
+
+SLOW = {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
+LIMITS = "at_once = 4\n[serve.tenant_limits]\nat_once = 4\nmax_unfinished = 30"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    write_project(tmp_path, serve=LIMITS)
+    with run_host(tmp_path) as client:
+        yield client
+
+
+def test_a_flooding_tenant_fills_its_own_queue_only(client: Client):
+    other = client.with_token(OTHER)
+    answers = [client.post("/v1/runs", SLOW) for _ in range(31)]
+    assert [answer.status for answer in answers] == [201] * 30 + [429]
+    assert answers[-1].json["details"]["scope"] == "tenant"
+    assert int(answers[-1].headers["retry-after"]) == answers[-1].json["details"]["retryAfter"] > 0
+    # Every slot is taken and 26 runs wait, but not for the other tenant.
+    _, events = other.run_eval()
+    assert event_types(events)[-1] == "run.completed"
+    for answer in answers[:-1]:  # a waiting run is cancelled at once, a running one a moment later
+        assert client.post(f"/v1/runs/{answer.json['runId']}/cancel", {}).status == 200
+    for answer in answers[:-1]:
+        assert client.wait_for_events(answer.json["runId"])[-1]["type"] == "run.cancelled"
+    assert client.post("/v1/runs", {"workflowId": "conformance-noop"}).status == 201
+
+
+def test_requests_are_limited_for_each_tenant(tmp_path: Path):
+    limited = "[serve.tenant_limits]\nrequests_per_second = 1"
+    write_project(tmp_path, serve=limited)
+    config = (tmp_path / "viva.toml").read_text()
+    tenant = "[openwop.tenants.other]\n"
+    assert tenant in config
+    own_limits = f"[openwop.tenants.other.limits]\nrequests_per_second = 1000\n\n{tenant}"
+    (tmp_path / "viva.toml").write_text(config.replace(tenant, own_limits))
+    with run_host(tmp_path) as client:
+        answers = [client.get("/v1/agents") for _ in range(60)]
+        assert {answer.status for answer in answers} == {200, 429}
+        refused = next(answer for answer in answers if answer.status == 429)
+        assert (refused.json["details"]["scope"], refused.headers["retry-after"]) == ("tenant", "1")
+        assert client.with_token(OTHER).get("/v1/agents").status == 200
+        assert client.with_token(None).get("/v1/agents").status == 401  # without a tenant nothing is counted
+
+
+def test_waiting_evals_share_one_suite_and_hold_no_plan(tmp_path: Path):
+    tasks = [golden_task(f"task-{number}", "say it", "say it") for number in range(200)]
+    write_project(tmp_path, build_suite("many", *tasks), serve="at_once = 1\n[serve.tenant_limits]\nat_once = 1")
+    setup = load_setup(
+        tmp_path / "viva.toml", tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=False
+    )
+    request = codec.encode({"mode": "eval", "evalSuiteRef": "acme.evals.many@1.0.0", "agentId": "local.acme.echo"})
+
+    async def act() -> tuple[int, int, int]:
+        host = open_host(setup, asyncio.Event())
+        principal = Principal("acme", "acme/1")
+        for number in range(20):
+            mutation = await prepare_run(host, principal, codec.encode(SLOW) if number == 0 else request)
+            mutation.write()
+            mutation.start()
+        gc.collect()
+        plans = sum(isinstance(each, RunPlan) for each in gc.get_objects())
+        waiting = host.store.list_queues()[0].waiting
+        loaded = len(host.loaded_inputs)
+        await host.close()
+        return plans, waiting, loaded
+
+    plans, waiting, loaded = asyncio.run(act())
+    assert (waiting, loaded) == (19, 1)
+    assert plans <= 3  # of the call that executes, and of the check of the first eval
+
+
+def test_a_changed_suite_is_loaded_again(client: Client, tmp_path: Path):
+    before, _ = client.run_eval()
+    suite = tmp_path / "evals" / "basic.json"
+    suite.write_text(suite.read_text().replace('"nope"', '"world"'))
+    after, _ = client.run_eval()
+    assert [client.get_summary(run)["passedCount"] for run in (before, after)] == [1, 2]
+
+
+@pytest.mark.soak
+def test_a_flood_at_most_doubles_the_time_of_another_tenant(tmp_path: Path):
+    write_project(tmp_path, build_suite("single", golden_task("one", "hello", "hello")))
+
+    def measure(client: Client) -> float:
+        times: list[float] = []
+        for _ in range(15):
+            began = time.perf_counter()
+            client.run_eval("acme.evals.single@1.0.0")
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    with start_host(tmp_path, free_port()) as (client, _):
+        other = client.with_token(OTHER)
+        other.run_eval("acme.evals.single@1.0.0")
+        alone = measure(other)
+        flood: list[Any] = [client.with_token(ACME).post("/v1/runs", SLOW).status for _ in range(1001)]
+        assert flood == [201] * 1000 + [429]
+        beside = measure(other)
+    print(f"\none-task eval alone {alone * 1e3:.0f} ms, beside a flood {beside * 1e3:.0f} ms")
+    assert beside <= 2 * alone
