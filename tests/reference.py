@@ -210,7 +210,9 @@ class Pages:
         served = {
             (method, _camel(route.path))
             for route in host_app.build_routes()
-            if not any(route.path in outside for outside in host_app.UNSUPPORTED_PATHS.values())
+            if not any(
+                route.path in outside for outside in (*host_app.UNSUPPORTED_PATHS.values(), host_app.UNKNOWN_PATHS)
+            )
             for method in (route.methods or set()) - {"HEAD"}
         }
         for path, methods in paths.items():

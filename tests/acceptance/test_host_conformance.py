@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from running_host import ECHO, OTHER, Client, check_schema, event_types, parse_frames, run_host, write_project
+from running_host import ECHO, OTHER, READER, Client, check_schema, event_types, parse_frames, run_host, write_project
 
 SEAM = "/v1/host/sample"
 EVAL_FORBIDDEN = {"taskOutput", "output", "rubric", "completion", "prompt", "body", "secret", "credentials", "token", "apiKey"}  # fmt: skip
@@ -120,7 +120,8 @@ def test_two_workflows_of_different_shape_can_be_compared(client: Client):
         client.wait_for_events(run)
     diff = client.get(f"/v1/runs/{runs[0]}:diff?against={runs[1]}").json
     assert diff["divergedAtSeq"] == diff["eventDiffs"][0]["seq"]
-    assert client.get("/.well-known/openwop").json["fixtures"] == ["conformance-noop", "conformance-idempotent"]
+    fixtures = ["conformance-noop", "conformance-idempotent", "conformance-delay", "conformance-cancellable"]
+    assert client.get("/.well-known/openwop").json["fixtures"] == fixtures
 
 
 def test_a_waiting_workflow_is_running_and_its_end_is_sent_at_once(client: Client):
@@ -173,3 +174,65 @@ def test_bodies_of_conformance_routes_are_validated(client: Client):
 def test_deployments_are_not_provided(client: Client):
     refused = client.post(f"{SEAM}/agents/deployment-transition", {})
     assert (refused.status, refused.json["error"]) == (501, "capability_not_provided")
+
+
+@pytest.mark.parametrize("executors", [2, 5, 32])
+def test_only_one_of_several_executors_starts_a_run(client: Client, executors: int):
+    result = client.post(f"{SEAM}/test/idempotency/concurrent-claim", {"executors": executors}).json
+    assert (result["attempted"], len(result["mintedIds"]), result["delivered"]) == (executors, executors, 1)
+    assert set(result["mintedIds"]) == {result["logicalInvocationId"]}
+    other = client.post(f"{SEAM}/test/idempotency/concurrent-claim", {"executors": executors}).json
+    assert other["logicalInvocationId"] != result["logicalInvocationId"]
+
+
+def test_one_executor_is_no_race(client: Client):
+    for wrong in (1, 33, "2", True):
+        refused = client.post(f"{SEAM}/test/idempotency/concurrent-claim", {"executors": wrong})
+        assert (refused.status, refused.json["details"]["field"]) == (400, "executors")
+
+
+def test_nothing_is_appended_after_the_last_event(client: Client):
+    run, events = client.run_eval()
+    usage = {"provider": "p", "model": "m", "inputTokens": 1, "outputTokens": 1}
+    refused = client.post(f"{SEAM}/test/emit-provider-usage", {"runId": run, "payload": usage})
+    assert (refused.status, refused.json["error"]) == (409, "run_terminal")
+    assert client.post(f"/v1/runs/{run}/annotations", {"signal": {"kind": "flag"}}).status == 201
+    assert client.post(f"/v1/runs/{run}/cancel", {}).status == 409
+    assert log_of(client, run) == events
+
+
+def test_several_runs_are_cancelled_at_once(client: Client):
+    delay = {"workflowId": "conformance-cancellable", "inputs": {"delayMs": 60_000}}
+    running = [client.post("/v1/runs", delay).json["runId"] for _ in range(2)]
+    done, _ = client.run_eval()
+    foreign = client.with_token(OTHER).post("/v1/runs", delay).json["runId"]
+    names = [running[0], "run-unknown", done, foreign, running[1]]
+    for status in (("cancelled", "cancelling"), ("cancelled", "cancelling")):  # a second time too
+        results = client.post("/v1/runs:bulk-cancel", {"runIds": names, "reason": "enough"}).json["results"]
+        assert [result["runId"] for result in results] == names
+        assert [result["ok"] for result in results] == [True, False, False, False, True]
+        assert results[0]["status"] in status
+        assert [results[at]["error"]["code"] for at in (1, 2, 3)] == ["not_found", "run_terminal", "not_found"]
+    for run in running:
+        assert event_types(client.wait_for_events(run))[-1] == "run.cancelled"
+    client.with_token(OTHER).post(f"/v1/runs/{foreign}/cancel", {})
+
+
+def test_a_bulk_cancel_has_limits_and_needs_its_scope(client: Client):
+    assert client.post("/v1/runs:bulk-cancel", {"runIds": []}).json["error"] == "validation_error"
+    refused = client.post("/v1/runs:bulk-cancel", {"runIds": ["run-x"] * 101})
+    assert (refused.status, refused.json["details"]["maxRunIds"]) == (400, 100)
+    reader = client.with_token(READER).post("/v1/runs:bulk-cancel", {"runIds": ["run-x"]})
+    assert (reader.status, reader.json["details"]["requiredScope"]) == (403, "runs:cancel")
+
+
+def test_pause_and_resume_do_not_exist(client: Client):
+    for path in ("/v1/runs/x:pause", "/v1/runs/x/resume"):
+        assert (client.post(path, {}).status, client.with_token(None).post(path, {}).status) == (404, 401)
+
+
+def test_clients_can_see_when_to_negotiate_again(client: Client):
+    first, second = (client.with_token(None).get("/.well-known/openwop") for _ in range(2))
+    assert first.headers["capabilities-etag"] == second.headers["capabilities-etag"]
+    assert first.headers["capabilities-etag"] != first.headers["etag"]
+    assert first.json["idempotency"]["idempotencyAckTimeoutSec"] >= 5

@@ -16,7 +16,7 @@ from viva.host.errors import ApiError, not_found
 from viva.host.host import Host
 from viva.host.readiness import NotReadyReason
 from viva.host.request_checks import RequestChecks
-from viva.host.routes import respond_json, unsupported_endpoint
+from viva.host.routes import respond_json, unknown_endpoint, unsupported_endpoint
 from viva.host.runs import log_error, not_ready
 from viva.host.store import StoreUnavailable
 
@@ -24,14 +24,13 @@ UNSUPPORTED_PATHS = {
     "interrupts": ("/v1/runs/{run_id}/interrupts", "/v1/runs/{run_id}/interrupts/{node_id}", "/v1/interrupts/{token}"),
     "artifacts": ("/v1/runs/{run_id}/artifacts", "/v1/runs/{run_id}/artifacts/{artifact_id}"),
     "webhooks": ("/v1/webhooks", "/v1/webhooks/{webhook_id}"),
-    "bulk-cancel": ("/v1/runs:bulk-cancel", "/v1/runs/bulk-cancel"),
     "replay.fork": ("/v1/runs/{run_id}:fork",),
-    "pause": ("/v1/runs/{run_id}:pause", "/v1/runs/{run_id}/pause"),
-    "resume": ("/v1/runs/{run_id}:resume", "/v1/runs/{run_id}/resume"),
     "prompts": ("/v1/prompts", "/v1/prompts/{prompt:path}"),
     "agents.deployment": ("/v1/agents/{agent_id}/deployments", "/v1/agents/{agent_id}/deployments/{rest:path}"),
 }
 """Endpoints of OpenWOP that this host does not provide, by capability."""
+UNKNOWN_PATHS = tuple(f"/v1/runs/{{run_id}}{mark}{name}" for name in ("pause", "resume") for mark in ":/")
+"""Optional endpoints that no capability names."""
 PUBLIC_PATHS = ("/.well-known/openwop", "/v1/openapi.json")
 ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -68,6 +67,7 @@ def build_routes(*, has_test_routes: bool = False) -> list[Route]:
         for capability, paths in UNSUPPORTED_PATHS.items()
         for path in paths
     ]
+    unsupported += [Route(path, unknown_endpoint, methods=["POST"]) for path in UNKNOWN_PATHS]
     test_routes: list[Route] = []
     if has_test_routes:
         from viva.host.conformance import build_test_routes
@@ -79,6 +79,7 @@ def build_routes(*, has_test_routes: bool = False) -> list[Route]:
         Route("/.well-known/openwop", routes.get_capabilities),
         Route("/v1/openapi.json", routes.get_openapi),
         Route("/v1/runs", routes.create_run, methods=["POST"]),
+        Route("/v1/runs:bulk-cancel", routes.cancel_runs, methods=["POST"]),
         Route(f"{run}:diff", routes.diff_runs),
         Route(run, routes.get_run),
         Route(f"{run}/events", routes.stream_events),

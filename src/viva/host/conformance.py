@@ -5,7 +5,10 @@ The agent echoes its input. On request it breaks a rule (a result that its schem
 that clients can see the host enforce the rule. Each route starts an ordinary run of its caller and waits for its end.
 """
 
+import asyncio
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +24,7 @@ from viva.host.host import Host
 from viva.host.invocations import InvocationRequest, build_invocation_run
 from viva.host.openapi import parse_json
 from viva.host.routes import authenticate, get_host, prepare_run, read_body, respond_json
+from viva.host.runs import NOOP
 from viva.host.store import Run
 from viva.host.suites import HostedSuite
 from viva.model import codec
@@ -38,6 +42,7 @@ STRICT_RESULT: dict[str, Any] = {
 """The schema that `conformance-strict-handoff` names."""
 TOOL = "viva:echo"
 PREFIX = "/v1/host/sample"
+MAX_EXECUTORS = 32
 _USAGE_FIELDS = {
     "provider": str, "model": str, "inputTokens": int, "outputTokens": int, "totalTokens": int,
     "costEstimateUsd": (int, float), "currency": str, "cacheHit": bool, "cacheReadTokens": int,
@@ -102,6 +107,7 @@ def build_test_routes() -> list[Route]:
         Route(f"{PREFIX}/test/runs/{{run_id}}/events", read_log),
         Route(f"{PREFIX}/test/reset", reset, methods=post),
         Route(f"{PREFIX}/test/emit-provider-usage", emit_usage, methods=post),
+        Route(f"{PREFIX}/test/idempotency/concurrent-claim", race_for_run, methods=post),
         Route(f"{PREFIX}/agents/eval-run", run_builtin_suite, methods=post),
         Route(f"{PREFIX}/agents/live-invoke", invoke_agent, methods=post),
         Route(f"{PREFIX}/agents/deployment-transition", reject_deployment, methods=post),
@@ -159,6 +165,37 @@ async def emit_usage(request: Request) -> Response:
     if not is_executing:
         host.store.release_run(run.id)
     return respond_json({"ok": True, "runId": run.id})
+
+
+async def race_for_run(request: Request) -> Response:
+    """Lets several executors try to start one run at the same time. `delivered` counts how often its node was executed."""
+    host, principal = get_host(request), authenticate(request)
+    count = (await _read_object(request)).get("executors", 2)
+    if type(count) is not int or not 2 <= count <= MAX_EXECUTORS:
+        raise validation_error(f"executors must be an integer from 2 to {MAX_EXECUTORS}", "executors")
+    run = host.build_run(principal, kind="workflow", workflow="conformance-noop", request={})
+    all_ready = asyncio.Barrier(count)
+
+    async def race(number: int) -> str:
+        identity = compute_effect_identity(run, "noop")
+        await all_ready.wait()
+        if number == 0:
+            host.store.create_run(run)
+        await asyncio.sleep(0)  # all of them see the run before the first one tries
+        host.runs.start_if_free(run.id)
+        return identity
+
+    identities = await asyncio.gather(*map(race, range(count)))
+    await host.runs.wait_for_end(run)
+    delivered = len(host.logs.open_log(run.id).events_of_type("node.completed"))
+    result = {"logicalInvocationId": identities[0], "mintedIds": identities, "attempted": count, "delivered": delivered}
+    return respond_json(result)
+
+
+def compute_effect_identity(run: Run, node: str, ordinal: int = 0) -> str:
+    """The identity of what a node does, as OpenWOP composes it: the same for every executor and every attempt."""
+    fields = ("openwop:activity:v2", run.tenant, run.id, node, str(ordinal), NOOP)
+    return urlsafe_b64encode(sha256("\0".join(fields).encode()).digest()).decode().rstrip("=")
 
 
 def _validate_usage(payload: Any) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """The capabilities document of the host at `/.well-known/openwop`."""
 
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
 import viva
 from viva.formats.openwop.modes import MODES
 from viva.host.events import EVENT_LOG_VERSION
-from viva.host.runs import ADVERTISED_WORKFLOWS
+from viva.host.idempotency import ACK_TIMEOUT_S
 from viva.model import codec
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -21,8 +22,8 @@ _AGENT_SETTINGS: dict[str, Any] = {
 """What agents take whose model Viva calls itself; others refuse it."""
 
 
-def build_capabilities(*, has_suites: bool, has_judge: bool) -> dict[str, Any]:
-    """Without suites there is no `evalSuite`, without a judge no mode `rubric`."""
+def build_capabilities(*, has_suites: bool, has_judge: bool, fixtures: Iterable[str]) -> dict[str, Any]:
+    """Without suites there is no `evalSuite`, without a judge no mode `rubric`. `fixtures` are workflows for tests."""
     modes = [mode for mode in MODES if mode != "rubric" or has_judge]
     document: dict[str, Any] = {
         "protocolVersion": "1.0",
@@ -60,9 +61,10 @@ def build_capabilities(*, has_suites: bool, has_judge: bool) -> dict[str, Any]:
             "targets": ["run", "event", "node"],
             "signals": ["rating", "correction", "label", "flag"],
         },
-        "idempotency": {"crossRegion": "single-region"},
+        # `limits` takes no other keys, so the time is here: how long a repeated request waits for the first one.
+        "idempotency": {"crossRegion": "single-region", "idempotencyAckTimeoutSec": ACK_TIMEOUT_S},
         "nondeterminismPolicy": {"declared": True},
-        "fixtures": list(ADVERTISED_WORKFLOWS),
+        "fixtures": list(fixtures),
     }
     if not has_suites:
         del document["agents"]["evalSuite"]
@@ -72,3 +74,8 @@ def build_capabilities(*, has_suites: bool, has_judge: bool) -> dict[str, Any]:
 
 def compute_etag(document: Any) -> str:
     return f'"{sha256(codec.canonical_bytes(document)).hexdigest()[:32]}"'
+
+
+def compute_negotiation_etag(document: Mapping[str, Any]) -> str:
+    """Changes when a client has to negotiate again: not for another version of the same behaviour."""
+    return compute_etag({key: value for key, value in document.items() if key != "implementation"})

@@ -123,7 +123,9 @@ class RunLog:
         return bool(self.events) and self.events[-1].event.type in FINAL_EVENT_TYPES
 
     def append(self, drafts: Sequence[EventDraft], run: Run | None = None) -> None:
-        """Appends a block of events, and saves the run if given, in one transaction."""
+        """Appends a block of events, and saves the run if given, in one transaction. Nothing follows the last event."""
+        if self.is_finished or any(draft.type in FINAL_EVENT_TYPES for draft in drafts[:-1]):
+            raise RuntimeError(f"{self.run}: an event after the last one")
         first = len(self.events)
         events = [self._number(draft, first + offset) for offset, draft in enumerate(drafts)]
         block = [LoggedEvent(event, codec.encode(event)) for event in events]

@@ -18,14 +18,23 @@ from viva.history.index import History
 from viva.host.agents import AgentRegistry
 from viva.host.auth import Principal, TokenRegistry
 from viva.host.connections import ConnectionLimits
-from viva.host.discovery import build_capabilities, compute_etag
+from viva.host.discovery import build_capabilities, compute_etag, compute_negotiation_etag
 from viva.host.errors import not_found
 from viva.host.events import RunLog, RunLogs, utc_timestamp
 from viva.host.idempotency import IdempotencyCache
 from viva.host.known_hosts import KnownHosts
 from viva.host.limits import Limits
 from viva.host.readiness import Readiness, has_free_space
-from viva.host.runs import CONFORMANCE_WORKFLOWS, WORKFLOWS, RunEnding, RunError, RunManager, log_line, run_workflow
+from viva.host.runs import (
+    CONFORMANCE_WORKFLOWS,
+    WORKFLOWS,
+    RunEnding,
+    RunError,
+    RunManager,
+    list_fixtures,
+    log_line,
+    run_workflow,
+)
 from viva.host.store import Run, RunKind, Store
 from viva.host.suites import LoadedInputsCache, SuiteRegistry
 from viva.model import codec
@@ -104,10 +113,13 @@ class Host:
         self.tokens = setup.tokens
         self.agents = setup.agents
         self.suites = setup.suites
-        document = build_capabilities(has_suites=bool(setup.suites), has_judge=setup.has_judge)
+        document = build_capabilities(
+            has_suites=bool(setup.suites), has_judge=setup.has_judge, fixtures=list_fixtures(self.options.conformance)
+        )
         self.eval_modes: tuple[str, ...] = tuple(document["agents"].get("evalSuite", {}).get("modes", ()))
         self.capabilities = codec.encode(document)
         self.capabilities_etag = compute_etag(document)
+        self.negotiation_etag = compute_negotiation_etag(document)
 
     async def reload(self) -> None:
         """Loads tokens, keys, agents, suites and limits anew. With a mistake in the config everything stays as it was.

@@ -1,7 +1,8 @@
 """Idempotency keys: each mutation is executed once, on whichever host it arrives."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from weakref import WeakValueDictionary
 
@@ -14,6 +15,9 @@ from viva.host.store import Store, StoredResponse
 KEY_HEADER = "idempotency-key"
 REPLAY_HEADER = "openwop-Idempotent-Replay"
 MAX_KEY_LENGTH = 255
+ACK_TIMEOUT_S = 30
+"""How long a request waits for an earlier one with the same key; OpenWOP asks for at least 5 seconds."""
+_RETRY_AFTER_S = 1
 
 
 def _nothing() -> None:
@@ -36,8 +40,9 @@ class _AnsweredMeanwhile(Exception):  # noqa: N818 -- it undoes a transaction; n
 class IdempotencyCache:
     """Executes each idempotency key once. Only digests of keys are stored."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, ack_timeout_s: float = ACK_TIMEOUT_S) -> None:
         self._store = store
+        self._ack_timeout_s = ack_timeout_s
         self._locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def run_once(
@@ -50,7 +55,7 @@ class IdempotencyCache:
     ) -> tuple[int, bytes, dict[str, str]]:
         """Status, body and headers of the mutation, or of an earlier one with the same key.
 
-        A concurrent request with the same key waits for the first one. An ApiError of `validate` is not stored: a
+        A concurrent request with the same key waits for the first one, but not for ever. An ApiError of `validate` is not stored: a
         corrected request may use the same key.
         """
         if key is None:
@@ -63,7 +68,7 @@ class IdempotencyCache:
             raise validation_error(f"Idempotency-Key must have 1 to {MAX_KEY_LENGTH} characters", "Idempotency-Key")
         place = (principal.tenant, operation, sha256(key.encode()).hexdigest())
         request = sha256(body).hexdigest()
-        async with self._locks.setdefault(place, asyncio.Lock()):
+        async with _acquire(self._locks.setdefault(place, asyncio.Lock()), self._ack_timeout_s):
             stored = self._store.find_response(*place)
             if stored is None:
                 mutation = await validate()
@@ -85,3 +90,17 @@ class IdempotencyCache:
             return self._store.find_response(*place)
         mutation.start()
         return None
+
+
+@asynccontextmanager
+async def _acquire(lock: asyncio.Lock, timeout_s: float) -> AsyncGenerator[None]:
+    try:
+        await asyncio.wait_for(lock.acquire(), timeout_s)
+    except TimeoutError:
+        message = "A request with this Idempotency-Key is still in progress"
+        headers = {"Retry-After": str(_RETRY_AFTER_S)}
+        raise ApiError(409, "idempotency_in_flight", message, {"retryAfter": _RETRY_AFTER_S}, headers) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -80,6 +80,9 @@ CREATE_RUN = {
     "else": {"required": ["workflowId"]},
 }
 CANCEL = _object({"reason": {"type": "string", "maxLength": 1000}})
+BULK_CANCEL = _object(
+    {"reason": {"type": "string", "maxLength": 1000}}, runIds=_array({**_NONEMPTY, "maxLength": 256}, minItems=1)
+)
 _SIGNAL = {
     **_object(
         {"rating": {"type": "integer", "minimum": 1, "maximum": 5}, "label": _TEXT, "correction": _TEXT},
@@ -97,6 +100,7 @@ INVOCATION = {
 _BODIES: Mapping[str, dict[str, Any]] = {
     "CREATE_RUN": CREATE_RUN,
     "CANCEL": CANCEL,
+    "BULK_CANCEL": BULK_CANCEL,
     "ANNOTATION": ANNOTATION,
     "INVOCATION": INVOCATION,
 }
@@ -168,6 +172,16 @@ SCHEMAS: dict[str, Any] = {
     ),
     "Polled": _object(events=_array(_ref("RunEvent")), isComplete=_BOOLEAN),
     "Cancel": CANCEL,
+    "BulkCancel": BULK_CANCEL,
+    "BulkCancelled": _object(
+        results=_array(
+            _object(
+                {"status": {"enum": ["cancelled", "cancelling"]}, "error": _object(code=_TEXT, message=_TEXT)},
+                runId=_TEXT,
+                ok=_BOOLEAN,
+            )
+        )
+    ),
     "Cancelled": _object(runId=_TEXT, status={"enum": ["cancelled", "cancelling"]}),
     "EvalSummary": _object(
         {"evaluatedModelClass": _TEXT, "totalCostUsd": {"type": "number", "minimum": 0}, "regression": _OPEN},
@@ -300,6 +314,16 @@ def _run_paths() -> dict[str, Any]:
                 _RUN_ID,
                 _KEY,
                 body="Cancel",
+            )
+        },
+        "/v1/runs:bulk-cancel": {
+            "post": _endpoint(
+                "cancelRuns",
+                "Cancel several runs.",
+                (200, "BulkCancelled"),
+                (400, 401, 403, 409, 413),
+                _KEY,
+                body="BulkCancel",
             )
         },
         "/v1/runs/{runId}/eval-summary": {

@@ -35,6 +35,7 @@ from viva.host.stream import (
 from viva.model import codec
 
 JSON = "application/json"
+MAX_RUN_IDS = 100
 MAX_METADATA_BYTES = 50 * 1024
 REDACTED = "[redacted]"
 _SECRETS = re.compile(
@@ -95,6 +96,7 @@ async def respond_once(
 async def get_capabilities(request: Request) -> Response:
     host = get_host(request)
     headers = {"Cache-Control": "public, max-age=60", "ETag": host.capabilities_etag}
+    headers["Capabilities-Etag"] = host.negotiation_etag
     if _is_cached(request, host.capabilities_etag):
         return Response(status_code=304, headers=headers)
     return Response(host.capabilities, 200, headers, JSON)
@@ -222,6 +224,35 @@ async def cancel_run(request: Request) -> Response:
     return await respond_once(request, principal, raw, validate)
 
 
+async def cancel_runs(request: Request) -> Response:
+    """Cancels runs of the caller. Each has a result of its own; a run that cannot be cancelled does not stop others."""
+    host, principal = get_host(request), authenticate(request)
+    principal.require_scope("runs:cancel")
+    raw = await read_body(request)
+
+    async def validate() -> Mutation:
+        names: list[str] = decode_body("BULK_CANCEL", raw)["runIds"]
+        if len(names) > MAX_RUN_IDS:
+            message = f"At most {MAX_RUN_IDS} runs can be cancelled at once"
+            raise validation_error(message, "runIds", maxRunIds=MAX_RUN_IDS)
+        results = [_cancel_one(host, host.store.find_run(name, principal.tenant), name, principal) for name in names]
+        return Mutation(200, codec.encode({"results": results}))
+
+    return await respond_once(request, principal, raw, validate)
+
+
+def _cancel_one(host: Host, run: Run | None, name: str, principal: Principal) -> dict[str, Any]:
+    error = None
+    if run is None:
+        error = {"code": "not_found", "message": "run not found"}
+    elif run.is_finished and run.status != "cancelled":
+        error = {"code": "run_terminal", "message": "The run is finished"}
+    elif not run.is_finished:
+        run = host.runs.cancel(run, principal.name)
+    outcome = {"error": error} if error else {"status": run.status if run else None}
+    return {"runId": name, "ok": error is None, **outcome}
+
+
 async def get_eval_summary(request: Request) -> Response:
     run = find_run(request)
     if run.kind != "eval" or not get_host(request).eval_modes:
@@ -307,6 +338,12 @@ def build_annotation(
         "createdAt": utc_timestamp(),
     }
     return {**annotation, "note": clean(body["note"])} if "note" in body else annotation
+
+
+async def unknown_endpoint(request: Request) -> Response:
+    """404: clients take 501 here for a feature that is advertised and broken."""
+    authenticate(request)
+    raise not_found("endpoint")
 
 
 def unsupported_endpoint(capability: str) -> Callable[[Request], Awaitable[Response]]:

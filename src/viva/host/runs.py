@@ -160,6 +160,13 @@ class RunManager:
         ]
         return min(waiting, key=lambda queue: (self._turns.get(queue.tenant, 0), queue.tenant), default=None)
 
+    def start_if_free(self, name: str) -> bool:
+        """Starts a waiting run, unless another executor has claimed it. Returns whether this one did."""
+        claim = self.store.claim_run(name)
+        if claim is not None:
+            self._start_claimed(claim)
+        return claim is not None
+
     def _start_claimed(self, claim: Claim) -> None:
         run = claim.run
         task = asyncio.create_task(self._execute(claim), name=run.id)
@@ -381,7 +388,6 @@ _ADVERTISED = _by_id(
         _variable("nonce", "string", "Distinguishes requests.", required=True),
     ),
 )
-ADVERTISED_WORKFLOWS = tuple(_ADVERTISED)
 WORKFLOWS = {
     **_ADVERTISED,
     AGENT_WORKFLOW: _workflow(
@@ -399,9 +405,14 @@ CONFORMANCE_WORKFLOWS = _by_id(
     _workflow("conformance-delay", "Wait", ("delay",), _DELAY_MS, kind=DELAY),
     _workflow("conformance-cancellable", "Wait, or be cancelled", ("delay",), _DELAY_MS, kind=DELAY),
 )
-"""Available with conformance routes only, and not advertised: two of them do nothing where other hosts reason, and a host
-that advertises the waiting ones claims pause and bulk cancel, which this host does not provide.
-"""
+"""Available with conformance routes only."""
+_UNADVERTISED = frozenset({"conformance-agent-reasoning", "conformance-dispatch-loop"})
+"""They do nothing where other hosts reason and dispatch."""
+
+
+def list_fixtures(is_conformance: bool) -> list[str]:
+    """The workflows for tests that this host really executes."""
+    return [*_ADVERTISED, *(name for name in CONFORMANCE_WORKFLOWS if is_conformance and name not in _UNADVERTISED)]
 
 
 def validate_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:

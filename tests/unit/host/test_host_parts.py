@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from viva.errors import BadInput
 from viva.host import events
 from viva.host.agents import HostedAgent, derive_agent_id
-from viva.host.auth import ALL_SCOPES, READ_SCOPES, TokenRegistry
+from viva.host.auth import ALL_SCOPES, READ_SCOPES, Principal, TokenRegistry
 from viva.host.errors import ApiError, validation_error
 from viva.host.events import EventDraft, RunLog, RunLogs
-from viva.host.idempotency import IdempotencyCache, Mutation
+from viva.host.idempotency import REPLAY_HEADER, IdempotencyCache, Mutation
 from viva.host.runs import CONFORMANCE_WORKFLOWS, run_workflow
 from viva.host.server import is_public_url
 from viva.host.sqlite_store import SqliteStore
@@ -285,3 +285,35 @@ def test_a_node_that_was_started_before_a_restart_is_not_started_again(log: RunL
     for _ in range(2):
         asyncio.run(run_workflow(CONFORMANCE_WORKFLOWS["conformance-delay"], {"delayMs": 1}, log))
     assert [logged.event.type for logged in log.events] == ["run.started", "node.started", "node.completed"]
+
+
+def test_a_request_with_a_key_in_progress_waits_only_so_long(store: Store):
+    async def run() -> None:
+        cache = IdempotencyCache(store, ack_timeout_s=0.01)
+        started, go = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> Mutation:
+            started.set()
+            await go.wait()
+            return Mutation(201, b"{}")
+
+        principal = Principal("t", "t/1")
+        first = asyncio.create_task(cache.run_once(principal, "POST /x", "key", b"", slow))
+        await started.wait()
+        with pytest.raises(ApiError) as error:
+            await cache.run_once(principal, "POST /x", "key", b"", slow)
+        assert (error.value.status, error.value.code) == (409, "idempotency_in_flight")
+        go.set()
+        assert (await first)[0] == 201
+        assert (await cache.run_once(principal, "POST /x", "key", b"", slow))[2] == {REPLAY_HEADER: "true"}
+
+    asyncio.run(run())
+
+
+def test_no_event_follows_the_last_one(log: RunLog):
+    with pytest.raises(RuntimeError):
+        log.append([events.run_completed(), events.run_completed()])
+    log.append([events.run_completed()])
+    with pytest.raises(RuntimeError):
+        log.append([EventDraft("provider.usage", {})])
+    assert len(log.events) == 2
