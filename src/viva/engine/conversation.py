@@ -124,8 +124,10 @@ class _Stopwatch:
 def _keep_progress(state: TrialState, turn: Turn) -> None:
     """Copies the tracebacks and warnings of a call into the trial, however the call ended."""
     progress = state.progress
-    state.tracebacks += (structs.replace(traceback, turn=turn.number) for traceback in progress.tracebacks)
-    state.warnings += (f"turn {turn.number}: {warning}" for warning in progress.warnings)
+    for traceback in progress.tracebacks:
+        state.tracebacks.append(structs.replace(traceback, turn=turn.number))
+    for warning in progress.warnings:
+        state.warnings.append(f"turn {turn.number}: {warning}")
     if progress.blocked_s:
         state.warnings.append(
             f"turn {turn.number}: the agent blocked the event loop for {format_duration(round(progress.blocked_s, 2))}, "

@@ -2,52 +2,15 @@
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 from viva.protocols import Response
 
 _MAX_HEAD = 256 * 1024
 _MAX_LINE = 16 * 1024
 _START = re.compile(r"HTTP/1\.[01] [1-9][0-9][0-9](?: |\r\n|$)")
-_UNUSUAL_FIELD = re.compile(r"\r\n(?![!-9;-~]+:)")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
 _NO_BODY = frozenset({204, 304})
-
-
-class Headers(Mapping[str, str]):
-    """The header fields of a response, by names in lower case. They are searched when one is asked for: of the dozens that
-    a provider sends, a call needs a handful. Several fields of one name are joined.
-    """
-
-    __slots__ = ("_lower", "_text")
-
-    def __init__(self, text: str = "") -> None:
-        self._text = text
-        self._lower = text.lower()
-
-    def __getitem__(self, name: str) -> str:
-        if (value := self.get(name)) is None:
-            raise KeyError(name)
-        return value
-
-    def get(self, key: str, default: Any = None, /) -> Any:
-        field = f"\r\n{key}:"
-        values: list[str] = []
-        at = self._lower.find(field)
-        while at >= 0:
-            start = at + len(field)
-            end = self._text.find("\r\n", start)
-            values.append(self._text[start : end if end >= 0 else None].strip())
-            at = self._lower.find(field, start)
-        return ", ".join(values) if values else default
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(line.partition(":")[0] for line in self._lower.split("\r\n")[1:]))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
 
 
 class ProtocolError(Exception):
@@ -77,7 +40,7 @@ class ResponseParser:
         self._has_body = method != "HEAD"
         self._max_bytes = max_bytes
         self._status = 0
-        self._headers = Headers()
+        self._headers: dict[str, str] = {}
         self._buffer = b""
         self._pieces: list[bytes] = []
         self._size = 0
@@ -126,9 +89,7 @@ class ResponseParser:
     def _parse_head_text(self, head: str) -> None:
         if not _START.match(head):
             raise ProtocolError("it does not speak HTTP/1.1")
-        if _UNUSUAL_FIELD.search(head) and not all(map(_is_field, head.split("\r\n")[1:])):
-            raise ProtocolError("it sent an invalid header")
-        self._status, self._headers = int(head[9:12]), Headers(head)
+        self._status, self._headers = int(head[9:12]), parse_fields(head)
         if self._status == 101:
             raise ProtocolError("it switches to another protocol")
         self.is_reusable = head[7] == "1" and "close" not in self._headers.get("connection", "").lower()
@@ -143,10 +104,10 @@ class ResponseParser:
                 raise ProtocolError(f"it uses an unknown transfer encoding ({coding[:40]})")
             self._chunked = True
         elif length := headers.get("content-length"):
-            size, *others = {size.strip() for size in length.split(",")}
-            if others or not _LENGTH.fullmatch(size):
+            sizes = {size.strip() for size in length.split(",")} if "," in length else (length,)
+            if len(sizes) > 1 or not all(map(_LENGTH.fullmatch, sizes)):
                 raise ProtocolError("its Content-Length is invalid")
-            self._left = int(size)
+            self._left = int(*sizes)
             self._check_size(self._left)
         else:
             self._left, self.is_reusable = None, False
@@ -207,9 +168,22 @@ def body_too_large(max_bytes: int) -> ProtocolError:
     return ProtocolError(f"its answer is longer than {max_bytes} bytes")
 
 
-def _is_field(line: str) -> bool:
-    name, colon, _ = line.partition(":")
-    return bool(colon and name) and name == name.strip()
+def parse_fields(head: str) -> dict[str, str]:
+    """The header fields of a head, by names in lower case. Several fields of one name are joined."""
+    fields: dict[str, str] = {}
+    repeated: dict[str, list[str]] = {}
+    for line in head.split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name.strip() != name:
+            raise ProtocolError("it sent an invalid header")
+        key = name.lower()
+        if key in fields:
+            repeated.setdefault(key, [fields[key]]).append(value.strip())
+        else:
+            fields[key] = value.strip()
+    for key, values in repeated.items():
+        fields[key] = ", ".join(values)
+    return fields
 
 
 def _chunk_size(line: bytes) -> int:
