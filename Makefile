@@ -31,7 +31,7 @@ browser: $(VENV)/.dev
 clis: $(VENV)/.dev
 	-@test $(VENV)/.clis -nt tests/clis/package-lock.json || { $(BIN)/python tests/real_clis.py && touch $(VENV)/.clis; }
 
-# Codex too, which is large: `make soak` runs it.
+# Codex and Claude Code too, which are large: `make soak` runs them.
 large-clis: $(VENV)/.dev
 	-@test $(VENV)/.large-clis -nt tests/clis/large/package-lock.json || { $(BIN)/python tests/real_clis.py --large && touch $(VENV)/.clis $(VENV)/.large-clis; }
 

@@ -11,7 +11,7 @@ import bubblewrap
 import real_protocols
 from browser import CHROMIUM
 from real_clis import search_path
-from real_frameworks import EVERY_RUN, find_python
+from real_frameworks import ENVIRONMENTS, EVERY_RUN, find_python
 
 _leaks: list[str] = []
 """Connections and processes that were still open when their event loop was closed."""
@@ -52,14 +52,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"LEFT OPEN: {leak}", red=True, bold=True)
     if CHROMIUM is None:
         terminalreporter.write_line("NOT RUN: the browser tests: there is no chromium here", red=True, bold=True)
-    if missing := [name for name in ("gemini", "qwen", "opencode") if search_path(name) is None]:
-        told = f"NOT RUN: the tests with the real {', '.join(missing)}: not installed (make clis)"
+    is_soak = terminalreporter.config.getoption("markexpr") == "soak"
+    clis = ("codex", "claude") if is_soak else ("gemini", "qwen", "opencode")
+    if missing := [name for name in clis if search_path(name) is None]:
+        told = f"NOT RUN: the tests with the real {', '.join(missing)}: not installed (make {'large-' * is_soak}clis)"
         terminalreporter.write_line(told, red=True, bold=True)
     if real_protocols.find_python() is None:
         told = "NOT RUN: the tests with the SDKs of A2A, AG-UI and MCP: not installed (make protocols)"
         terminalreporter.write_line(told, red=True, bold=True)
-    if missing := [name for name in EVERY_RUN if find_python(name) is None]:
-        told = f"NOT RUN: the tests with the real {', '.join(missing)}: not installed (make frameworks)"
+    if missing := [name for name in (ENVIRONMENTS if is_soak else EVERY_RUN) if find_python(name) is None]:
+        told = (
+            f"NOT RUN: the tests with the real {', '.join(missing)}: not installed (make {'all-' * is_soak}frameworks)"
+        )
         terminalreporter.write_line(told, red=True, bold=True)
     if not bubblewrap.works():
         told = "NOT RUN: the tests in a sandbox: bubblewrap is not installed, or cannot make one here (make sandbox)"

@@ -14,7 +14,7 @@ from pathlib import Path
 PINNED = Path(__file__).parent / "clis"
 INSTALLED = Path(sys.prefix) / "clis"
 LARGE = INSTALLED / "large"
-"""Codex alone is a download of 170 MB and 430 MB on the disk."""
+"""Codex alone is a download of 170 MB and 430 MB on the disk; Claude Code takes 350 MB."""
 NPM = [
     "ci",
     "--ignore-scripts",
@@ -29,9 +29,10 @@ _FOLDERS = {
     "gemini": (INSTALLED, ".bin"),
     "qwen": (INSTALLED, ".bin"),
     "opencode": (INSTALLED, "opencode-*/bin"),
+    "claude": (LARGE, "@anthropic-ai/claude-code-*"),
     "codex": (LARGE, "@openai/codex-*/vendor/*/bin"),
 }
-"""Where each program is, below `node_modules`. opencode and Codex are programs of their own, which need no Node."""
+"""Where each program is, below `node_modules`. opencode, Claude Code and Codex are programs of their own, which need no Node."""
 
 
 def node() -> Path | None:

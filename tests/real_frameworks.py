@@ -14,7 +14,7 @@ INSTALLED = Path(sys.prefix) / "frameworks"
 EVERY_RUN = ("langgraph", "openai_agents", "pydantic_ai")
 ENVIRONMENTS = {
     **dict.fromkeys(EVERY_RUN, "main"),
-    **{name: name for name in ("adk", "strands", "llama_index", "autogen", "smolagents")},
+    **{name: name for name in ("adk", "strands", "llama_index", "autogen", "smolagents", "crewai")},
 }
 """Which environment has a framework. Frameworks that do not fit together have one each."""
 

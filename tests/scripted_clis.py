@@ -60,7 +60,11 @@ def use_stub(asked: ModelRequest) -> ScriptLine:
     if asked.tool_results:
         return f"It says: {asked.new_messages[-1].text}"
     names = re.findall(r'"name":\s*"([^"]*lookup)"', asked.body.decode())
-    return Say(tool_calls=[ToolCall(names[0], {"id": 7})]) if names else "I have no such tool."
+    if names:
+        return Say(tool_calls=[ToolCall(names[0], {"id": 7})])
+    if listed := re.search(r"mcp__\w+lookup", asked.body.decode()):  # qwen-code shows only the names of such tools
+        return Say(tool_calls=[ToolCall("tool_call", {"name": listed[0], "arguments": {"id": 7}})])
+    return "I have no such tool."
 
 
 STUBBED_CASE = {

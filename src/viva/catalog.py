@@ -89,6 +89,7 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
         "llama_index": "viva.agents.frameworks.llama_index:LlamaIndexConfig",
         "autogen": "viva.agents.frameworks.autogen:AutoGenConfig",
         "smolagents": "viva.agents.frameworks.smolagents:SmolagentsConfig",
+        "crewai": "viva.agents.frameworks.crewai:CrewAIConfig",
     },
     "reporter": {
         ".jsonl": "viva.reporters.json:JsonlReport",
@@ -124,6 +125,8 @@ AGENT_KIND_BY_TYPE = {
     "autogen_agentchat:BaseChatAgent": "autogen",
     "autogen_agentchat:BaseGroupChat": "autogen",
     "smolagents:MultiStepAgent": "smolagents",
+    "crewai:Agent": "crewai",
+    "crewai:Crew": "crewai",
 }
 """The kind of an object of a framework, by the package and name of its class or of a base class."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}

@@ -14,7 +14,7 @@ from real_clis import search_path
 
 collect_ignore_glob = [] if CHROMIUM else ["test_viewer_pages*.py", "test_report_page*.py", "test_docs_site.py"]
 collect_ignore_glob += [
-    f"test_{name}_cli*.py" for name in ("gemini", "qwen", "opencode", "codex") if not search_path(name)
+    f"test_{name}_cli*.py" for name in ("gemini", "qwen", "opencode", "codex", "claude") if not search_path(name)
 ]
 """They need a browser or the CLIs; `tests/conftest.py` reports if these are missing."""
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from project import Project
-from scripted_clis import RunContext, puppet
+from scripted_clis import STUBBED_CASE, RunContext, puppet, use_stub
 from viva.model.message import ToolCall
 from viva.testing import ModelRequest, OpenAIServer, Say
 from viva.testing.model_server import ScriptLine
@@ -83,3 +83,12 @@ def test_without_a_key_it_says_so_at_once(stand_in_server: RunContext) -> None:
     assert "Codex has no login: set CODEX_API_KEY or OPENAI_API_KEY" in record["error"]
     assert record["duration_ms"] < 60_000
     assert stand_in_server.said == []
+
+
+def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
+    with OpenAIServer(use_stub) as server:
+        staged = RunContext(project, server, ".codex", "codex")
+        staged.config(f"{AGENT}mcp_stub = true\n")
+        project.suite(STUBBED_CASE)
+        _, (record,) = staged.test(agent="coder")
+    assert [(call["name"], call["args"]) for call in record["turns"][0]["tool_calls"]] == [("lookup", {"id": 7})]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from project import Project
-from scripted_clis import COMPILED, RunContext, processes, puppet
+from scripted_clis import COMPILED, STUBBED_CASE, RunContext, processes, puppet, use_stub
 from viva.testing import OpenAIServer
 
 AGENT = f'[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n{COMPILED}\n'
@@ -100,3 +100,12 @@ def test_a_message_that_no_command_line_would_hold_is_heard_whole(stand_in_serve
     )
     stand_in_server.test(agent="coder")
     assert any(long in text for text in stand_in_server.said)
+
+
+def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
+    with OpenAIServer(use_stub) as server:
+        staged = RunContext(project, server, ".qwen", "qwen")
+        staged.config(f"{AGENT}mcp_stub = true\n")
+        project.suite(STUBBED_CASE)
+        _, (record,) = staged.test(agent="coder")
+    assert [(call["name"], call["args"]) for call in record["turns"][0]["tool_calls"]] == [("lookup", {"id": 7})]

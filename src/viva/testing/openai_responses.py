@@ -100,8 +100,16 @@ def _items(say: Say, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     for index, call in enumerate(say.tool_calls):
         arguments = call.arguments if isinstance(call.arguments, str) else codec.compact_json(call.arguments or {})
         names = {"id": f"fc_{turn}_{index + 1}", "call_id": call.id or f"call_{index + 1}", "name": call.name}
-        items.append({"type": "function_call", **names, "arguments": arguments, "status": "completed"})
+        space = _find_namespace(call.name, body)
+        items.append({"type": "function_call", **names, **space, "arguments": arguments, "status": "completed"})
     return items
+
+
+def _find_namespace(name: str, body: Mapping[str, Any]) -> dict[str, str]:
+    """The namespace of a tool that is offered as part of one, as Codex offers those of MCP servers."""
+    spaces = [tool for tool in body.get("tools") or () if tool.get("type") == "namespace"]
+    found = [space["name"] for space in spaces if name in [tool.get("name") for tool in space["tools"]]]
+    return {"namespace": found[0]} if found else {}
 
 
 def _start_item(item: dict[str, Any]) -> dict[str, Any]:

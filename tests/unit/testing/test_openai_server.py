@@ -38,6 +38,13 @@ def test_a_script_is_said_line_by_line():
     assert server.requests[0].json["messages"] == [{"role": "user", "content": "Hi"}]
 
 
+def test_a_tool_of_a_namespace_is_called_in_it():
+    tools = [{"type": "function", "name": "add"}, {"type": "namespace", "name": "mcp__x", "tools": [{"name": "find"}]}]
+    with OpenAIServer([Say(tool_calls=[ToolCall("find"), ToolCall("add")])]) as server:
+        found, added = ask(server, "/responses", input="Hi", tools=tools)["output"]
+    assert (found["name"], found["namespace"], "namespace" in added) == ("find", "mcp__x", False)
+
+
 def test_a_text_is_said_for_ever_and_a_function_sees_the_request():
     with OpenAIServer("same") as server:
         assert {ask(server)["choices"][0]["message"]["content"] for _ in range(3)} == {"same"}

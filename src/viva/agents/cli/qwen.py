@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from msgspec import structs
+
 from viva.agents.cli.claude import ClaudeLine, parse_stream_line, to_model_call
 from viva.agents.cli.cli_agent import CliConfig
-from viva.agents.cli.events import CliEvent, EndReported, UsageReported
+from viva.agents.cli.events import CliEvent, EndReported, ToolStarted, UsageReported
 from viva.agents.cli.gemini import build_argv
 from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest, format_settings
 
@@ -27,6 +29,8 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
         match event:
             case EndReported(error=None, result=str(text)) if _API_ERROR.fullmatch(text):
                 yield EndReported(text)
+            case ToolStarted(name="tool_call", arguments={"name": str(name), "arguments": arguments}):
+                yield structs.replace(event, name=name, arguments=arguments)  # a tool that the model had to search for
             case _:
                 yield event
 

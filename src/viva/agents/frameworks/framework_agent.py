@@ -64,6 +64,10 @@ class FrameworkSession:
         """Raises BadInput if the adapter cannot run this object, or if the framework's version does not fit."""
         types = cls.load_types()
         if not isinstance(target, tuple(types)):
+            if inspect.isroutine(target):
+                raise cls.refuse(
+                    f"{target.__name__} has parameters; name a function without any that creates the object"
+                )
             names = " or ".join(dict.fromkeys(each.__name__ for each in types))
             raise cls.refuse(f"{type(target).__name__} is no {names}")
 

@@ -159,6 +159,13 @@ def test_qwen_calls_a_turn_a_success_in_which_its_model_could_not_be_asked():
     assert ended.error is None
 
 
+def test_a_tool_that_qwen_hides_is_called_by_its_own_name():
+    given = {"name": "mcp__viva__lookup", "arguments": {"id": 7}}
+    block = {"type": "tool_use", "id": "1", "name": "tool_call", "input": given}
+    (started,) = QWEN.parse_line(codec.encode({"type": "assistant", "message": {"content": [block]}}))
+    assert started == ToolStarted("mcp__viva__lookup", {"id": 7}, "1")
+
+
 def test_words_of_a_helper_are_not_the_agents_but_its_tools_are():
     block = {"type": "text", "text": "psst"}, {"type": "tool_use", "id": "1", "name": "Read", "input": {}}
     line = {"type": "assistant", "parent_tool_use_id": "toolu_1", "message": {"content": list(block)}}

@@ -1,0 +1,115 @@
+"""Agents and crews of CrewAI: `crewai:./app.py:crew`.
+
+Each conversation has a copy of the object, which runs in a thread. An agent gets all messages each time. A crew gets the
+user's message as the one input of its tasks; earlier messages only if it also has an input such as `history`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.openai_messages import encode_steps
+from viva.agents.tools import format_result
+from viva.concurrency.threads import run_in_thread
+from viva.model import codec
+from viva.model.message import Message, Reply
+
+_HISTORY_KEYS = ("messages", "chat_history", "history", "conversation")
+
+
+class CrewAISession(FrameworkSession):
+    """A copy of an agent or crew, and the messages of the conversation."""
+
+    title: ClassVar[str] = "CrewAI"
+    package: ClassVar[str] = "crewai"
+    tested: ClassVar[str] = "1.15"
+
+    @classmethod
+    def load_types(cls) -> Sequence[type]:
+        return cls.load("crewai", "Agent", "Crew")
+
+    @classmethod
+    def check_target(cls, target: Any) -> None:
+        super().check_target(target)
+        if not hasattr(target, "tasks"):
+            return
+        if any(task.human_input for task in target.tasks):
+            raise cls.refuse("a task with human_input reads from the console; remove it for tests")
+        if len(keys := _text_keys(target)) != 1:
+            has = f"has the inputs {', '.join(keys)}" if keys else "has no input"
+            raise cls.refuse(f"this crew {has}; it needs one, such as {{message}}, for the user's message")
+
+    async def start(self) -> None:
+        self._copy: Any = self.target.copy()
+        agents = getattr(self._copy, "agents", [self._copy])
+        for each in [*agents, *getattr(self._copy, "tasks", ())]:
+            each.tools = [self._record_tool(tool) for tool in each.tools or ()]
+        for each in agents:
+            self._record_model(each.llm, each.role)
+        self._messages = [codec.decode(each) for message in self.context.history for each in encode_steps(message)]
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        text = self.require_text(message)
+        quiet = self.load("crewai.events.utils.console_formatter", "set_suppress_console_output")
+        quiet(not self.target.verbose)  # an agent prints a box for each step even so
+        output = await run_in_thread(self._kick_off, text)
+        self._messages += [{"role": "user", "content": text}, *_new_messages(output)]
+        data = output.pydantic or getattr(output, "json_dict", None)
+        return self.log.build_reply(output.raw) if data is None else self.log.build_reply(data=data)
+
+    def _kick_off(self, text: str) -> Any:
+        if not hasattr(self._copy, "tasks"):
+            return self._copy.kickoff([*self._messages, {"role": "user", "content": text}])
+        history = "\n".join(f"{each['role']}: {each.get('content') or ''}" for each in self._messages)
+        inputs = {key: text if key in _text_keys(self.target) else history for key in self.target.fetch_inputs()}
+        return self._copy.kickoff(inputs=inputs)
+
+    def _record_model(self, model: Any, role: str) -> None:
+        """Logs the usage of the copy of a model that an agent has."""
+        metrics, track = self.load("crewai.types.usage_metrics", "UsageMetrics"), model._track_token_usage_internal  # noqa: SLF001
+
+        def log_usage(usage: Any) -> None:
+            track(usage)
+            read = metrics.from_provider_dict(usage) or metrics()
+            counts = read.prompt_tokens, read.completion_tokens, read.cached_prompt_tokens
+            self.log.enter(role)
+            self.log.add_model_call(model.model, getattr(model, "provider", ""), *counts)
+
+        vars(model)["_track_token_usage_internal"] = (
+            log_usage  # CrewAI tells it to event handlers in other threads, too late
+        )
+
+    def _record_tool(self, tool: Any) -> Any:
+        """A tool that is logged, or stubbed."""
+        base, session = self.load("crewai.tools", "BaseTool"), self
+
+        class Recorded(base):
+            def _run(self, **arguments: Any) -> Any:
+                call_id, log = session.log.new_id(), session.log
+                log.start_call(call_id, tool.name, arguments)
+                if session.has_stubs:
+                    return format_result(log.answer_call(call_id, tool.name))
+                with log.record_errors(call_id):
+                    result = tool.run(**arguments)
+                log.end_call(call_id, result)
+                return result
+
+        copied = ("name", "description", "args_schema", "result_as_answer", "max_usage_count", "cache_function")
+        return Recorded(**{name: getattr(tool, name) for name in copied})
+
+
+def _text_keys(crew: Any) -> list[str]:
+    return sorted(crew.fetch_inputs().difference(_HISTORY_KEYS))
+
+
+def _new_messages(output: Any) -> list[Any]:
+    """What the agent said, with its tool calls and their results."""
+    messages = getattr(output, "messages", None) or []  # a crew has none
+    last = max((at for at, each in enumerate(messages) if each["role"] == "user"), default=-1)
+    return [*messages[last + 1 :], {"role": "assistant", "content": output.raw}]
+
+
+class CrewAIConfig(FrameworkConfig, frozen=True, kw_only=True):
+    """An `Agent` or `Crew` of CrewAI."""
+
+    session: ClassVar[type[FrameworkSession]] = CrewAISession
