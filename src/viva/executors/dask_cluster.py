@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +21,7 @@ from viva.errors import BadInput
 
 _CONNECT_S = 10
 _PROBE_S = 2.0
+_CLOSE_S = 20.0
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -101,8 +104,22 @@ async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> Asy
                 "--workers: the worker processes could not be started. In a script, put the call of viva.run below "
                 f'`if __name__ == "__main__":` ({error})'
             ) from error
-        async with local:
+        try:
             yield local
+        finally:
+            await _close_local_cluster(local)
+
+
+async def _close_local_cluster(local: LocalCluster) -> None:
+    """End the processes. Dask waits without a limit for one that starts again at this moment, so it has a limited time."""
+    pids = [nanny.pid for nanny in local.workers.values()]
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await cast("Any", local).close()
+    except TimeoutError:
+        for pid in {*pids, *(nanny.pid for nanny in local.workers.values())} - {None}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def find_dashboard(client: Client, cluster: Cluster) -> str | None:
