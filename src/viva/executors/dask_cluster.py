@@ -6,11 +6,12 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.parse import urljoin, urlsplit
+from urllib.request import Request, urlopen
 
 import dask.config
 from distributed import Client, LocalCluster, Security, get_worker
@@ -20,7 +21,7 @@ from msgspec import Struct
 from viva.errors import BadInput
 
 _CONNECT_S = 10
-_PROBE_S = 2.0
+_PROBE_S = 3.0
 _CLOSE_S = 20.0
 
 
@@ -135,10 +136,11 @@ async def find_dashboard(client: Client, cluster: Cluster) -> str | None:
 
 
 def _has_pages(link: str) -> bool:
-    """Does the web server of the scheduler have a dashboard? Without bokeh it has only a page that says so."""
+    """Does the web server of the scheduler have a dashboard? Each page of it needs this script of bokeh."""
+    request = Request(urljoin(link, "static/js/bokeh.min.js"), method="HEAD")  # noqa: S310 -- the address is made by Dask
     try:
-        with urlopen(link, timeout=_PROBE_S) as response:  # noqa: S310 -- the address is made by Dask
-            return b"js/bokeh" in response.read()
+        with urlopen(request, timeout=_PROBE_S) as response:  # noqa: S310 -- see above
+            return response.status == HTTPStatus.OK
     except (OSError, ValueError, HTTPException):
         return False
 
