@@ -19,11 +19,12 @@ from viva.concurrency.threads import is_being_cancelled
 class DaskProcesses:
     """Starts processes of a cluster, and ends them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_actor: bool = True) -> None:
         self.folder = folder
         self._contact = folder / "scheduler.json"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.scheduler = self._start("distributed.cli.dask_scheduler", "--port", "0")
+        env = _search(None) if has_actor else {}
+        self.scheduler = self._start("distributed.cli.dask_scheduler", "--port", "0", env=env)
         while not self._contact.exists():
             assert self.scheduler.poll() is None
             time.sleep(0.05)
@@ -78,8 +79,9 @@ def _search(path: Path | None) -> dict[str, str]:
 
 
 @contextmanager
-def open_processes(folder: Path) -> Generator[DaskProcesses]:
-    processes = DaskProcesses(folder)
+def open_processes(folder: Path, *, has_actor: bool = True) -> Generator[DaskProcesses]:
+    """A scheduler of its own; without the module of the actor, if it should lack a package."""
+    processes = DaskProcesses(folder, has_actor=has_actor)
     try:
         yield processes
     finally:

@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.parse import urljoin, urlsplit
+from urllib.request import Request, urlopen
 
 import dask.config
 from distributed import Client, LocalCluster, Security, get_worker
@@ -18,7 +21,8 @@ from msgspec import Struct
 from viva.errors import BadInput
 
 _CONNECT_S = 10
-_PROBE_S = 2.0
+_PROBE_S = 3.0
+_CLOSE_S = 20.0
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -101,8 +105,22 @@ async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> Asy
                 "--workers: the worker processes could not be started. In a script, put the call of viva.run below "
                 f'`if __name__ == "__main__":` ({error})'
             ) from error
-        async with local:
+        try:
             yield local
+        finally:
+            await _close_local_cluster(local)
+
+
+async def _close_local_cluster(local: LocalCluster) -> None:
+    """End the processes. Dask waits without a limit for one that starts again at this moment, so it has a limited time."""
+    pids = [nanny.pid for nanny in local.workers.values()]
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await cast("Any", local).close()
+    except TimeoutError:
+        for pid in {*pids, *(nanny.pid for nanny in local.workers.values())} - {None}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def find_dashboard(client: Client, cluster: Cluster) -> str | None:
@@ -118,10 +136,11 @@ async def find_dashboard(client: Client, cluster: Cluster) -> str | None:
 
 
 def _has_pages(link: str) -> bool:
-    """Does the web server of the scheduler have a dashboard? Without bokeh it has only a page that says so."""
+    """Does the web server of the scheduler have a dashboard? Each page of it needs this script of bokeh."""
+    request = Request(urljoin(link, "static/js/bokeh.min.js"), method="HEAD")  # noqa: S310 -- the address is made by Dask
     try:
-        with urlopen(link, timeout=_PROBE_S) as response:  # noqa: S310 -- the address is made by Dask
-            return b"js/bokeh" in response.read()
+        with urlopen(request, timeout=_PROBE_S) as response:  # noqa: S310 -- see above
+            return response.status == HTTPStatus.OK
     except (OSError, ValueError, HTTPException):
         return False
 

@@ -117,6 +117,7 @@ class DaskWorkers:
         self._sharing: frozenset[str] = frozenset()
         self._changed = asyncio.Condition()
         self._failure: RunStopped | None = None
+        self._is_closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._cancellations: set[asyncio.Task[None]] = set()
         self._cancelled_results: list[bytes] = []
@@ -167,9 +168,11 @@ class DaskWorkers:
         return results
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._is_closed = True
+        if self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=_CLOSE_S)
         await self._ask_all("close")
 
     async def _ask_all(self, method: str, *arguments: Any) -> None:
@@ -287,10 +290,11 @@ class DaskWorkers:
     async def _watch(self) -> None:
         """Notice workers that come and go, and stop the run if none are left."""
         last_contact = last_worker = time.monotonic()
-        while self._failure is None:
+        while self._failure is None and not self._is_closed:
             await asyncio.sleep(_POLL_S)
             try:
-                addresses = await asyncio.wait_for(self._list_addresses(), _CONTACT_S)
+                async with asyncio.timeout(_CONTACT_S):  # wait_for of Python 3.11 can lose a cancellation
+                    addresses = await self._list_addresses()
                 last_contact = time.monotonic()
             except (OSError, TimeoutError):
                 if time.monotonic() - last_contact > _CONTACT_S:
@@ -375,4 +379,7 @@ def _describe(error: BaseException) -> str:
         return "its process ended while it prepared the run; does importing the agent end the process?"
     if isinstance(error, FutureCancelledError):
         return _NO_SCHEDULER
+    missing = error.__cause__ or error  # Dask wraps what the scheduler cannot import
+    if isinstance(missing, ModuleNotFoundError):
+        return f"{missing}; the scheduler and the workers need the same packages as this process"
     return f"{type(error).__name__}: {error}"

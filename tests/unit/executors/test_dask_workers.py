@@ -175,3 +175,15 @@ def test_a_cluster_without_workers_is_refused(dask: DaskProcesses, shorten: Shor
 
     with pytest.raises(BadInput, match="has 0 workers"):
         asyncio.run(run())
+
+
+def test_a_scheduler_without_the_packages_is_refused(tmp_path: Path) -> None:
+    async def run(dask: DaskProcesses) -> None:
+        async with open_workers(dask):
+            raise AssertionError
+
+    with open_processes(tmp_path, has_actor=False) as dask:
+        dask.start_workers()
+        with pytest.raises(BadInput) as refused:
+            asyncio.run(run(dask))
+    assert "No module named 'dask_processes'; the scheduler and the workers need" in str(refused.value)

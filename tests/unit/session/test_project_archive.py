@@ -1,0 +1,33 @@
+"""The project as an archive, which a worker stores by its digest."""
+
+import os
+from pathlib import Path
+
+from viva.session.project_archive import ArchiveCache, digest_archive, pack_project, unpack_project
+
+
+def test_the_same_files_give_the_same_digest(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "viva.toml").write_text("")
+    (root / ".env").write_text("KEY=1")
+    (root / "own-secrets").write_text("KEY=1")
+    first = pack_project(root, root / "own-secrets")
+    assert pack_project(root, root / "own-secrets") == first
+    folder = unpack_project(first)
+    assert [path.name for path in folder.iterdir()] == ["viva.toml"]
+    (root / "viva.toml").write_text("# changed")
+    assert digest_archive(pack_project(root, None)) != digest_archive(first)
+
+
+def test_a_worker_keeps_the_newest_archives_and_trusts_no_other_content(tmp_path: Path) -> None:
+    cache = ArchiveCache(tmp_path)
+    archives = [b"archive %d" % number for number in range(6)]
+    for number, archive in enumerate(archives):
+        cache.add(archive)
+        os.utime(tmp_path / f"{digest_archive(archive)}.tar.gz", (number, number))
+    assert [cache.get(digest_archive(archive)) for archive in archives] == [None, None, *archives[2:]]
+    damaged = tmp_path / f"{digest_archive(archives[5])}.tar.gz"
+    damaged.write_bytes(b"other")
+    assert cache.get(digest_archive(archives[5])) is None
+    ArchiveCache(tmp_path / "gone").add(b"no room")  # no harm: it is sent again
