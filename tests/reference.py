@@ -177,7 +177,7 @@ class Pages:
         told = _viewer_told()
         yield "On 127.0.0.1 only, for the browser that opened the one-time link. `POST` needs `--allow-run`.\n"
         yield "| route | answer |\n| --- | --- |"
-        for route in ViewerRoutes(None, None, lambda: False).routes():  # type: ignore[arg-type]
+        for route in ViewerRoutes(None, None, None, lambda: False).routes():  # type: ignore[arg-type]
             for method in sorted(route.methods - {"HEAD"}):  # type: ignore[attr-defined]
                 path = re.sub(r":int\}", "}", route.path)  # type: ignore[attr-defined]
                 yield _row(

@@ -217,7 +217,7 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         visit = Visit(browser, viewer)
         page = visit.go("#/runs/latest", "#cases a[data-case=first]")
         expect(page.locator("#verdict")).to_have_text("Running")
-        expect(page.locator("#progress")).to_contain_text("1 of 3 trials · 2 to go")
+        expect(page.locator("#progress")).to_contain_text("1 of 3 trials")
         expect(page.locator("#progress")).to_contain_text("1 running, at most 1 at once")
         expect(page.locator(".counts")).to_contain_text("2 to go")
         assert page.locator("#cases a").count() == 1
@@ -283,6 +283,46 @@ def test_the_page_shows_that_a_run_was_killed(browser: Any, project: Project):
         assert "1 not run" in page.text_content(".counts")
         assert re.search(r"viva test --resume \d+-\d+-\w+", page.text_content(".stopped"))
         visit.end()
+
+
+def test_a_check_gets_a_label_with_the_keyboard_alone(browser: Any, project: Project):
+    """It is shown on the run and over time, and in a report that is written later, where it can only be read."""
+    judge = {"type": "judge", "use": "judge", "criteria": "it is kind"}
+    project.write(
+        "judge.py",
+        'def agent(messages):\n    return {"passed": True, "reason": "it greets", "evidence": [{"quote": "hello there you"}]}\n',
+    )
+    project.write("viva.toml", '[agents.judge]\nuse = "python:./judge.py:agent"\n')
+    project.suite(case("a", said="hello there you", assertions=[judge, {"type": "contains", "value": "hello"}]))
+    project.test()
+    with run_viewer(project) as viewer:
+        viewer.open_link()
+        visit = Visit(browser, viewer)
+        page = visit.go("#/runs/latest/case/suite.jsonl/a", "[data-check='1-1'] button")
+        page.locator("[data-check='1-1'] button.disagree").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-check='1-1'] button.disagree")).to_have_attribute("aria-pressed", "true")
+        page.locator("[data-check='1-1'] input").fill("it is <b>curt</b>")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-check='1-1']")).to_contain_text("it is <b>curt</b>")
+        page.locator("[data-check=case] .label-open").click()
+        page.locator("[data-check=case] button.agree").click()
+        expect(page.locator("[data-check=case] button.agree")).to_have_attribute("aria-pressed", "true")
+        assert check_all_sizes(page, "view-labels") == []
+        page = visit.go("#/runs/latest", ".agreement")
+        expect(page.locator(".agreement").first).to_contain_text("Judges and people agree0/1")
+        assert run_axe(page) == []
+        page = visit.go("#/history", ".label-history")
+        expect(page.locator(".label-history tbody tr")).to_contain_text("0 %")
+        assert run_axe(page) == []
+        visit.end()
+    project.viva("test", "--resume", "latest", "-o", "report.html", code=0)
+    context = browser.new_context(viewport=DESKTOP)
+    report = context.new_page()
+    report.goto((project.folder / "report.html").as_uri() + "#/case/suite.jsonl/a")
+    expect(report.locator("[data-check='1-1']")).to_contain_text("disagrees")
+    assert report.locator("[data-check] button").count() == 0
+    context.close()
 
 
 def test_a_case_and_a_run_are_rerun_from_the_page(browser: Any, project: Project):

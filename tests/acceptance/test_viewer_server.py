@@ -203,6 +203,45 @@ def test_a_name_cannot_reach_a_journal_elsewhere(shared_viewer: ViewerProcess, t
     assert shared_viewer.get(f"/api/runs/{up}{str(tmp_path).strip('/').replace('/', '%2F')}").status == 404
 
 
+def test_labels_are_kept_beside_the_run_with_who_and_when(project: Project):
+    """A read-only viewer takes them: they start nothing, and change no verdict. Secrets are removed from notes."""
+    project.suite(case("a", assertions=[contains("hello"), contains("zzz")]))
+    project.write("viva.toml", '[connectors.c]\nprovider = "openai"\nmodel = "m"\napi_key_env = "MY_KEY"\n')
+    project.env["MY_KEY"] = "sk-verysecretkey12345"
+    project.test(code=1)
+    with run_viewer(project) as viewer:
+        viewer.open_link()
+        run = viewer.get("/api/runs").json[0]["id"]
+        path = f"/api/runs/{run}/cases/0/labels"
+        before = viewer.get(f"/api/runs/{run}").body
+        assert viewer.get(f"/api/runs/{run}/labels").json["summary"] == {"labels": [], "judges": None, "all": None}
+        assert viewer.post(path, {"label": "agree", "check": "1-1"}).status == 201
+        note = "key sk-verysecretkey12345 leaked"
+        given = viewer.post(path, {"label": "disagree", "check": "1-2", "note": note}).json
+        first, second = given["summary"]["labels"]
+        assert (first["check"], first["verdict"], first["who"]) == ("1-1", "passed", given["who"])
+        assert (second["name"], second["verdict"], second["label"]) == ('contains "zzz"', "failed", "disagree")
+        assert "verysecret" not in second["note"]
+        assert "leaked" in second["note"]
+        assert given["summary"]["all"]["false_failures"] == 1
+        assert viewer.post(path, {"label": None, "check": "1-2"}).json["summary"]["labels"] == [first]
+        kept = project.folder / ".viva" / "runs" / run / "labels.jsonl"
+        assert (len(kept.read_text().splitlines()), stat.S_IMODE(kept.stat().st_mode)) == (3, 0o600)
+        (point,) = viewer.get("/api/labels").json
+        assert (point["run"], point["all"]["agreed"]) == (run, 1)
+        assert viewer.get(f"/api/runs/{run}").body == before
+        for body, status, message in (
+            ({"label": "agree", "check": "9-1"}, 422, "no check '9-1'"),
+            ({"label": "agree", "check": "../x"}, 422, "no check '../x'"),
+            ({"label": "agree", "trial": 4}, 422, "no trial 4"),
+            ({"label": "yes"}, 400, "yes"),
+            ({"label": "agree", "note": "x" * 10_001}, 422, "longer than"),
+        ):
+            refused = viewer.post(path, body)
+            assert (refused.status, message in refused.json["error"]) == (status, True), refused
+        assert viewer.send("POST", path, {"label": "agree"}).status == 403, "without the page's origin"
+
+
 def test_a_read_only_viewer_starts_nothing(shared_viewer: ViewerProcess):
     assert shared_viewer.post("/api/runs/latest/cases/0/rerun").status == 403
     assert shared_viewer.post("/api/runs/latest/rerun").status == 403

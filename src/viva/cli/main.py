@@ -18,6 +18,7 @@ COMMANDS = {
     "agents": "List agents and connectors, and whether they can be reached.",
     "runs": "List runs, and show one run or conversation.",
     "view": "Show runs in a browser, also while they run.",
+    "labels": "List and export what people said of verdicts.",
     "serve": "Serve agents and eval suites over HTTP as an OpenWOP host.",
     "compare": "Compare two runs, case by case.",
     "merge": "Make one run of the parts of a split run.",

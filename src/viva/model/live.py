@@ -18,8 +18,10 @@ class LiveTrial(Struct, frozen=True, omit_defaults=True, kw_only=True):
     planned_turns: int = 0
     """How many messages are planned; 0 if a simulator plays the user."""
     turn_count: int = 0
+    is_turn_open: bool = False
+    """Has the newest turn no reply yet?"""
     turns: list[TurnRecord] = []
-    """The last turns; the newest may have no reply yet."""
+    """The last turns."""
 
 
 class LiveView(Struct, frozen=True, omit_defaults=True, kw_only=True):

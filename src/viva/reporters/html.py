@@ -17,10 +17,12 @@ from msgspec import Struct
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.record import TrialRecord
+from viva.record.labels import read_labels, select_current
 from viva.reporters.commands import build_rerun_command, split_source
 from viva.reporters.page import encode_overview, escape_for_script, load_page
 from viva.reporters.repeats import compute_case_figures
 from viva.reporters.report import CaseTrials, Report
+from viva.stats.agreement import summarize_labels
 
 MAX_ATTACHMENT_BYTES = 2 * 1024 * 1024
 _PIECE_BYTES = 128 * 1024
@@ -38,6 +40,9 @@ class HtmlReport(Report):
         out.write(b'<script type="application/json" id="viva-overview">')
         out.writelines(map(escape_for_script, encode_overview(self._started, ended, enumerate(self.cases()))))
         out.write(b"</script>\n")
+        if labels := select_current(read_labels(self._journal.path)):
+            summary = codec.encode(summarize_labels(labels))
+            out.write(b'<script type="application/json" id="viva-labels">%s</script>\n' % escape_for_script(summary))
         out.write(page.middle)
         for first, piece in self._pieces():
             packed = base64.b64encode(zlib.compress(piece, 6))

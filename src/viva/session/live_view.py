@@ -77,5 +77,6 @@ class LiveViewWriter:
             waiting_for=state.waiting_for,
             planned_turns=len(case.user.planned_messages),
             turn_count=len(state.turns),
+            is_turn_open=bool(state.turns) and state.turns[-1].reply is None and state.turns[-1].error is None,
             turns=turns,
         )

@@ -1,4 +1,4 @@
-"""The HTTP API of the viewer: the page and its data. Only `--allow-run` lets it start runs.
+"""The HTTP API of the viewer: the page and its data. Only `--allow-run` lets it start runs; labels can always be given.
 
     GET  /                                   the page
     GET  api/status                          {allow_run, version, live: [run, ...]}
@@ -8,6 +8,10 @@
     GET  api/runs/{run}/live                 {progress, view: LiveView}: the conversations that run now, with their turns;
                                              null if the run has ended
     GET  api/runs/{run}/cases/{index}        {trials: [record, ...], attachments?}; `index` of the case's row
+    GET  api/runs/{run}/labels               RunLabels: what people said of its verdicts, and how often they agree
+    POST api/runs/{run}/cases/{index}/labels {label, trial?, check?, note?} -> 201 RunLabels: a person agrees, disagrees, is
+                                             unsure, or takes that back (null). It is stored beside the run
+    GET  api/labels                          [LabelPoint, ...]: the agreement of each run with labels, oldest first
     GET  api/runs/{run}/events               text/event-stream: all events of the journal, one message each; then a
                                              message `end`: {run, killed, exit_code, stopped, stop_message}
     GET  api/compare?base=&head=             the output of `viva compare -o x.json`
@@ -42,6 +46,7 @@ from viva.model.event import RunStarted
 from viva.reporters.html import encode_case_trials
 from viva.reporters.page import load_page
 from viva.reporters.report import CaseTrials
+from viva.viewer.labels import LabelRequest, LabelStore, RunLabels
 from viva.viewer.launcher import RunLauncher, RunRequest
 from viva.viewer.runs import ProjectRuns, RunJournal
 from viva.viewer.stream import stream_journal
@@ -56,7 +61,10 @@ _INDEX = re.compile(r"\d{1,12}", re.ASCII)
 class ViewerRoutes:
     """The request handlers. Synchronous ones read files or the index: Starlette runs them in threads."""
 
-    def __init__(self, history: History, launcher: RunLauncher | None, is_closing: Callable[[], bool]) -> None:
+    def __init__(
+        self, history: History, launcher: RunLauncher | None, labels: LabelStore, is_closing: Callable[[], bool]
+    ) -> None:
+        self._labels = labels
         self._runs = ProjectRuns(history)
         self._launcher = launcher
         self._is_closing = is_closing
@@ -73,6 +81,9 @@ class ViewerRoutes:
             Route("/api/runs/{run}/rerun", self.rerun, methods=["POST"]),
             Route("/api/runs/{run}/cases/{index}", self.get_case),
             Route("/api/runs/{run}/cases/{index}/rerun", self.rerun_case, methods=["POST"]),
+            Route("/api/runs/{run}/cases/{index}/labels", self.add_label, methods=["POST"]),
+            Route("/api/runs/{run}/labels", self.get_labels),
+            Route("/api/labels", self.list_labels),
             Route("/api/runs/{run}/events", self.stream_run),
             Route("/api/compare", self.compare_runs),
             Route("/api/history", self.get_history),
@@ -126,6 +137,24 @@ class ViewerRoutes:
             {"runs": points, "flaky": find_flaky_cases(history, [row.id for row in rows[:_FLAKY_WINDOW]])}
         )
 
+    def get_labels(self, request: Request) -> Response:
+        return _respond_json(self._labels.load(self._find(request)))
+
+    def list_labels(self, request: Request) -> Response:
+        return _respond_json(self._labels.list_points(self._runs))
+
+    async def add_label(self, request: Request) -> Response:
+        raw = await _read_body(request)
+        try:
+            label = codec.decode(raw, type=LabelRequest)
+        except codec.DecodeError as error:
+            raise HTTPException(400, str(error)) from error
+        return _respond_json(await run_in_threadpool(self._store_label, request, label), 201)
+
+    def _store_label(self, request: Request, label: LabelRequest) -> RunLabels:
+        run, case = self._find_case(request)
+        return self._labels.add(run, case.records(), label)
+
     async def stream_run(self, request: Request) -> Response:
         run = await run_in_threadpool(self._find, request)
 
@@ -175,9 +204,13 @@ class ViewerRoutes:
 
 
 def make_app(
-    history: History, *, launcher: RunLauncher | None = None, is_closing: Callable[[], bool] = lambda: False
+    history: History,
+    *,
+    launcher: RunLauncher | None = None,
+    redact: Callable[[str], str] = str,
+    is_closing: Callable[[], bool] = lambda: False,
 ) -> Starlette:
-    """The app without access control. `is_closing` tells streams that the server shuts down."""
+    """The app without access control. `redact` removes secrets from notes; `is_closing` tells streams that it shuts down."""
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncGenerator[None]:
@@ -185,7 +218,7 @@ def make_app(
         if launcher is not None:
             await launcher.close()
 
-    viewer = ViewerRoutes(history, launcher, is_closing)
+    viewer = ViewerRoutes(history, launcher, LabelStore(redact), is_closing)
     handlers: Any = {HTTPException: _handle_http_error, BadInput: _handle_bad_input}
     return Starlette(routes=viewer.routes(), exception_handlers=handlers, lifespan=lifespan)
 

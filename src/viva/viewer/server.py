@@ -10,6 +10,7 @@ from types import FrameType
 import uvicorn
 
 from viva.concurrency.sockets import open_listener
+from viva.config import load_settings
 from viva.history.index import History
 from viva.viewer.app import make_app
 from viva.viewer.guard import Guard
@@ -44,7 +45,14 @@ def serve(
 ) -> None:
     """Serves until Ctrl-C. `on_ready` gets the link, which works once."""
     launcher = RunLauncher(history.home.parent, config) if allow_run else None
-    guard = Guard(make_app(history, launcher=launcher, is_closing=lambda: server.should_exit))
+    project = history.home.parent
+
+    def redact(text: str) -> str:
+        """Reads the config each time: notes are rare, and a viewer needs no valid config to show runs."""
+        return load_settings(config, project, allow_unset=True).redactor.redact_text(text)
+
+    app = make_app(history, launcher=launcher, redact=redact, is_closing=lambda: server.should_exit)
+    guard = Guard(app)
     with open_listener(LISTEN_ADDRESS, port) as listener:
         link = f"http://{LISTEN_ADDRESS}:{listener.getsockname()[1]}/?token={guard.token}"
         settings = uvicorn.Config(

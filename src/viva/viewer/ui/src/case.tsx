@@ -7,6 +7,7 @@ import { buildCase, Copy } from "./copy";
 import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
 import { parseFilter, buildQuery, selectRows } from "./filters";
 import { useKeys } from "./keys";
+import { LabelControl, LabelProvider } from "./labels";
 import { useLoaded } from "./loading";
 import type { Run } from "./live";
 import { navigate, type RunLinks } from "./route";
@@ -111,7 +112,7 @@ function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }
     };
   };
   return (
-    <>
+    <LabelProvider source={source} run={run.overview.run} index={row.index} trial={trial}>
       <header class="case-head">
         <h1 id="case-title">
           <StatusIcon status={row.status} size={22} />
@@ -128,6 +129,7 @@ function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }
           {loaded.command && <Copy id="copy-command" label="Copy command to rerun" text={() => loaded.command ?? ""} />}
           {allowRun && !run.live && <Rerun server={source as ServerSource} run={run.overview.run} row={row} />}
         </div>
+        <LabelControl name={row.id} />
       </header>
       {many && <Tabs trials={loaded.trials} chosen={trial} href={(each) => href({ trial: each.trial })} />}
       <div {...(many ? { role: "tabpanel", id: "trial", "aria-labelledby": `trial-${trial.trial}` } : { id: "trial" })}>
@@ -135,7 +137,7 @@ function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }
         {(trial.checkpoints ?? []).length > 0 && <Checkpoints checkpoints={trial.checkpoints ?? []} turns={trial.total_turns} to={to} />}
         <Conversation trial={trial} attachments={loaded.attachments ?? {}} to={to} here={here} />
       </div>
-    </>
+    </LabelProvider>
   );
 }
 

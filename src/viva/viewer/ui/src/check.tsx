@@ -1,8 +1,12 @@
 // The result of one assertion: its status and reason, expected and actual as a diff, a judge's quotes and suggestions.
 import type { Assertion, Quote, Status, Trial } from "./data";
 import { diff, type Piece } from "./diff";
+import { LabelControl } from "./labels";
 import { formatValue, Line, quoteKey, TextBlock, Value, escapeControls, type Mark } from "./text";
 import { StatusIcon } from "./status";
+
+/** Checks that a model decides: people are asked whether it is right. */
+const JUDGES = new Set(["judge", "agent", "rubric"]);
 
 export function getLabel(check: Assertion): string {
   return check.label ?? check.type ?? "check";
@@ -72,6 +76,7 @@ export function CheckCard({ check, title, status = getStatus(check), checkLink }
           ))}
         </ul>
       )}
+      {checkLink && <LabelControl check={checkLink.id.replace(/^check-/, "")} name={title ?? getLabel(check)} isJudge={JUDGES.has(check.type ?? "")} />}
     </div>
   );
 }

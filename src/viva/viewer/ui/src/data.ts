@@ -1,4 +1,5 @@
 // The data of the page. The types mirror viva/reporters/page.py, viva/model/record.py and viva/history.
+import type { Progress } from "./live_data";
 
 export type Status = "passed" | "failed" | "skipped" | "error";
 export type Fault = "agent" | "simulator" | "judge" | "infra" | "undetermined";
@@ -253,41 +254,6 @@ export interface CaseTrials {
   trials: Trial[];
   command?: string;
   attachments?: Record<string, string>;
-}
-
-/** How far a live run is. `earlier` trials ended before it was resumed. */
-export interface Progress {
-  trials: number;
-  done?: number;
-  passed?: number;
-  failed?: number;
-  errors?: number;
-  skipped?: number;
-  cost_usd?: number | null;
-  since?: string;
-  earlier?: number;
-  running?: number | null;
-  limit?: number | null;
-  workers?: number | null;
-}
-
-/** A trial that runs now. */
-export interface LiveTrial {
-  suite: string;
-  case: string;
-  name?: string;
-  trial?: number;
-  attempt?: number;
-  started_at: string;
-  waiting_for: string;
-  planned_turns?: number;
-  turn_count?: number;
-  turns?: Turn[];
-}
-
-export interface LiveRunState {
-  progress: Progress;
-  view: { at: string; trials: LiveTrial[]; limit: number; workers?: number | null } | null;
 }
 
 export interface RunRow {

@@ -1,10 +1,11 @@
 // A run in progress: how far it is, and the conversations that run now, turn by turn.
 import { useEffect, useState } from "preact/hooks";
-import type { LiveRunState, LiveTrial, Progress } from "./data";
+import type { Turn } from "./data";
+import type { LiveRunState, LiveTrial, Progress } from "./live_data";
 import type { ServerSource } from "./source";
 import { formatCost, formatCount, formatMs, formatNumber } from "./format";
 import { TurnView } from "./turn";
-import { Line } from "./text";
+import { Line, TextBlock } from "./text";
 import "./in_flight.css";
 
 const POLL_MS = 1000;
@@ -52,7 +53,7 @@ export function LiveProgress({ live, progress }: { live: LiveState; progress: Pr
     <div class="progress">
       <progress max={Math.max(progress.trials, 1)} value={progress.done ?? 0} aria-label="Finished trials" />
       <span role="status" id="progress">
-        {describeProgress(progress, live.lostSince === null).join(" · ")}
+        {describeProgress(progress, live.lostSince === null).filter((text) => !text.endsWith(" to go")).join(" · ")}
       </span>
       {live.lostSince && <LostNote since={live.lostSince} />}
     </div>
@@ -143,12 +144,34 @@ function Conversation({ trial, isOpen, toggle }: { trial: LiveTrial; isOpen: boo
       {isOpen && (
         <div class="flight-turns" aria-live="polite">
           {hidden > 0 && <p class="muted">{formatCount(hidden, "turn")} not shown while it runs</p>}
-          {turns.map((turn) => (
-            <TurnView key={turn.turn} turn={turn} marks={[]} attachments={{}} reached={[]} />
-          ))}
+          {turns.map((turn) =>
+            turn === last && trial.is_turn_open && !turn.output && turn.tool_calls.length === 0 ? (
+              <OpenTurn key={turn.turn} turn={turn} waitsFor={WAITING[trial.waiting_for] ?? trial.waiting_for} />
+            ) : (
+              <TurnView key={turn.turn} turn={turn} marks={[]} attachments={{}} reached={[]} />
+            ),
+          )}
         </div>
       )}
     </>
+  );
+}
+
+/** A turn that has no reply yet. */
+function OpenTurn({ turn, waitsFor }: { turn: Turn; waitsFor: string }) {
+  return (
+    <section class="turn" aria-label={`Turn ${turn.turn}`}>
+      <header>
+        <h3>Turn {turn.turn}</h3>
+      </header>
+      <div class="messages">
+        <div class="message user">
+          <p class="who">User</p>
+          <TextBlock text={turn.input} label="User message" />
+        </div>
+        <p class="muted">waits for {waitsFor} …</p>
+      </div>
+    </section>
   );
 }
 

@@ -7,6 +7,7 @@ import type { ViewerStatus } from "./data";
 import { openSource, ServerSource, type Source } from "./source";
 import { HistoryScreen } from "./history";
 import { useKeys } from "./keys";
+import { LabelHistory } from "./labels";
 import { useRun } from "./live";
 import { RunLinks, useRoute, type Route } from "./route";
 import { RunScreen } from "./run";
@@ -131,7 +132,14 @@ function Screen({ source, route, theme, viewer }: ScreenProps) {
   const [screen = "runs", first, second] = route.path;
   if (!source.served) return <RunArea source={source} id="" path={route.path} route={route} theme={theme} allowRun={false} />;
   const server = source as ServerSource;
-  if (screen === "history") return <HistoryScreen server={server} query={route.query} />;
+  if (screen === "history") {
+    return (
+      <>
+        <HistoryScreen server={server} query={route.query} />
+        <LabelHistory server={server} />
+      </>
+    );
+  }
   if (screen === "compare" && first && second) {
     return <CompareScreen server={server} base={first} head={second} query={route.query} />;
   }

@@ -7,6 +7,7 @@ import { parseFilter, isEmpty, buildQuery, selectRows, SORTS, type Filter, type 
 import { useKeys } from "./keys";
 import { CaseList } from "./list";
 import { InFlight, LiveProgress, useLiveState, type LiveState } from "./in_flight";
+import { AgreementFigures } from "./labels";
 import type { Run } from "./live";
 import { navigate, type RunLinks } from "./route";
 import { Line, escapeControls } from "./text";
@@ -54,7 +55,7 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
   return (
     <>
       <Verdict overview={overview} live={live} liveState={liveState} source={source} allowRun={allowRun} />
-      <Figures overview={overview} />
+      <Figures overview={overview} source={source} />
       {liveState && <InFlight live={liveState} />}
       <CaseGrid
         rows={overview.cases}
@@ -244,7 +245,7 @@ function LiveParts({ live, state, overview }: { live: NonNullable<Run["live"]>; 
   return <LiveProgress live={state} progress={{ ...known, trials: live.trials, done: live.done }} />;
 }
 
-function Figures({ overview }: { overview: Overview }) {
+function Figures({ overview, source }: { overview: Overview; source: Source }) {
   const { summary, pass_rate: rate, reply_ms } = overview;
   if (!summary) return null;
   const tokens = (summary.input_tokens ?? 0) + (summary.output_tokens ?? 0);
@@ -277,6 +278,7 @@ function Figures({ overview }: { overview: Overview }) {
           note={unpriced ? `+ ${formatCount(unpriced, "call")} without a price` : `${formatCost((summary.cost_usd ?? 0) / Math.max(1, summary.total - summary.not_run))} per case`}
         />
       )}
+      <AgreementFigures source={source} run={overview.run} />
     </dl>
   );
 }

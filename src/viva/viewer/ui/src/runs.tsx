@@ -1,6 +1,7 @@
 // The runs of a project, newest first; two of them can be compared.
 import { useEffect, useState } from "preact/hooks";
-import type { Progress, RunRow, Status } from "./data";
+import type { RunRow, Status } from "./data";
+import type { Progress } from "./live_data";
 import type { ServerSource } from "./source";
 import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
 import { describeProgress, LostNote } from "./in_flight";

@@ -1,11 +1,15 @@
 // Where the data comes from: the page itself (report.html) or a server (viva view).
-import type { CaseRow, CaseTrials, Comparison, LiveRunState, ViewerStatus, Overview, RunHistory, RunRow } from "./data";
+import type { CaseRow, CaseTrials, Comparison, ViewerStatus, Overview, RunHistory, RunRow } from "./data";
+import type { LabelPoint, LabelSummary, LabelValue, RunLabels } from "./label_data";
+import type { LiveRunState } from "./live_data";
 
 export interface Source {
   /** Is it a server, with all runs of a project? */
   readonly served: boolean;
   overview(run: string): Promise<Overview>;
   trials(run: string, row: CaseRow): Promise<CaseTrials>;
+  /** What people said of its verdicts. A report has those of the time when it was written. */
+  labels(run: string): Promise<RunLabels>;
 }
 
 const OVERVIEW = "viva-overview";
@@ -22,6 +26,12 @@ class EmbeddedSource implements Source {
 
   overview(): Promise<Overview> {
     return Promise.resolve(this.run);
+  }
+
+  labels(): Promise<RunLabels> {
+    const element = document.getElementById("viva-labels");
+    const summary = element === null ? { labels: [] } : (JSON.parse(element.textContent ?? "") as LabelSummary);
+    return Promise.resolve({ who: "", summary });
   }
 
   async trials(_run: string, row: CaseRow): Promise<CaseTrials> {
@@ -77,6 +87,18 @@ export class ServerSource implements Source {
 
   status(): Promise<ViewerStatus> {
     return get("api/status");
+  }
+
+  labels(run: string): Promise<RunLabels> {
+    return get(`api/runs/${encodeURIComponent(run)}/labels`);
+  }
+
+  labelPoints(): Promise<LabelPoint[]> {
+    return get("api/labels");
+  }
+
+  addLabel(run: string, index: number, label: { label: LabelValue | null; trial: number; check: string; note: string }): Promise<RunLabels> {
+    return send(`api/runs/${encodeURIComponent(run)}/cases/${index}/labels`, label);
   }
 
   live(run: string): Promise<LiveRunState | null> {
