@@ -23,6 +23,41 @@ export interface Quote {
   quote: string;
 }
 
+export interface Criterion {
+  criterion: string;
+  passed: boolean;
+  reason?: string;
+  score?: number | null;
+  weight?: number;
+  evidence?: Quote[];
+}
+
+/** A question to a simulator or judge; of a judge also what it was sent and answered. */
+export interface HelperCall {
+  role: string;
+  agent: string;
+  turn: number;
+  start_ms: number;
+  duration_ms: number;
+  criteria?: string;
+  sent?: { role: string; text: string }[];
+  metadata?: string;
+  answer?: string;
+  error?: string | null;
+  tokens?: number;
+  cost_usd?: number | null;
+}
+
+/** A model call or tool call inside a reply; its start is counted from that of the turn. */
+export interface Step {
+  kind: "model" | "tool";
+  name: string;
+  start_ms: number;
+  duration_ms: number;
+  tokens?: number;
+  cost_usd?: number | null;
+}
+
 /** An assertion as written, with its result; `passed` is null where it could not be evaluated. */
 export interface Assertion {
   type?: string;
@@ -35,6 +70,11 @@ export interface Assertion {
   actual?: unknown;
   evidence?: Quote[];
   suggestions?: string[];
+  /** The verdicts on the criteria of a rubric. */
+  criteria_results?: Criterion[];
+  /** Numbers of the trial's `helper_calls`, from 1. */
+  judge_calls?: number[];
+  duration_ms?: number;
   [field: string]: unknown;
 }
 
@@ -84,6 +124,10 @@ export interface Turn {
   cost_usd?: number | null;
   files?: FileChange[];
   comment?: string | null;
+  /** Since the start of the trial. */
+  start_ms?: number;
+  checks_ms?: number;
+  steps?: Step[];
 }
 
 export interface Checkpoint {
@@ -143,6 +187,7 @@ export interface Trial {
   digest?: string | null;
   warnings?: string[] | null;
   tracebacks?: Traceback[];
+  helper_calls?: HelperCall[];
   notes?: string[] | null;
   workspace?: string | null;
   findings?: { kind: string; severity: string }[];
@@ -167,6 +212,49 @@ export interface CaseRow {
   /** Only where it is neither 0 nor 1. */
   score?: number | null;
   findings?: string[];
+  /** The position of its failure in the groups of the overview. */
+  group?: number | null;
+  failed_types?: string[];
+  interval?: Span | null;
+  stability?: string;
+}
+
+export interface Span {
+  low: number;
+  high: number;
+}
+
+export interface FailureGroup {
+  title: string;
+  cases: number;
+  status: Status;
+}
+
+export interface NamedRate {
+  name: string;
+  passed: number;
+  judged: number;
+  interval?: Span | null;
+}
+
+export interface Breakdown {
+  tags?: NamedRate[];
+  suites?: NamedRate[];
+  types?: NamedRate[];
+}
+
+export interface PassK {
+  k: number;
+  pass_at_k: number | null;
+  pass_hat_k: number | null;
+  cases?: number;
+}
+
+/** The statistics of a repeated case. */
+export interface CaseFigures {
+  interval?: Span | null;
+  pass_k?: PassK[];
+  decision?: string;
 }
 
 export interface Summary {
@@ -246,11 +334,16 @@ export interface Overview {
   pass_rate?: Rate | null;
   case_ms?: Spread | null;
   reply_ms?: Spread | null;
+  pass_k?: PassK | null;
+  classes?: Record<string, number>;
+  groups?: FailureGroup[];
+  breakdown?: Breakdown;
 }
 
 /** The trials of a case. `command` reruns it; `attachments` has data: URLs by source. */
 export interface CaseTrials {
   trials: Trial[];
+  figures?: CaseFigures;
   command?: string;
   attachments?: Record<string, string>;
 }
