@@ -8,7 +8,10 @@ import pytest
 
 from built_page import SHIPPED, SOURCES, build, installed
 from viva.model.event import RunSummary, SuiteSummary
+from viva.model.message import Step
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
+from viva.model.turn import CriterionResult, HelperCall
+from viva.reporters.breakdown import Breakdown, FailureGroup, Rate
 from viva.reporters.page import CaseRow, Overview
 
 CODE = sorted(path for path in (SOURCES / "src").rglob("*") if path.is_file())
@@ -50,11 +53,17 @@ def test_texts_are_never_inserted_as_html(path) -> None:
         ("Checkpoint", CheckpointRecord),
         ("Summary", RunSummary),
         ("SuiteSummary", SuiteSummary),
+        ("HelperCall", HelperCall),
+        ("Step", Step),
+        ("Criterion", CriterionResult),
+        ("FailureGroup", FailureGroup),
+        ("NamedRate", Rate),
+        ("Breakdown", Breakdown),
     ],
 )
 def test_the_page_reads_only_existing_fields(name: str, struct: type[msgspec.Struct]) -> None:
     """The types are repeated in TypeScript: a renamed field must be renamed there too."""
-    declared = (SOURCES / "src" / "data.ts").read_text(encoding="utf-8")
+    declared = "".join((SOURCES / "src" / name).read_text(encoding="utf-8") for name in ("data.ts", "detail_data.ts"))
     body = re.search(rf"^export interface {name} \{{\n(.*?)^\}}", declared, re.MULTILINE | re.DOTALL)
     assert body is not None
     fields = re.findall(r"^  (\w+)\??:", body[1], re.MULTILINE)

@@ -11,7 +11,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from viva.model import codec
-from viva.model.record import TrialRecord
+from viva.model.record import RESULT_FIELDS, TrialRecord
 from viva.text.template import has_variables
 
 SIMILAR_OVERLAP, RELATED_OVERLAP = 0.5, 0.25
@@ -23,10 +23,6 @@ _TOKEN = re.compile(r"\S+")
 _JUDGE_TYPES = frozenset({"agent", "judge", "rubric"})
 _NEGATIVE_TYPES = frozenset({"not_contains"})
 """Checks whose label already says what was observed."""
-_RESULT_FIELDS = frozenset(
-    {"label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"}
-)
-"""What a record adds to the definition of an assertion."""
 
 
 class FailureCause(Struct, frozen=True):
@@ -79,7 +75,7 @@ def _extract_cause(result: Mapping[str, Any], user_words: set[str], tools: set[s
 
 def _identify_check(result: Mapping[str, Any]) -> str:
     """The label or, if that shows values of variables, the definition of the assertion."""
-    definition = {key: value for key, value in result.items() if key not in _RESULT_FIELDS}
+    definition = {key: value for key, value in result.items() if key not in RESULT_FIELDS}
     return codec.compact_json(definition) if has_variables(definition) else str(result.get("label"))
 
 

@@ -14,6 +14,13 @@ from viva.model.message import ModelCall, Step, Usage
 from viva.model.turn import AwaitingReason, FileChange, HelperCall, Traceback
 
 Status = Literal["passed", "failed", "skipped", "error"]
+RESULT_FIELDS = frozenset(
+    {
+        *("label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"),
+        *("criteria_results", "judge_calls", "duration_ms"),
+    }
+)
+"""What a record adds to the definition of an assertion. The page has the same list, for "Copy as case"."""
 
 
 class ToolCallRecord(Struct, omit_defaults=True):

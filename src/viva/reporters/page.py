@@ -211,7 +211,7 @@ def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], b
     if not_passed is not None:
         failure = explain_failure(codec.decode_kept(case.raw[not_passed], type=TrialRecord))
         reason = failure.headline if reason is None else reason
-        group = breakdown.add_failure(failure)
+        group = breakdown.add_failure(failure) if status != "skipped" else None
     is_repeated = len(heads) > 1
     costs = [head.cost_usd for head in heads if head.cost_usd is not None]
     return CaseRow(

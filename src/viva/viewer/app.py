@@ -12,6 +12,9 @@
     POST api/runs/{run}/cases/{index}/labels {label, trial?, check?, note?} -> 201 RunLabels: a person agrees, disagrees, is
                                              unsure, or takes that back (null). It is stored beside the run
     GET  api/labels                          [LabelPoint, ...]: the agreement of each run with labels, oldest first
+    GET  api/runs/{run}/search?q=            [{index, hits?: [{trial, place, kind, snippet}]}]: the cases whose conversations,
+                                             tool arguments or reasons have all words of `q`
+    GET  api/runs/{run}/records              all records as JSON lines, for download
     GET  api/runs/{run}/events               text/event-stream: all events of the journal, one message each; then a
                                              message `end`: {run, killed, exit_code, stopped, stop_message}
     GET  api/compare?base=&head=             the output of `viva compare -o x.json`
@@ -49,11 +52,13 @@ from viva.reporters.report import CaseTrials
 from viva.viewer.labels import LabelRequest, LabelStore, RunLabels
 from viva.viewer.launcher import RunLauncher, RunRequest
 from viva.viewer.runs import ProjectRuns, RunJournal
+from viva.viewer.search import search_cases
 from viva.viewer.stream import stream_journal
 
 _MAX_POINTS = 100
 _FLAKY_WINDOW = 20
 _MAX_BODY_BYTES = 64 * 1024
+_MAX_SEARCH = 1000
 _BODY_TIMEOUT_S = 5.0
 _INDEX = re.compile(r"\d{1,12}", re.ASCII)
 
@@ -84,6 +89,8 @@ class ViewerRoutes:
             Route("/api/runs/{run}/cases/{index}/labels", self.add_label, methods=["POST"]),
             Route("/api/runs/{run}/labels", self.get_labels),
             Route("/api/labels", self.list_labels),
+            Route("/api/runs/{run}/search", self.search_run),
+            Route("/api/runs/{run}/records", self.download_records),
             Route("/api/runs/{run}/events", self.stream_run),
             Route("/api/compare", self.compare_runs),
             Route("/api/history", self.get_history),
@@ -114,6 +121,18 @@ class ViewerRoutes:
         settings = run.started.settings if run.started else {}
         folder = Path(dict(settings.get("options", {})).get("folder") or ".")
         return Response(encode_case_trials(case, folder, settings), media_type="application/json")
+
+    def search_run(self, request: Request) -> Response:
+        text = request.query_params.get("q", "")
+        if len(text) > _MAX_SEARCH:
+            raise HTTPException(400, f"The parameter q is longer than {_MAX_SEARCH} characters")
+        return _respond_json(list(search_cases(self._find(request).iter_raw_cases(), text)))
+
+    def download_records(self, request: Request) -> Response:
+        run = self._find(request)
+        lines = (record + b"\n" for _, records in run.iter_raw_cases() for record in records)
+        headers = {"content-disposition": f'attachment; filename="{run.path.parent.name}.jsonl"'}
+        return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
 
     def compare_runs(self, request: Request) -> Response:
         names = [request.query_params.get(name, "") for name in ("base", "head")]

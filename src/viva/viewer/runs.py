@@ -161,6 +161,21 @@ class RunJournal:
         """A case with its encoded records; None if none of its trials has ended."""
         return next(self._cases([index]), None) if index in self._places else None
 
+    def iter_raw_cases(self) -> Iterator[tuple[int, list[bytes]]]:
+        """The index of each case with the encoded records of its trials, in input order."""
+        with self._lock:
+            indexes = sorted(self._places)
+        with self.path.open("rb") as file:
+            for index in indexes:
+                yield index, self._read_records(file.fileno(), index)
+
+    def _read_records(self, descriptor: int, index: int) -> list[bytes]:
+        """The last attempt of each trial, in order."""
+        with self._lock:
+            places = self._places[index].tolist()
+        trials = dict(zip(places[::3], zip(places[1::3], places[2::3], strict=True), strict=True))
+        return [os.pread(descriptor, length, at) for _, (at, length) in sorted(trials.items())]
+
     def load_overview(self) -> bytes:
         """The Overview of the run as JSON; built again only if something was appended."""
         self.refresh()
@@ -176,10 +191,7 @@ class RunJournal:
         rule = PassRule.from_settings(self.started.settings if self.started else {})
         with self.path.open("rb") as file:
             for index in indexes:
-                with self._lock:
-                    places = self._places[index].tolist()
-                trials = dict(zip(places[::3], zip(places[1::3], places[2::3], strict=True), strict=True))
-                raw = [os.pread(file.fileno(), length, at) for _, (at, length) in sorted(trials.items())]
+                raw = self._read_records(file.fileno(), index)
                 heads = [_heads.decode(record) for record in raw]
                 # While the run is in progress, missing trials may still end: the status is that of the trials so far.
                 missing = max(head.trials for head in heads) - len(heads) if self.ended else 0

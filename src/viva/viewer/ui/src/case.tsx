@@ -1,8 +1,15 @@
 // The screen of one case: its failure, its checkpoints and the conversation with every check.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { CaseRow, CaseTrials, Checkpoint, Trial } from "./data";
+import type { CaseRow, CaseTrials, Checkpoint, Trial, Turn } from "./data";
 import type { ServerSource, Source } from "./source";
 import { CheckCard, getLabel, collectQuotes, type CheckLink } from "./check";
+import { saveFile } from "./download";
+import { FindBar, findTurns } from "./find";
+import { HelperCalls } from "./judge";
+import { Minimap } from "./minimap";
+import { showPlace, step, turnOf, useOpenTurn } from "./places";
+import { CaseCertainty } from "./sure";
+import { Waterfall } from "./waterfall";
 import { buildCase, Copy } from "./copy";
 import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
 import { parseFilter, buildQuery, selectRows } from "./filters";
@@ -14,7 +21,7 @@ import { navigate, type RunLinks } from "./route";
 import { formatInline, Line, TextBlock } from "./text";
 import { StatusIcon } from "./status";
 import { Checkpoints } from "./checkpoints";
-import { HistoryView, TurnView } from "./turn";
+import { FoldedTurn, getTurnStatus, HistoryView, TurnView } from "./turn";
 import { Failure, type LinkTo } from "./failure";
 
 interface Props {
@@ -41,6 +48,11 @@ export function CaseScreen({ run, row, source, places, query, allowRun }: Props)
     u: () => navigate(places.list(filterQuery)),
     n: () => step(1),
     p: () => step(-1),
+    f: () => step(1, "failure"),
+    F: () => step(-1, "failure"),
+    t: () => step(1, "tool"),
+    T: () => step(-1, "tool"),
+    "/": () => document.getElementById("find")?.focus(),
   });
   return (
     <article class="case" aria-labelledby="case-title">
@@ -83,22 +95,14 @@ function StepLink({ href, label, id }: { href: string | undefined; label: string
   );
 }
 
-/** Scrolls to the next or previous turn, counted from the top of the window. */
-function step(by: 1 | -1): void {
-  const turns = [...document.querySelectorAll<HTMLElement>("section.turn")];
-  const tops = turns.map((turn) => turn.getBoundingClientRect().top);
-  const next = by > 0 ? tops.findIndex((top) => top > 80) : tops.findLastIndex((top) => top < 50);
-  turns[next]?.scrollIntoView({ block: "start" });
-}
-
 type CaseProps = Props & { loaded: CaseTrials; filterQuery: Record<string, string> };
 
 function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }: CaseProps) {
-  const mainTrial = loaded.trials.find((trial) => trial.status === row.status) ?? loaded.trials[0];
+  const mainTrial = chooseTrial(loaded.trials, row);
   const trial = loaded.trials.find((each) => String(each.trial) === query["trial"]) ?? mainTrial;
   const here = query["check"] ? `check-${query["check"]}` : query["turn"] ? `turn-${query["turn"]}` : "";
   useEffect(() => {
-    if (here) show(here);
+    if (here) showPlace(here);
     else if (!query["trial"]) scrollTo(0, 0);
   }, [here, trial?.trial]);
   if (trial === undefined) return <p class="waiting">No trial of this case was recorded.</p>;
@@ -108,7 +112,7 @@ function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }
     const [kind = "", name = ""] = place.split(/-(.*)/);
     return {
       href: href({ ...(many ? { trial: trial.trial } : {}), ...(name ? { [kind]: name } : {}) }),
-      onClick: () => show(place), // the URL may not change
+      onClick: () => showPlace(place), // the URL may not change
     };
   };
   return (
@@ -123,29 +127,48 @@ function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }
             <Line text={row.name} />
           </p>
         )}
-        <Facts trial={trial} />
+        <CaseCertainty row={row} figures={loaded.figures} />
         <div class="actions">
           {trial.turns.length > 0 && <Copy id="copy-case" label="Copy as case" text={() => buildCase(trial)} />}
           {loaded.command && <Copy id="copy-command" label="Copy command to rerun" text={() => loaded.command ?? ""} />}
+          <button type="button" class="button" id="download-case" onClick={() => saveTrials(row.id, loaded.trials)}>
+            Download
+          </button>
           {allowRun && !run.live && <Rerun server={source as ServerSource} run={run.overview.run} row={row} />}
         </div>
         <LabelControl name={row.id} />
       </header>
       {many && <Tabs trials={loaded.trials} chosen={trial} href={(each) => href({ trial: each.trial })} />}
       <div {...(many ? { role: "tabpanel", id: "trial", "aria-labelledby": `trial-${trial.trial}` } : { id: "trial" })}>
-        <Failure trial={trial} to={to} />
-        {(trial.checkpoints ?? []).length > 0 && <Checkpoints checkpoints={trial.checkpoints ?? []} turns={trial.total_turns} to={to} />}
-        <Conversation trial={trial} attachments={loaded.attachments ?? {}} to={to} here={here} />
+        <HelperCalls.Provider value={trial.helper_calls ?? []}>
+          <Failure trial={trial} to={to} />
+          <Facts trial={trial} />
+          {(trial.checkpoints ?? []).length > 0 && <Checkpoints checkpoints={trial.checkpoints ?? []} turns={trial.total_turns} to={to} />}
+          <Waterfall key={trial.trial} trial={trial} />
+          <Conversation
+            key={trial.trial}
+            trial={trial}
+            attachments={loaded.attachments ?? {}}
+            to={to}
+            here={here}
+            find={query["find"] ?? query["q"] ?? ""}
+            setFind={(find) => navigate(href({ ...(query["trial"] ? { trial: query["trial"] } : {}), find }), true)}
+          />
+        </HelperCalls.Provider>
       </div>
     </LabelProvider>
   );
 }
 
-/** Scrolls to an element of this screen and moves the focus there. */
-function show(place: string): void {
-  const element = document.getElementById(place);
-  element?.scrollIntoView({ block: place.startsWith("check-") ? "center" : "start" });
-  element?.focus({ preventScroll: true });
+/** The trial that opens first: the first one that did not pass, if the trials differ. */
+function chooseTrial(trials: Trial[], row: CaseRow): Trial | undefined {
+  const differ = trials.some((trial) => trial.status !== trials[0]?.status);
+  const wanted = trials.find((trial) => trial.status === row.status && trial.status !== "passed");
+  return wanted ?? (differ ? trials.find((trial) => trial.status !== "passed") : undefined) ?? trials[0];
+}
+
+function saveTrials(id: string, trials: Trial[]): void {
+  saveFile(`${id}.jsonl`, trials.map((trial) => `${JSON.stringify(trial)}\n`), "application/jsonl");
 }
 
 function Rerun({ server, run, row }: { server: ServerSource; run: string; row: CaseRow }) {
@@ -200,6 +223,9 @@ function Facts({ trial }: { trial: Trial }) {
   );
 }
 
+/** Longer conversations open with their passed turns folded. */
+const FOLD_FROM = 30;
+
 function Tabs({ trials, chosen, href }: { trials: Trial[]; chosen: Trial; href: (trial: Trial) => string }) {
   const move = (event: KeyboardEvent) => {
     const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
@@ -234,29 +260,72 @@ interface ConversationProps {
   to: LinkTo;
   /** The element that the URL names. */
   here: string;
+  /** The words to find. */
+  find: string;
+  setFind: (find: string) => void;
 }
 
-function Conversation({ trial, attachments, to, here }: ConversationProps) {
+function Conversation({ trial, attachments, to, here, find, setFind }: ConversationProps) {
   const marks = useMemo(() => collectQuotes(trial), [trial]);
+  const withWords = useMemo(() => findTurns(trial, find), [trial, find]);
+  const [isFolding, setFolding] = useState(trial.turns.length > FOLD_FROM);
+  const [changed, setChanged] = useState<ReadonlyMap<number, boolean>>(new Map());
+  const setFold = (turn: number, isFolded: boolean) => setChanged((old) => new Map(old).set(turn, isFolded));
+  useOpenTurn((turn) => setFold(turn, false));
+  useEffect(() => {
+    const unfold = () => {
+      setFolding(false);
+      setChanged(new Map());
+    };
+    addEventListener("beforeprint", unfold);
+    return () => removeEventListener("beforeprint", unfold);
+  }, []);
+  const last = trial.turns[trial.turns.length - 1]?.turn;
+  const isFolded = (turn: Turn) =>
+    changed.get(turn.turn) ??
+    (isFolding && getTurnStatus(turn) === null && turn.turn !== last && turnOf(here) !== turn.turn && !withWords.has(turn.turn));
   const checkLink = (name: string): CheckLink => ({ id: `check-${name}`, link: to(`check-${name}`), here: here === `check-${name}` });
   return (
     <section class="conversation" aria-label="Conversation" id="conversation">
-      <h2>
-        Conversation <span class="muted">{formatCount(trial.total_turns, "turn")}</span>
-      </h2>
+      <header class="conversation-head">
+        <h2>
+          Conversation <span class="muted">{formatCount(trial.total_turns, "turn")}</span>
+        </h2>
+        {trial.turns.length > 1 && (
+          <button
+            type="button"
+            class="button small"
+            id="fold-passed"
+            aria-pressed={isFolding}
+            onClick={() => {
+              setFolding(!isFolding);
+              setChanged(new Map());
+            }}
+          >
+            {isFolding ? "Unfold all" : "Fold passed turns"}
+          </button>
+        )}
+        <FindBar text={find} change={setFind} version={`${trial.trial}`} />
+      </header>
+      <Minimap trial={trial} />
       {(trial.history ?? []).length > 0 && <HistoryView messages={trial.history ?? []} marks={marks.get(0) ?? []} />}
-      {trial.turns.map((turn) => (
-        <TurnView
-          key={turn.turn}
-          id={`turn-${turn.turn}`}
-          turn={turn}
-          marks={marks.get(turn.turn) ?? []}
-          attachments={attachments}
-          reached={listReached(trial, turn.turn)}
-          link={to(`turn-${turn.turn}`)}
-          checkLink={checkLink}
-        />
-      ))}
+      {trial.turns.map((turn) =>
+        isFolded(turn) ? (
+          <FoldedTurn key={turn.turn} id={`turn-${turn.turn}`} turn={turn} unfold={() => setFold(turn.turn, false)} />
+        ) : (
+          <TurnView
+            key={turn.turn}
+            id={`turn-${turn.turn}`}
+            turn={turn}
+            marks={marks.get(turn.turn) ?? []}
+            attachments={attachments}
+            reached={listReached(trial, turn.turn)}
+            link={to(`turn-${turn.turn}`)}
+            checkLink={checkLink}
+            {...(trial.turns.length > 1 ? { fold: () => setFold(turn.turn, true) } : {})}
+          />
+        ),
+      )}
       {(trial.turns_not_run ?? []).map((input, at) => (
         <section class="turn not-run" key={at} aria-label={`Turn ${trial.turns.length + at + 1}, not run`}>
           <header>

@@ -1,20 +1,18 @@
 // The result of one assertion: its status and reason, expected and actual as a diff, a judge's quotes and suggestions.
-import type { Assertion, Quote, Status, Trial } from "./data";
+import type { Assertion, Status } from "./data";
 import { diff, type Piece } from "./diff";
+import { CriteriaRows, JudgeCalls } from "./judge";
+import { getLabel, getStatus } from "./label";
 import { LabelControl } from "./labels";
-import { formatValue, Line, quoteKey, TextBlock, Value, escapeControls, type Mark } from "./text";
+import { Quotes } from "./quotes";
+import { formatValue, Line, TextBlock, Value, escapeControls } from "./text";
 import { StatusIcon } from "./status";
 
 /** Checks that a model decides: people are asked whether it is right. */
 const JUDGES = new Set(["judge", "agent", "rubric"]);
 
-export function getLabel(check: Assertion): string {
-  return check.label ?? check.type ?? "check";
-}
-
-export function getStatus(check: Assertion): Status {
-  return check.passed === true ? "passed" : check.passed === false ? "failed" : "error";
-}
+export { getLabel, getStatus };
+export { collectQuotes } from "./quotes";
 
 /** The id of a check's card and the link to it. */
 export interface CheckLink {
@@ -35,7 +33,9 @@ interface CardProps {
 export function CheckCard({ check, title, status = getStatus(check), checkLink }: CardProps) {
   const name = <Line text={title ?? getLabel(check)} room={400} />;
   const hasBoth = "expected" in check && "actual" in check;
-  const reason = check.reason && !(hasBoth && check.reason.startsWith("expected ")) ? check.reason : "";
+  const rows = check.criteria_results ?? [];
+  const given = check.reason && !(hasBoth && check.reason.startsWith("expected ")) ? check.reason : "";
+  const reason = rows.length ? given.split("; ", 1)[0] : given; // the rows say the rest
   return (
     <div
       class={`check ${status} ${checkLink?.here ? "here" : ""}`}
@@ -66,7 +66,7 @@ export function CheckCard({ check, title, status = getStatus(check), checkLink }
       ) : (
         "expected" in check && check.passed !== true && <SingleValue label="expected" value={check.expected} />
       )}
-      {(check.evidence ?? []).length > 0 && <Quotes quotes={check.evidence ?? []} />}
+      {rows.length > 0 ? <CriteriaRows rows={rows} /> : (check.evidence ?? []).length > 0 && <Quotes quotes={check.evidence ?? []} />}
       {(check.suggestions ?? []).length > 0 && (
         <ul class="suggestions" aria-label="Suggestions">
           {(check.suggestions ?? []).map((each, at) => (
@@ -76,6 +76,7 @@ export function CheckCard({ check, title, status = getStatus(check), checkLink }
           ))}
         </ul>
       )}
+      <JudgeCalls check={check} />
       {checkLink && <LabelControl check={checkLink.id.replace(/^check-/, "")} name={title ?? getLabel(check)} isJudge={JUDGES.has(check.type ?? "")} />}
     </div>
   );
@@ -132,47 +133,4 @@ function Pieces({ pieces, without }: { pieces: Piece[]; without: Piece["kind"] }
         )}
     </div>
   );
-}
-
-function Quotes({ quotes }: { quotes: Quote[] }) {
-  return (
-    <ul class="quotes" aria-label="Quotes">
-      {quotes.map((each, at) => (
-        <li key={at}>
-          <button type="button" class="link" onClick={() => show(each)}>
-            {each.turn ? `turn ${each.turn}` : "history"}
-          </button>{" "}
-          <q>
-            <Line text={each.quote} />
-          </q>
-        </li>
-      ))}
-    </ul>
-  );
-}
-
-/** Scrolls to a quote in the conversation. */
-function show({ turn, quote }: Quote): void {
-  const place = document.getElementById(`turn-${turn}`);
-  const mark = place?.querySelector<HTMLElement>(`mark[data-quote="${quoteKey(quote)}"]`);
-  for (const each of document.querySelectorAll("mark.found")) each.classList.remove("found");
-  mark?.classList.add("found");
-  (mark ?? place)?.scrollIntoView({ block: "center" });
-}
-
-/** The quotes of judges, by turn. */
-export function collectQuotes(trial: Trial): Map<number, Mark[]> {
-  const marks = new Map<number, Mark[]>();
-  const checks = [
-    ...trial.turns.flatMap((turn) => turn.assertions),
-    ...trial.final_assertions,
-    ...(trial.checkpoints ?? []).flatMap((each) => (each.assertion ? [{ ...each.assertion, passed: each.reached }] : [])),
-  ];
-  for (const check of checks) {
-    for (const { turn, quote } of check.evidence ?? []) {
-      const mark = { quote: String(quote), source: getLabel(check), passed: check.passed ?? null };
-      marks.set(turn, [...(marks.get(turn) ?? []), mark]);
-    }
-  }
-  return marks;
 }

@@ -3,7 +3,7 @@ import { useRef, useState } from "preact/hooks";
 import type { Assertion, Trial } from "./data";
 
 /** Fields that a result adds to an assertion; all others are as written in the case. */
-const RESULT_FIELDS = new Set(["label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"]);
+const RESULT_FIELDS = new Set(["label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live", "criteria_results", "judge_calls", "duration_ms"]);
 
 /** Assertions that a case file can hold. Those of script tests are code, and a return schema belongs to its agent. */
 function selectAssertions(checks: Assertion[], trial: Trial): Record<string, unknown>[] {

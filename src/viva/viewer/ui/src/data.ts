@@ -1,5 +1,8 @@
 // The data of the page. The types mirror viva/reporters/page.py, viva/model/record.py and viva/history.
 import type { Progress } from "./live_data";
+import type { Breakdown, CaseFigures, Criterion, FailureGroup, HelperCall, PassK, Span, Step } from "./detail_data";
+
+export type * from "./detail_data";
 
 export type Status = "passed" | "failed" | "skipped" | "error";
 export type Fault = "agent" | "simulator" | "judge" | "infra" | "undetermined";
@@ -36,6 +39,11 @@ export interface Assertion {
   actual?: unknown;
   evidence?: Quote[];
   suggestions?: string[];
+  /** The verdicts on the criteria of a rubric. */
+  criteria_results?: Criterion[];
+  /** Numbers of the trial's `helper_calls`, from 1. */
+  judge_calls?: number[];
+  duration_ms?: number;
   [field: string]: unknown;
 }
 
@@ -85,6 +93,10 @@ export interface Turn {
   cost_usd?: number | null;
   files?: FileChange[];
   comment?: string | null;
+  /** Since the start of the trial. */
+  start_ms?: number;
+  checks_ms?: number;
+  steps?: Step[];
 }
 
 export interface Checkpoint {
@@ -144,6 +156,7 @@ export interface Trial {
   digest?: string | null;
   warnings?: string[] | null;
   tracebacks?: Traceback[];
+  helper_calls?: HelperCall[];
   notes?: string[] | null;
   workspace?: string | null;
   findings?: { kind: string; severity: string }[];
@@ -168,6 +181,11 @@ export interface CaseRow {
   /** Only where it is neither 0 nor 1. */
   score?: number | null;
   findings?: string[];
+  /** The position of its failure in the groups of the overview. */
+  group?: number | null;
+  failed_types?: string[];
+  interval?: Span | null;
+  stability?: string;
 }
 
 export interface Summary {
@@ -247,11 +265,16 @@ export interface Overview {
   pass_rate?: Rate | null;
   case_ms?: Spread | null;
   reply_ms?: Spread | null;
+  pass_k?: PassK | null;
+  classes?: Record<string, number>;
+  groups?: FailureGroup[];
+  breakdown?: Breakdown;
 }
 
 /** The trials of a case. `command` reruns it; `attachments` has data: URLs by source. */
 export interface CaseTrials {
   trials: Trial[];
+  figures?: CaseFigures;
   command?: string;
   attachments?: Record<string, string>;
 }

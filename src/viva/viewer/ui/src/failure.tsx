@@ -38,7 +38,7 @@ export function Failure({ trial, to }: { trial: Trial; to: LinkTo }) {
           {trial.fault && <span class="fault">fault: {trial.fault}</span>}
         </h2>
       )}
-      {error && (
+      {error && !tracebacks.some((each) => error.endsWith(each.error)) && (
         <div class="error-text">
           {when && <Place at={parsePlace(when)} to={to}>{when}</Place>}
           <TextBlock text={error} />

@@ -16,6 +16,10 @@ export interface Filter {
   fault: string;
   tag: string;
   text: string;
+  /** A suite, a type of assertion that did not pass, a group of equal failures. */
+  suite: string;
+  type: string;
+  group: string;
   sort: Sort;
 }
 
@@ -29,6 +33,9 @@ export function parseFilter(query: Record<string, string>): Filter {
     fault: query["fault"] ?? "",
     tag: query["tag"] ?? "",
     text: query["q"] ?? "",
+    suite: query["suite"] ?? "",
+    type: query["type"] ?? "",
+    group: query["group"] ?? "",
     sort: sort in SORTS ? (sort as Sort) : "outcome",
   };
 }
@@ -39,25 +46,37 @@ export function buildQuery(filter: Filter): Record<string, string> {
     fault: filter.fault,
     tag: filter.tag,
     q: filter.text,
+    suite: filter.suite,
+    type: filter.type,
+    group: filter.group,
     sort: filter.sort === "outcome" ? "" : filter.sort,
   };
 }
 
 export function isEmpty(filter: Filter): boolean {
-  return filter.statuses.size === 0 && !filter.fault && !filter.tag && !filter.text;
+  return filter.statuses.size === 0 && !filter.fault && !filter.tag && !filter.text && !filter.suite && !filter.type && !filter.group;
 }
 
-export function selectRows(rows: CaseRow[], filter: Filter): CaseRow[] {
-  const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
+/** `found` are the cases whose conversations have the words. */
+export function selectRows(rows: CaseRow[], filter: Filter, found?: ReadonlySet<number>): CaseRow[] {
+  const words = splitWords(filter.text);
   const matching = rows.filter(
     (row) =>
       (filter.statuses.size === 0 || filter.statuses.has(row.status)) &&
       (!filter.fault || row.fault === filter.fault) &&
       (!filter.tag || (row.tags ?? []).includes(filter.tag)) &&
-      (words.length === 0 || matchesWords(row, words)),
+      (!filter.suite || row.suite === filter.suite) &&
+      (!filter.type || (row.failed_types ?? []).includes(filter.type)) &&
+      (!filter.group || String(row.group) === filter.group) &&
+      (words.length === 0 || found?.has(row.index) || matchesWords(row, words)),
   );
   const by = order(filter.sort);
   return by === null ? matching : matching.sort((a, b) => by(a, b) || a.index - b.index);
+}
+
+/** The words of a search in lower case; "several words" in quotation marks are one. */
+export function splitWords(text: string): string[] {
+  return [...text.toLowerCase().matchAll(/"([^"]+)"|[^\s"]+/g)].map((match) => (match[1] ?? match[0]).trim()).filter(Boolean);
 }
 
 function matchesWords(row: CaseRow, words: string[]): boolean {

@@ -1,7 +1,10 @@
 // The list of cases. Only the rows in view are in the page.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { CaseRow } from "./data";
 import { formatCount, formatCost, formatMs } from "./format";
+import { RowHeights } from "./heights";
+import type { Hit } from "./search";
+import { describeRepeats } from "./sure";
 import { Line } from "./text";
 import { TrialDots, StatusIcon, describeTrials } from "./status";
 
@@ -14,11 +17,16 @@ interface Props {
   href: (row: CaseRow) => string;
   /** Suites with a threshold: their scores are shown. */
   scored: Set<string>;
+  /** Where the words of the search were found. */
+  hits?: ReadonlyMap<number, Hit[]>;
 }
 
-export function CaseList({ rows, at, href, scored }: Props) {
+export function CaseList({ rows, at, href, scored, hits }: Props) {
   const list = useRef<HTMLDivElement>(null);
-  const [height, setHeight] = useState(56);
+  const [{ height, width }, setSize] = useState({ height: 56, width: 0 });
+  const heights = useMemo(() => new RowHeights(rows.map((row) => row.id), height, width), [rows, height, width]);
+  const measuredWidth = useRef(0);
+  const room = useRef(0);
   const [range, setRange] = useState<[number, number]>([0, 40]);
   const [isPrinting, setPrinting] = useState(false); // printing shows all rows
 
@@ -28,10 +36,15 @@ export function CaseList({ rows, at, href, scored }: Props) {
       if (paper.matches) return;
       const row = list.current?.querySelector<HTMLElement>(".probe");
       const rowHeight = row ? row.getBoundingClientRect().height : 56;
-      setHeight(rowHeight);
+      const texts = [...(list.current?.querySelectorAll<HTMLElement>(".place .what") ?? [])].map((text) => text.clientWidth);
+      // In a list of the same width the room for ids only shrinks, so that measuring comes to an end.
+      const listWidth = list.current?.clientWidth ?? 0;
+      const least = Math.min(...texts, ...(listWidth === measuredWidth.current ? [room.current] : []), listWidth);
+      [measuredWidth.current, room.current] = [listWidth, least];
+      setSize((old) => (old.height === rowHeight && old.width === least ? old : { height: rowHeight, width: least }));
       const top = -(list.current?.getBoundingClientRect().top ?? 0);
-      const first = Math.max(0, Math.floor(top / rowHeight) - EXTRA_ROWS);
-      const last = Math.ceil((top + innerHeight) / rowHeight) + EXTRA_ROWS;
+      const first = Math.max(0, heights.find(top) - EXTRA_ROWS);
+      const last = heights.find(top + innerHeight) + 1 + EXTRA_ROWS;
       setRange((old) => (old[0] === first && old[1] === last ? old : [first, last]));
     };
     measure();
@@ -41,7 +54,7 @@ export function CaseList({ rows, at, href, scored }: Props) {
       removeEventListener("scroll", measure);
       removeEventListener("resize", measure);
     };
-  }, [rows]);
+  }, [heights]);
 
   useEffect(() => {
     const change = (event: Event) => setPrinting(event.type === "beforeprint");
@@ -53,10 +66,10 @@ export function CaseList({ rows, at, href, scored }: Props) {
 
   useLayoutEffect(() => {
     if (at < 0) return;
-    const top = (list.current?.getBoundingClientRect().top ?? 0) + at * height;
-    if (top < 80 || top + height > innerHeight - 16) scrollBy({ top: top - innerHeight / 3, behavior: "instant" });
+    const top = (list.current?.getBoundingClientRect().top ?? 0) + heights.top(at);
+    if (top < 80 || top + heights.of(at) > innerHeight - 16) scrollBy({ top: top - innerHeight / 3, behavior: "instant" });
     list.current?.querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus({ preventScroll: true });
-  }, [at, height]);
+  }, [at, heights]);
 
   const places = isPrinting ? rows.map((_, i) => i) : rows.slice(...range).map((_, i) => range[0] + i);
   if (rows[at] !== undefined && !places.includes(at)) places.push(at); // it gets the focus before it is scrolled into view
@@ -67,7 +80,7 @@ export function CaseList({ rows, at, href, scored }: Props) {
       role="list"
       aria-label={formatCount(rows.length, "case")}
       ref={list}
-      style={{ height: `${rows.length * height}px` }}
+      style={{ height: `${heights.top(rows.length)}px` }}
     >
       <div class="case-row probe" aria-hidden="true" />
       {places.map((place) => {
@@ -79,9 +92,9 @@ export function CaseList({ rows, at, href, scored }: Props) {
             role="listitem"
             aria-setsize={rows.length}
             aria-posinset={place + 1}
-            style={{ transform: `translateY(${place * height}px)` }}
+            style={{ transform: `translateY(${heights.top(place)}px)` }}
           >
-            <Row row={row} href={href(row)} at={place} scored={scored.has(row.suite)} />
+            <Row tall={heights.of(place) > height ? heights.of(place) : 0} row={row} href={href(row)} at={place} scored={scored.has(row.suite)} hit={hits?.get(row.index)?.[0]} />
           </div>
         );
       })}
@@ -89,15 +102,25 @@ export function CaseList({ rows, at, href, scored }: Props) {
   );
 }
 
-function Row({ row, href, at, scored }: { row: CaseRow; href: string; at: number; scored: boolean }) {
+interface RowProps {
+  row: CaseRow;
+  href: string;
+  at: number;
+  scored: boolean;
+  hit: Hit | undefined;
+  /** Its height, if its id takes several lines. */
+  tall: number;
+}
+
+function Row({ row, href, at, scored, hit, tall }: RowProps) {
   const many = row.trials.length > 1;
   return (
-    <a class={`case-row ${row.status}`} href={href} data-at={at} data-case={row.id}>
+    <a class={`case-row ${row.status} ${tall ? "tall" : ""}`} style={tall ? { height: `${tall}px` } : {}} href={href} data-at={at} data-case={row.id}>
       <StatusIcon status={row.status} />
       <span class="what">
         <span class="title">
           <b>
-            <Line text={row.id} room={120} />
+            <Line text={row.id} room={2000} />
           </b>
           {row.name && (
             <span class="name">
@@ -123,11 +146,16 @@ function Row({ row, href, at, scored }: { row: CaseRow; href: string; at: number
               {finding}
             </span>
           ))}
-          {row.reason ? <Line text={row.reason} /> : <Line text={row.suite} />}
+          {hit ? <HitLine hit={hit} /> : row.reason ? <Line text={row.reason} /> : <Line text={row.suite} />}
         </span>
       </span>
       <span class="facts">
-        {many && <TrialDots trials={row.trials} label={describeTrials(row.trials)} />}
+        {many && (
+          <span class="repeats">
+            <TrialDots trials={row.trials} label={describeTrials(row.trials)} />
+            <span>{describeRepeats(row)}</span>
+          </span>
+        )}
         <span class="fact" title="turns">
           {formatCount(row.turns, "turn")}
         </span>
@@ -143,5 +171,18 @@ function Row({ row, href, at, scored }: { row: CaseRow; href: string; at: number
         <span class="fact time">{formatMs(row.duration_ms)}</span>
       </span>
     </a>
+  );
+}
+
+/** The place of a search's first hit, and the words around it. */
+function HitLine({ hit }: { hit: Hit }) {
+  const where = hit.place.replace(/^check-(\d+).*/, "turn $1").replace(/^check-.*/, "end").replace("-", " ");
+  return (
+    <span class="hit">
+      <b>
+        <Line text={[where, hit.kind].filter((part) => part !== "why").join(" · ")} room={80} />
+      </b>{" "}
+      <Line text={hit.snippet} />
+    </span>
   );
 }

@@ -14,6 +14,7 @@ import { RunScreen } from "./run";
 import { RunsScreen } from "./runs";
 import { Line, escapeControls } from "./text";
 import "./style.css";
+import "./detail.css";
 
 type Theme = "auto" | "light" | "dark";
 const THEMES: Theme[] = ["auto", "light", "dark"];
@@ -203,6 +204,8 @@ const KEYS: [string, string][] = [
   ["Enter", "open the case"],
   ["n", "next turn"],
   ["p", "previous turn"],
+  ["f", "next failure (F: previous)"],
+  ["t", "next turn with a tool (T: previous)"],
   ["u", "back to all cases"],
   ["/", "search"],
   ["?", "this list"],

@@ -4,6 +4,10 @@ import type { CaseRow, Overview, SuiteSummary, Status, Summary } from "./data";
 import type { ServerSource, Source } from "./source";
 import { formatCount, formatTime, formatCost, formatNumber, formatPercent, formatMs, formatShort } from "./format";
 import { parseFilter, isEmpty, buildQuery, selectRows, SORTS, type Filter, type Sort } from "./filters";
+import { BreakdownPanel } from "./breakdown";
+import { savePicture } from "./download";
+import { RateBar, SuiteCertainty } from "./sure";
+import { useSearch } from "./use_search";
 import { useKeys } from "./keys";
 import { CaseList } from "./list";
 import { InFlight, LiveProgress, useLiveState, type LiveState } from "./in_flight";
@@ -38,7 +42,9 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
   const { overview, live } = run;
   const filter = parseFilter(query);
   const key = JSON.stringify(buildQuery(filter));
-  const rows = useMemo(() => selectRows(overview.cases, filter), [overview.cases, key]);
+  const search = useSearch(source, overview.run, filter.text);
+  const found = useMemo(() => new Set(search.found.keys()), [search.found]);
+  const rows = useMemo(() => selectRows(overview.cases, filter, found), [overview.cases, key, found]);
   const shown = useMemo(() => new Set(rows.map((row) => row.index)), [rows]);
   const scored = useMemo(() => new Set(overview.summary?.suites?.map((each) => each.suite)), [overview.summary]);
   const [at, setAt] = useState(() => rows.findIndex((row) => row.index === lastOpened));
@@ -46,7 +52,10 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
     setAt(-1);
     navigate(places.list(buildQuery({ ...filter, ...part })), true);
   };
-  const href = (row: CaseRow) => places.case(row.suite, row.id, buildQuery(filter));
+  const href = (row: CaseRow) => {
+    const hit = row.trials.length > 1 ? search.found.get(row.index)?.[0] : undefined;
+    return places.case(row.suite, row.id, { ...buildQuery(filter), ...(hit ? { trial: hit.trial } : {}) });
+  };
   useKeys({
     j: () => setAt(Math.min(at + 1, rows.length - 1)),
     k: () => setAt(Math.max(at - 1, 0)),
@@ -64,8 +73,9 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
         theme={theme}
         open={(row) => navigate(href(row))}
       />
+      <BreakdownPanel overview={overview} filter={filter} change={change} />
       <section aria-label="Cases">
-        <Filters overview={overview} filter={filter} change={change} count={rows.length} />
+        <Filters overview={overview} filter={filter} change={change} count={rows.length} isSearching={search.isBusy} />
         {rows.length === 0 && (
           <p class="waiting">
             {overview.cases.length === 0 ? "No finished cases yet." : "No case matches these filters. "}
@@ -76,7 +86,7 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
             )}
           </p>
         )}
-        <CaseList rows={rows} at={at} href={href} scored={scored} />
+        <CaseList rows={rows} at={at} href={href} scored={scored} hits={search.found} />
       </section>
     </>
   );
@@ -145,6 +155,24 @@ function Verdict({ overview, live, liveState, source, allowRun }: VerdictProps) 
         {overview.viva_version && (
           <span>
             Viva <Line text={overview.viva_version} />
+          </span>
+        )}
+        {!live && (
+          <span>
+            <button type="button" class="link" id="download-run" onClick={() => void source.saveRecords(overview.run)}>
+              Download records
+            </button>{" "}
+            <button
+              type="button"
+              class="link"
+              id="download-strip"
+              onClick={() => {
+                const strip = document.getElementById("strip");
+                if (strip instanceof HTMLCanvasElement) savePicture(strip, `${overview.run}-cases.png`);
+              }}
+            >
+              Save picture
+            </button>
           </span>
         )}
         {allowRun && !live && <RerunButton overview={overview} server={source as ServerSource} />}
@@ -251,35 +279,38 @@ function Figures({ overview, source }: { overview: Overview; source: Source }) {
   const tokens = (summary.input_tokens ?? 0) + (summary.output_tokens ?? 0);
   const unpriced = summary.unpriced_calls ?? 0;
   return (
-    <dl class="figures" id="figures">
-      {rate && (
-        <div class="rate">
-          <dt>Pass rate</dt>
-          <dd>
-            {formatPercent(rate.rate)}
-            <Interval low={rate.interval.low} high={rate.interval.high} at={rate.rate} />
-          </dd>
-          <dd class="note">
-            {formatPercent(rate.interval.low, 0)} to {formatPercent(rate.interval.high, 0)} · 95 % interval over{" "}
-            {formatCount(rate.cases, "judged case")}
-          </dd>
-        </div>
-      )}
-      <Figure name="Checks" value={`${formatShort(summary.checks_passed)}/${formatShort(summary.checks)}`} note={summary.checks ? `${formatPercent(summary.checks_passed / summary.checks)} passed` : "none"} />
-      <Figure name="Turns" value={formatNumber(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} per trial`} />
-      {(summary.retried ?? 0) > 0 && <Figure name="Retried" value={formatCount(summary.retried ?? 0, "trial")} note="totals include earlier attempts" />}
-      <Figure name="Time" value={summary.duration_ms ? formatMs(summary.duration_ms) : "unknown"} note={overview.case_ms ? `p95 ${formatMs(overview.case_ms.p95)} per case` : ""} />
-      {reply_ms && <Figure name="Reply p95" value={formatMs(reply_ms.p95)} note={`p50 ${formatMs(reply_ms.p50)}`} />}
-      {tokens > 0 && <Figure name="Tokens" value={formatShort(tokens)} note={`${formatShort(summary.input_tokens ?? 0)} in, ${formatShort(summary.output_tokens ?? 0)} out`} />}
-      {(typeof summary.cost_usd === "number" || unpriced > 0) && (
-        <Figure
-          name="Cost"
-          value={typeof summary.cost_usd === "number" ? formatCost(summary.cost_usd) : "unknown"}
-          note={unpriced ? `+ ${formatCount(unpriced, "call")} without a price` : `${formatCost((summary.cost_usd ?? 0) / Math.max(1, summary.total - summary.not_run))} per case`}
-        />
-      )}
-      <AgreementFigures source={source} run={overview.run} />
-    </dl>
+    <div class="figures-frame" tabIndex={0} role="group" aria-label="Figures">
+      <dl class="figures" id="figures">
+        {rate && (
+          <div class="rate">
+            <dt>Pass rate</dt>
+            <dd>
+              {formatPercent(rate.rate)}
+              <RateBar rate={rate.rate} interval={rate.interval} />
+            </dd>
+            <dd class="note">
+              {formatPercent(rate.interval.low, 0)} to {formatPercent(rate.interval.high, 0)} · 95 % interval over{" "}
+              {formatCount(rate.cases, "judged case")}
+            </dd>
+          </div>
+        )}
+        <SuiteCertainty overview={overview} />
+        <Figure name="Checks" value={`${formatShort(summary.checks_passed)}/${formatShort(summary.checks)}`} note={summary.checks ? `${formatPercent(summary.checks_passed / summary.checks)} passed` : "none"} />
+        <Figure name="Turns" value={formatNumber(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} per trial`} />
+        {(summary.retried ?? 0) > 0 && <Figure name="Retried" value={formatCount(summary.retried ?? 0, "trial")} note="totals include earlier attempts" />}
+        <Figure name="Time" value={summary.duration_ms ? formatMs(summary.duration_ms) : "unknown"} note={overview.case_ms ? `p95 ${formatMs(overview.case_ms.p95)} per case` : ""} />
+        {reply_ms && <Figure name="Reply p95" value={formatMs(reply_ms.p95)} note={`p50 ${formatMs(reply_ms.p50)}`} />}
+        {tokens > 0 && <Figure name="Tokens" value={formatShort(tokens)} note={`${formatShort(summary.input_tokens ?? 0)} in, ${formatShort(summary.output_tokens ?? 0)} out`} />}
+        {(typeof summary.cost_usd === "number" || unpriced > 0) && (
+          <Figure
+            name="Cost"
+            value={typeof summary.cost_usd === "number" ? formatCost(summary.cost_usd) : "unknown"}
+            note={unpriced ? `+ ${formatCount(unpriced, "call")} without a price` : `${formatCost((summary.cost_usd ?? 0) / Math.max(1, summary.total - summary.not_run))} per case`}
+          />
+        )}
+        <AgreementFigures source={source} run={overview.run} />
+      </dl>
+    </div>
   );
 }
 
@@ -293,24 +324,15 @@ function Figure({ name, value, note }: { name: string; value: string; note: stri
   );
 }
 
-function Interval({ low, high, at }: { low: number; high: number; at: number }) {
-  return (
-    <svg class="interval" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
-      <line class="scale" x1="0" x2="100" y1="5" y2="5" />
-      <rect x={low * 100} width={Math.max(1.5, (high - low) * 100)} y="2.5" height="5" rx="1" />
-      <line class="point" x1={at * 100} x2={at * 100} y1="0" y2="10" />
-    </svg>
-  );
-}
-
 interface FiltersProps {
   overview: Overview;
   filter: Filter;
   change: (part: Partial<Filter>) => void;
   count: number;
+  isSearching: boolean;
 }
 
-function Filters({ overview, filter, change, count }: FiltersProps) {
+function Filters({ overview, filter, change, count, isSearching }: FiltersProps) {
   const counts = useMemo(() => countRows(overview.cases), [overview.cases]);
   const toggle = (status: Status) => {
     const statuses = new Set(filter.statuses);
@@ -339,8 +361,8 @@ function Filters({ overview, filter, change, count }: FiltersProps) {
       <input
         type="search"
         id="search"
-        placeholder="Search id, name, tag, reason  ( / )"
-        aria-label="Search cases"
+        placeholder="Search conversations, tools, reasons  ( / )"
+        aria-label="Search cases and conversations"
         value={filter.text}
         onInput={(event) => change({ text: event.currentTarget.value })}
         onKeyDown={(event) => {
@@ -359,6 +381,7 @@ function Filters({ overview, filter, change, count }: FiltersProps) {
       </label>
       <span class="found" role="status" id="found">
         {count === overview.cases.length ? formatCount(count, "case") : `${formatNumber(count)} of ${formatCount(overview.cases.length, "case")}`}
+        {isSearching && "…"}
       </span>
     </div>
   );

@@ -2,6 +2,9 @@
 import type { CaseRow, CaseTrials, Comparison, ViewerStatus, Overview, RunHistory, RunRow } from "./data";
 import type { LabelPoint, LabelSummary, LabelValue, RunLabels } from "./label_data";
 import type { LiveRunState } from "./live_data";
+import { saveFile } from "./download";
+import { splitWords } from "./filters";
+import { encodeWord, searchCase, type Hit } from "./search";
 
 export interface Source {
   /** Is it a server, with all runs of a project? */
@@ -10,6 +13,10 @@ export interface Source {
   trials(run: string, row: CaseRow): Promise<CaseTrials>;
   /** What people said of its verdicts. A report has those of the time when it was written. */
   labels(run: string): Promise<RunLabels>;
+  /** The cases whose conversations have all words, with the first places. */
+  search(run: string, text: string, signal: AbortSignal): Promise<Map<number, Hit[]>>;
+  /** Saves all records of the run as a file. */
+  saveRecords(run: string): Promise<void>;
 }
 
 const OVERVIEW = "viva-overview";
@@ -48,7 +55,59 @@ class EmbeddedSource implements Source {
     if (trials === undefined) throw new Error("The report has no record of this case");
     return trials;
   }
+
+  /** Looks for the words in the inflated text of each piece first; only pieces that have them all are parsed. */
+  async search(_run: string, text: string, signal: AbortSignal): Promise<Map<number, Hit[]>> {
+    const words = splitWords(text);
+    const encoded = words.map(encodeWord);
+    const found = new Map<number, Hit[]>();
+    for await (const { first, json, lower } of this.pieces()) {
+      if (signal.aborted) break;
+      if (!encoded.every((word) => lower.includes(word))) continue;
+      for (const [at, trials] of (JSON.parse(json) as CaseTrials[]).entries()) {
+        const hits = searchCase(trials, words);
+        if (hits !== null) found.set(first + at, hits);
+      }
+    }
+    return found;
+  }
+
+  async saveRecords(): Promise<void> {
+    const lines: string[] = [];
+    for await (const { json } of this.pieces()) {
+      for (const { trials } of JSON.parse(json) as CaseTrials[]) lines.push(...trials.map((trial) => `${JSON.stringify(trial)}\n`));
+    }
+    saveFile(`${this.run.run}.jsonl`, lines, "application/jsonl");
+  }
+
+  private texts: { first: number; json: string; lower: string }[] | null = null;
+
+  /** The pieces as text. They stay in memory for the next search unless they are too long. */
+  private async *pieces(): AsyncGenerator<{ first: number; json: string; lower: string }> {
+    if (this.texts !== null) {
+      yield* this.texts;
+      return;
+    }
+    await documentReady();
+    const elements = [...document.querySelectorAll<HTMLElement>("script.viva-records")];
+    const texts: { first: number; json: string; lower: string }[] = [];
+    let length = 0;
+    for (let at = 0; at < elements.length; at += BATCH) {
+      const batch = elements.slice(at, at + BATCH);
+      const inflated = await Promise.all(batch.map((each) => inflate(each.textContent ?? "")));
+      for (const [n, json] of inflated.entries()) {
+        const piece = { first: Number(batch[n]?.dataset["first"]), json, lower: json.toLowerCase() };
+        length += json.length;
+        if (length < MAX_CACHED) texts.push(piece);
+        yield piece;
+      }
+    }
+    if (length < MAX_CACHED) this.texts = texts;
+  }
 }
+
+const BATCH = 8;
+const MAX_CACHED = 50_000_000;
 
 function documentReady(): Promise<void> {
   if (document.readyState !== "loading") return Promise.resolve();
@@ -56,9 +115,13 @@ function documentReady(): Promise<void> {
 }
 
 async function inflateRecords(packed: string): Promise<CaseTrials[]> {
+  return JSON.parse(await inflate(packed)) as CaseTrials[];
+}
+
+function inflate(packed: string): Promise<string> {
   const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return (await new Response(stream).json()) as CaseTrials[];
+  return new Response(stream).text();
 }
 
 /** Runs of a project, from `viva view`. */
@@ -71,6 +134,19 @@ export class ServerSource implements Source {
 
   trials(run: string, row: CaseRow): Promise<CaseTrials> {
     return get(`api/runs/${encodeURIComponent(run)}/cases/${row.index}`);
+  }
+
+  async search(run: string, text: string, signal: AbortSignal): Promise<Map<number, Hit[]>> {
+    const url = `api/runs/${encodeURIComponent(run)}/search?q=${encodeURIComponent(text)}`;
+    const found = await readResponse<{ index: number; hits?: Hit[] }[]>(await fetch(url, { headers: { accept: "application/json" }, signal }));
+    return new Map(found.map(({ index, hits }) => [index, hits ?? []]));
+  }
+
+  async saveRecords(run: string): Promise<void> {
+    const link = document.createElement("a");
+    link.href = `api/runs/${encodeURIComponent(run)}/records`;
+    link.download = "";
+    link.click();
   }
 
   runs(): Promise<RunRow[]> {

@@ -91,7 +91,7 @@ function blocks(text: string): string[] {
   return result;
 }
 
-function highlightQuotes(text: string, marks: Mark[]): ComponentChildren {
+export function highlightQuotes(text: string, marks: Mark[]): ComponentChildren {
   const spans = marks.flatMap((mark) => locateQuote(text, mark)).sort((a, b) => a.start - b.start);
   if (spans.length === 0) return escapeControls(text);
   const pieces: ComponentChildren[] = [];
@@ -116,7 +116,7 @@ function locateQuote(text: string, mark: Mark): { start: number; end: number; ma
 }
 
 /** Finds a quote: white space and quotation marks may differ, and an ellipsis stands for omitted text. */
-function findQuote(text: string, quote: string): { start: number; end: number } | null {
+export function findQuote(text: string, quote: string): { start: number; end: number } | null {
   const parts = quote.slice(0, 2000).split(/…|\.{3}/).map((part) => part.trim()).filter(Boolean);
   let start = -1;
   let end = 0;

@@ -3,7 +3,8 @@ import type { ComponentChildren } from "preact";
 import type { Attachment, Checkpoint, FileChange, Message, Part, Status, ToolCall, Turn } from "./data";
 import { CheckCard, getStatus, type CheckLink } from "./check";
 import { formatCount, formatCost, formatNumber, formatMs } from "./format";
-import { formatInline, Line, TextBlock, Value, escapeControls, type Mark } from "./text";
+import { Readable, ValueView } from "./readable";
+import { formatInline, Line, TextBlock, escapeControls, type Mark } from "./text";
 import { StatusIcon } from "./status";
 
 const SPEAKERS: Record<string, string> = {
@@ -26,13 +27,43 @@ interface Props {
   checkLink?: (name: string) => CheckLink;
   /** Base or Head, where two conversations are shown side by side. */
   side?: string;
+  /** Folds the turn. */
+  fold?: () => void;
 }
 
-export function TurnView({ turn, marks, attachments, reached, link, id, checkLink, side }: Props) {
+/** The class of a turn's element: by it the keyboard finds failures and tools. */
+function turnClass(turn: Turn): string {
+  return `turn ${getTurnStatus(turn) ? "not-passed" : ""} ${turn.tool_calls.length ? "uses-tools" : ""}`;
+}
+
+/** A turn in one line. */
+export function FoldedTurn({ turn, id, unfold }: { turn: Turn; id: string; unfold: () => void }) {
+  const tools = turn.tool_calls.map((call) => call.name).join(", ");
+  return (
+    <section class={`${turnClass(turn)} folded`} id={id} tabIndex={-1} aria-label={`Turn ${turn.turn}, folded`}>
+      <button type="button" class="unfold" aria-expanded="false" onClick={unfold}>
+        <b>Turn {turn.turn}</b>
+        <span class="time">{formatMs(turn.duration_ms)}</span>
+        <span class="gist">
+          <Line text={turn.input} room={120} />
+          <span aria-hidden="true"> → </span>
+          {tools && (
+            <code>
+              <Line text={tools} room={60} />
+            </code>
+          )}{" "}
+          <Line text={turn.output || formatInline(turn.data, 100)} room={160} />
+        </span>
+      </button>
+    </section>
+  );
+}
+
+export function TurnView({ turn, marks, attachments, reached, link, id, checkLink, side, fold }: Props) {
   const hasChecks = turn.assertions.length > 0;
   const status = getTurnStatus(turn);
   return (
-    <section class="turn" id={id} tabIndex={id ? -1 : undefined} aria-label={[`Turn ${turn.turn}`, side].filter(Boolean).join(", ")}>
+    <section class={turnClass(turn)} id={id} tabIndex={id ? -1 : undefined} aria-label={[`Turn ${turn.turn}`, side].filter(Boolean).join(", ")}>
       <header>
         {status && <StatusIcon status={status} size={14} />}
         <h3>
@@ -40,6 +71,11 @@ export function TurnView({ turn, marks, attachments, reached, link, id, checkLin
           {side && <span class="which"> · {side}</span>}
         </h3>
         <TurnFacts turn={turn} />
+        {fold && (
+          <button type="button" class="link fold-turn" onClick={fold} aria-label={`Fold turn ${turn.turn}`}>
+            Fold
+          </button>
+        )}
       </header>
       <div class="messages">
         <div class="message user">
@@ -121,7 +157,7 @@ export function HistoryView({ messages, marks }: { messages: Message[]; marks: M
 }
 
 /** The status of a turn that did not pass, or null. A failure beats a check that could not be evaluated. */
-function getTurnStatus(turn: Turn): Status | null {
+export function getTurnStatus(turn: Turn): Status | null {
   const verdicts = turn.assertions.map(getStatus);
   if (verdicts.includes("failed") || (turn.error && !verdicts.includes("error"))) return "failed";
   return verdicts.includes("error") ? "error" : null;
@@ -152,7 +188,7 @@ function Reply({ turn, marks }: { turn: Turn; marks: Mark[] }) {
     <div class={`message agent ${turn.error ? "broken" : ""}`}>
       <p class="who">Agent</p>
       {turn.output ? (
-        (turn.parts ?? [turn.output]).map((text, at) => <TextBlock key={at} text={text} marks={marks} label="Agent reply" />)
+        (turn.parts ?? [turn.output]).map((text, at) => <Readable key={at} text={text} marks={marks} label="Agent reply" />)
       ) : (
         !turn.error && !hasData && <p class="muted">no text</p>
       )}
@@ -166,7 +202,7 @@ function Reply({ turn, marks }: { turn: Turn; marks: Mark[] }) {
           <summary>
             Data <code>{escapeControls(formatInline(turn.data, 60))}</code>
           </summary>
-          <Value value={turn.data} label="Data of the reply" />
+          <ValueView value={turn.data} label="Data of the reply" />
         </details>
       )}
       <AwaitingState turn={turn} />
@@ -207,16 +243,16 @@ function Tool({ call }: { call: ToolCall }) {
         {failed && <span class="tool-failed">failed</span>}
       </summary>
       <Part label="Arguments">
-        <Value value={call.args} label={`Arguments of ${call.name}`} />
+        <ValueView value={call.args} label={`Arguments of ${call.name}`} />
       </Part>
       {failed && (
         <Part label="Error">
-          <Value value={call.error} label={`Error of ${call.name}`} />
+          <ValueView value={call.error} label={`Error of ${call.name}`} />
         </Part>
       )}
       {ended && (
         <Part label="Result">
-          <Value value={call.result} label={`Result of ${call.name}`} />
+          <ValueView value={call.result} label={`Result of ${call.name}`} />
         </Part>
       )}
       {!ended && !failed && <p class="muted">no result recorded</p>}

@@ -1,0 +1,109 @@
+// Where a run fails: equal failures as groups, and pass rates by tag, suite and type of assertion. Each opens its cases.
+import { useState } from "preact/hooks";
+import type { FailureGroup, NamedRate, Overview } from "./data";
+import type { Filter } from "./filters";
+import { formatCount, formatNumber, formatPercent } from "./format";
+import { StatusIcon } from "./status";
+import { formatSpan, RateBar } from "./sure";
+import { Line } from "./text";
+
+const SHOWN = 8;
+const TABS = { groups: "Failures", tags: "By tag", suites: "By suite", types: "By check" } as const;
+type Tab = keyof typeof TABS;
+
+interface Props {
+  overview: Overview;
+  filter: Filter;
+  change: (part: Partial<Filter>) => void;
+}
+
+export function BreakdownPanel({ overview, filter, change }: Props) {
+  const groups = (overview.groups ?? []).map((group, at) => ({ group, at })).sort((a, b) => b.group.cases - a.group.cases || a.at - b.at);
+  const rates = overview.breakdown ?? {};
+  const has: Record<Tab, boolean> = {
+    groups: groups.length > 0,
+    tags: (rates.tags ?? []).length > 0,
+    suites: (rates.suites ?? []).length > 0,
+    types: (rates.types ?? []).length > 0,
+  };
+  const tabs = (Object.keys(TABS) as Tab[]).filter((tab) => has[tab]);
+  const [wanted, setTab] = useState<Tab>("groups");
+  const tab = has[wanted] ? wanted : tabs[0];
+  const isRepeated = groups.some(({ group }) => group.cases > 1);
+  const [isOpen, setOpen] = useState(() => isRepeated && innerWidth > 640);
+  if (tab === undefined || (groups.length === 0 && overview.cases.length < 2)) return null;
+  const failing = groups.reduce((sum, { group }) => sum + group.cases, 0);
+  const title = groups.length ? `${formatCount(failing, "case")} in ${formatCount(groups.length, "kind")} of failure` : "Pass rates";
+  return (
+    <details class="breakdown" id="breakdown" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{title}</summary>
+      {tabs.length > 1 && (
+        <div class="chips" role="group" aria-label="Show failures">
+          {tabs.map((each) => (
+            <button key={each} type="button" class="chip" id={`breakdown-${each}`} aria-pressed={each === tab} onClick={() => setTab(each)}>
+              {TABS[each]}
+            </button>
+          ))}
+        </div>
+      )}
+      {tab === "groups" && <Groups groups={groups} chosen={filter.group} choose={(group) => change({ group })} />}
+      {tab === "tags" && <Rates rates={rates.tags ?? []} noun="case" chosen={filter.tag} choose={(tag) => change({ tag })} />}
+      {tab === "suites" && <Rates rates={rates.suites ?? []} noun="case" chosen={filter.suite} choose={(suite) => change({ suite })} />}
+      {tab === "types" && <Rates rates={rates.types ?? []} noun="check" chosen={filter.type} choose={(type) => change({ type })} />}
+    </details>
+  );
+}
+
+function Groups({ groups, chosen, choose }: { groups: { group: FailureGroup; at: number }[]; chosen: string; choose: (group: string) => void }) {
+  const [isWhole, setWhole] = useState(false);
+  return (
+    <>
+      <ul id="groups">
+        {groups.slice(0, isWhole ? undefined : SHOWN).map(({ group, at }) => (
+          <li key={at}>
+            <button type="button" class="group" aria-pressed={chosen === String(at)} onClick={() => choose(chosen === String(at) ? "" : String(at))}>
+              <b>{formatNumber(group.cases)} ×</b>
+              <StatusIcon status={group.status} size={14} />
+              <Line text={group.title} />
+            </button>
+          </li>
+        ))}
+      </ul>
+      {groups.length > SHOWN && <More isWhole={isWhole} many={groups.length} toggle={() => setWhole(!isWhole)} />}
+    </>
+  );
+}
+
+function Rates({ rates, noun, chosen, choose }: { rates: NamedRate[]; noun: string; chosen: string; choose: (name: string) => void }) {
+  const [isWhole, setWhole] = useState(false);
+  return (
+    <>
+      <ul id="rates">
+        {rates.slice(0, isWhole ? undefined : SHOWN).map(({ name, passed, judged, interval }) => (
+          <li key={name}>
+            <button type="button" class="group rate" aria-pressed={chosen === name} onClick={() => choose(chosen === name ? "" : name)}>
+              <span class="name">
+                <Line text={name} />
+              </span>
+              <b>{formatPercent(passed / judged, 0)}</b>
+              <RateBar rate={passed / judged} interval={interval} />
+              <span class="muted">
+                {formatNumber(passed)} of {formatCount(judged, noun)}
+                {interval && `, ${formatSpan(interval)}`}
+              </span>
+            </button>
+          </li>
+        ))}
+      </ul>
+      {rates.length > SHOWN && <More isWhole={isWhole} many={rates.length} toggle={() => setWhole(!isWhole)} />}
+    </>
+  );
+}
+
+function More({ isWhole, many, toggle }: { isWhole: boolean; many: number; toggle: () => void }) {
+  return (
+    <button type="button" class="link" onClick={toggle}>
+      {isWhole ? "Show fewer" : `Show all ${formatNumber(many)}`}
+    </button>
+  );
+}
