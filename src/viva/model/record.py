@@ -14,6 +14,8 @@ from viva.model.message import ModelCall, Step, Usage
 from viva.model.turn import AwaitingReason, FileChange, HelperCall, Traceback
 
 Status = Literal["passed", "failed", "skipped", "error"]
+Cell = tuple[str, str, str]
+"""Suite, case and agent: what the trials of a case on one agent have in common."""
 
 
 class ToolCallRecord(Struct, omit_defaults=True):
@@ -207,5 +209,10 @@ class TrialRecord(Struct, omit_defaults=True):
 
     @property
     def key(self) -> Key:
-        """Its suite, case, trial and attempt."""
-        return Key(self.suite, self.id, self.trial, self.attempt)
+        """Its suite, case, trial, attempt and agent."""
+        return Key(self.suite, self.id, self.trial, self.attempt, self.agent or "")
+
+    @property
+    def cell(self) -> Cell:
+        """Its case on its agent."""
+        return self.suite, self.id, self.agent or ""
