@@ -79,6 +79,8 @@ def default_text(option: Option) -> str:
 
 def keyword_type(option: Option) -> str:
     """What a keyword takes: also texts for paths and durations, and any sequence."""
+    if option.takes_one:
+        return "Any"
     if option.is_duration:
         text = "str | float"
     elif option.item_type is Path:

@@ -16,7 +16,7 @@ from viva.model.connector import Connector
 from viva.model.event import Event
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
-from viva.model.record import TrialRecord
+from viva.model.record import Cell, TrialRecord
 from viva.model.turn import FileChange, FileImage, Verdict
 from viva.state.trial_state import CheckContext, TrialState
 
@@ -370,12 +370,19 @@ class EventStore(Protocol):
 
 
 class PlannedTrial(Struct, frozen=True):
-    """A trial to run: its case, its number of `total` trials of that case, and its place in the input."""
+    """A trial to run: its case, its number of `total` trials of that case on its agent, and its place in the input."""
 
     case: Case
     index: int
     trial: int = 1
     total: int = 1
+    agent: str = ""
+    """The name of the agent under test."""
+
+    @property
+    def cell(self) -> Cell:
+        """Its case on its agent."""
+        return self.case.suite, self.case.id, self.agent
 
 
 class Executor(Protocol):

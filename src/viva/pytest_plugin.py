@@ -265,7 +265,7 @@ class SuiteItem(pytest.Item):
         manager = self.session._fixturemanager  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         self._fixtureinfo = manager.getfixtureinfo(node=self, func=None, cls=None)
         self.fixturenames = list(self._fixtureinfo.names_closure)
-        self.has_agent_fixture = suite.plan.agent.kind == "given"
+        self.has_agent_fixture = suite.plan.tested_agents[0].kind == "given"
         definitions = manager.getfixturedefs(_AGENT_FIXTURE, self) if self.has_agent_fixture else None
         used = [*self._fixtureinfo.name2fixturedefs.values(), *([definitions] if definitions else [])]
         self.fixtures = {each[-1] for each in used if _is_of_project(each[-1].func)}
@@ -343,7 +343,7 @@ class CaseItem(SuiteItem):
 
     def loaded_like(self, other: "CaseItem") -> "LoadedSuite":
         """The suite for the agent that the other item has: only items with the same agent are started together."""
-        return self._load_with(other.loaded.plan.options.agent) if self.has_agent_fixture else self.loaded
+        return self._load_with(other.loaded.plan.options.agents[0]) if self.has_agent_fixture else self.loaded
 
     def _list_cases_to_start(self) -> "list[CaseItem]":
         """This case and those after it that can run at the same time."""

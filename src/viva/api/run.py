@@ -116,6 +116,9 @@ def _prepare(arguments: dict[str, Any]) -> run_options.RunOptions:
     if more is not None and not isinstance(more, RunOptions):
         raise BadInput.of(f"options: {more!r} is not a viva.RunOptions")
     functions = Functions()
+    if isinstance(agent := arguments["agent"], Mapping):
+        functions.update(cast("Mapping[str, Any]", agent))
+        arguments["agent"] = list(functions)
     if is_function(arguments["simulator"]):
         arguments["simulator"] = functions.add(arguments["simulator"])
     checked = build_run_options({**(vars(more) if more else {}), **arguments})

@@ -102,7 +102,7 @@ async def find_case(plan: RunPlan, record: TrialRecord) -> Case:
     """The case of a record. Raises BadInput if it has changed or cannot be shrunk."""
     async for planned in plan.iterate_trials():
         case = planned.case
-        if (case.suite, case.id) == (record.suite, record.id):
+        if planned.cell == record.cell:
             if case.digest != (record.digest or ""):
                 raise BadInput.of(f"case {case.id!r} has changed since this run; run it again first")
             if case.sessions != "one":
@@ -139,7 +139,8 @@ class Shrinker:
         )
         run_context = create_run_context(plan, f"shrink-{secrets.token_hex(2)}", EventBus((), ()))
         self._run_context, _hooks = add_hooks(run_context)
-        self._select_case = plan.select_case
+        self._plan = plan
+        self._agent = failed.record.agent or ""
         self._is_rate_given, self._required, self._max_trials = (
             required is not None,
             required or ALWAYS_FAILS,
@@ -309,7 +310,9 @@ class Shrinker:
         while done < count and self._trials < limit:
             self._trials += 1
             done += 1
-            record = await run_trial(self._run_context, PlannedTrial(case, self._trials, done, count), keep=())
+            record = await run_trial(
+                self._run_context, PlannedTrial(case, self._trials, done, count, self._agent), keep=()
+            )
             failed += record.status == "failed" and self._is_same_failure(extract_causes(record), learns=learns)
             if enough is not None and failed >= enough:
                 return FailureRate(enough, count)
@@ -330,7 +333,8 @@ class Shrinker:
         definition = self._build_case(candidate, Path())
         suite = native.load(wrap_values([definition], "shrunk"), "shrunk", Path(), self._load_options)
         (case,) = [case async for case in suite.cases()]
-        return self._select_case(case) or case  # with the options of the run
+        selected = self._plan.select_case(case) or case  # with the options of the run
+        return self._plan.workspaces.assign_workspace(selected, self._agent)
 
     def _build_case(self, candidate: "_Candidate", folder: Path) -> dict[str, Any]:
         """The candidate as a static case with the assertions that failed."""

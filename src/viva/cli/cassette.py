@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
+from msgspec import structs
 
 from viva.errors import BadInput
 from viva.model import codec
@@ -60,7 +61,8 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
             print(codec.compact_json(codec.to_builtins(session) | codec.to_builtins(reply)))
         return 0
     if case is not None:
-        print("\n".join(_format_reply(session, reply) for session, reply in replies))
+        shown = [(key, *each) for key, conversation in _group_by_key(replies).items() for each in conversation]
+        print("\n".join(_format_reply(*each) for each in shown))
         return 0
     header = next(line for line in lines if isinstance(line, CassetteHeader))
     agents = [line.agent for line in lines if isinstance(line, AgentDefinition)]
@@ -72,7 +74,8 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
         counts = Counter(session.role for session, _ in conversation)
         roles = ", ".join(f"{number} {role}" for role, number in counts.items())
         cost = sum(call.cost_usd or 0.0 for _, reply in conversation for call in reply.model_calls)
-        time = f"  {format_ms(durations[key])}" if key in durations else ""
+        duration_ms = durations.get(conversation[0][0].key)
+        time = f"  {format_ms(duration_ms)}" if duration_ms is not None else ""
         print(f"  {_format_key(key)}: {roles}{time}" + (f"  ${cost:.4f}" if cost else ""))
     return 0
 
@@ -106,7 +109,7 @@ def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
             rewrite_cassette(file, remaining)
         except OSError as error:
             raise BadInput.of(f"cannot be written: {error.strerror}", str(file)) from error
-    for key in sorted(removed):
+    for key in sorted(_drop_only_agent(removed)):
         print(f"{'would remove' if dry_run else 'removed'} {_format_key(key)}")
     print(f"{format_count(len(lines) - len(remaining), 'line')} of {len(lines):,}")
     return 0
@@ -194,20 +197,31 @@ def _iter_trials(lines: list[CassetteLine]) -> Iterator[Key]:
 
 
 def _group_by_key(replies: Iterable[SessionReply]) -> dict[Key, list[SessionReply]]:
-    differences: dict[Key, list[SessionReply]] = defaultdict(list)
+    """The replies of each attempt. The keys of a recording with one agent under test do not name it, so that those of
+    different agents can be compared.
+    """
+    conversations: dict[Key, list[SessionReply]] = defaultdict(list)
     for session, reply in replies:
-        differences[session.key].append((session, reply))
-    return differences
+        conversations[session.key].append((session, reply))
+    return dict(zip(_drop_only_agent(conversations), conversations.values(), strict=True))
+
+
+def _drop_only_agent(keys: Iterable[Key]) -> list[Key]:
+    keys = list(keys)
+    if len({key.agent for key in keys if key.case}) > 1:
+        return keys
+    return [structs.replace(key, agent="") for key in keys]
 
 
 def _format_key(key: Key) -> str:
     if not key.case:
         return "before the run"
     attempt = f", attempt {key.attempt}" if key.attempt > 1 else ""
-    return f"{escape_controls(key.case)} (trial {key.trial}{attempt}) of {escape_controls(key.suite)}"
+    agent = f" on {escape_controls(key.agent)}" if key.agent else ""
+    return f"{escape_controls(key.case)} (trial {key.trial}{attempt}) of {escape_controls(key.suite)}{agent}"
 
 
-def _format_reply(session: RecordedSession, reply: RecordedReply) -> str:
+def _format_reply(key: Key, session: RecordedSession, reply: RecordedReply) -> str:
     message = reply.sent.message.get("content", "") if reply.sent is not None else ""
     answer = (
         reply.reply.content or codec.compact_json(reply.reply.data)
@@ -220,7 +234,7 @@ def _format_reply(session: RecordedSession, reply: RecordedReply) -> str:
     calls += "".join(f"\n      file {escape_controls(image.path)}" for image in _files(reply) if not image.folder)
     text = message if isinstance(message, str) else codec.compact_json(message)
     return (
-        f"{_format_key(session.key)}, turn {reply.turn}: {session.role} {escape_controls(session.agent)}  {format_ms(reply.ms)}\n"
+        f"{_format_key(key)}, turn {reply.turn}: {session.role} {escape_controls(session.agent)}  {format_ms(reply.ms)}\n"
         f"    > {fit_line(text, 200)}\n    < {fit_line(answer, 200)}{calls}"
     )
 

@@ -1,6 +1,6 @@
-"""`viva compare`: compares two runs case by case."""
+"""`viva compare`: compares two runs, or two agents of a run, case by case; a matrix compares more than two."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from viva.cli.history import find_run, open_history, report_crashed_runs
 from viva.errors import BadInput
+from viva.history.columns import RunColumn, RunResults, compare_columns, split_columns
 from viva.history.comparison import (
     ALPHA,
     CHANGE_ORDER,
@@ -20,7 +21,7 @@ from viva.history.comparison import (
     TrialCounts,
     compare_runs,
 )
-from viva.history.index import ResultRow
+from viva.history.index import History, ResultRow
 from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.record import Status, TrialRecord
@@ -33,7 +34,9 @@ from viva.reporters.formatting import (
     format_rounded_cost,
     wrap_text,
 )
+from viva.reporters.matrix import format_matrix, format_matrix_markdown
 from viva.reporters.table import Column, format_table, get_output_width
+from viva.stats.matrix import Matrix
 
 EPILOG = """\b
 Examples:
@@ -42,6 +45,9 @@ Examples:
   viva compare remote:latest latest                        the newest run of the team's history with that of this machine
   viva compare 20261114 latest --alpha 0.01                fewer false alarms
   viva compare latest~1 latest --fail-on pass-rate --fail-on cost
+  viva compare latest                                      the agents of a run of several (`viva test -n a -n b`)
+  viva compare latest~1 latest -n a                        one agent of such runs
+  viva compare small.jsonl medium.jsonl large.jsonl        a matrix of three runs; the first is the base
 
 \b
 Exit codes: 0 no regression, 1 a regression by --fail-on, 4 bad input.
@@ -70,8 +76,8 @@ _GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
 
 
 @click.command(epilog=EPILOG)
-@click.argument("base")
-@click.argument("head")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("-n", "--name", "agents", multiple=True, metavar="AGENT", help="Compare only these agents. Repeatable.")
 @click.option(
     "--fail-on",
     "gates",
@@ -80,7 +86,7 @@ _GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
     default=("pass-rate",),
     show_default=True,
     help=(
-        "Exit with 1 if HEAD is worse by this. pass-rate, score, time, cost: by a paired test over all cases. broken: if one "
+        "Exit with 1 if a later run is worse than the first by this. With more than two, only pass-rate. pass-rate, score, time, cost: by a paired test over all cases. broken: if one "
         "case is broken. Repeatable."
     ),
 )
@@ -99,44 +105,79 @@ _GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
     type=click.Path(path_type=Path),
     help="Write the comparison as .md (for a pull request) or .json. Repeatable.",
 )
-def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs: tuple[Path, ...]) -> int:
-    """Compare BASE with HEAD, case by case. Each is a run (an id, `latest`, `latest~1`, `remote:ID`) or a .jsonl or .json report."""
+def command(
+    runs: tuple[str, ...], agents: tuple[str, ...], gates: tuple[Gate, ...], alpha: float, outputs: tuple[Path, ...]
+) -> int:
+    """Compare the first RUN with the others, case by case. Each is a run (an id, `latest`, `latest~1`, `remote:ID`) or a .jsonl
+    or .json report.
+
+    Two runs are compared in detail. More than two, or a run of several agents, make a matrix of cases and agents: rates with
+    intervals, cost, p95, and which differences from the first are more than chance.
+    """
     for path in outputs:
         if path.suffix not in (".md", ".json"):
             raise BadInput.of(f"-o {path}: unknown extension; a comparison is written as .md or .json")
     history = open_history()
     report_crashed_runs(history)
-    before, after = _load_results(base), _load_results(head)
-    flaky = find_known_flaky(history, [before[0], after[0]])
-    comparison = compare_runs(before, after, alpha=alpha, gates=gates, flaky=flaky)
-    failed = comparison.failed_gates(gates)
-    for line in _format_lines(comparison, gates, failed):
-        print(line)
-    for path in outputs:
-        text = (
-            codec.pretty_json(codec.encode(comparison)).decode()
-            if path.suffix == ".json"
-            else _format_markdown(comparison)
+    columns = split_columns([_load_results(name) for name in runs], agents)
+    if len(columns) < 2:
+        one = f"agent {columns[0].agent!r}" if columns[0].agent else "agent"
+        raise BadInput.of(
+            f"nothing to compare: {columns[0].run} has one {one}; give another run, or `viva test -n A -n B`"
         )
-        try:
-            replace_file(path, f"{text}\n".encode())
-        except OSError as error:
-            raise BadInput.of(f"-o {path}: {error.strerror}") from error
+    if len(columns) == 2:
+        return _compare_two(history, columns, gates, alpha, outputs)
+    return _compare_many(columns, gates, alpha, outputs)
+
+
+def _compare_two(
+    history: History, columns: Sequence[RunColumn], gates: Sequence[Gate], alpha: float, outputs: Sequence[Path]
+) -> int:
+    before, after = columns
+    flaky = find_known_flaky(history, [before.run, after.run])
+    comparison = compare_runs(
+        (before.label, before.rows), (after.label, after.rows), alpha=alpha, gates=gates, flaky=flaky
+    )
+    failed = comparison.failed_gates(gates)
+    print("\n".join(_format_lines(comparison, gates, failed)))
+    _write_files(outputs, comparison, lambda: _format_markdown(comparison))
     return 1 if failed else 0
 
 
-def _load_results(name: str) -> tuple[str, list[ResultRow]]:
+def _compare_many(columns: Sequence[RunColumn], gates: Sequence[Gate], alpha: float, outputs: Sequence[Path]) -> int:
+    if others := [gate for gate in gates if gate != "pass-rate"]:
+        raise BadInput.of(f"--fail-on {others[0]}: only for two runs; a matrix tests the pass rate of each agent")
+    matrix = compare_columns(columns, alpha)
+    print("\n".join(format_matrix(matrix, get_output_width())))
+    worse = [column.name for column in matrix.columns if column.difference and column.difference.verdict == "worse"]
+    verdict = f"worse than {matrix.columns[0].name}: {', '.join(worse)}" if worse else "no regression shown"
+    print(f"\n{escape_controls(verdict)} (--fail-on pass-rate, alpha {alpha:g})")
+    _write_files(outputs, matrix, lambda: "### Viva: agents\n\n" + format_matrix_markdown(matrix, _escape_markdown))
+    return 1 if worse else 0
+
+
+def _write_files(outputs: Sequence[Path], content: Comparison | Matrix, format_markdown: Callable[[], str]) -> None:
+    for path in outputs:
+        is_json = path.suffix == ".json"
+        text = codec.pretty_json(codec.encode(content)).decode() if is_json else format_markdown()
+        try:
+            replace_file(path, f"{text.rstrip()}\n".encode())
+        except OSError as error:
+            raise BadInput.of(f"-o {path}: {error.strerror}") from error
+
+
+def _load_results(name: str) -> RunResults:
     path = Path(name)
     if path.suffix in (".jsonl", ".json") and path.is_file():
-        return name, [ResultRow.of(record) for record in _read_report(path)]
+        return RunResults(name, [ResultRow.of(record) for record in _read_report(path)])
     if path.suffix or "/" in name:
         reason = "is not a .jsonl or .json report" if path.exists() else "does not exist"
         raise BadInput.of(
             f"{name!r} {reason}; give a report of `viva test -o`, or a run: an id, latest, latest~1, remote:ID"
         )
     history = open_history()
-    run = find_run(history, name).id
-    return run, history.list_results(run)
+    run = find_run(history, name)
+    return RunResults(run.id, history.list_results(run.id), run.agents)
 
 
 def _read_report(path: Path) -> Iterator[TrialRecord]:

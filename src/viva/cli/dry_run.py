@@ -17,12 +17,11 @@ from viva.session.run_plan import RunPlan
 async def list_cases(plan: RunPlan) -> int:
     """Print one line per case; exit code 5 if there is none."""
     definitions: list[Mapping[str, Any]] = []
-    async for planned in plan.iterate_trials():
-        if planned.trial != 1:
-            continue
+    async for planned in plan.iterate_cases():
         print(_format_case(planned.case, planned.total))
         definitions.append(_complete_definition(planned.case))
-    print(f"{plan.case_count} cases, {plan.trial_count} trials, agent {plan.agent.name}; nothing was run")
+    agents = ", ".join(agent.name for agent in plan.tested_agents)
+    print(f"{len(definitions)} cases, {plan.trial_count} trials, agent {agents}; nothing was run")
     for path in plan.options.outputs:
         _write(path, definitions, plan)
         print(f"wrote {path}")

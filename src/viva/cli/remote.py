@@ -36,7 +36,9 @@ async def run_remote(flags: dict[str, Any]) -> int:
         raise click.UsageError("--modes live-shadow needs --live, and --live needs --modes live-shadow")
     options = EvalOptions(modes=modes, is_live=flags["live"], has_baseline=flags["baseline"] is not None)
     settings = config.load_settings(flags["config"], Path.cwd(), flags["env_file"])
-    suite = resolve_remote_suite(flags["inputs"][0], Path(), flags["agent"])
+    if len(flags["agents"]) > 1:
+        raise click.UsageError("--host runs a suite on one agent. Pass -n once")
+    suite = resolve_remote_suite(flags["inputs"][0], Path(), next(iter(flags["agents"]), None))
     note = None
     if suite.modes is not None:
         selected, note = select_remote_modes(suite.reference, suite.modes, options)

@@ -18,7 +18,7 @@ from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.engine.outcome import outcome_of_fault
 from viva.engine.sending import merge_options, send_with_timeout
-from viva.errors import AgentFailed, TrialFault, Unreachable, VivaError
+from viva.errors import AgentFailed, BadInput, TrialFault, Unreachable, VivaError
 from viva.formats.load_options import TIMEOUT_S
 from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.llm.transport import HttpTransport
@@ -60,11 +60,13 @@ class DirectSession(Struct, frozen=True):
 @asynccontextmanager
 async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSession]:
     """Opens the agent that the options name. Its faults become VivaError, exit code 1."""
+    if len(options.agents) > 1:
+        raise BadInput.of("A message and a chat go to one agent. Pass -n once, or a suite of cases")
     options = structs.replace(options, folder=Path.cwd())
     settings = config.load_settings(options.config, options.folder, options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
     agents = AgentFactory(settings, options.connector)
-    agent = agents.find_agent_under_test(options.agent, folder=options.folder)
+    agent = agents.find_agent_under_test(next(iter(options.agents), None), folder=options.folder)
     redactor = settings.redactor
     budget = Budget(options.max_cost_usd)
     if budget.max_usd is not None:
@@ -78,8 +80,8 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
     async with AsyncExitStack() as stack:
         http = HttpTransport()
         stack.push_async_callback(http.close)
-        workspaces = WorkspaceProvider(options, settings, agent, ())
-        workspace = await _open_workspace(stack, workspaces)
+        workspaces = WorkspaceProvider(options, settings, [agent], ())
+        workspace = await _open_workspace(stack, workspaces, agent.name)
         if workspace is not None:
             agent_options["workspace"] = workspace.path
         context = SessionContext(
@@ -107,11 +109,11 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
             raise VivaError(redactor.redact_text("\n".join(lines))) from fault
 
 
-async def _open_workspace(stack: AsyncExitStack, workspaces: WorkspaceProvider) -> Workspace | None:
+async def _open_workspace(stack: AsyncExitStack, workspaces: WorkspaceProvider, agent: str) -> Workspace | None:
     """The folder of an agent that works in one. Notes and the path of a kept workspace are printed."""
     for note in workspaces.build_notes():
         print(escape_controls(note), file=sys.stderr)
-    spec = workspaces.assign_workspace(Case(id=_KEY.case, user=Script(()))).workspace
+    spec = workspaces.assign_workspace(Case(id=_KEY.case, user=Script(())), agent).workspace
     if spec is None:
         return None
     workspace = await stack.enter_async_context(workspaces.open_workspace(spec, _KEY))

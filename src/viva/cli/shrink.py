@@ -89,7 +89,8 @@ def command(
     previous_run = load_previous_run(history, run)
     record = _find_failed_trial(previous_run, case, trial)
     options = restore_secrets(
-        structs.replace(restore_options(previous_run.settings["options"]), reporter=None), {"agent": agent}
+        structs.replace(restore_options(previous_run.settings["options"]), reporter=None),
+        {"agents": (agent,) if agent else ()},
     )
     required = (fails or runs, runs) if runs else None
     with handle_sigterm():
@@ -159,7 +160,7 @@ async def _shrink(
         print("it may not be minimal: --max-trials is used up, or smaller candidates fail too rarely")
     for at, turn in enumerate(result.case["turns"], 1):
         print(f"  {at}. {_format_input(turn['input'])}")
-    agent = f" -n {shlex.quote(plan.agent.name)}" if plan.agent.name else ""
+    agent = f" -n {shlex.quote(record.agent)}" if record.agent else ""
     print(f"written as {case_id!r}; run it with viva test -i {shlex.quote(str(output))}{agent}")
     return 0
 

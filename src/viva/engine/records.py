@@ -66,7 +66,7 @@ def turn_record(turn: Turn) -> TurnRecord:
     return record
 
 
-def trial_record(state: TrialState, outcome: Outcome, agent: str = "", trials: int = 1) -> TrialRecord:
+def trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> TrialRecord:
     """The record of a trial. What was reached is scored and shown, however the trial ended."""
     case, key = state.case, state.key
     usage = Usage.of(state.calls) if state.calls else None
@@ -104,7 +104,7 @@ def trial_record(state: TrialState, outcome: Outcome, agent: str = "", trials: i
         history=[_message(message) for message in case.history] or None,
         options=dict(case.options) or None,
         metadata=dict(case.metadata) or None,
-        agent=agent or None,
+        agent=key.agent or None,
         simulator=case.user.simulator,
         session_id=state.session_id,
         started_at=state.started_at,

@@ -1,7 +1,9 @@
 """Runs many trials: repeats, retries of errors that are not the agent's fault, and fail-fast."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
@@ -9,7 +11,7 @@ from viva.engine.trial_pool import TrialPool
 from viva.errors import BadInput, RunStopped
 from viva.model.case import Case, Suite
 from viva.model.event import StopReason, TrialEnded, TrialRetried
-from viva.model.record import Status, TrialRecord
+from viva.model.record import Cell, Status, TrialRecord
 from viva.protocols import CassetteInfo, Executor, PlannedTrial
 from viva.stats.pass_rule import PassRule
 
@@ -23,17 +25,16 @@ class FailFast:
 
     def __init__(self, rule: PassRule, earlier: Iterable[TrialRecord] = ()) -> None:
         self._rule = rule
-        self._statuses: dict[tuple[str, str], list[Status]] = {}
+        self._statuses: dict[Cell, list[Status]] = {}
         for record in earlier:
-            self._statuses.setdefault((record.suite, record.id), []).append(record.status)
+            self._statuses.setdefault(record.cell, []).append(record.status)
 
     def has_lost(self, record: TrialRecord, planned: int) -> bool:
         """Is this the trial after which its case, with `planned` trials, cannot pass any more?"""
-        case = (record.suite, record.id)
-        before = self._statuses.pop(case, [])
+        before = self._statuses.pop(record.cell, [])
         statuses: list[Status] = [*before, record.status]
         if len(statuses) < planned:
-            self._statuses[case] = statuses
+            self._statuses[record.cell] = statuses
         return self._rule.can_pass(before, planned) and not self._rule.can_pass(statuses, planned)
 
 
@@ -50,6 +51,15 @@ class LocalExecutor:
         """Calls in this process are charged as they are made."""
 
 
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """When a run stops early, how often a fault is retried, and which agents take fewer conversations at once than the run has."""
+
+    fail_fast: FailFast | None = None
+    retry_faults: int = 0
+    agent_limits: Mapping[str, AbstractAsyncContextManager[object]] = field(default_factory=dict[str, Any])
+
+
 @dataclass
 class Scheduler:
     """Runs planned trials. `stop` ends the run early: running trials are cancelled and count as not run."""
@@ -58,14 +68,13 @@ class Scheduler:
     cassette: CassetteInfo
     pool: TrialPool
     executor: Executor
-    fail_fast: FailFast | None = None
-    retry_faults: int = 0
+    settings: SchedulerSettings = field(default_factory=SchedulerSettings)
     on_trial_ended: Callable[[TrialRecord], None] = lambda _record: None
     stop_reason: StopReason | None = None
 
     async def run(self, trials: AsyncIterator[PlannedTrial]) -> None:
         try:
-            await self.pool.run(trials, self._run_trial)
+            await self.pool.run(trials, self._run_within_limit)
         finally:
             self.bus.flush()
 
@@ -73,9 +82,13 @@ class Scheduler:
         self.stop_reason = self.stop_reason or reason
         self.pool.stop()
 
+    async def _run_within_limit(self, planned: PlannedTrial) -> None:
+        async with self.settings.agent_limits.get(planned.agent) or nullcontext():
+            await self._run_trial(planned)
+
     async def _run_trial(self, planned: PlannedTrial) -> None:
         record = await self._run_attempt(planned, 1)
-        for attempt in range(2, 2 + self.retry_faults):
+        for attempt in range(2, 2 + self.settings.retry_faults):
             if record.status != "error" or record.deterministic or not self.cassette.may_retry(record.key):
                 break
             self.bus.emit(
@@ -92,22 +105,29 @@ class Scheduler:
             record = await self._run_attempt(planned, attempt)
         self.bus.emit(TrialEnded(record.key, planned.index, planned.total, record))
         self.on_trial_ended(record)
-        if self.fail_fast is not None and self.fail_fast.has_lost(record, planned.total):
+        fail_fast = self.settings.fail_fast
+        if fail_fast is not None and fail_fast.has_lost(record, planned.total):
             self.stop("fail_fast")
 
     async def _run_attempt(self, planned: PlannedTrial, attempt: int) -> TrialRecord:
         """Keeps the workspace of an error only if there is no retry: no record could say where it is."""
-        keep = ("failed", "error") if attempt > self.retry_faults else ("failed",)
+        keep = ("failed", "error") if attempt > self.settings.retry_faults else ("failed",)
         return await self.executor.run_attempt(planned, attempt, keep)
 
 
 async def plan_trials(
-    suites: Sequence[Suite], select: Callable[[Case], Case | None], runs: int, *, own_runs: bool = True
+    suites: Sequence[Suite],
+    select: Callable[[Case], Case | None],
+    runs: int,
+    agents: Sequence[str] = ("",),
+    *,
+    own_runs: bool = True,
 ) -> AsyncIterator[PlannedTrial]:
-    """Yields all trials in input order, decoding one case at a time; `select` returns None to skip a case, or adapts it.
+    """Yields all trials, case by case, decoding one case at a time; `select` returns None to skip a case, or adapts it.
 
-    Each case has `runs` trials, or as many as it sets itself if it may have `own_runs`. The trials of skipped cases are
-    numbered too, so that the journals of runs that select different cases fit together.
+    Each case has `runs` trials, or as many as it sets itself if it may have `own_runs`, on each agent. The agents take turns,
+    so that all of them meet the same load; the place in the input keeps the trials of one agent together. The trials of
+    skipped cases are numbered too, so that the journals of runs that select different cases fit together.
     """
     index = 0
     for suite in suites:
@@ -115,8 +135,9 @@ async def plan_trials(
             total = (loaded.runs if own_runs else None) or runs
             if (case := select(loaded)) is not None:
                 for trial in range(1, total + 1):
-                    yield PlannedTrial(case, index + trial - 1, trial, total)
-            index += total
+                    for number, agent in enumerate(agents):
+                        yield PlannedTrial(case, index + number * total + trial - 1, trial, total, agent)
+            index += total * len(agents)
 
 
 async def _load_cases(suite: Suite) -> AsyncIterator[Case]:

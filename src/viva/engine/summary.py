@@ -4,32 +4,38 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from viva.engine.thresholds import SuiteTally
+from viva.model.case import Key
 from viva.model.event import Event, RunSummary, StopReason, TrialEnded, TrialRetried
 from viva.model.message import Usage
-from viva.model.record import Status, TrialRecord
+from viva.model.record import Cell, Status, TrialRecord
 from viva.stats.pass_rule import PassRule
 
 _ALL_MUST_PASS = PassRule()
 
 
 class RunTally:
-    """Counts trials as they end, and cases as their last trial ends. It is an event store, so it counts what is journaled."""
+    """Counts trials as they end, and cases as their last trial ends; a case counts once for each agent.
+
+    It is an event store, so it counts what is journaled.
+    """
 
     def __init__(self, cases: int, rule: PassRule = _ALL_MUST_PASS, suites: Sequence[SuiteTally] = ()) -> None:
         self._cases = cases
         self._rule = rule
-        self._suites = {suite.suite: suite for suite in suites}
+        self._suites = {(suite.suite, suite.agent): suite for suite in suites}
         self._started = time.perf_counter()
         self._statuses: Counter[Status] = Counter()
         self._trials: Counter[Status] = Counter()
         self._faults: Counter[str] = Counter()
-        self._unfinished: dict[tuple[str, str], dict[int, Status]] = {}
-        self._planned: dict[tuple[str, str], int] = {}
+        self._unfinished: dict[Cell, dict[int, Status]] = {}
+        self._planned: dict[Cell, int] = {}
         self._turns = self._checks = self._failed_checks = self._unchecked = 0
         self._input_tokens = self._output_tokens = self._unpriced = 0
         self._cost: float | None = None
-        self._retried: set[tuple[str, str, int]] = set()
+        self._retried: set[Key] = set()
         self._retried_turns = 0
 
     def append(self, *events: Event) -> None:
@@ -42,14 +48,14 @@ class RunTally:
     def add_retried(self, event: TrialRetried) -> None:
         """A retried attempt has no outcome, but its usage counts."""
         key = event.key
-        if (suite := self._suites.get(key.suite)) is not None:
+        if (suite := self._suites.get((key.suite, key.agent))) is not None:
             suite.add_cost(event.usage)
-        self._retried.add((key.suite, key.case, key.trial))
+        self._retried.add(structs.replace(key, attempt=1))
         self._retried_turns += event.turns
         self._add_usage(event.usage)
 
     def add(self, record: TrialRecord, *, total: int = 1) -> None:
-        if (suite := self._suites.get(record.suite)) is not None:
+        if (suite := self._suites.get((record.suite, record.agent or ""))) is not None:
             suite.add(record)
         self._trials[record.status] += 1
         self._turns += record.total_turns
@@ -63,7 +69,7 @@ class RunTally:
         if total == 1:
             self._statuses[record.status] += 1
             return
-        name = (record.suite, record.id)
+        name = record.cell
         trials = self._unfinished.setdefault(name, {})
         trials[record.trial] = record.status
         self._planned[name] = total

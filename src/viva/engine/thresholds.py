@@ -89,10 +89,13 @@ def _total(costs: Iterable[float | None]) -> float | None:
 
 
 class SuiteTally:
-    """The scores of one suite with a threshold, as its trials end. `cases` is how many will run."""
+    """The scores of one suite with a threshold on one agent, as its trials end. `cases` is how many will run."""
 
-    def __init__(self, suite: PlannedSuite, cases: int | None = None, rule: PassRule = _ALL_MUST_PASS) -> None:
+    def __init__(
+        self, suite: PlannedSuite, cases: int | None = None, rule: PassRule = _ALL_MUST_PASS, agent: str = ""
+    ) -> None:
         self.suite = suite.suite
+        self.agent = agent
         self._suite = suite
         self._threshold = suite.threshold or Threshold()
         self._cases = suite.cases if cases is None else cases
@@ -130,6 +133,7 @@ class SuiteTally:
         )
         return SuiteSummary(
             suite=self.suite,
+            agent=self.agent,
             kind=self._suite.kind,
             version=self._suite.version,
             score=score,

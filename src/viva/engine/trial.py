@@ -81,10 +81,12 @@ class _NoCassette:
 
 
 class RunContext(Struct, frozen=True, kw_only=True):
-    """What all trials of a run share. `agent` is under test; `options` come from the command line and replace all others."""
+    """What all trials of a run share. `agents` are under test, by name; `options` come from the command line and replace all
+    others.
+    """
 
     run: str
-    agent: NamedAgent
+    agents: Mapping[str, NamedAgent]
     http: Transport
     helpers: Helpers
     bus: EventBus
@@ -105,7 +107,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
         """Lets the user's code call agents by name, inside or outside of a trial."""
         case = state.case if state else None
         return AgentCaller(
-            find=self._find_agent,
+            find=lambda name: self._find_agent(name, key.agent),
             key=key,
             http=self.http,
             connectors=self.connectors,
@@ -127,10 +129,11 @@ class RunContext(Struct, frozen=True, kw_only=True):
         finally:
             del self.running[state.session_id]
 
-    def _find_agent(self, name: str | None) -> NamedAgent:
-        if name is None or name == self.agent.name or self.find_agent is None:
-            return self.agent
-        return self.find_agent(name)
+    def _find_agent(self, name: str | None, under_test: str) -> NamedAgent:
+        """An agent by its name; without a name the one under test, which outside of a trial is the first."""
+        if (agent := self.agents.get(under_test if name is None else name)) is not None:
+            return agent
+        return next(iter(self.agents.values())) if name is None or self.find_agent is None else self.find_agent(name)
 
 
 class Deadline:
@@ -168,7 +171,7 @@ async def run_trial(
             )
         with run_context.show_running(state):
             outcome = await _run_in_workspace(run_context, state, limit, keep)
-    record = trial_record(state, outcome, run_context.agent.name, planned.total)
+    record = trial_record(state, outcome, planned.total)
     if (recorded_ms := run_context.cassette.get_recorded_duration(key)) is not None:
         record.duration_ms = recorded_ms
     if (warning := run_context.cassette.explain_live_call(key)) is not None:
@@ -190,12 +193,12 @@ def create_trial_state(
     case = planned.case
     return TrialState(
         case,
-        Key(case.suite, case.id, planned.trial, attempt),
+        Key(case.suite, case.id, planned.trial, attempt, planned.agent),
         run_context.helpers,
         Deadline(limit or asyncio.timeout(None)),
         session_id=f"viva-{run_context.run}-{planned.index}.{attempt}",
         confirmation_tools=run_context.confirmation_tools,
-        progress=CallProgress(agent=run_context.agent.name, lag=run_context.lag),
+        progress=CallProgress(agent=planned.agent, lag=run_context.lag),
         uses_cassette=run_context.cassette.is_active,
     )
 
@@ -302,7 +305,7 @@ async def _run_case(run_context: RunContext, state: TrialState) -> Outcome:
 
 
 async def _run_in_session(run_context: RunContext, state: TrialState, meter: Meter) -> Outcome | None:
-    case, workspace, under_test = state.case, state.workspace, run_context.agent
+    case, workspace, under_test = state.case, state.workspace, run_context.agents[state.key.agent]
     context = SessionContext(
         key=state.key,
         history=case.history,

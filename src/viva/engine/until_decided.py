@@ -6,13 +6,15 @@ No trial is wasted: a case never has more trials running than the next decision 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-from viva.model.record import Status, TrialRecord
+from msgspec import structs
+
+from viva.model.record import Cell, Status, TrialRecord
 from viva.protocols import PlannedTrial
 from viva.stats.pass_rule import PassRule
 
 
 class CaseProgress:
-    """The trials of one case: which have started, and the status of those that ended."""
+    """The trials of one case on one agent: which have started, and the status of those that ended."""
 
     def __init__(self, first: PlannedTrial, rule: PassRule, ended: dict[int, Status]) -> None:
         self._first = first
@@ -30,7 +32,7 @@ class CaseProgress:
         if trial > self._first.total:
             return None
         self._started.add(trial)
-        return PlannedTrial(self._first.case, self._first.index + trial - 1, trial, self._first.total)
+        return structs.replace(self._first, index=self._first.index + trial - 1, trial=trial)
 
     def end(self, trial: int, status: Status) -> None:
         self._ended[trial] = status
@@ -54,11 +56,11 @@ class TrialsUntilDecided:
     def __init__(self, plan: AsyncIterator[PlannedTrial], rule: PassRule, earlier: Iterable[TrialRecord] = ()) -> None:
         self._plan = plan
         self._rule = rule
-        self._cases: dict[tuple[str, str], CaseProgress] = {}
-        self._earlier: dict[tuple[str, str], dict[int, Status]] = {}
+        self._cases: dict[Cell, CaseProgress] = {}
+        self._earlier: dict[Cell, dict[int, Status]] = {}
         self._changed = asyncio.Event()
         for record in earlier:
-            self._earlier.setdefault((record.suite, record.id), {})[record.trial] = record.status
+            self._earlier.setdefault(record.cell, {})[record.trial] = record.status
 
     async def trials(self) -> AsyncGenerator[PlannedTrial]:
         new_cases = self._open_cases()
@@ -78,13 +80,13 @@ class TrialsUntilDecided:
                 return
 
     def on_trial_ended(self, record: TrialRecord) -> None:
-        if (case := self._cases.get((record.suite, record.id))) is not None:
+        if (case := self._cases.get(record.cell)) is not None:
             case.end(record.trial, record.status)
         self._changed.set()
 
     async def _open_cases(self) -> AsyncGenerator[CaseProgress]:
         async for planned in self._plan:
             if planned.trial == 1:
-                name = (planned.case.suite, planned.case.id)
-                case = self._cases[name] = CaseProgress(planned, self._rule, self._earlier.pop(name, {}))
+                case = CaseProgress(planned, self._rule, self._earlier.pop(planned.cell, {}))
+                self._cases[planned.cell] = case
                 yield case

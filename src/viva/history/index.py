@@ -1,6 +1,6 @@
 """The index of runs, `.viva/history.sqlite`. The journals hold the data; the index can be rebuilt from them.
 
-It is sqlite3 in WAL mode, so several runs can write in parallel. Each migration is a function of `MIGRATIONS`.
+It is sqlite3 in WAL mode, so several runs can write in parallel. Its tables are in `index_tables`.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from viva.errors import BadInput
+from viva.history.index_tables import MIGRATIONS
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
@@ -38,6 +39,8 @@ class RunRow(Struct, frozen=True, kw_only=True):
     at: str
     viva: str
     agent: str
+    """The agents under test, joined by commas."""
+    agents: list[str] = []
     inputs: list[str]
     cases: int
     ended: str | None = None
@@ -61,6 +64,7 @@ class ResultRow(Struct, frozen=True, kw_only=True, gc=False):
     duration_ms: float = 0.0
     cost_usd: float | None = None
     tokens: int = 0
+    agent: str = ""
 
     @classmethod
     def of(cls, record: TrialRecord) -> "ResultRow":
@@ -78,40 +82,16 @@ class ResultRow(Struct, frozen=True, kw_only=True, gc=False):
             duration_ms=record.duration_ms,
             cost_usd=record.cost_usd,
             tokens=usage.total_tokens if usage else 0,
+            agent=record.agent or "",
         )
 
 
 _RESULT_COLUMNS = ResultRow.__struct_fields__
 
 
-def _create_tables(db: sqlite3.Connection) -> None:
-    db.execute(
-        "CREATE TABLE runs (id TEXT PRIMARY KEY, at TEXT, viva TEXT, agent TEXT, inputs TEXT, cases INTEGER,"
-        " ended TEXT, exit_code INTEGER, stopped TEXT, summary TEXT)"
-    )
-    db.execute(
-        "CREATE TABLE results (run TEXT, suite TEXT, case_id TEXT, trial INTEGER, status TEXT, fault TEXT, error TEXT,"
-        " digest TEXT, turns INTEGER, score REAL, duration_ms REAL, cost_usd REAL, tokens INTEGER,"
-        " PRIMARY KEY (run, suite, case_id, trial)) WITHOUT ROWID"
-    )
-    db.execute("CREATE INDEX results_by_case ON results (suite, case_id, run)")
-
-
-def _drop_case_index(db: sqlite3.Connection) -> None:
-    """Drop an index that no query uses and that cost more than all other writes."""
-    db.execute("DROP INDEX results_by_case")
-
-
-def _add_numbers(db: sqlite3.Connection) -> None:
-    """Add sequence numbers, and how much of the journal of an unfinished run is indexed."""
-    db.execute("ALTER TABLE runs ADD COLUMN number INTEGER NOT NULL DEFAULT 0")
-    db.execute("ALTER TABLE runs ADD COLUMN size INTEGER NOT NULL DEFAULT 0")
-
-
 _BATCH_ROWS = 5000
 """Rows wait in memory up to this number: writing them at the end of the run is cheapest."""
-MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [_create_tables, _drop_case_index, _add_numbers]
-_RUN_COLUMNS = "id, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary"
+_RUN_COLUMNS = "id, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary, agents"
 
 
 class History:
@@ -138,8 +118,8 @@ class History:
             return []
         where, values = ["1"], list[Any]()
         if agent is not None:
-            where.append("agent = ?")
-            values.append(agent)
+            where.append("(agent = ? OR ? IN (SELECT value FROM json_each(agents)))")
+            values += [agent, agent]
         if failed:
             where.append("exit_code IS NOT 0")
         query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- holds no value
@@ -162,6 +142,7 @@ class History:
                         "suite": words.setdefault(row[1], row[1]),
                         "status": words.setdefault(row[4], row[4]),
                         "fault": words.setdefault(row[5], row[5]),
+                        "agent": words.setdefault(row[13], row[13]),
                     }
                 )
                 for row in rows
@@ -320,9 +301,10 @@ class History:
 
 
 def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
-    row = (event.run, event.number, event.at, event.viva, event.agent, codec.compact_json(event.inputs), event.cases)
-    names = "id, number, at, viva, agent, inputs, cases"
-    db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 -- only names
+    inputs, agents = codec.compact_json(event.inputs), codec.compact_json(event.agents or (event.agent,))
+    row = (event.run, event.number, event.at, event.viva, event.agent, inputs, event.cases, agents)
+    names = "id, number, at, viva, agent, inputs, cases, agents"
+    db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 -- only names
 
 
 def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow]) -> None:
@@ -401,13 +383,14 @@ def list_kept_workspaces(journal: Path) -> list[str]:
 
 
 def _run_row(row: Sequence[Any]) -> RunRow:
-    run, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary = row
+    run, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary, agents = row
     return RunRow(
         id=run,
         number=number,
         at=at,
         viva=viva,
         agent=agent,
+        agents=codec.decode_kept(agents),
         inputs=codec.decode_kept(inputs),
         cases=cases,
         ended=ended,

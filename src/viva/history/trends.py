@@ -14,7 +14,7 @@ _P95 = (
     " (SELECT (count(*) * 95 + 99) / 100 - 1 FROM results WHERE run = ?1 AND status <> 'skipped')"
 )
 _MIXED = (
-    "SELECT r.run, u.agent, r.suite, r.case_id, r.digest, r.status FROM results r JOIN runs u ON u.id = r.run"
+    "SELECT r.run, r.agent, r.suite, r.case_id, r.digest, r.status FROM results r JOIN runs u ON u.id = r.run"
     " WHERE r.run IN ({runs}) AND (r.suite, r.case_id) IN (SELECT suite, case_id FROM results WHERE run IN ({runs})"
     " GROUP BY suite, case_id HAVING sum(status = 'passed') > 0 AND sum(status = 'failed') > 0)"
     " ORDER BY u.at, u.id, r.trial"
@@ -110,7 +110,7 @@ def find_known_flaky(history: History, compared_runs: Sequence[str]) -> set[tupl
 
     The compared runs themselves do not count. A report file names no agent.
     """
-    agents = {row.agent for row in history.list_runs() if row.id in compared_runs}
+    agents = {agent for row in history.list_runs() if row.id in compared_runs for agent in row.agents}
     newest = history.list_runs(limit=_FLAKY_RUNS + len(compared_runs))
     runs = [row.id for row in newest if row.id not in compared_runs][:_FLAKY_RUNS]
     return {

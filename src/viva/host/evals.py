@@ -169,7 +169,7 @@ async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: Pr
     options = RunOptions(
         inputs=(str(path),),
         format="openwop" if path.suffix == ".json" else None,
-        agent=agent.instance or agent.name,
+        agents=(agent.instance or agent.name,),
         agent_fields=request.get("agentFields"),
         folder=host.settings.folder,
         config=host.settings.file,

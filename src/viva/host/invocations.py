@@ -125,7 +125,7 @@ async def call_agent(host: Host, run: Run, agent: HostedAgent, request: Invocati
     settings = host.settings
     options = RunOptions(
         inputs=(),
-        agent=agent.instance or agent.name,
+        agents=(agent.instance or agent.name,),
         agent_fields=request.agent_fields,
         folder=settings.folder,
         config=settings.file,
@@ -140,7 +140,9 @@ async def call_agent(host: Host, run: Run, agent: HostedAgent, request: Invocati
             limits=Limits(timeout_s=settings.defaults.timeout_s or 300.0, max_turns=1),
             keep_calls=True,
         )
-        record = await run_trial(create_run_context(plan, run.id, EventBus((), ())), PlannedTrial(case, 0))
+        record = await run_trial(
+            create_run_context(plan, run.id, EventBus((), ())), PlannedTrial(case, 0, agent=plan.tested_agents[0].name)
+        )
     schema = request.result_schema or agent.manifest.return_schema
     is_valid = None if schema is None else _matches_schema(schema, get_output(record))
     return build_invocation_result(record, agent, "invocation", source=request.source, is_valid=is_valid)

@@ -26,7 +26,7 @@ ModelClass = Literal["reasoning", "writing", "coding", "research", "classificati
 
 
 class Key(Struct, frozen=True, order=True):
-    """Identifies one attempt at a trial. A resumed run compares the first three fields."""
+    """Identifies one attempt at a trial. A resumed run compares all fields but the attempt."""
 
     suite: str
     """The suite."""
@@ -36,6 +36,8 @@ class Key(Struct, frozen=True, order=True):
     """Which repeat, from 1."""
     attempt: int = 1
     """Which attempt, from 1."""
+    agent: str = ""
+    """The agent under test; empty if none is."""
 
     @property
     def session_id(self) -> str:

@@ -47,11 +47,11 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     viva: str
     """The version of Viva."""
     agent: str
-    """The agent under test."""
+    """The agent under test; several are joined by commas."""
     inputs: tuple[str, ...]
     """The values of -i."""
     cases: int
-    """How many cases will run."""
+    """How many cases will run; a case counts once for each agent."""
     trials: int
     """How many trials at most: cases times repeats."""
     parallel: int
@@ -66,6 +66,8 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     """Its suites, in input order."""
     all_trials: int = 0
     """How many trials all shards have at most; 0 if the run is no shard."""
+    agents: tuple[str, ...] = ()
+    """The agents under test, in the order of -n; empty if there is none, or if an older Viva wrote the event."""
     journal_version: int = field(default_factory=lambda: JOURNAL_VERSION)  # a factory, so that it is always written
     """The version of the journal's format."""
 
@@ -190,10 +192,12 @@ class RunEnded(Event, frozen=True, tag="run_ended"):
 
 
 class SuiteSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A suite compared with its threshold. While there are `uncompared_cases`, the scores are not compared either."""
+    """A suite compared with its threshold, on one agent. While there are `uncompared_cases`, the scores are not compared either."""
 
     suite: str
     """The suite's id."""
+    agent: str = ""
+    """The agent under test."""
     kind: SuiteKind = "cases"
     """Its format."""
     version: str = ""
@@ -244,7 +248,7 @@ class RunSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The counts of a run."""
 
     total: int
-    """Cases that were planned."""
+    """Cases that were planned; a case counts once for each agent."""
     passed: int
     """Cases that passed."""
     failed: int

@@ -21,6 +21,8 @@ RESULT_FIELDS = frozenset(
     }
 )
 """What a record adds to the definition of an assertion. The page has the same list, for "Copy as case"."""
+Cell = tuple[str, str, str]
+"""Suite, case and agent: what the trials of a case on one agent have in common."""
 
 
 class ToolCallRecord(Struct, omit_defaults=True):
@@ -214,5 +216,10 @@ class TrialRecord(Struct, omit_defaults=True):
 
     @property
     def key(self) -> Key:
-        """Its suite, case, trial and attempt."""
-        return Key(self.suite, self.id, self.trial, self.attempt)
+        """Its suite, case, trial, attempt and agent."""
+        return Key(self.suite, self.id, self.trial, self.attempt, self.agent or "")
+
+    @property
+    def cell(self) -> Cell:
+        """Its case on its agent."""
+        return self.suite, self.id, self.agent or ""

@@ -24,7 +24,10 @@ from viva.model.turn import FileChange, FileImage, Traceback
 from viva.record.atomic_files import append_atomically, open_replacement, truncate_partial_line
 from viva.record.private_files import open_private
 
-VERSION = 4
+VERSION = 5
+FIRST_WITH_AGENT_KEYS = 5
+"""The version since which keys name the agent under test. Before, a run had one."""
+_READABLE_VERSIONS = (4, VERSION)
 MissingPolicy = Literal["error", "live", "skip"]
 T = TypeVar("T")
 ConversationKey = tuple[Role, str, Key]
@@ -320,7 +323,7 @@ def read_cassette(path: Path) -> Iterator[CassetteLine]:
 def _check_line(line: CassetteLine, number: int, sessions: set[int]) -> None:
     if number == 1 and not isinstance(line, CassetteHeader):
         raise ValueError("is not a cassette: the first line is not a header")
-    if isinstance(line, CassetteHeader) and line.version != VERSION:
+    if isinstance(line, CassetteHeader) and line.version not in _READABLE_VERSIONS:
         age = "a newer" if line.version > VERSION else "an older"
         raise ValueError(f"was recorded by {age} Viva ({line.viva}); record it again")
     if isinstance(line, RecordedReply):

@@ -198,7 +198,7 @@ class ReplayingAgent(_WrappedAgent):
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
-        conversation: ConversationKey = (context.role, self._name, context.key)
+        conversation: ConversationKey = (context.role, self._name, self._player.find_key(context.key))
         chain = self._player.start_chain(conversation, self._definition, context.history)
         if (recorded := self._player.take_reply(chain)) is not None:
             for call in recorded.model_calls:

@@ -17,7 +17,9 @@ from viva.model.case import Key
 from viva.model.connector import Connector, connector_settings
 from viva.model.message import Message
 from viva.record.cassette import (
+    FIRST_WITH_AGENT_KEYS,
     AgentDefinition,
+    CassetteHeader,
     ConversationKey,
     MissingPolicy,
     RecordedReply,
@@ -47,6 +49,8 @@ class CassettePlayer:
         self.missing_policy: MissingPolicy = missing_policy
         self._secrets = secrets
         self._lines = list(read_cassette(path))
+        versions = [line.version for line in self._lines if isinstance(line, CassetteHeader)]
+        self._names_agents = versions[0] >= FIRST_WITH_AGENT_KEYS
         self._recorded = {line.agent: line.definition for line in self._lines if isinstance(line, AgentDefinition)}
         self._current: dict[str, Any] = {}
         self._durations = {line.key: line.duration_ms for line in self._lines if isinstance(line, TrialDuration)}
@@ -88,18 +92,24 @@ class CassettePlayer:
         """Return the digest after one more request. Secrets do not change it."""
         return blake2b(chain.encode() + codec.canonical_bytes(self._as_recorded(sent)), digest_size=12).hexdigest()
 
+    def find_key(self, key: Key) -> Key:
+        """Return the key of an attempt as the cassette has it."""
+        return key if self._names_agents else structs.replace(key, agent="")
+
     def trial_duration_ms(self, key: Key) -> float | None:
-        return self._durations.get(key)
+        return self._durations.get(self.find_key(key))
 
     def may_retry(self, key: Key) -> bool:
         """Return whether a further attempt was recorded, or may call the real agent."""
         if self.missing_policy == "live":
             return True
+        key = self.find_key(key)
         return key not in self._misses and structs.replace(key, attempt=key.attempt + 1) in self._attempts
 
     def explain_live_call(self, key: Key) -> str | None:
         """Return why the real agent was called in this attempt; None if it was not."""
-        return f"called live: {self._misses[key]}" if self.missing_policy == "live" and key in self._misses else None
+        reason = self._misses.get(self.find_key(key)) if self.missing_policy == "live" else None
+        return f"called live: {reason}" if reason is not None else None
 
     def find_drift(self, connectors: Mapping[str, Connector]) -> list[str]:
         """Return one line per agent, and per connector named by a case, that changed since the recording."""

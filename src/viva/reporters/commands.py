@@ -50,8 +50,8 @@ def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord
     if not all(map(build_case_filter, failed)):
         return None
     inputs = "".join(f" -i {quote_shell(text)}" for text in started.inputs)
-    agent = f" -n {quote_shell(started.agent)}" if started.agent else ""
-    command = f"viva test{inputs}{agent}{_join_flags(dict(list_rerun_flags(started.settings)))}"
+    agents = "".join(f" -n {quote_shell(agent)}" for agent in started.agents or (started.agent,) if agent)
+    command = f"viva test{inputs}{agents}{_join_flags(dict(list_rerun_flags(started.settings)))}"
     if started.settings.get("journal"):
         return f"{command} --last-failed"
     if len(failed) > _MAX_NAMED_CASES:

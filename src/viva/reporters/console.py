@@ -45,6 +45,7 @@ from viva.reporters.formatting import (
     wrap_text,
 )
 from viva.reporters.github import disarm_commands
+from viva.reporters.matrix import RunMatrix, create_run_matrix, format_matrix
 from viva.reporters.summary import describe_stop, format_counts, format_summary, format_summary_line
 from viva.reporters.tree import CaseTree
 
@@ -167,6 +168,7 @@ class Console:
         self._failures = FailureList(self._palette, self._width)
         self._pending: list[str] = []
         self._has_blank_line = True  # above the next output
+        self._matrix: RunMatrix | None = None  # only for several agents
 
     def receive(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -214,6 +216,7 @@ class Console:
     def _run_started(self, event: RunStarted) -> None:
         self._started = event
         self._failures.start(event)
+        self._matrix = create_run_matrix(event)
         if self._progress is not None:
             self._progress.start(event.trials)
         self._pending += [f"{escape_controls(note)}\n" for note in event.verified]
@@ -228,7 +231,7 @@ class Console:
             inputs += f" and {len(event.inputs) - 3} more"
         shown = fit_line(inputs, max(self._width - len(count) - 12, 20))
         self._pending.append(
-            f"{rule}\n  {self._palette('bold', 'Viva')}\n{rule}\n{info} Agent: {fit_line(event.agent, self._width - 9)}\n"
+            f"{rule}\n  {self._palette('bold', 'Viva')}\n{rule}\n{info} {'Agents' if self._matrix else 'Agent'}: {fit_line(event.agent, self._width - 9)}\n"
             f"{info} Input: {shown} ({count})\n\n{self._heading('Running Tests')}\n"
         )
 
@@ -247,6 +250,8 @@ class Console:
         record = event.record
         if self._progress is not None:
             self._progress.add(record)
+        if self._matrix is not None:
+            self._matrix.add(record)
         trial = record.trial if self._failures.has_repeats else None
         settings = self._started.settings if self._started else {}
         failure = explain_failure(record, settings) if record.status != "passed" else None
@@ -283,6 +288,8 @@ class Console:
         time_text = format_ms(record.duration_ms) if turns or record.duration_ms >= 1 else ""
         tail = "".join(f"  {part}" for part in (turns, time_text, remark) if part)
         case = shorten_id(record.id, self._width // 2)
+        if self._matrix is not None:
+            case += f" [{fit_line(record.agent or '', self._width // 4)}]"
         if trial is not None:
             case += f" (trial {trial})"
         name = record.name
@@ -314,6 +321,9 @@ class Console:
         self._pending.append("" if self._has_blank_line else "\n")
         if failures := self._failures.format_failures():
             self._pending += [self._heading("Failures"), *(f"{line}\n" for line in failures), "\n"]
+        if self._matrix is not None:
+            lines = format_matrix(self._matrix.build(), self._width - 2)
+            self._pending += [self._heading("Agents"), *(f"  {line}".rstrip() + "\n" for line in [*lines, ""])]
         self._pending.append(self._heading("Summary"))
         lines = [*format_summary(self._started, event), *self._failures.format_rates()]
         if (stop := describe_stop(event)) is not None:

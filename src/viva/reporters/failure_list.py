@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from viva.model.event import RunEnded, RunStarted, TrialEnded
-from viva.model.record import Status, TrialRecord
+from viva.model.record import Cell, Status, TrialRecord
 from viva.reporters.commands import build_rerun_command, build_rerun_failed_command, quote_shell
 from viva.reporters.console_lines import Palette, to_copyable
 from viva.reporters.failures import TrialFailure
@@ -37,16 +37,18 @@ class FailureList:
     def __init__(self, palette: Palette, width: int) -> None:
         self._palette = palette
         self._width = width
-        self._cases: dict[tuple[str, str], _FailedCase] = {}
+        self._cases: dict[Cell, _FailedCase] = {}
         self._unlisted = 0
-        self._trials: dict[tuple[str, str], dict[int, Status]] | None = None  # only if cases are repeated
+        self._trials: dict[Cell, dict[int, Status]] | None = None  # only if cases are repeated
         self._rule = PassRule.from_settings({})
         self._settings: Mapping[str, Any] = {}
+        self._names_agents = False
 
     def start(self, started: RunStarted) -> None:
         self._settings = started.settings
         self._rule = PassRule.from_settings(started.settings)
         self._trials = {} if started.trials > started.cases else None
+        self._names_agents = len(started.agents) > 1
 
     @property
     def has_repeats(self) -> bool:
@@ -55,7 +57,7 @@ class FailureList:
     def add(self, ended: TrialEnded, failure: TrialFailure | None) -> int | None:
         """Adds a trial. Returns the number of an earlier trial of the case that failed for the same reason."""
         record = ended.record
-        name = (record.suite, record.id)
+        name = record.cell
         if self._trials is not None:
             self._trials.setdefault(name, {})[record.trial] = record.status
         if failure is None or record.status not in ("failed", "error"):
@@ -99,13 +101,15 @@ class FailureList:
         from viva.reporters.repeats import format_suite_rate  # few runs have repeats
 
         cases = {name: _in_order(trials) for name, trials in self._trials.items()}
+        if self._names_agents and self._rule.test is None:
+            return []  # the matrix has them
         suite_rate = format_suite_rate(cases.values(), self._rule)
         lines = [f"Pass rate: {suite_rate}"] if suite_rate else []
-        listed = {(case.record.suite, case.record.id) for case in self._find_failed()}
+        listed = {case.record.cell for case in self._find_failed()}
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
             if name not in listed and rate.judged and (self._rule.test is not None or rate.passed < len(statuses)):
-                lines.append(f"{shorten_id(name[1], 40)}: {self._format_rate(name)}")
+                lines.append(f"{shorten_id(name[1], 40)}{self._label_agent(name[2])}: {self._format_rate(name)}")
         return lines
 
     def list_next_steps(self, started: RunStarted, ended: RunEnded) -> list[tuple[str, str]]:
@@ -135,29 +139,32 @@ class FailureList:
     def _get_status(self, case: _FailedCase) -> Status:
         if self._trials is None:
             return case.record.status
-        statuses = self._get_statuses((case.record.suite, case.record.id))
+        statuses = self._get_statuses(case.record.cell)
         return self._rule.status(statuses, max(0, case.record.trials - len(statuses)) if not self._rule.test else 0)
 
-    def _get_statuses(self, name: tuple[str, str]) -> Sequence[Status]:
+    def _get_statuses(self, name: Cell) -> Sequence[Status]:
         return _in_order((self._trials or {})[name])
 
     def _format_case(self, case: _FailedCase, mark: str) -> list[str]:
         lines = [f"{mark} {self._format_place(case, self._width - 2)}"]
         if self.has_repeats:
-            lines.append(f"    {fit_line(self._format_rate((case.record.suite, case.record.id)), self._width - 4)}")
+            lines.append(f"    {fit_line(self._format_rate(case.record.cell), self._width - 4)}")
         for reason, trials in case.reasons.items():
             count = f"{len(trials)} × " if self.has_repeats else ""
             lines.append(f"    {count}{fit_line(reason, self._width - 4 - len(count))}")
         return lines
 
-    def _format_rate(self, name: tuple[str, str]) -> str:
+    def _format_rate(self, name: Cell) -> str:
         from viva.reporters.repeats import format_case_rate  # few runs have repeats
 
         return format_case_rate(self._get_statuses(name), self._rule)
 
+    def _label_agent(self, agent: str) -> str:
+        return f" [{fit_line(agent, self._width // 4)}]" if self._names_agents else ""
+
     def _format_place(self, case: _FailedCase, width: int) -> str:
         """Id, file and line, and whose fault an error is. A long path gets a line of its own: it is not cut."""
-        name = shorten_id(case.record.id, self._width // 2)
+        name = shorten_id(case.record.id, self._width // 2) + self._label_agent(case.record.agent or "")
         source = to_copyable(case.source or "")
         label = "" if self.has_repeats else case.label
         line = "  ".join(part for part in (name, source, label) if part)

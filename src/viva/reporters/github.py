@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
-from viva.model.record import Status, TrialRecord
+from viva.model.record import Cell, Status, TrialRecord
 from viva.reporters.failures import TrialFailure, explain_failure
 from viva.reporters.formatting import fit_line
 from viva.stats.pass_rule import PassRule
@@ -29,13 +29,15 @@ class GithubAnnotations:
         self._stream = stream
         self._repository = repository
         self._rule = PassRule.from_settings({})
-        self._trials: dict[tuple[str, str], list[Status]] = {}
-        self._failed: dict[tuple[str, str], tuple[TrialRecord, TrialFailure]] = {}
+        self._names_agents = False
+        self._trials: dict[Cell, list[Status]] = {}
+        self._failed: dict[Cell, tuple[TrialRecord, TrialFailure]] = {}
 
     def receive(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, RunStarted):
                 self._rule = PassRule.from_settings(event.settings)
+                self._names_agents = len(event.agents) > 1
             elif isinstance(event, TrialEnded):
                 self._add(event)
             elif isinstance(event, RunEnded):
@@ -46,7 +48,7 @@ class GithubAnnotations:
                 self._stream.flush()
 
     def _add(self, event: TrialEnded) -> None:
-        record, name = event.record, (event.record.suite, event.record.id)
+        record, name = event.record, event.record.cell
         if event.of > 1:
             self._trials.setdefault(name, []).append(record.status)
         is_new = name not in self._failed and len(self._failed) < _MAX_ANNOTATIONS
@@ -61,7 +63,8 @@ class GithubAnnotations:
                 continue  # enough of its trials passed
             rate = f"{statuses.count('passed')} of {len(statuses)} trials passed; " if len(statuses) > 1 else ""
             place = self._describe_place(failure)
-            self._write([*place, ("title", f"{record.id} {status}")], rate + failure.headline)
+            agent = f" on {record.agent}" if self._names_agents else ""
+            self._write([*place, ("title", f"{record.id}{agent} {status}")], rate + failure.headline)
 
     def _write(self, properties: Sequence[tuple[str, str]], message: str) -> None:
         text = ",".join(f"{key}={_escape_property(fit_line(value, _WIDTH))}" for key, value in properties)

@@ -5,6 +5,7 @@ from typing import Any, BinaryIO, TextIO
 
 from viva.model import codec
 from viva.model.event import Event, RunEnded
+from viva.reporters.matrix import build_run_matrix
 from viva.reporters.repeats import RepeatFigures, compute_case_figures
 from viva.reporters.report import CaseTrials, Report
 from viva.stats.pass_rate import pass_rate, stability
@@ -23,8 +24,10 @@ class JsonReport(Report):
             repeats.add(case)
             separator = b",\n"
         out.write(b"\n]")
-        if repeats.has_repeats:
+        if repeats.has_repeats and not self._has_several_agents:  # the matrix has those of each agent
             out.write(b',\n"repeats":' + codec.encode(repeats.compute_figures()))
+        if (matrix := build_run_matrix(self._started, self.cases())) is not None:
+            out.write(b',\n"matrix":' + codec.encode(matrix))
         out.write(b"}\n")
 
     def _describe_run(self, ended: RunEnded) -> dict[str, Any]:
@@ -44,6 +47,7 @@ def encode_case(case: CaseTrials) -> bytes:
             "id": head.id,
             "name": head.name,
             "suite": head.suite,
+            "agent": head.agent,
             "status": case.status,
             "pass_rate": pass_rate(statuses),
             "class": stability(statuses),

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import BinaryIO
 from xml.sax.saxutils import escape, quoteattr
@@ -45,7 +45,9 @@ class JunitReport(Report):
     """Reads the journal twice: to count, and to write."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        summaries = {summary.suite: summary for summary in ended.summary.suites}
+        summaries: dict[str, list[SuiteSummary]] = {}
+        for summary in ended.summary.suites:
+            summaries.setdefault(summary.suite, []).append(summary)
         total, suites = self._count(summaries)
         timestamp = {"timestamp": self._started.at} if self._started else {}
         out.write(b'<?xml version="1.0" encoding="UTF-8"?>\n')
@@ -53,12 +55,12 @@ class JunitReport(Report):
         for counts, (suite, cases) in zip(suites, groupby(self.cases(), key=lambda case: case.head.suite), strict=True):
             out.write(_open_tag("testsuite", counts.attributes() | timestamp))
             out.writelines("".join(_testcase(case)).encode() for case in cases)
-            if suite in summaries:
-                out.write("".join(_threshold_case(summaries[suite])).encode())
+            for summary in summaries.get(suite, ()):
+                out.write("".join(_threshold_case(summary, names_agent=self._has_several_agents)).encode())
             out.write(b"</testsuite>\n")
         out.write(b"</testsuites>\n")
 
-    def _count(self, summaries: Mapping[str, SuiteSummary]) -> tuple[_Counts, list[_Counts]]:
+    def _count(self, summaries: Mapping[str, Sequence[SuiteSummary]]) -> tuple[_Counts, list[_Counts]]:
         total, suites = _Counts("viva"), list[_Counts]()
         for suite, cases in groupby(self.cases(), key=lambda case: case.head.suite):
             counts = _Counts(suite or "viva")
@@ -66,17 +68,18 @@ class JunitReport(Report):
                 ms = sum(head.duration_ms for head in case.heads)
                 counts.add(case.status, ms)
                 total.add(case.status, ms)
-            if suite in summaries:
-                status: Status = "failed" if summaries[suite].failures else "passed"
+            for summary in summaries.get(suite, ()):
+                status: Status = "failed" if summary.failures else "passed"
                 counts.add(status, 0.0)
                 total.add(status, 0.0)
             suites.append(counts)
         return total, suites
 
 
-def _threshold_case(summary: SuiteSummary) -> Iterator[str]:
+def _threshold_case(summary: SuiteSummary, *, names_agent: bool) -> Iterator[str]:
     """The threshold of a suite as a testcase, since JUnit has no exit code."""
-    attributes = {"name": "suite threshold", "classname": summary.suite, "time": _format_seconds(0.0)}
+    name = f"suite threshold [{summary.agent}]" if names_agent else "suite threshold"
+    attributes = {"name": name, "classname": summary.suite, "time": _format_seconds(0.0)}
     yield f"<testcase{_attributes(attributes)}>\n"
     if summary.failures:
         yield f"<failure{_attributes({'message': '; '.join(summary.failures), 'type': 'threshold'})}/>\n"
@@ -131,7 +134,8 @@ def _system_out(case: CaseTrials, record: TrialRecord) -> str:
 
 
 def _properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
-    properties = [("tag", tag) for tag in records[0].tags]
+    properties = [("agent", records[0].agent)] if records[0].agent else []
+    properties += [("tag", tag) for tag in records[0].tags]
     properties += [("finding", finding) for finding in case.findings]
     if len(records) > 1:
         properties.append(("trials", " ".join(record.status for record in records)))

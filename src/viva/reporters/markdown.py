@@ -12,6 +12,7 @@ from viva.model.event import RunEnded
 from viva.model.record import Status
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import fit_line, format_count, format_ms, shorten_id
+from viva.reporters.matrix import build_run_matrix, format_matrix_markdown
 from viva.reporters.plain_text import clip_text, format_failure_text, format_transcript
 from viva.reporters.repeats import RepeatFigures, explain_undetermined, format_case_rate
 from viva.reporters.report import CaseTrials, Report, group_texts, label_trial
@@ -43,7 +44,7 @@ class MarkdownReport(Report):
     """Reads the journal once for each section: cases that did not pass, findings, transcripts."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        text = _format_overview(ended) + self._format_repeats()
+        text = _format_overview(ended) + self._format_agents() + self._format_repeats()
         rows, left_out = _fit_cases(self._not_passed(), _format_row, _ROWS_ROOM)
         if rows:
             text += "\n### Not passed\n\n| Case | Status | Reason |\n| --- | --- | --- |\n" + rows
@@ -56,6 +57,11 @@ class MarkdownReport(Report):
             text += f"\n{format_count(left_out, 'more transcript')} not shown here.\n"
         out.write(text.encode())
 
+    def _format_agents(self) -> str:
+        """The matrix of a run of several agents."""
+        matrix = build_run_matrix(self._started, self.cases())
+        return "" if matrix is None else f"\n### Agents\n\n{format_matrix_markdown(matrix, escape_markdown)}"
+
     def _format_repeats(self) -> str:
         """The pass rate of each case, for runs with several trials per case."""
         if self._started is None or self._started.trials <= self._started.cases:
@@ -63,7 +69,8 @@ class MarkdownReport(Report):
         repeats = RepeatFigures(self.rule)
         for case in self.cases():
             repeats.add(case)
-        rate = f"Pass rate: {escape_markdown(text)}\n\n" if (text := repeats.format_rate()) else ""
+        text = None if self._has_several_agents else repeats.format_rate()  # the matrix has that of each agent
+        rate = f"Pass rate: {escape_markdown(text)}\n\n" if text else ""
         rows, left_out = _fit_cases(self.cases(), _format_repeat, _REPEATS_ROOM)
         return (
             f"\n### Repeats\n\n{rate}"
@@ -122,7 +129,8 @@ def _format_overview(ended: RunEnded) -> str:
 def _format_title(case: CaseTrials) -> str:
     """The id, shorten_line in the middle, and the name."""
     name = "" if case.head.name == case.head.id else case.head.name
-    return escape_markdown(fit_line(f"{shorten_id(case.head.id, 80)} {name}".rstrip(), 120))
+    title = fit_line(f"{shorten_id(case.head.id, 80)} {name}".rstrip(), 120)
+    return escape_markdown(f"{title} [{fit_line(case.head.agent or '', 60)}]" if case.names_agent else title)
 
 
 def _format_row(case: CaseTrials) -> str:

@@ -14,7 +14,7 @@ from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted
 from viva.model.finding import Finding
 from viva.model.message import Usage
-from viva.model.record import Status, TrialRecord
+from viva.model.record import Cell, Status, TrialRecord
 from viva.record.atomic_files import open_replacement
 from viva.record.journal import Journal
 from viva.stats.pass_rule import PassRule
@@ -45,7 +45,11 @@ class Report:
 
     def cases(self) -> "Iterator[CaseTrials]":
         """The cases with their trials, in input order."""
-        return group_by_case(self._journal, self.rule)
+        return group_by_case(self._journal, self.rule, names_agents=self._has_several_agents)
+
+    @property
+    def _has_several_agents(self) -> bool:
+        return self._started is not None and len(self._started.agents) > 1
 
     @property
     def rule(self) -> PassRule:
@@ -66,15 +70,24 @@ class RecordHead(Struct):
     usage: Usage | None = None
     cost_usd: float | None = None
     findings: tuple[Finding, ...] = ()
+    agent: str | None = None
+    digest: str | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """Its case on its agent."""
+        return self.suite, self.id, self.agent or ""
 
 
 class CaseTrials(Struct):
-    """One case and the encoded records of its trials; `missing` trials were planned but did not run."""
+    """One case on one agent and the encoded records of its trials; `missing` trials were planned but did not run."""
 
     heads: list[RecordHead]
     raw: list[bytes]
     rule: PassRule
     missing: int = 0
+    names_agent: bool = False
+    """Does its title name the agent? It does in a run of several."""
 
     @property
     def head(self) -> RecordHead:
@@ -90,7 +103,8 @@ class CaseTrials(Struct):
 
     @property
     def title(self) -> str:
-        return self.head.id if self.head.name in ("", self.head.id) else f"{self.head.id} {self.head.name}"
+        title = self.head.id if self.head.name in ("", self.head.id) else f"{self.head.id} {self.head.name}"
+        return f"{title} [{self.head.agent}]" if self.names_agent else title
 
     @property
     def findings(self) -> list[str]:
@@ -107,13 +121,14 @@ class CaseTrials(Struct):
         return next((record for record in not_passed if record.status == status), (not_passed or records)[0])
 
 
-def group_by_case(journal: Journal, rule: PassRule) -> Iterator[CaseTrials]:
-    """The records of a journal by case. The trials of a case are adjacent in input order."""
+def group_by_case(journal: Journal, rule: PassRule, *, names_agents: bool = False) -> Iterator[CaseTrials]:
+    """The records of a journal by case and agent. The trials of a case on an agent are adjacent in input order."""
     pairs = ((codec.decode_kept(raw, type=RecordHead), raw) for raw in journal.raw_records())
-    for _, group in groupby(pairs, key=lambda pair: (pair[0].suite, pair[0].id)):
+    for _, group in groupby(pairs, key=lambda pair: pair[0].cell):
         trials = list(group)
         missing = max(head.trials for head, _ in trials) - len(trials)
-        yield CaseTrials([head for head, _ in trials], [raw for _, raw in trials], rule, max(0, missing))
+        heads = [head for head, _ in trials]
+        yield CaseTrials(heads, [raw for _, raw in trials], rule, max(0, missing), names_agents)
 
 
 def group_texts(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:

@@ -96,10 +96,12 @@ def describe_cost(summary: RunSummary) -> list[Row]:
 def describe_suites(summary: RunSummary) -> list[Row]:
     """The result of each suite with a threshold: its score, unmet limits, and the change since the baseline."""
     rows: list[Row] = []
+    names_agents = len({suite.agent for suite in summary.suites}) > 1
     for suite in summary.suites:
         score = f"score {suite.score:.4g} over {format_count(suite.cases, 'case')}"
         required = "" if suite.threshold.pass_score is None else f", needs {suite.threshold.pass_score:g}"
-        rows.append(("Suite", f"{suite.suite} {'passed' if suite.passed else 'failed'}: {score}{required}"))
+        agent = f" on {suite.agent}" if names_agents else ""
+        rows.append(("Suite", f"{suite.suite}{agent} {'passed' if suite.passed else 'failed'}: {score}{required}"))
         rows += [("Threshold not met", unmet) for unmet in suite.unmet]
         if (baseline := suite.threshold.baseline) is not None:
             worse = f"; worse: {'; '.join(suite.worse_cases)}" if suite.worse_cases else ""

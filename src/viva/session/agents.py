@@ -3,7 +3,8 @@
 What a kind of agent needs and how it is built is in its own file: see `agents.agent_config`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,20 @@ class AgentFactory:
         self._built: dict[str, ConfiguredAgent] = {}
         self.definitions: dict[str, Any] = {}
         """What each agent built so far is made of, with the texts of its files but without secrets."""
+
+    def find_agents_under_test(
+        self, agents: Sequence[Any], target: str | None = None, *, is_required: bool = True, folder: Path | None = None
+    ) -> tuple[ConfiguredAgent, ...]:
+        """The agents of `-n`, or the one that `find_agent_under_test` finds without it. Raises BadInput for equal names."""
+        found = [
+            self.find_agent_under_test(agent, target, is_required=is_required, folder=folder)
+            for agent in agents or (None,)
+        ]
+        counts = Counter(agent.name for agent in found)
+        if doubled := [name for name, count in counts.items() if count > 1]:
+            what = f"{', '.join(map(repr, doubled))}: two agents have this name"
+            raise BadInput.of(f"-n {what}; each agent needs its own, in viva.toml or as {{'NAME': agent}} in Python")
+        return tuple(found)
 
     def find_agent_under_test(
         self, agent: Any, target: str | None = None, *, is_required: bool = True, folder: Path | None = None

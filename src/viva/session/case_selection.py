@@ -16,7 +16,6 @@ from viva.protocols import PlannedTrial
 from viva.session.interactive import PersonPolicy
 from viva.session.run_options import RunOptions
 from viva.session.shards import SelectCase, Shard, balance_by_time, filter_by_hash, filter_by_name
-from viva.session.workspaces import WorkspaceProvider
 from viva.text.pattern import compile_pattern, search
 
 _MAX_NAMES = 10
@@ -34,9 +33,7 @@ def validate_filter(pattern: str | None) -> None:
         raise BadInput.of(f"-k {error}") from error
 
 
-def create_case_selector(
-    options: RunOptions, defaults: Defaults, person_policy: PersonPolicy, workspaces: WorkspaceProvider
-) -> SelectCase:
+def create_case_selector(options: RunOptions, defaults: Defaults, person_policy: PersonPolicy) -> SelectCase:
     """A function that returns a case with the options of this run applied, or None if the filters exclude it."""
     is_filtered = options.is_filtered
     selected_cases = None if options.selected_cases is None else frozenset(options.selected_cases)
@@ -48,20 +45,23 @@ def create_case_selector(
         on_missing_input = options.on_missing_input or case.on_missing_input
         if limits is not case.limits or on_missing_input != case.on_missing_input:
             case = structs.replace(case, limits=limits, on_missing_input=on_missing_input)
-        return person_policy.add_person(workspaces.assign_workspace(case))
+        return person_policy.add_person(case)
 
     return select_case
 
 
 def iterate_trials(
-    options: RunOptions, suites: Sequence[Suite], select_case: SelectCase
+    options: RunOptions, suites: Sequence[Suite], select_case: SelectCase, agents: Sequence[str] = ("",)
 ) -> AsyncIterator[PlannedTrial]:
-    """The trials of the selected cases. A sequential test decides the number of trials, whatever a case says."""
-    return plan_trials(suites, select_case, options.runs, own_runs=options.sequential is None)
+    """The trials of the selected cases. A sequential test decides the number of trials, whatever a case says.
+
+    Without agents they are those of any one agent: all agents have the same cases.
+    """
+    return plan_trials(suites, select_case, options.runs, agents, own_runs=options.sequential is None)
 
 
 class CaseCounts(Struct, frozen=True):
-    """How many cases run: all of them, their trials, those that ask for a person, and the cases of each suite."""
+    """How many cases run on each agent: all of them, their trials, those that ask for a person, the cases of each suite."""
 
     cases: int
     trials: int

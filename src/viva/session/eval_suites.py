@@ -1,6 +1,7 @@
 """Checks for OpenWOP eval suites before a run: modes, baseline, intended agent and needed features."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,8 @@ def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
     """A summary and a comparison need one complete suite."""
     if options.eval_summary is not None and len(evals) > 1:
         raise BadInput.of(f"--eval-summary holds one suite, and there are {len(evals)}: {', '.join(evals)}")
+    if options.eval_summary is not None and len(options.agents) > 1:
+        raise BadInput.of(f"--eval-summary holds one agent, and there are {len(options.agents)}; run the suite on each")
     if options.eval_summary is not None and options.shard is not None:
         raise BadInput.of("--eval-summary: a shard has only a part of the suite; pass it to `viva merge`")
     whole_suite_flags = {"--eval-summary": options.eval_summary, "--baseline": options.baseline}
@@ -154,11 +157,11 @@ def _check_same_count(suite: Suite, cases: int, source: str) -> None:
         raise BadInput.of(f"--baseline: {source} scored other cases of {suite.id}: {cases}, of {suite.count}")
 
 
-def check_audience(suites: Sequence[Suite], agent: ConfiguredAgent, *, allow_mismatch: bool) -> list[str]:
+def check_audience(suites: Sequence[Suite], agents: Sequence[ConfiguredAgent], *, allow_mismatch: bool) -> list[str]:
     """Raises BadInput if a suite is for another agent. Returns notes on what the config leaves open."""
     problems: list[Problem] = []
     notes: list[str] = []
-    for suite in suites:
+    for suite, agent in product(suites, agents):
         agent_id, model_classes = suite.intended_agent.agent_id, suite.intended_agent.model_classes
         place = (suite.origin.file, suite.origin.line) if suite.origin else ("", 0)
         if agent_id and agent.agent_id and agent.agent_id != agent_id and not allow_mismatch:
@@ -179,12 +182,12 @@ def check_audience(suites: Sequence[Suite], agent: ConfiguredAgent, *, allow_mis
 
 
 async def check_needs(
-    suites: Sequence[Suite], agent: ConfiguredAgent, select_case: Callable[[Case], Case | None]
+    suites: Sequence[Suite], agents: Sequence[ConfiguredAgent], select_case: Callable[[Case], Case | None]
 ) -> None:
-    """Raises BadInput if selected cases replace tools or memory and the agent does not accept that."""
-    provided: set[Feature] = {"workspace", *agent.agent.provides}  # every agent is told its workspace
+    """Raises BadInput if selected cases replace tools or memory and an agent does not accept that."""
     problems: list[Problem] = []
-    for suite in suites:
+    for agent, suite in product(agents, suites):
+        provided: set[Feature] = {"workspace", *agent.agent.provides}  # every agent is told its workspace
         if not suite.needs.keys() - provided:
             continue
         missing: dict[Feature, list[str]] = {}

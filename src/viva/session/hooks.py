@@ -46,11 +46,11 @@ class ProjectHooks:
         self.data = data
         self._is_set_up = False
 
-    async def before_run(self, iterate_trials: Callable[[], AsyncIterator[PlannedTrial]]) -> None:
+    async def before_run(self, iterate_cases: Callable[[], AsyncIterator[PlannedTrial]]) -> None:
         """Call `--before` with all cases of the run. They are read only if there is such a hook."""
         hook = self._run_hooks.before
         if hook is not None:
-            cases = [planned.case async for planned in iterate_trials() if planned.trial == 1]
+            cases = [planned.case async for planned in iterate_cases()]
             try:
                 self.data = await self._call(hook, None, {}, cases)
             except RunStopped:

@@ -106,10 +106,16 @@ class Merger:
         return tuple(joined.values())
 
     def _count_cases(self, suites: Sequence[PlannedSuite]) -> int:
-        return sum(suite.cases for suite in suites)
+        """A case counts once for each agent."""
+        return sum(suite.cases for suite in suites) * max(1, len(self._first.agents))
 
     def _create_suite_tallies(self, suites: Sequence[PlannedSuite]) -> list[SuiteTally]:
-        return [SuiteTally(suite, suite.cases, self._rule) for suite in suites if suite.threshold and suite.cases]
+        return [
+            SuiteTally(suite, suite.cases, self._rule, agent)
+            for suite in suites
+            for agent in self._first.agents or ("",)
+            if suite.threshold and suite.cases
+        ]
 
     def _create_start(self, suites: tuple[PlannedSuite, ...], journal: Path) -> RunStarted:
         started = [source.started for source in self._sources]
@@ -133,7 +139,11 @@ class Merger:
         options |= {"folder": str(Path.cwd()), "outputs": outputs, "eval_summary": None, "config": None}
         if not self._shards:
             cases = list(
-                dict.fromkeys(name for source in self._sources for name in source.read_names(sorted(source.ends)))
+                dict.fromkeys(
+                    (suite, case)
+                    for source in self._sources
+                    for suite, case, _ in source.read_cells(sorted(source.ends))
+                )
             )
             options |= {"only": None, "tags": [], "last_failed": False, "selected_cases": cases}
         return {
@@ -165,7 +175,7 @@ class Merger:
         for source in self._sources:
             if source.ended is not None and source.ended.stopped is None:
                 continue
-            lost = format_count(source.started.cases - len(set(source.read_names(source.ends))), "case")
+            lost = format_count(source.started.cases - len(set(source.read_cells(source.ends))), "case")
             if source.ended is None:
                 yield _create_warning(f"{source} stopped unexpectedly, with {lost} not run; continue it with --resume")
             else:

@@ -13,10 +13,11 @@ from viva.errors import BadInput, Problem
 from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
+from viva.model.record import Cell
 from viva.record.journal import check_version
 from viva.record.locks import find_holder, is_in_use
 from viva.session.run_options import RUN_OPTIONS
-from viva.session.shards import CaseName, Shard
+from viva.session.shards import Shard
 
 JOURNAL = "journal.jsonl"
 MERGED_KEY = "merged"
@@ -53,13 +54,13 @@ class MergeSource(Struct, frozen=True, kw_only=True):
         texts = [self.options.get("shard"), *(part.get("shard") for part in merged)]
         return tuple(Shard.parse(text) for text in texts if text)
 
-    def read_names(self, indexes: Iterable[int]) -> Iterator[CaseName]:
-        """The suite and id of the cases of some trials."""
+    def read_cells(self, indexes: Iterable[int]) -> Iterator[Cell]:
+        """The suite, case and agent of some trials."""
         with self.journal.open("rb") as file:
             for index in indexes:
                 file.seek(self.ends[index])
                 key = codec.decode_kept(file.readline(), type=_LineHead).key or Key("", "")
-                yield key.suite, key.case
+                yield key.suite, key.case, key.agent
 
     @property
     def is_merged(self) -> bool:
@@ -255,11 +256,11 @@ def _find_doubled_shards(sources: Sequence[MergeSource]) -> Iterator[str]:
 def _find_doubled_trials(sources: Sequence[MergeSource]) -> Iterator[str]:
     for source, other in combinations(sources, 2):
         doubled = sorted(source.ends.keys() & other.ends.keys())
-        names = list(source.read_names(doubled))
-        if names != list(other.read_names(doubled)):
+        names = list(source.read_cells(doubled))
+        if names != list(other.read_cells(doubled)):
             yield f"{source} and {other} number their trials differently, so they cannot be merged"
         elif names:
-            cases = _list_names(dict.fromkeys(case for _, case in names))
+            cases = _list_names(dict.fromkeys(case for _, case, _ in names))
             yield f"the runs {source.started.run} and {other.started.run} both have {cases}; leave one of the runs out"
 
 

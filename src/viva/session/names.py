@@ -1,6 +1,6 @@
 """Checks names of agents, connectors and evaluators in flags and files before anything runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from viva.agents.agent_config import find_kind, find_reference_kind
@@ -14,15 +14,16 @@ FindProblems = Callable[[str], tuple[Problem, ...]]
 FindConnectorProblems = Callable[[str, str | None], tuple[Problem, ...]]
 
 
-def create_helper_check(agents: AgentFactory, settings: Settings, under_test: Any = None) -> FindProblems:
-    """A function that finds out why an agent cannot be used as a helper. The agent under test always can."""
-    name_under_test = (
-        under_test if isinstance(under_test, str) else getattr(under_test, "__qualname__", type(under_test).__name__)
-    )
+def create_helper_check(agents: AgentFactory, settings: Settings, under_test: Sequence[Any] = ()) -> FindProblems:
+    """A function that finds out why an agent cannot be used as a helper. An agent under test always can."""
+    names_under_test = {
+        agent if isinstance(agent, str) else getattr(agent, "__qualname__", type(agent).__name__)
+        for agent in under_test
+    }
     default_simulator = (settings.defaults.simulator or "").removeprefix("agents:")
 
     def find_problems(name: str) -> tuple[Problem, ...]:
-        if under_test is not None and name == name_under_test:
+        if name in names_under_test:
             return ()
         problems = agents.find_agent_problems(name)
         if name == default_simulator and any(not problem.file for problem in problems):
@@ -37,8 +38,9 @@ def create_connector_check(agents: AgentFactory, settings: Settings, options: Ru
 
     An agent that uses no connector of the config receives the option unchecked.
     """
-    agent = options.agent or settings.defaults.agent
-    agents_under_test = [agent] if agent is not None else list(settings.agents)
+    agents_under_test = list(options.agents) or [settings.defaults.agent or ""]
+    if agents_under_test == [""]:
+        agents_under_test = list(settings.agents)
 
     def find_problems(name: str, helper: str | None = None) -> tuple[Problem, ...]:
         if helper is None and options.connector is not None:

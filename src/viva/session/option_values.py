@@ -64,11 +64,15 @@ def _parse_values(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def _is_given(option: Option, value: Any) -> bool:
-    return option.default is None or value != option.default  # `agent` may be any object: it is not compared
+    if option.takes_one:
+        return True  # any object, which is not compared
+    return option.default is None or value != option.default
 
 
 def parse_value(option: Option, value: Any) -> Any:
     """The value as `RunOptions` has it. Raises ValueError that says what would be right."""
+    if option.takes_one:
+        return _list_values(value)
     if not option.is_list:
         return _parse_item(option, value)
     if isinstance(value, str | Path):
@@ -78,6 +82,16 @@ def parse_value(option: Option, value: Any) -> Any:
     if not isinstance(value, Iterable):
         raise ValueError(f"{value!r} is not a list")
     return tuple(_parse_item(option, item) for item in cast("Iterable[Any]", value))
+
+
+def _list_values(value: Any) -> tuple[Any, ...]:
+    """One value as a list of one. Raises ValueError for a list without values."""
+    if not isinstance(value, list | tuple):
+        return (value,)
+    values = tuple(cast("Sequence[Any]", value))
+    if None in values or (isinstance(value, list) and not values):
+        raise ValueError("None is no agent" if values else "an empty list; pass at least one agent")
+    return values
 
 
 def _parse_item(option: Option, value: Any) -> Any:

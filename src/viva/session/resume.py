@@ -61,10 +61,10 @@ class PreviousRun(Struct, frozen=True, dict=True):
     @cached_property
     def ended_keys(self) -> frozenset[Key]:
         """The keys of the trials that have ended, without the attempt."""
-        return frozenset(trial_key(event.key) for event in self.ended_trials)
+        return frozenset(trial_key(event.record.key) for event in self.ended_trials)
 
     def has_ended(self, planned: PlannedTrial) -> bool:
-        return Key(planned.case.suite, planned.case.id, planned.trial) in self.ended_keys
+        return _key_of(planned) in self.ended_keys
 
     @property
     def spent_usd(self) -> float:
@@ -75,16 +75,17 @@ class PreviousRun(Struct, frozen=True, dict=True):
 
 async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator[PlannedTrial]) -> PreviousRun:
     """For `--force`: the previous run with only those trials whose cases have not changed."""
-    planned = {
-        each.index: (trial_key(Key(each.case.suite, each.case.id, each.trial)), each.case.digest)
-        async for each in trials
-    }
+    planned = {each.index: (_key_of(each), each.case.digest) async for each in trials}
     unchanged = {
         event.index
         for event in previous_run.ended_trials
-        if planned.get(event.index) == (trial_key(event.key), event.record.digest or "")
+        if planned.get(event.index) == (trial_key(event.record.key), event.record.digest or "")
     }
     return structs.replace(previous_run, ended_trials=previous_run.ended_trials.keep_only(unchanged))
+
+
+def _key_of(planned: PlannedTrial) -> Key:
+    return Key(planned.case.suite, planned.case.id, planned.trial, agent=planned.agent)
 
 
 def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:

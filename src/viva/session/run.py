@@ -14,7 +14,7 @@ from viva.concurrency.garbage import collect_less_often
 from viva.concurrency.prints import capture_prints
 from viva.config import Settings
 from viva.engine.event_bus import EventBus
-from viva.engine.scheduler import FailFast, LocalExecutor, Scheduler
+from viva.engine.scheduler import FailFast, LocalExecutor, Scheduler, SchedulerSettings
 from viva.engine.summary import RunTally, exit_code
 from viva.engine.thresholds import SuiteTally
 from viva.engine.trial import RunContext
@@ -110,16 +110,16 @@ class _Run(Struct, frozen=True):
         run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
         trials, on_trial_ended = self._iterate_trials_left()
         executor = self._create_executor(run_context, hooks)
-        scheduler = Scheduler(
-            bus, plan.cassette_mode, pool, executor, self._create_fail_fast(), options.retry_faults, on_trial_ended
-        )
+        agents = {agent.name: asyncio.Semaphore(agent.parallel) for agent in plan.tested_agents if agent.parallel}
+        settings = SchedulerSettings(self._create_fail_fast(), options.retry_faults, agents)
+        scheduler = Scheduler(bus, plan.cassette_mode, pool, executor, settings, on_trial_ended)
         interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
         stop: RunStopped | None = None
         try:
             with capture_prints(), nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop):
                 self._emit_start(bus, tally, number)
                 try:
-                    await interrupts.run_part(hooks.before_run(plan.iterate_trials))
+                    await interrupts.run_part(hooks.before_run(plan.iterate_cases))
                     async with LiveViewWriter(run_context, self.journal.path, plan, self.workers).run():
                         await interrupts.run_part(scheduler.run(trials))
                 except RunInterrupted:
@@ -159,6 +159,7 @@ class _Run(Struct, frozen=True):
             ended,
             self.journal,
             rule=options.pass_rule,
+            agents=tuple(agent.name for agent in plan.tested_agents),
             has_history=options.history,
             report_text=report_text,
             stop_signal=stop_signal,
@@ -184,8 +185,9 @@ class _Run(Struct, frozen=True):
         """For the suites that have a threshold and, after filters, at least one case."""
         rule, counts = self.plan.options.pass_rule, self.plan.case_counts
         return [
-            SuiteTally(suite, counts[suite.suite], rule)
+            SuiteTally(suite, counts[suite.suite], rule, agent.name)
             for suite in self.plan.planned_suites
+            for agent in self.plan.tested_agents
             if suite.threshold and counts.get(suite.suite)
         ]
 
@@ -237,11 +239,13 @@ class _Run(Struct, frozen=True):
 
     def _create_started_event(self, number: int) -> RunStarted:
         plan, options = self.plan, self.plan.options
+        names = tuple(agent.name for agent in plan.tested_agents if agent.name)
+        model_class = plan.tested_agents[0].model_class  # for an eval summary, which has one agent
         return RunStarted(
             run=self.run_id,
             at=_now(),
             viva=viva.__version__,
-            agent=plan.agent.name or "as the tests say",
+            agent=", ".join(names) or "as the tests say",
             inputs=tuple(map(mask_text, options.inputs)),
             cases=plan.case_count,
             trials=plan.trial_count,
@@ -252,13 +256,14 @@ class _Run(Struct, frozen=True):
                 **options.pass_rule.to_settings(),
                 **save_options(options, plan.redactor),
                 "fingerprint": plan.fingerprint,
-                **({"model_class": plan.agent.model_class} if plan.agent.model_class else {}),
+                **({"model_class": model_class} if model_class else {}),
                 **({HOSTED_KEY: True} if self.is_hosted else {}),
             },
             verified=tuple(suite.verified for suite in plan.suites if suite.verified),
             number=number,
             suites=tuple(plan.planned_suites),
             all_trials=plan.all_trial_count if options.shard else 0,
+            agents=names,
         )
 
     async def _call_after_hook(self, hooks: ProjectHooks, interrupts: InterruptHandler) -> str | None:
@@ -376,7 +381,7 @@ def create_run_context(plan: RunPlan, run_id: str, bus: EventBus) -> RunContext:
     flags = {"connector": plan.options.connector, "model": plan.options.agent_model}
     return RunContext(
         run=run_id,
-        agent=plan.agent,
+        agents={agent.name: agent for agent in plan.tested_agents},
         http=plan.http,
         helpers=plan.helpers,
         bus=bus,

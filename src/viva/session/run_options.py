@@ -71,6 +71,8 @@ class Option(Struct, frozen=True, kw_only=True):
     is_duration: bool = False
     parse: Callable[[str], Any] | None = None
     """Parses the text of a flag that has a form of its own. Raises BadInput or ValueError."""
+    takes_one: bool = False
+    """May Python code pass one value, which may be any object, in place of a list?"""
     is_existing_file: bool = False
     keyword: str | None = ""
     """The keyword of `viva.run`: the name of the field if empty, none if None."""
@@ -139,10 +141,12 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     functions: Annotated[Mapping[str, Any] | None, Option(
         keyword=None, on_resume="drop", may_differ=True,
         help="Functions that stand in cases, by the text that stands for them.")] = None
-    agent: Annotated[Any, Option(
-        flags=("-n", "--name"), group=INPUT, metavar="AGENT", actions=("host", *_CHAT), on_resume="reference",
+    agents: Annotated[tuple[Any, ...], Option(
+        flags=("-n", "--name"), group=INPUT, metavar="AGENT", keyword="agent", takes_one=True,
+        actions=("host", *_CHAT), on_resume="reference",
         help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), "
-        "python:..., or http://... Playbooks use gemini if neither this nor the config names an agent.")] = None
+        "python:..., or http://... Playbooks use gemini if neither this nor the config names an agent. Repeatable: every "
+        "case runs on each agent, and a matrix compares them.")] = ()
     connector: Annotated[str | None, Option(
         flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT, is_repeated=True,
         help="Another connector for the agent under test, or a well-known model such as gpt-4o.")] = None

@@ -78,7 +78,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     settings: Settings
     suites: Sequence[Suite]
     agents: AgentFactory
-    agent: ConfiguredAgent
+    tested_agents: Sequence[ConfiguredAgent]
+    """The agents under test: at least one, and each case runs on all of them."""
     helpers: HelperPool
     http: HttpTransport
     budget: Budget
@@ -88,11 +89,12 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     select_case: Callable[[Case], Case | None]
     run_hooks: RunHooks
     case_count: int
+    """How many cases run; a case counts once for each agent."""
     trial_count: int
     interactive_count: int
     """How many cases ask for a person."""
     case_counts: Mapping[str, int]
-    """How many cases of each suite run."""
+    """How many cases of each suite run, on each agent."""
     planned_suites: Sequence[PlannedSuite]
     """The suites with their counts over all shards."""
     all_trial_count: int
@@ -125,11 +127,23 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         }
 
     def iterate_trials(self) -> AsyncIterator[PlannedTrial]:
-        return iterate_trials(self.options, self.suites, self.select_case)
+        return self._iterate_trials(self.tested_agents)
+
+    async def iterate_cases(self) -> AsyncIterator[PlannedTrial]:
+        """The first trial of each case on the first agent."""
+        async for planned in self._iterate_trials(self.tested_agents[:1]):
+            if planned.trial == 1:
+                yield planned
+
+    async def _iterate_trials(self, agents: Sequence[ConfiguredAgent]) -> AsyncIterator[PlannedTrial]:
+        names = [agent.name for agent in agents]
+        async for planned in iterate_trials(self.options, self.suites, self.select_case, names):
+            case = self.workspaces.assign_workspace(planned.case, planned.agent)
+            yield planned if case is planned.case else structs.replace(planned, case=case)
 
     @property
     def selected_count(self) -> int:
-        """How many cases the filters select, in all shards."""
+        """How many cases the filters select, in all shards, on each agent."""
         return sum(suite.cases for suite in self.planned_suites)
 
     @property
@@ -150,7 +164,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         limit = self._requested_parallel
         if limit == "auto":
             limit = MAXIMUM if self.is_adaptive else IN_PROCESS_PARALLEL * self.options.process_count
-        return max(1, min(limit, self.agent.parallel or limit, self.trial_count))
+        return max(1, min(limit, sum(agent.parallel or limit for agent in self.tested_agents), self.trial_count))
 
     def describe_pace(self) -> str:
         """What runs at once now: on workers, or as the providers take it."""
@@ -159,7 +173,8 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def is_adaptive(self) -> bool:
         """Does the number of conversations follow what the providers take? With workers it is fixed: each paces its calls."""
-        is_possible = self.agent.is_adaptive and not self.has_person and not self.options.has_workers
+        agents = all(agent.is_adaptive for agent in self.tested_agents)
+        is_possible = agents and not self.has_person and not self.options.has_workers
         return self._requested_parallel == "auto" and is_possible
 
     @property
@@ -212,8 +227,10 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_in_text(text))
     cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=given.is_worker)
     agents = _create_agents(options, settings, cassette_mode)
-    # Cases are built after `agent` is chosen below.
-    get_prompts = lambda: extract_prompts(agents.definitions.get(agent.name, {}))  # noqa: E731
+    # Cases are built after `tested_agents` are chosen below.
+    get_prompts = lambda: [  # noqa: E731
+        prompt for agent in tested_agents for prompt in extract_prompts(agents.definitions.get(agent.name, {}))
+    ]
     load_options = _build_load_options(options, settings, agents, get_prompts, given.standard_input)
     problems = list(find_flag_problems(options, agents))
     if options.evaluator:
@@ -221,19 +238,19 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     inputs = _share_inputs(given.loaded, agents) or _load_inputs(options, load_options, problems)
     inputs = structs.replace(inputs, helpers=tuple(agents.definitions))
     suites = list(inputs.suites) if given.is_worker else add_baselines(inputs.suites, options, settings)
-    agent = _find_agent(options, settings, agents, suites, inputs)
-    audience_notes = check_audience(suites, agent, allow_mismatch=options.allow_agent_mismatch)
-    workspaces = WorkspaceProvider(options, settings, agent, inputs.files)
+    tested_agents = _find_agents(options, settings, agents, suites, inputs)
+    audience_notes = check_audience(suites, tested_agents, allow_mismatch=options.allow_agent_mismatch)
+    workspaces = WorkspaceProvider(options, settings, tested_agents, inputs.files)
     helpers = HelperPool(agents.find_helper, http, settings.connectors, given.budget.spend, workspaces.empty_workspaces)
     generator = CaseGenerator(
-        agent, helpers, settings, load_options, timeout_s=options.timeout_s or load_options.timeout_s
+        tested_agents[0], helpers, settings, load_options, timeout_s=options.timeout_s or load_options.timeout_s
     )
     generated_cases = await _generate_cases(generator, inputs.generators, given)
     for name, cases in generated_cases.items():
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
-    person_policy = _create_person_policy(options, load_options, suites, agent.name)
-    select_case = create_case_selector(options, settings.defaults, person_policy, workspaces)
-    await check_needs(suites, agent, select_case)
+    person_policy = _create_person_policy(options, load_options, suites, tested_agents[0].name)
+    select_case = create_case_selector(options, settings.defaults, person_policy)
+    await check_needs(suites, tested_agents, select_case)
     run_hooks = resolve_run_hooks(options, (*load_options.roots, str(options.folder)))
     selection = await select_cases(options, History(settings.data_folder), suites, select_case)
     suite_notes = [note for suite in suites for note in suite.notes]
@@ -242,7 +259,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         settings=settings,
         suites=suites,
         agents=agents,
-        agent=agent,
+        tested_agents=tested_agents,
         helpers=helpers,
         http=http,
         budget=given.budget,
@@ -251,9 +268,9 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         cassette_mode=cassette_mode,
         select_case=selection.select_case,
         run_hooks=run_hooks,
-        case_count=selection.counts.cases,
-        trial_count=selection.counts.trials,
-        all_trial_count=selection.all_counts.trials,
+        case_count=selection.counts.cases * len(tested_agents),
+        trial_count=selection.counts.trials * len(tested_agents),
+        all_trial_count=selection.all_counts.trials * len(tested_agents),
         interactive_count=selection.counts.interactive,
         case_counts=selection.counts.by_suite,
         planned_suites=[_plan_suite(suite, selection) for suite in suites],
@@ -276,12 +293,12 @@ def _create_agents(options: RunOptions, settings: Settings, cassette_mode: Casse
     )
 
 
-def _find_agent(
+def _find_agents(
     options: RunOptions, settings: Settings, agents: AgentFactory, suites: Sequence[Suite], inputs: "LoadedInputs"
-) -> ConfiguredAgent:
-    """The agent under test; suites whose cases all name their agents need none."""
-    return agents.find_agent_under_test(
-        options.agent,
+) -> tuple[ConfiguredAgent, ...]:
+    """The agents under test; suites whose cases all name their agents need none."""
+    return agents.find_agents_under_test(
+        options.agents,
         _find_target(options, settings, suites, inputs.generators),
         is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in suites),
         folder=options.folder,
@@ -352,7 +369,7 @@ def _build_load_options(
     return LoadOptions(
         roots=(str(settings.folder),),
         attachment_roots=settings.attachment_roots,
-        find_helper_problems=create_helper_check(agents, settings, options.agent),
+        find_helper_problems=create_helper_check(agents, settings, options.agents),
         find_connector_problems=create_connector_check(agents, settings, options),
         update_snapshots=options.update_snapshots,
         has_before_run=options.before is not None,
@@ -373,11 +390,11 @@ def _build_load_options(
 def _find_target(
     options: RunOptions, settings: Settings, suites: Sequence[Suite], generators: Sequence[GeneratedCases]
 ) -> str | None:
-    """The agent that the suites name, if no flag or config does. A run has one agent, so the suites must agree."""
+    """The agent that the suites name, if no flag or config does. The cases of a run have the same agents, so the suites must agree."""
     targets = dict.fromkeys(suite.target for suite in suites if not suite.is_agent_optional)
     if generators:
         targets[None] = None
-    if len(targets) > 1 and options.agent is None and settings.defaults.agent is None:
+    if len(targets) > 1 and not options.agents and settings.defaults.agent is None:
         named = {target: next(suite.id for suite in suites if suite.target == target) for target in targets if target}
         listing = ", ".join(f"{suite} is for {target!r}" for target, suite in named.items())
         raise BadInput.of(f"The suites name different agents: {listing}. Pass -n NAME, or run them separately")

@@ -15,6 +15,7 @@ from viva.reporters.failures import TrialFailure, explain_failure
 from viva.reporters.formatting import escape_controls, escape_multiline, fit_line, format_ms
 from viva.reporters.plain_text import format_transcript
 from viva.reporters.summary import format_summary_line
+from viva.stats.matrix import Matrix, MatrixBuilder, MatrixTrial
 from viva.stats.pass_rule import PassRule
 
 _MAX_FAILURES = 20
@@ -40,6 +41,7 @@ class RunResult:
         journal: Journal,
         *,
         rule: PassRule,
+        agents: tuple[str, ...] = (),
         has_history: bool = True,
         report_text: str | None = None,
         stop_signal: int | None = None,
@@ -57,6 +59,8 @@ class RunResult:
         """The signal that stopped the run, if one did."""
         self.empty_reason = empty_reason
         """Why the filters selected no case, if they selected none."""
+        self.agents = agents
+        """The agents under test, in the order of `agent`."""
         self._ended = ended
         self._journal = journal
         self._rule = rule
@@ -81,9 +85,16 @@ class RunResult:
         """The records of all trials that ended, in input order. They are read from the journal when they are needed."""
         return Records(self._journal)
 
-    def trials(self, case_id: str, suite: str | None = None) -> list[TrialRecord]:
-        """All trials of a case. Raises KeyError if there is no such case, or if two suites have one."""
-        records = [record for record in self if record.id == case_id and suite in (None, record.suite)]
+    def trials(self, case_id: str, suite: str | None = None, agent: str | None = None) -> list[TrialRecord]:
+        """All trials of a case on an agent. Raises KeyError if there is no such case, or if several suites or agents have one."""
+        records = [
+            record
+            for record in self
+            if record.id == case_id and suite in (None, record.suite) and agent in (None, record.agent)
+        ]
+        agents = dict.fromkeys(record.agent for record in records)
+        if len(agents) > 1:
+            raise KeyError(f"several agents ran {case_id!r}: use trials({case_id!r}, agent={next(iter(agents))!r})")
         suites = dict.fromkeys(record.suite for record in records)
         if len(suites) > 1:
             raise KeyError(
@@ -93,6 +104,17 @@ class RunResult:
             near = get_close_matches(case_id, {record.id for record in self}, 3)
             raise KeyError(f"no case {case_id!r} ended" + (f"; did you mean {' or '.join(near)}?" if near else ""))
         return records
+
+    @property
+    def matrix(self) -> Matrix:
+        """All cases on all agents: rates with intervals, cost and p95, and how each agent differs from the first."""
+        builder = MatrixBuilder(self.agents, is_sequential=self._rule.test is not None)
+        for record in self:
+            trial = MatrixTrial(
+                record.suite, record.id, record.status, record.duration_ms, record.cost_usd, record.digest
+            )
+            builder.add(record.agent or "", trial)
+        return builder.build()
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One flat dict per trial: status, reason, texts, time, tokens, cost."""
@@ -144,7 +166,8 @@ class RunResult:
         for record in failures[:_MAX_FAILURES]:
             failure = explain_failure(record)
             trial = f" (trial {record.trial})" if record.trials > 1 else ""
-            lines.append(f"{STATUS_MARKS[record.status]} {escape_controls(record.id)}{trial}: {failure.status_text}")
+            case = f"{escape_controls(record.id)}{self._label_agent(record)}{trial}"
+            lines.append(f"{STATUS_MARKS[record.status]} {case}: {failure.status_text}")
             lines += [f"    {reason}" for reason in _list_reasons(failure)]
         if len(failures) > _MAX_FAILURES:
             lines.append(f"… and {len(failures) - _MAX_FAILURES} more")
@@ -153,6 +176,9 @@ class RunResult:
         if self.exit_code == 5:
             lines += _explain_unchecked(self)
         return "\n".join(lines)
+
+    def _label_agent(self, record: TrialRecord) -> str:
+        return f" [{escape_controls(record.agent or '')}]" if len(self.agents) > 1 else ""
 
     def _repr_html_(self) -> str:
         """The run in a notebook: the counts, and a row per trial that opens to its conversation. Failures come first."""
@@ -204,6 +230,7 @@ def _to_row(record: TrialRecord) -> dict[str, Any]:
     usage = record.usage
     return {
         "suite": record.suite,
+        "agent": record.agent,
         "id": record.id,
         "trial": record.trial,
         "status": record.status,

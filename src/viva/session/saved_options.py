@@ -1,8 +1,8 @@
 """What the journal saves of a run's options: to resume the run, and to print the command that runs one case again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -35,9 +35,21 @@ def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
     values["inputs"] = tuple(map(mask_text, options.inputs))
     values["cases"] = redactor.redact(codec.to_plain(options.cases))
     for name in AGENT_OPTION_FLAGS:
-        if isinstance(values[name], str):
-            values[name] = mask_reference(values[name])
+        values[name] = _map_references(values[name], mask_reference)
+    if list_references(options.agents) != list(options.agents):
+        del values["agents"]  # objects of this process
     return {name: codec.to_builtins(value) for name, value in values.items() if value is None or not callable(value)}
+
+
+def list_references(value: Any) -> list[str]:
+    """The names and references of agents in the value of an option: one, several, or none. Objects have none."""
+    return [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, str)]
+
+
+def _map_references(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_map_references(item, change) for item in cast("tuple[Any, ...]", value))
+    return change(value) if isinstance(value, str) else value
 
 
 def _resumable_values(options: RunOptions) -> dict[str, Any]:
@@ -51,9 +63,10 @@ def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
     What only the coordinator does is left out: reports, history and budget. Paths inside the project are relative to its
     `root`, which may be elsewhere on the workers.
     """
-    for name in ("agent", "before", "after"):
-        if not isinstance(getattr(options, name), str | None):
-            example = "python:FILE.py:NAME" if name == "agent" else "MODULE:FUNCTION"
+    agents = ("agent", options.agents, "python:FILE.py:NAME")
+    hooks = [(name, (getattr(options, name),), "MODULE:FUNCTION") for name in ("before", "after")]
+    for name, values, example in (agents, *hooks):
+        if not all(isinstance(value, str | None) for value in values):
             raise BadInput.of(
                 f"The {name} is a Python object of this process, which workers cannot get. Give its name: {example}"
             )
@@ -106,7 +119,10 @@ def _list_rerun_flags(saved: Mapping[str, Any]) -> Iterator[tuple[str, str | Non
 
 def restore_options(saved: Mapping[str, Any]) -> RunOptions:
     """The options of a run that is resumed."""
-    return RunOptions(**{name: _restore_value(RUN_OPTIONS[name], value) for name, value in saved.items()})
+    values = dict(saved)
+    if (agent := values.pop("agent", None)) is not None:  # a run had one agent, before it could have several
+        values["agents"] = [agent]
+    return RunOptions(**{name: _restore_value(RUN_OPTIONS[name], value) for name, value in values.items()})
 
 
 def _restore_value(option: Option, value: Any) -> Any:
@@ -136,25 +152,26 @@ def replace_options(options: RunOptions, given: RunOptions) -> RunOptions:
     return structs.replace(options, **changes)
 
 
-def restore_secrets(options: RunOptions, references: Mapping[str, str | None]) -> RunOptions:
+def restore_secrets(options: RunOptions, references: Mapping[str, Any]) -> RunOptions:
     """The options of a resumed run with the agents that were passed again, because the journal does not save secrets.
 
     Raises BadInput for those that are missing, not needed, or differ from before.
     """
-    restored: dict[str, str] = {}
+    restored: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, flag in AGENT_OPTION_FLAGS.items():
         before, now = getattr(options, name), references.get(name)
-        has_secret = isinstance(before, str) and MASK in before
+        has_secret = any(MASK in reference for reference in list_references(before))
+        shown = f" {flag} ".join(list_references(before))
         message = None
-        if now is None:
+        if not now:
             message = (
-                f"The run had {flag} {before}, and secrets are not saved: pass {flag} again" if has_secret else None
+                f"The run had {flag} {shown}, and secrets are not saved: pass {flag} again" if has_secret else None
             )
         elif not has_secret:
             message = f"A resumed run keeps its settings; remove {flag}"
-        elif mask_reference(now) != before:
-            message = f"{flag} differs from that of the run: {before}"
+        elif _map_references(now, mask_reference) != before:
+            message = f"{flag} differs from that of the run: {shown}"
         else:
             restored[name] = now
         if message is not None:

@@ -27,7 +27,7 @@ from viva.llm.limits import share_limits
 from viva.model import codec
 from viva.model.case import Case, Key
 from viva.model.message import ModelCall
-from viva.model.record import TrialRecord
+from viva.model.record import Cell, TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.cassette import CassetteLine
 from viva.session.hooks import add_hooks
@@ -77,6 +77,7 @@ class TrialRequest(Struct, frozen=True, kw_only=True):
 
     suite: str
     case: str
+    agent: str
     index: int
     trial: int
     total: int
@@ -220,12 +221,12 @@ class _TrialRunner:
             task.cancel()
 
     async def _run(self, request: TrialRequest) -> TrialResult:
-        case = await self._cases.find(request.suite, request.case)
-        planned = PlannedTrial(case, request.index, request.trial, request.total)
+        case = await self._cases.find((request.suite, request.case, request.agent))
+        planned = PlannedTrial(case, request.index, request.trial, request.total, request.agent)
         record = await run_trial(self._add_hooks(request), planned, request.attempt, request.keep)
         is_elsewhere = record.workspace is not None and not self._is_local
         workspace = await asyncio.to_thread(_pack_workspace, record) if is_elsewhere else b""
-        key = Key(case.suite, case.id, request.trial, request.attempt)
+        key = Key(case.suite, case.id, request.trial, request.attempt, request.agent)
         lag = self._run_context.lag.by_agent
         result = TrialResult(
             record=record,
@@ -279,31 +280,29 @@ def _pack_workspace(record: TrialRecord) -> bytes:
 
 
 class CaseFinder:
-    """Finds cases by suite and id. They are decoded in input order, which is mostly the order of the requests."""
+    """Finds cases by suite, id and agent. They are decoded in input order, which is mostly the order of the requests."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._trials = plan.iterate_trials()
-        self._recent: dict[tuple[str, str], Case] = {}
+        self._recent: dict[Cell, Case] = {}
         self._lock = asyncio.Lock()
 
-    async def find(self, suite: str, case: str) -> Case:
-        wanted = (suite, case)
+    async def find(self, wanted: Cell) -> Case:
         async with self._lock:
             if wanted in self._recent:
                 return self._recent[wanted]
             for _ in range(2):  # from here to the end, then from the start
                 async for planned in self._trials:
-                    name = (planned.case.suite, planned.case.id)
-                    if name not in self._recent:
-                        self._remember(planned.case)
-                    if name == wanted:
+                    if planned.cell not in self._recent:
+                        self._remember(planned)
+                    if planned.cell == wanted:
                         return planned.case
                 self._trials = self._plan.iterate_trials()
-        raise RunStopped(f"a worker cannot find the case {case!r} of {suite}")
+        raise RunStopped(f"a worker cannot find the case {wanted[1]!r} of {wanted[0]}")
 
-    def _remember(self, case: Case) -> None:
-        self._recent[case.suite, case.id] = case
+    def _remember(self, planned: PlannedTrial) -> None:
+        self._recent[planned.cell] = planned.case
         if len(self._recent) > _MAX_CASES_IN_MEMORY:
             del self._recent[next(iter(self._recent))]
 

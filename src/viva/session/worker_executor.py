@@ -22,7 +22,7 @@ from viva.session.cassette_mode import CassetteMode
 from viva.session.project_archive import digest_archive, pack_project
 from viva.session.run_options import RunOptions
 from viva.session.run_plan import RunPlan
-from viva.session.saved_options import AGENT_OPTION_FLAGS, dump_worker_options
+from viva.session.saved_options import AGENT_OPTION_FLAGS, dump_worker_options, list_references
 from viva.session.worker import TrialRequest, TrialResult, TrialWorker, WorkerReport, WorkerSetup, list_packages
 from viva.text.credentials import mask_reference
 
@@ -56,6 +56,7 @@ class WorkerExecutor(Struct, frozen=True):
         request = TrialRequest(
             suite=case.suite,
             case=case.id,
+            agent=planned.agent,
             index=planned.index,
             trial=planned.trial,
             total=planned.total,
@@ -67,7 +68,7 @@ class WorkerExecutor(Struct, frozen=True):
             with self.run_context.show_running(state):
                 raw = await self.workers.run(codec.encode(request))
         except WorkerCrashed:
-            return trial_record(state, Outcome.failed(_CRASH), self.run_context.agent.name, planned.total)
+            return trial_record(state, Outcome.failed(_CRASH), planned.total)
         finally:
             for warning in self.workers.take_warnings():
                 bus.emit(Note(self.run_context.redactor.redact_text(warning), "warning"))
@@ -189,11 +190,10 @@ def list_worker_warnings(plan: RunPlan) -> Iterator[str]:
 def _check_cluster_options(options: RunOptions) -> None:
     """Raises BadInput for options that hold secrets, which are never sent, and for files that would be lost."""
     for name, flag in AGENT_OPTION_FLAGS.items():
-        reference = getattr(options, name)
-        if isinstance(reference, str) and mask_reference(reference) != reference:
-            raise BadInput.of(
-                f"{flag} {mask_reference(reference)}: secrets are not sent to a cluster; use a variable in viva.toml"
-            )
+        for reference in list_references(getattr(options, name)):
+            if mask_reference(reference) != reference:
+                masked = mask_reference(reference)
+                raise BadInput.of(f"{flag} {masked}: secrets are not sent to a cluster; use a variable in viva.toml")
     if options.update_snapshots and options.cluster_folder is None:
         raise BadInput.of("--update-snapshots: the workers write to a copy of the project; pass --cluster-folder")
 

@@ -1,6 +1,6 @@
 """Which folder an agent works in: what the case says, overridden by flags and config."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from pathlib import Path
@@ -48,20 +48,20 @@ class EmptyWorkspaces:
 
 
 class WorkspaceProvider:
-    """Gives a workspace to the cases that need one, and to all cases if the agent is a terminal agent.
+    """Gives a workspace to the cases that need one, and to all cases of a terminal agent.
 
     Flags override the kind of a copied workspace, but not a `tmpdir` of a playbook. Suite files, cassettes and reports
     are left out of copies, so that the agent cannot read its own tests.
     """
 
-    def __init__(self, options: RunOptions, settings: Settings, agent: ConfiguredAgent, files: Iterable[Path]) -> None:
+    def __init__(
+        self, options: RunOptions, settings: Settings, agents: Sequence[ConfiguredAgent], files: Iterable[Path]
+    ) -> None:
         defaults = settings.defaults
-        self._agent = agent
-        self._is_terminal_agent = agent.needs_workspace
+        self._agents = {agent.name: agent for agent in agents}
         self._root = str(options.folder.resolve())
         self._kind = options.workspace or defaults.workspace
-        default_link_mode = "symlink" if agent.follows_links else "copy"
-        self._link_mode = options.link_mode or defaults.link_mode or default_link_mode
+        self._link_mode = options.link_mode or defaults.link_mode
         cassettes = [path for path in (options.record, options.replay) if path is not None]
         self._exclude = tuple(str(path.resolve()) for path in (*files, *cassettes, *options.outputs))
         self._environ = settings.environ
@@ -77,14 +77,16 @@ class WorkspaceProvider:
         """Do cases work in the folder itself, one at a time?"""
         return self._kind == "cwd"
 
-    def assign_workspace(self, case: Case) -> Case:
-        spec = case.workspace
+    def assign_workspace(self, case: Case, agent_name: str) -> Case:
+        """The case as it runs on an agent."""
+        spec, agent = case.workspace, self._agents[agent_name]
         if spec is None:
-            if not (self._is_terminal_agent or "workspace" in case.needs) or case.sessions != "one":
+            if not (agent.needs_workspace or "workspace" in case.needs) or case.sessions != "one":
                 return case
             spec = WorkspaceSpec("copy", self._root)
         kind = self._kind if self._kind is not None and spec.kind == "copy" else spec.kind
-        spec = structs.replace(spec, kind=kind, link_mode=self._link_mode, exclude=self._exclude)
+        link_mode = self._link_mode or ("symlink" if agent.follows_links else "copy")
+        spec = structs.replace(spec, kind=kind, link_mode=link_mode, exclude=self._exclude)
         return structs.replace(case, workspace=spec)
 
     def open_workspace(self, spec: WorkspaceSpec, key: Key) -> AbstractAsyncContextManager[Workspace]:
@@ -98,12 +100,13 @@ class WorkspaceProvider:
         return self._workspaces(spec, key)
 
     def build_notes(self) -> Iterator[str]:
-        """What a terminal agent may do without approval, and whether a sandbox confines it."""
-        if not self._is_terminal_agent:
-            if self._sandbox is not None:
-                yield f"--sandbox confines terminal agents; {self._agent.name} is not one and runs unconfined"
-            return
-        is_asking = self._agent.auto_approves is False
-        approval = "as its config says" if is_asking else "in auto-approve mode: every tool runs without asking"
-        confined = "confined to its workspace by bubblewrap" if self._sandbox else "unconfined (--sandbox bwrap)"
-        yield f"{self._agent.name} runs {approval}, {confined}"
+        """What each terminal agent may do without approval, and whether a sandbox confines it."""
+        for agent in self._agents.values():
+            if not agent.needs_workspace:
+                if self._sandbox is not None:
+                    yield f"--sandbox confines terminal agents; {agent.name} is not one and runs unconfined"
+                continue
+            is_asking = agent.auto_approves is False
+            approval = "as its config says" if is_asking else "in auto-approve mode: every tool runs without asking"
+            confined = "confined to its workspace by bubblewrap" if self._sandbox else "unconfined (--sandbox bwrap)"
+            yield f"{agent.name} runs {approval}, {confined}"

@@ -346,3 +346,28 @@ def test_messages_name_the_keyword_instead_of_the_flag(tmp_path):
         viva.run({"input": "hello"}, echo, only="(", options=options)
     with pytest.raises(viva.BadInput, match=r"^outputs=a\.what: unknown kind of report"):
         viva.run({"input": "hello"}, echo, outputs="a.what", options=options)
+
+
+def test_several_agents_are_one_run_with_a_matrix():
+    cases = [case(f"c{number}", f"say {number}") for number in range(7)]
+
+    def deaf(messages: Any) -> str:
+        return "what?"
+
+    result = run(cases, [echo, deaf])
+    assert (len(result), result.agents) == (14, (echo.__qualname__, deaf.__qualname__))
+    first, second = result.matrix.columns
+    assert (first.rate, second.rate) == (1.0, 0.0)
+    assert second.difference is not None
+    assert second.difference.verdict == "worse"
+    assert result.matrix.has_worse_agent
+    with pytest.raises(KeyError, match="several agents"):
+        result.trials("c1")
+    assert [record.status for record in result.trials("c1", agent=deaf.__qualname__)] == ["failed"]
+    assert f"c1 [{deaf.__qualname__}]" in str(result)
+    named = run(cases[:1], {"loud": echo, "lambda": lambda messages: "what?"})
+    assert [(row["agent"], row["status"]) for row in named.to_dicts()] == [("loud", "passed"), ("lambda", "failed")]
+    with pytest.raises(viva.BadInput, match="two agents have this name"):
+        run(cases, [echo, echo])
+    with pytest.raises(viva.BadInput, match="at least one agent"):
+        run(cases, [])

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from msgspec import Struct
 
+from viva.history.columns import RunResults, compare_columns, split_columns
 from viva.history.comparison import Comparison, Gate, compare_runs
 from viva.history.index import ResultRow
 from viva.stats.paired import mcnemar_test
@@ -45,6 +46,9 @@ class World(Struct, frozen=True):
             random, rates, usual, self.trials_now or self.trials
         )
 
+    def run(self, random: Random, rates: list[float]) -> list[ResultRow]:
+        return self._run(random, rates, [1.0] * self.cases, self.trials)
+
     def _run(self, random: Random, rates: list[float], usual: list[float], trials: int) -> list[ResultRow]:
         load = random.lognormvariate(0, self.load)
         rows: list[ResultRow] = []
@@ -65,6 +69,20 @@ class World(Struct, frozen=True):
                     )
                 )
         return rows
+
+
+def matrix_alarms(world: World, agents: int, comparisons: int, seed: int) -> "Alarms":
+    """The alarms of a matrix of agents that are all the same: any agent, and any single case on any agent."""
+    random, raised = Random(seed), Counter[str]()
+    for _ in range(comparisons):
+        rates = [random.choice(world.rates) for _ in range(world.cases)]
+        runs = [RunResults(f"r{number}", world.run(random, rates)) for number in range(agents)]
+        found = compare_columns(split_columns(runs), ALPHA)
+        differences = [column.difference for column in found.columns if column.difference]
+        raised.update({"an agent" for difference in differences if difference.verdict != "no difference shown"})
+        cells = [cell for row in found.rows for cell in row.cells if cell]
+        raised.update({"a case" for cell in cells if cell.verdict in ("better", "worse")})
+    return Alarms(comparisons, raised)
 
 
 class Alarms(Struct):
@@ -132,6 +150,30 @@ def test_where_nothing_changed_alarms_are_rare(name: str):
 def test_where_nothing_changed_alarms_are_as_rare_as_promised(name: str):
     """N36: for the default gate, for any verdict on a metric, and for any single case."""
     held(name, alarms(WORLDS[name], 600, seed=2))
+
+
+MATRICES = {
+    "three agents": (World(25), 3),
+    "three agents, repeats": (World(25, trials=5), 3),
+    "six agents, many repeats": (World(20, trials=20, rates=(0.5, 0.9, 0.99)), 6),
+    "ten agents": (World(40, rates=(0.7,)), 10),
+    "two agents, few cases": (World(8, trials=10), 2),
+}
+
+
+@pytest.mark.parametrize("name", ["three agents", "three agents, repeats"])
+def test_equal_agents_are_rarely_said_to_differ(name: str):
+    found = matrix_alarms(*MATRICES[name], 20, seed=6)
+    assert max(found.rate("an agent"), found.rate("a case")) <= found.bound()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", MATRICES)
+def test_equal_agents_are_as_rarely_said_to_differ_as_promised(name: str):
+    """For any agent of the matrix, and for any single case on any agent."""
+    found = matrix_alarms(*MATRICES[name], 600, seed=7)
+    print(f"{name}: {found}")
+    assert max(found.rate("an agent"), found.rate("a case")) <= found.bound()
 
 
 @pytest.mark.soak

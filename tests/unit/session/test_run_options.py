@@ -145,7 +145,7 @@ def test_a_resumed_run_replaces_only_what_may_change(tmp_path: Path):
 )
 def test_an_agent_with_a_secret_must_be_passed_again(before: str, now: str | None, problem: str):
     with pytest.raises(BadInput, match=problem):
-        restore_secrets(RunOptions(inputs=(), agent=before), {"agent": now})
+        restore_secrets(RunOptions(inputs=(), agents=(before,)), {"agents": (now,) if now else ()})
 
 
 SAMPLES: dict[Any, Any] = {str: "x", int: 3, float: 0.5, Path: Path("file.md"), bool: None}

@@ -39,12 +39,12 @@ def places(
     )
     settings = Settings(folder=Path(), defaults=defaults or Defaults(), environ={"PATH": "/nowhere"})
     return WorkspaceProvider(
-        RunOptions(inputs=(), folder=Path("/r"), **asked), settings, agent, [Path("/r/books/a.yaml")]
+        RunOptions(inputs=(), folder=Path("/r"), **asked), settings, [agent], [Path("/r/books/a.yaml")]
     )
 
 
 def spec(found: WorkspaceProvider, **case: Any) -> WorkspaceSpec | None:
-    return found.assign_workspace(Case(id="a", user=Script(()), **case)).workspace
+    return found.assign_workspace(Case(id="a", user=Script(()), **case), "the-agent").workspace
 
 
 def test_who_has_a_workspace():

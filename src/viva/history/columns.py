@@ -1,0 +1,65 @@
+"""The agents of several runs as columns that can be compared: one column for each agent of each run."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from viva.errors import BadInput
+from viva.history.index import ResultRow
+from viva.stats.matrix import ALPHA, Matrix, MatrixBuilder, MatrixTrial
+
+
+class RunResults(Struct, frozen=True):
+    """The results of a run. A report file is named by its path."""
+
+    name: str
+    rows: Sequence[ResultRow]
+    agents: Sequence[str] = ()
+    """The agents in the order of -n, if it is known."""
+
+
+class RunColumn(Struct, frozen=True):
+    """One agent of a run. The label tells it from the other columns."""
+
+    run: str
+    agent: str
+    label: str
+    rows: Sequence[ResultRow]
+
+
+def split_columns(runs: Sequence[RunResults], agents: Sequence[str] = ()) -> list[RunColumn]:
+    """The columns of the runs; with `agents` only theirs, in that order. Raises BadInput for an agent that no run has."""
+    found: list[tuple[str, str, list[ResultRow]]] = []
+    for run in runs:
+        by_agent: dict[str, list[ResultRow]] = {}
+        order = {agent: number for number, agent in enumerate(agents or run.agents)}
+        for row in run.rows:
+            by_agent.setdefault(row.agent, []).append(row)
+        found += [
+            (run.name, agent, rows)
+            for agent, rows in sorted((by_agent or {"": []}).items(), key=lambda each: order.get(each[0], len(order)))
+        ]
+    known = {agent for _, agent, _ in found}
+    if missing := [agent for agent in agents if agent not in known]:
+        there = ", ".join(sorted(filter(None, known))) or "none"
+        raise BadInput.of(f"-n {missing[0]}: no such agent in these runs; they have {there}")
+    found = [each for each in found if not agents or each[1] in agents]
+    names_run, names_agent = len({run for run, _, _ in found}) > 1, len({agent for _, agent, _ in found}) > 1
+    return [
+        RunColumn(run, agent, _label(run if names_run else "", agent if names_agent else "") or run, rows)
+        for run, agent, rows in found
+    ]
+
+
+def _label(run: str, agent: str) -> str:
+    return f"{agent} ({run})" if run and agent else run or agent
+
+
+def compare_columns(columns: Sequence[RunColumn], alpha: float = ALPHA) -> Matrix:
+    """The matrix of several columns, each compared with the first."""
+    builder = MatrixBuilder([column.label for column in columns])
+    for column in columns:
+        for row in column.rows:
+            trial = MatrixTrial(row.suite, row.case, row.status, row.duration_ms, row.cost_usd, row.digest)
+            builder.add(column.label, trial)
+    return builder.build(alpha)
