@@ -65,6 +65,8 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     has_judge: bool
     bind_address: str
     port: int
+    store_url: str | None = None
+    """A PostgreSQL database that several hosts share; without it the host has an SQLite file."""
     reload: Callable[[], "HostSetup"]
     """Loads and checks the configuration again. Raises BadInput."""
     connection_limits: ConnectionLimits = ConnectionLimits()

@@ -38,6 +38,7 @@ from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
 from viva.session.file_limit import raise_file_limit
 from viva.text.addresses import is_loopback
+from viva.text.credentials import find_in_text
 
 SHUTDOWN_TIMEOUT_S = 5
 MIN_TOKEN_LENGTH = 16
@@ -115,6 +116,7 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
         bind_address=bind_address,
         port=port,
         connection_limits=load_limits(settings),
+        store_url=_load_store_url(settings),
         reload=lambda: _load_setup(file, folder, flags, generated_token),
         generated_token=generated_token,
     )
@@ -165,7 +167,26 @@ def _load_tokens(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -
 
 
 def open_store(setup: HostSetup) -> Store:
-    return SqliteStore(setup.settings.data_folder / "host")
+    """PostgreSQL if `[serve] store` says so, else an SQLite file. Raises BadInput."""
+    if setup.store_url is None:
+        return SqliteStore(setup.settings.data_folder / "host")
+    try:
+        from viva.host.postgres_store import PostgresStore
+    except ImportError as missing:
+        raise BadInput.of(
+            f"[serve] store needs the extra `postgres` ({missing.name} is missing): pip install 'viva-eval[postgres]'"
+        ) from missing
+    return PostgresStore(setup.store_url)
+
+
+def _load_store_url(settings: Settings) -> str | None:
+    if "store" not in settings.serve:
+        return None
+    url = settings.expand_variables(settings.serve["store"], "serve", "store")
+    settings.redactor.add_secrets(find_in_text(url))
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise settings.problem("must be a URL that starts with postgresql://", "serve", "store")
+    return url
 
 
 def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = None) -> Host:
