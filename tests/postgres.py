@@ -101,9 +101,10 @@ class Server:
         self.stop()
         raise AssertionError((self._folder / "log").read_text())
 
-    def stop(self) -> None:
+    def stop(self, stop_signal: int = signal.SIGINT) -> None:
+        """SIGINT breaks connections and stops in good order; SIGQUIT stops at once."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)  # breaks connections and stops in good order
+            self._process.send_signal(stop_signal)
             self._process.wait(60)
             self._process = None
 
@@ -123,7 +124,7 @@ def run_server(*options: str) -> Generator[Server]:
         yield server
     finally:
         if server is not None:
-            server.stop()
+            server.stop(signal.SIGQUIT)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -35,7 +35,7 @@ from viva.host.runs import (
     log_line,
     run_workflow,
 )
-from viva.host.store import Run, RunKind, Store
+from viva.host.store import LEASE_S, Run, RunKind, Store
 from viva.host.suites import LoadedInputsCache, SuiteRegistry
 from viva.model import codec
 
@@ -49,6 +49,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     """More names of this host, beside those of its address and its public URL."""
     min_free_bytes: int = 0
     """With less room on the disk no run is started."""
+    lease_s: float = LEASE_S
     drain_s: float = 0.0
     """How long running runs may go on after SIGTERM."""
 

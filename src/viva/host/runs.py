@@ -101,6 +101,7 @@ class RunManager:
         self._is_closed = False
         self._watcher: asyncio.Task[None] | None = None
         self._next_renewal = 0.0
+        self._no_claims_until = 0.0
 
     @property
     def running_count(self) -> int:
@@ -137,7 +138,8 @@ class RunManager:
 
     def start_waiting(self) -> None:
         """Starts as many waiting runs as there may be."""
-        if self._is_closed or not self.readiness().is_ready:
+        is_too_early = asyncio.get_running_loop().time() < self._no_claims_until
+        if self._is_closed or is_too_early or not self.readiness().is_ready:
             return
         try:
             while (queue := self._choose_tenant(self.store.list_queues())) is not None:
@@ -318,6 +320,8 @@ class RunManager:
             self._interrupted.pop()
         self._unavailable = None
         self._available.set()
+        if self.store.is_shared:  # first every host renews its leases, which may have ended meanwhile
+            self._no_claims_until = asyncio.get_running_loop().time() + 3 * TICK_S
 
     def _note_change(self, run: str, notice: bytes | None) -> None:
         """Another host has written to the log of a run."""
