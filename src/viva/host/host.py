@@ -25,18 +25,10 @@ from viva.host.idempotency import IdempotencyCache
 from viva.host.known_hosts import KnownHosts
 from viva.host.limits import Limits
 from viva.host.readiness import Readiness, has_free_space
-from viva.host.runs import (
-    CONFORMANCE_WORKFLOWS,
-    WORKFLOWS,
-    RunEnding,
-    RunError,
-    RunManager,
-    list_fixtures,
-    log_line,
-    run_workflow,
-)
+from viva.host.runs import RunEnding, RunError, RunManager, log_line
 from viva.host.store import LEASE_S, Run, RunKind, Store
 from viva.host.suites import LoadedInputsCache, SuiteRegistry
+from viva.host.workflows import CONFORMANCE_WORKFLOWS, WORKFLOWS, list_fixtures, run_workflow
 from viva.model import codec
 
 MAX_PLANNING = 2
