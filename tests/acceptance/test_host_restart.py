@@ -1,22 +1,27 @@
 """A host that is killed during a suite: after a restart the run continues, and no score is lost or repeated."""
 
-import asyncio
 import json
 import random
 import re
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from running_host import ACME, AGENTS, build_suite, event_types, free_port, golden_task, start_host, write_project
-from viva.agents.openwop_client import HostClient
-from viva.llm.transport import HttpTransport
-from viva.model.connector import Secret
+from running_host import (
+    ACME,
+    AGENTS,
+    MOODY,
+    Reader,
+    build_suite,
+    event_types,
+    free_port,
+    golden_task,
+    start_host,
+    write_project,
+)
 from viva.testing import OpenAIServer, ReceivedRequest
 
 WAITS = """
@@ -248,37 +253,6 @@ def test_without_tokens_one_is_generated_on_loopback_only(tmp_path: Path):
         check=False,
     )
     assert (refused.returncode, "reachable from other machines" in refused.stderr) == (4, True)
-
-
-MOODY = """
-import asyncio, random
-
-async def moody(messages, options):
-    await asyncio.sleep(0.05 + random.random() * 0.3)
-    return random.choice([messages[-1]["content"], "something else"])
-"""
-
-
-class Reader(threading.Thread):
-    """Follows a run across restarts of its host."""
-
-    def __init__(self, port: int, run: str) -> None:
-        super().__init__()
-        self._url = f"http://127.0.0.1:{port}"
-        self.run_id = run
-        self.seen: list[dict[str, Any]] = []
-
-    def run(self) -> None:
-        asyncio.run(self._follow())
-
-    async def _follow(self) -> None:
-        http = HttpTransport()
-        client = HostClient(url=self._url, token=Secret(ACME), http=http)
-        try:
-            async for event in client.iterate_events(self.run_id, "debug"):
-                self.seen.append(event)
-        finally:
-            await http.close()
 
 
 @pytest.mark.soak

@@ -14,10 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from viva.host import routes
 from viva.host.errors import ApiError, not_found
 from viva.host.host import Host
-from viva.host.readiness import NotReadyReason
+from viva.host.readiness import NotReadyReason, not_ready
 from viva.host.request_checks import RequestChecks
 from viva.host.routes import respond_json, unknown_endpoint, unsupported_endpoint
-from viva.host.runs import log_error, not_ready
+from viva.host.runs import log_error
 from viva.host.store import StoreUnavailable
 
 UNSUPPORTED_PATHS = {

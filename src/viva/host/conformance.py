@@ -24,9 +24,9 @@ from viva.host.host import Host
 from viva.host.invocations import InvocationRequest, build_invocation_run
 from viva.host.openapi import parse_json
 from viva.host.routes import authenticate, get_host, prepare_run, read_body, respond_json
-from viva.host.runs import NOOP
 from viva.host.store import Run
 from viva.host.suites import HostedSuite
+from viva.host.workflows import NOOP
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.record.atomic_files import replace_file

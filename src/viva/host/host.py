@@ -25,18 +25,10 @@ from viva.host.idempotency import IdempotencyCache
 from viva.host.known_hosts import KnownHosts
 from viva.host.limits import Limits
 from viva.host.readiness import Readiness, has_free_space
-from viva.host.runs import (
-    CONFORMANCE_WORKFLOWS,
-    WORKFLOWS,
-    RunEnding,
-    RunError,
-    RunManager,
-    list_fixtures,
-    log_line,
-    run_workflow,
-)
-from viva.host.store import Run, RunKind, Store
+from viva.host.runs import RunEnding, RunError, RunManager, log_line
+from viva.host.store import LEASE_S, Run, RunKind, Store
 from viva.host.suites import LoadedInputsCache, SuiteRegistry
+from viva.host.workflows import CONFORMANCE_WORKFLOWS, WORKFLOWS, list_fixtures, run_workflow
 from viva.model import codec
 
 MAX_PLANNING = 2
@@ -49,6 +41,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     """More names of this host, beside those of its address and its public URL."""
     min_free_bytes: int = 0
     """With less room on the disk no run is started."""
+    lease_s: float = LEASE_S
     drain_s: float = 0.0
     """How long running runs may go on after SIGTERM."""
 
@@ -65,6 +58,8 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     has_judge: bool
     bind_address: str
     port: int
+    store_url: str | None = None
+    """A PostgreSQL database that several hosts share; without it the host has an SQLite file."""
     reload: Callable[[], "HostSetup"]
     """Loads and checks the configuration again. Raises BadInput."""
     connection_limits: ConnectionLimits = ConnectionLimits()

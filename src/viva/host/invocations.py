@@ -20,8 +20,9 @@ from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, provider_usage, run_completed, run_failed, to_plain_name
 from viva.host.host import Host
 from viva.host.openapi import validate_body
-from viva.host.runs import AGENT_WORKFLOW, RunEnding, RunError
+from viva.host.runs import RunEnding, RunError
 from viva.host.store import Run
+from viva.host.workflows import AGENT_WORKFLOW
 from viva.model import codec
 from viva.model.case import Case, Limits, UserMessage
 from viva.model.message import Message, ModelCall

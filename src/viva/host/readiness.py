@@ -7,6 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from viva.host.errors import ApiError
+from viva.host.limits import RETRY_AFTER_S
+
 ReasonCode = Literal["disk_full", "database_unavailable", "draining"]
 
 MESSAGES: dict[ReasonCode, str] = {
@@ -48,3 +51,10 @@ def has_free_space(folder: Path, min_bytes: int) -> bool:
     except OSError:
         return True
     return disk.f_bavail * disk.f_frsize >= min_bytes
+
+
+def not_ready(reason: NotReadyReason) -> ApiError:
+    """507 if the disk is full, else 503."""
+    status = 507 if reason.code == "disk_full" else 503
+    details = {"reason": reason.code, "retryAfter": RETRY_AFTER_S}
+    return ApiError(status, reason.code, reason.message, details, {"Retry-After": str(RETRY_AFTER_S)})

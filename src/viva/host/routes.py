@@ -19,7 +19,6 @@ from viva.host.host import Host
 from viva.host.idempotency import KEY_HEADER, Mutation
 from viva.host.invocations import validate_invocation
 from viva.host.openapi import build_openapi, decode_body, parse_json, validate_body
-from viva.host.runs import AGENT_WORKFLOW, select_inputs, validate_inputs
 from viva.host.store import Run
 from viva.host.stream import (
     MAX_BUFFER_MS,
@@ -32,6 +31,7 @@ from viva.host.stream import (
     stream_frames,
     wait_for_events,
 )
+from viva.host.workflows import AGENT_WORKFLOW, select_inputs, validate_inputs
 from viva.model import codec
 
 JSON = "application/json"

@@ -1,33 +1,23 @@
-"""Executes the runs of a host: starts them in turns of the tenants, ends each exactly once, cancels and resumes them.
-
-The workflows of a host are here too. Except for `viva.agent`, their nodes do nothing or wait: clients use them to test
-the API.
-"""
+"""Executes the runs of a host: starts them in turns of the tenants, ends each exactly once, cancels and resumes them."""
 
 import asyncio
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from itertools import pairwise
-from typing import Any
 
 from msgspec import Struct
 
-from viva.host.errors import ApiError, validation_error
 from viva.host.events import (
     EventDraft,
     RunLog,
     RunLogs,
-    node_completed,
-    node_started,
     run_cancelled,
-    run_completed,
     run_failed,
     run_started,
     utc_timestamp,
 )
-from viva.host.limits import RETRY_AFTER_S, Limits, too_many
-from viva.host.readiness import NotReadyReason, Readiness, ReasonCode, is_disk_full
+from viva.host.limits import Limits, too_many
+from viva.host.readiness import NotReadyReason, Readiness, ReasonCode, is_disk_full, not_ready
 from viva.host.store import (
     Claim,
     LeaseLost,
@@ -42,9 +32,6 @@ from viva.host.store import (
 
 TICK_S = 1.0
 """How often a host looks for runs, cancellations and events of other hosts, and whether its store is back."""
-NOOP, DELAY, AGENT_WORKFLOW = "core.noop", "core.delay", "viva.agent"
-MAX_DELAY_MS = 60_000
-_DEFAULT_DELAY_MS = 1000
 
 
 class RunError(Exception):
@@ -101,6 +88,7 @@ class RunManager:
         self._is_closed = False
         self._watcher: asyncio.Task[None] | None = None
         self._next_renewal = 0.0
+        self._no_claims_until = 0.0
 
     @property
     def running_count(self) -> int:
@@ -137,7 +125,8 @@ class RunManager:
 
     def start_waiting(self) -> None:
         """Starts as many waiting runs as there may be."""
-        if self._is_closed or not self.readiness().is_ready:
+        is_too_early = asyncio.get_running_loop().time() < self._no_claims_until
+        if self._is_closed or is_too_early or not self.readiness().is_ready:
             return
         try:
             while (queue := self._choose_tenant(self.store.list_queues())) is not None:
@@ -318,6 +307,8 @@ class RunManager:
             self._interrupted.pop()
         self._unavailable = None
         self._available.set()
+        if self.store.is_shared:  # first every host renews its leases, which may have ended meanwhile
+            self._no_claims_until = asyncio.get_running_loop().time() + 3 * TICK_S
 
     def _note_change(self, run: str, notice: bytes | None) -> None:
         """Another host has written to the log of a run."""
@@ -332,13 +323,6 @@ def _fail(run: Run, code: str, message: str) -> RunEnding:
     return RunEnding("failed", (run_failed(code, message),))
 
 
-def not_ready(reason: NotReadyReason) -> ApiError:
-    """507 if the disk is full, else 503."""
-    status = 507 if reason.code == "disk_full" else 503
-    details = {"reason": reason.code, "retryAfter": RETRY_AFTER_S}
-    return ApiError(status, reason.code, reason.message, details, {"Retry-After": str(RETRY_AFTER_S)})
-
-
 def log_error(context: str, error: BaseException) -> None:
     """Prints the place of an exception, without its message: that may quote an agent or a suite."""
     lines = [f"{context}: {type(error).__name__}"]
@@ -348,101 +332,3 @@ def log_error(context: str, error: BaseException) -> None:
 
 def log_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201 -- the log of the host
-
-
-def _workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[str, Any], kind: str = NOOP) -> Any:
-    return {
-        "id": name,
-        "name": title,
-        "version": "1.0",
-        "nodes": [
-            {"id": node, "typeId": kind, "name": node, "position": {"x": 0, "y": 0}, "config": {}, "inputs": {}}
-            for node in nodes
-        ],
-        "edges": [
-            {"id": f"{a}-{b}", "source": a, "target": b, "sourceNodeId": a, "targetNodeId": b}
-            for a, b in pairwise(nodes)
-        ],
-        "triggers": [{"id": "manual", "type": "manual", "enabled": True}],
-        "variables": list(variables),
-        "metadata": {"tags": ["viva"] if kind == AGENT_WORKFLOW else ["conformance"]},
-        "settings": {"timeout": 10000 if kind == NOOP else 300_000},
-    }
-
-
-def _by_id(*workflows: dict[str, Any]) -> Mapping[str, dict[str, Any]]:
-    return {workflow["id"]: workflow for workflow in workflows}
-
-
-def _variable(name: str, kind: str, description: str, *, required: bool = False) -> dict[str, Any]:
-    return {"name": name, "type": kind, "description": description, "required": required}
-
-
-_DELAY_MS = _variable("delayMs", "number", "Delay in milliseconds, at most a minute.")
-_ADVERTISED = _by_id(
-    _workflow("conformance-noop", "No operation", ("noop",)),
-    _workflow(
-        "conformance-idempotent",
-        "No operation, with a nonce",
-        ("noop",),
-        _variable("nonce", "string", "Distinguishes requests.", required=True),
-    ),
-)
-WORKFLOWS = {
-    **_ADVERTISED,
-    AGENT_WORKFLOW: _workflow(
-        AGENT_WORKFLOW,
-        "Call an agent once",
-        ("agent",),
-        _variable("input", "object", "The task: a text or any value."),
-        _variable("messages", "array", "Or a conversation; the last message is the user's."),
-        kind=AGENT_WORKFLOW,
-    ),
-}
-CONFORMANCE_WORKFLOWS = _by_id(
-    _workflow("conformance-agent-reasoning", "No operation", ("reasoner",)),
-    _workflow("conformance-dispatch-loop", "No operation, three times", ("supervisor", "dispatch", "worker")),
-    _workflow("conformance-delay", "Wait", ("delay",), _DELAY_MS, kind=DELAY),
-    _workflow("conformance-cancellable", "Wait, or be cancelled", ("delay",), _DELAY_MS, kind=DELAY),
-)
-"""Available with conformance routes only."""
-_UNADVERTISED = frozenset({"conformance-agent-reasoning", "conformance-dispatch-loop"})
-"""They do nothing where other hosts reason and dispatch."""
-
-
-def list_fixtures(is_conformance: bool) -> list[str]:
-    """The workflows for tests that this host really executes."""
-    return [*_ADVERTISED, *(name for name in CONFORMANCE_WORKFLOWS if is_conformance and name not in _UNADVERTISED)]
-
-
-def validate_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-    required = [variable["name"] for variable in workflow["variables"] if variable["required"]]
-    if missing := [name for name in required if name not in inputs]:
-        raise validation_error(f"Missing inputs of the workflow: {', '.join(missing)}", "inputs", missing=missing)
-    delay = inputs.get("delayMs", 0) if _DELAY_MS in workflow["variables"] else 0
-    if type(delay) not in (int, float) or not 0 <= delay <= MAX_DELAY_MS:
-        raise validation_error(f"delayMs must be a number from 0 to {MAX_DELAY_MS}", "inputs.delayMs")
-
-
-def select_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that the nodes use; others are not stored."""
-    return {"delayMs": inputs["delayMs"]} if _DELAY_MS in workflow["variables"] and "delayMs" in inputs else {}
-
-
-async def run_workflow(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log: RunLog) -> RunEnding:
-    """Executes the nodes that were not completed before a restart of the host."""
-    started, completed = (
-        {event.node_id for event in log.events_of_type(f"node.{kind}")} for kind in ("started", "completed")
-    )
-    for node in workflow["nodes"]:
-        name, kind = str(node["id"]), str(node["typeId"])
-        if name in completed:
-            continue
-        if kind == DELAY:
-            if name not in started:
-                log.append([node_started(name, kind)])
-            await asyncio.sleep(inputs.get("delayMs", _DEFAULT_DELAY_MS) / 1e3)
-            log.append([node_completed(name)])
-        else:
-            log.append([node_started(name, kind), node_completed(name)])
-    return RunEnding("completed", (run_completed({}),))

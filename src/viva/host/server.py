@@ -32,12 +32,14 @@ from viva.host.host import Host, HostSetup, ServeOptions
 from viva.host.invocations import run_invocation
 from viva.host.limits import Limits
 from viva.host.sqlite_store import SqliteStore
-from viva.host.store import Store
+from viva.host.store import LEASE_S, Store
 from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
 from viva.session.file_limit import raise_file_limit
 from viva.text.addresses import is_loopback
+from viva.text.credentials import find_in_text
+from viva.text.duration import parse_duration
 
 SHUTDOWN_TIMEOUT_S = 5
 MIN_TOKEN_LENGTH = 16
@@ -100,6 +102,7 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
             conformance=flags.conformance_routes,
             known_hosts=tuple(serve.get("hosts", ())),
             drain_s=flags.drain_s,
+            lease_s=_load_lease(settings),
             min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
         ),
         limits=Limits(
@@ -115,6 +118,7 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
         bind_address=bind_address,
         port=port,
         connection_limits=load_limits(settings),
+        store_url=_load_store_url(settings),
         reload=lambda: _load_setup(file, folder, flags, generated_token),
         generated_token=generated_token,
     )
@@ -165,7 +169,33 @@ def _load_tokens(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -
 
 
 def open_store(setup: HostSetup) -> Store:
-    return SqliteStore(setup.settings.data_folder / "host")
+    """PostgreSQL if `[serve] store` says so, else an SQLite file. Raises BadInput."""
+    if setup.store_url is None:
+        return SqliteStore(setup.settings.data_folder / "host")
+    try:
+        from viva.host.postgres_store import PostgresStore
+    except ImportError as missing:
+        raise BadInput.of(
+            f"[serve] store needs the extra `postgres` ({missing.name} is missing): pip install 'viva-eval[postgres]'"
+        ) from missing
+    return PostgresStore(setup.store_url, setup.options.lease_s)
+
+
+def _load_lease(settings: Settings) -> float:
+    try:
+        return parse_duration(settings.serve.get("lease", LEASE_S)) or LEASE_S
+    except ValueError as error:
+        raise settings.problem(str(error), "serve", "lease") from error
+
+
+def _load_store_url(settings: Settings) -> str | None:
+    if "store" not in settings.serve:
+        return None
+    url = settings.expand_variables(settings.serve["store"], "serve", "store")
+    settings.redactor.add_secrets(find_in_text(url))
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise settings.problem("must be a URL that starts with postgresql://", "serve", "store")
+    return url
 
 
 def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = None) -> Host:

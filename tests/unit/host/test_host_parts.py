@@ -16,7 +16,6 @@ from viva.host.auth import ALL_SCOPES, READ_SCOPES, Principal, TokenRegistry
 from viva.host.errors import ApiError, validation_error
 from viva.host.events import EventDraft, RunLog, RunLogs
 from viva.host.idempotency import REPLAY_HEADER, IdempotencyCache, Mutation
-from viva.host.runs import CONFORMANCE_WORKFLOWS, run_workflow
 from viva.host.server import is_public_url
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Run, SequenceTaken, Store
@@ -28,6 +27,7 @@ from viva.host.stream import (
     stream_frames,
     wait_for_events,
 )
+from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_workflow
 from viva.text.addresses import is_loopback
 
 AGENT_ID = re.compile(r"(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(\.[a-z][a-zA-Z0-9_-]*)+")

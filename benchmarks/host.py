@@ -1,0 +1,268 @@
+"""`viva serve` under load: `python benchmarks/host.py [--quick] [--store sqlite|postgres]`.
+
+For each store: creates a second, events a second, the response time of other requests while 500 readers follow event
+streams, and the memory of the host as runs end. PostgreSQL is a server of Debian's packages on a socket of its own, with
+its default settings; without it, that part says NOT RUN. The client runs on the same machine and takes its share of it.
+"""
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+HERE = Path(__file__).parent
+TOKEN = "benchmark-token-0123456789"
+AGENT = "local.viva.echo"
+AGENTS = """
+import asyncio
+
+def echo(messages, options):
+    return messages[-1]["content"]
+
+async def slow(messages, options):
+    await asyncio.sleep(0.2)
+    return messages[-1]["content"]
+
+async def hang(messages, options):
+    await asyncio.Event().wait()
+"""
+CONFIG = """
+[agents.echo]
+use = "python:./agents.py:echo"
+[agents.slow]
+use = "python:./agents.py:slow"
+[agents.hang]
+use = "python:./agents.py:hang"
+[openwop]
+suites = ["one.json", "twenty.json", "large.json"]
+[openwop.tenants.bench]
+tokens = ["{token}"]
+[serve]
+max_unfinished = 100000
+{store}
+[serve.tenant_limits]
+max_unfinished = 100000
+requests_per_second = 100000
+at_once = 16
+"""
+Figures = dict[str, Any]
+
+
+def write_project(folder: Path, store_url: str | None) -> None:
+    (folder / "agents.py").write_text(AGENTS)
+    store = f'store = "{store_url}"' if store_url else ""
+    (folder / "viva.toml").write_text(CONFIG.replace("{token}", TOKEN).replace("{store}", store))
+    for name, count in (("one", 1), ("twenty", 20), ("large", 3000)):
+        tasks = [
+            {
+                "taskId": f"task-{number}",
+                "input": f"say {number} {'x' * 100}",
+                "expected": {"kind": "golden", "match": {"strategy": "contains", "value": f"say {number}"}},
+            }
+            for number in range(count)
+        ]
+        suite = {"suiteId": f"bench.evals.{name}", "version": "1.0.0", "modes": ["golden"], "tasks": tasks}
+        (folder / f"{name}.json").write_text(json.dumps(suite))
+
+
+class Host:
+    """A host in a process of its own, and a client for it."""
+
+    def __init__(self, url: str, process: int, http: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.process = process
+        self.http = http
+
+    async def create(self, body: dict[str, Any]) -> str:
+        async with self.http.post(f"{self.url}/v1/runs", json=body) as response:
+            assert response.status == 201, await response.text()
+            return (await response.json())["runId"]
+
+    async def create_eval(self, suite: str, agent: str = "echo") -> str:
+        ref = f"bench.evals.{suite}@1.0.0"
+        return await self.create({"mode": "eval", "evalSuiteRef": ref, "agentId": f"local.viva.{agent}"})
+
+    async def create_noop(self) -> str:
+        return await self.create({"workflowId": "conformance-noop"})
+
+    async def count_events(self, run: str) -> int:
+        """Follows the stream of a run to its end."""
+        count = 0
+        async with self.http.get(f"{self.url}/v1/runs/{run}/events?streamMode=debug") as response:
+            assert response.status == 200, await response.text()
+            async for line in response.content:
+                count += line.startswith(b"data: ")
+        return count
+
+    async def probe(self, path: str, stop: asyncio.Event) -> list[float]:
+        """Response times in ms, one request after the other."""
+        times: list[float] = []
+        while not stop.is_set():
+            began = time.perf_counter()
+            async with self.http.get(f"{self.url}{path}") as response:
+                await response.read()
+            times.append((time.perf_counter() - began) * 1e3)
+            await asyncio.sleep(0.005)
+        return times
+
+    @property
+    def memory_mb(self) -> float:
+        status = Path(f"/proc/{self.process}/status").read_text()
+        return round(int(status.partition("VmRSS:")[2].split()[0]) / 1024, 1)
+
+
+def start_process(folder: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "viva", "serve", "--port", "0"]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+
+
+@asynccontextmanager
+async def start_host(store_url: str | None) -> AsyncGenerator[Host]:
+    with tempfile.TemporaryDirectory(prefix="viva-bench-") as name:
+        write_project(Path(name), store_url)
+        process = start_process(name)
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split(";")[0].split()[-1]
+            connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=1200)
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as http:
+                yield Host(url, process.pid, http)
+        finally:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+async def run_at_once(calls: Iterable[Callable[[], Awaitable[Any]]], at_once: int) -> list[Any]:
+    slots = asyncio.Semaphore(at_once)
+
+    async def run(call: Callable[[], Awaitable[Any]]) -> Any:
+        async with slots:
+            return await call()
+
+    return await asyncio.gather(*(run(call) for call in calls))
+
+
+def describe_times(times: list[float]) -> Figures:
+    ordered = sorted(times)
+    return {
+        "requests": len(ordered),
+        "p50 ms": round(statistics.median(ordered), 1),
+        "p99 ms": round(ordered[int(len(ordered) * 0.99)], 1),
+    }
+
+
+async def measure_creates(host: Host, count: int) -> Figures:
+    """Evals of one task that execute meanwhile."""
+    await host.create_eval("one")
+    began = time.perf_counter()
+    runs = await run_at_once([lambda: host.create_eval("one")] * count, 20)
+    created = time.perf_counter() - began
+    await run_at_once([lambda run=run: host.count_events(run) for run in runs], 100)
+    return {"evals": count, "creates/s": round(count / created), "runs/s": round(count / (time.perf_counter() - began))}
+
+
+async def measure_readers(host: Host, readers: int, evals: int) -> Figures:
+    """Readers follow evals whose agent takes 0.2 s; other requests are timed meanwhile."""
+    stop = asyncio.Event()
+    runs = await run_at_once([lambda: host.create_eval("twenty", "slow")] * evals, 20)
+    probe = asyncio.create_task(host.probe(f"/v1/runs/{runs[0]}", stop))
+    began = time.perf_counter()
+    counts = await asyncio.gather(*(host.count_events(runs[number % evals]) for number in range(readers)))
+    took = time.perf_counter() - began
+    stop.set()
+    return {"readers": readers, "events/s to readers": round(sum(counts) / took), **describe_times(await probe)}
+
+
+async def measure_events(host: Host, evals: int) -> Figures:
+    """Evals of 20 tasks with an agent that replies at once: how fast events are written."""
+    began = time.perf_counter()
+    runs = await run_at_once([lambda: host.create_eval("twenty")] * evals, 20)
+    counts = await run_at_once([lambda run=run: host.count_events(run) for run in runs], 100)
+    took = time.perf_counter() - began
+    return {"evals": evals, "events": sum(counts), "events/s": round(sum(counts) / took)}
+
+
+async def measure_memory(host: Host, count: int) -> Figures:
+    """The memory of the host as runs end: it must not grow with them."""
+    figures: Figures = {"at the start MB": host.memory_mb}
+    for part in range(1, 5):
+        runs = await run_at_once([host.create_noop] * (count // 4), 20)
+        await host.count_events(runs[-1])
+        figures[f"after {count * part // 4} runs MB"] = host.memory_mb
+    return figures
+
+
+async def measure_waiting(host: Host, count: int) -> Figures:
+    """Evals of 3,000 tasks that wait behind calls that do not end, and discovery meanwhile."""
+    call = {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
+    await run_at_once([lambda: host.create(call)] * 16, 16)
+    stop = asyncio.Event()
+    probe = asyncio.create_task(host.probe("/.well-known/openwop", stop))
+    began = time.perf_counter()
+    await run_at_once([lambda: host.create_eval("large")] * count, 20)
+    took = time.perf_counter() - began
+    stop.set()
+    times = describe_times(await probe)
+    return {"waiting evals": count, "MB": host.memory_mb, "creates/s": round(count / took), "discovery": times}
+
+
+async def measure(store_url: str | None, *, is_quick: bool) -> Figures:
+    share = 10 if is_quick else 1
+    async with start_host(store_url) as host:
+        figures = {
+            "creates": await measure_creates(host, 1000 // share),
+            "events": await measure_events(host, 100 // share),
+            "500 readers": await measure_readers(host, 500 // share, 50 // share),
+        }
+    async with start_host(store_url) as host:
+        figures["memory"] = await measure_memory(host, 10_000 // share)
+    async with start_host(store_url) as host:
+        figures["waiting"] = await measure_waiting(host, 1000 // share)
+    return figures
+
+
+@contextmanager
+def start_postgres() -> Generator[Any]:
+    """A PostgreSQL server, or None."""
+    spec = importlib.util.spec_from_file_location("postgres", HERE.parent / "tests" / "postgres.py")
+    assert spec is not None
+    assert spec.loader is not None
+    postgres = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(postgres)
+    with postgres.run_server() if postgres.works() else nullcontext() as server:
+        yield server
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    parser.add_argument("--store", choices=("sqlite", "postgres"), help="only this one")
+    arguments = parser.parse_args()
+    print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
+    if arguments.store != "postgres":
+        print(json.dumps({"SQLite": asyncio.run(measure(None, is_quick=arguments.quick))}, indent=1))
+    if arguments.store != "sqlite":
+        with start_postgres() as server:
+            if server is None:
+                print("NOT RUN: PostgreSQL: there is no server here")
+                return
+            print(json.dumps({"PostgreSQL": asyncio.run(measure(server.url, is_quick=arguments.quick))}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

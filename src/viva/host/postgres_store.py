@@ -1,0 +1,169 @@
+"""The store of a host as a PostgreSQL database, which any number of hosts share."""
+
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, LiteralString, cast
+
+import psycopg
+
+from viva.errors import BadInput
+from viva.host.store import LEASE_S, TABLES, SequenceTaken, Store, StoreUnavailable
+
+CONNECT_TIMEOUT_S = 5
+STATEMENT_TIMEOUT_MS = 10_000
+CHANNEL = "viva_events"
+_LOCK_KEY = 0x76697661
+"""Of the advisory lock under which the tables are created: hosts may start at the same moment."""
+_MAX_NOTICE_BYTES = 7000
+"""A notification of PostgreSQL has at most 8000 bytes."""
+_WORDS = {"?": "%s", "clock()": "extract(epoch FROM clock_timestamp())", "BLOB": "BYTEA"}
+_WORD = re.compile(r"\?|clock\(\)|\bBLOB\b")
+_OPTIONS: dict[str, Any] = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "application_name": "viva serve",
+    "tcp_user_timeout": STATEMENT_TIMEOUT_MS,
+    "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={STATEMENT_TIMEOUT_MS}",
+}
+
+
+class PostgresStore(Store):
+    """One connection for statements, on the thread of the event loop, and one in a thread that waits for notifications.
+
+    A connection that is lost is opened again by `check`; until then each statement raises StoreUnavailable at once.
+    """
+
+    is_shared = True
+
+    def __init__(self, url: str, lease_s: float = LEASE_S) -> None:
+        super().__init__(f"{socket.gethostname()}-{secrets.token_hex(6)}", lease_s)
+        self._url = url
+        self._depth = 0
+        self._watcher: _Watcher | None = None
+        try:
+            self._db: psycopg.Connection[Any] | None = self._connect()
+        except psycopg.Error as error:
+            raise BadInput.of(
+                f"The PostgreSQL database of [serve] store cannot be used: {_first_line(error)}"
+            ) from error
+        with self.transaction():
+            self._select("SELECT pg_advisory_xact_lock(?)", _LOCK_KEY)
+            for statement in TABLES:
+                self._change(statement)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        if self._depth:
+            yield
+            return
+        self._depth += 1
+        try:
+            with self._translate_errors(), self._connection().transaction():
+                yield
+        finally:
+            self._depth -= 1
+
+    def _connection(self) -> "psycopg.Connection[Any]":
+        if self._db is None or self._db.closed:
+            raise StoreUnavailable("database_unavailable")
+        return self._db
+
+    def _select(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._translate_errors():
+            return self._connection().execute(_translate(sql), values).fetchall()
+
+    def _change(self, sql: str, *values: Any) -> int:
+        with self._translate_errors():
+            return self._connection().execute(_translate(sql), values).rowcount
+
+    def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        with self._translate_errors(), self._connection().cursor() as cursor:
+            cursor.executemany(_translate(sql), rows)
+
+    def announce(self, run: str, notice: bytes | None = None) -> None:
+        if notice is None or len(notice) <= _MAX_NOTICE_BYTES:
+            payload = f"{self.owner} {run} {'' if notice is None else notice.decode()}"
+            self._select("SELECT pg_notify(?, ?)", CHANNEL, payload)
+
+    def watch(self, on_change: Callable[[str, bytes | None], object]) -> None:
+        self._watcher = _Watcher(self._connect, self.owner, on_change)
+        self._watcher.start()
+
+    def check(self) -> None:
+        try:
+            if self._db is None or self._db.closed:
+                self._db = self._connect()
+        except psycopg.Error as error:
+            raise StoreUnavailable("database_unavailable") from error
+
+    def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self._db is not None:
+            self._db.close()
+
+    @contextmanager
+    def _translate_errors(self) -> Generator[None]:
+        try:
+            yield
+        except psycopg.errors.UniqueViolation as error:
+            raise SequenceTaken(_first_line(error)) from error
+        except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory) as error:
+            raise StoreUnavailable("disk_full") from error
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise StoreUnavailable("database_unavailable") from error
+
+
+class _Watcher(threading.Thread):
+    """Waits for notifications of other hosts. If its connection breaks, it opens another one."""
+
+    def __init__(
+        self,
+        connect: "Callable[[], psycopg.Connection[Any]]",
+        owner: str,
+        on_change: Callable[[str, bytes | None], object],
+    ) -> None:
+        super().__init__(name="viva-store-watcher", daemon=True)
+        self._connect = connect
+        self._owner = owner
+        self._on_change = on_change
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(CONNECT_TIMEOUT_S + 1)
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._listen()
+            except (psycopg.Error, RuntimeError):  # the database restarts, or the event loop is closed
+                self._stopped.wait(1)
+
+    def _listen(self) -> None:
+        with self._connect() as db:
+            db.execute(f"LISTEN {CHANNEL}")
+            while not self._stopped.is_set():
+                for notification in db.notifies(timeout=0.5):
+                    owner, run, notice = notification.payload.split(" ", 2)
+                    if owner != self._owner:
+                        self._on_change(run, notice.encode() or None)
+                    if self._stopped.is_set():
+                        return
+
+
+@cache
+def _translate(sql: str) -> LiteralString:
+    """A statement as PostgreSQL understands it. All statements are constants of `store`."""
+    return cast("LiteralString", _WORD.sub(lambda word: _WORDS[word[0]], sql))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
