@@ -107,10 +107,10 @@ def command(base: str, head: str, gates: tuple[Gate, ...], alpha: float, outputs
     return 1 if failed else 0
 
 
-def _load_results(name: str) -> tuple[str, list[ResultRow]]:
+def _load_results(name: str) -> tuple[str, Iterator[ResultRow]]:
     path = Path(name)
     if path.suffix in (".jsonl", ".json") and path.is_file():
-        return name, [ResultRow.of(record) for record in _read_report(path)]
+        return name, map(ResultRow.of, _read_report(path))
     if path.suffix or "/" in name:
         reason = "is not a .jsonl or .json report" if path.exists() else "does not exist"
         raise BadInput.of(
@@ -118,20 +118,20 @@ def _load_results(name: str) -> tuple[str, list[ResultRow]]:
         )
     history = open_history()
     run = find_run(history, name).id
-    return run, history.list_results(run)
+    return run, history.iter_results(run)
 
 
 def _read_report(path: Path) -> Iterator[TrialRecord]:
     """Yield the records of a report of `viva test -o`."""
     number = 1
     try:
-        raw = path.read_bytes()
         if path.suffix == ".json":
-            for case in codec.decode_kept(raw, type=_JsonReport).cases:
+            for case in codec.decode_kept(path.read_bytes(), type=_JsonReport).cases:
                 yield from case.trials
             return
-        for number, line in enumerate(raw.splitlines(), 1):  # noqa: B007 -- used in the error below
-            yield codec.decode_kept(line, type=TrialRecord)
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):  # noqa: B007 -- used in the error below
+                yield codec.decode_kept(line, type=TrialRecord)
     except codec.DecodeError as error:
         raise BadInput.of(f"is not a {path.suffix} report of `viva test -o`: {error}", str(path), number) from error
     except OSError as error:
