@@ -27,7 +27,7 @@ from typing import Literal
 Fault = Literal["agent", "simulator", "judge", "infra", "undetermined"]
 Role = Literal["agent", "simulator", "judge", "generator", "reporter"]
 
-_NUMBER = re.compile(r"(\d+)", re.ASCII)
+_NUMBER = re.compile(r"\d+", re.ASCII)
 
 
 def to_valid_text(text: str) -> str:
@@ -44,13 +44,14 @@ class VivaError(Exception):
     """The base of all errors that Viva raises on purpose."""
 
 
-NaturalKey = list[tuple[int, str]]
+def natural_key(text: str) -> str:
+    """Sort key with `c2` before `c10`: before each number stands its length, since it may have any."""
+    return _NUMBER.sub(_mark_length, text)
 
 
-def natural_key(text: str) -> NaturalKey:
-    """Sort key with `c2` before `c10`. Numbers are compared as text, since they may have any length."""
-    parts = [(part.lstrip("0") if part.isdecimal() else None, part) for part in _NUMBER.split(text)]
-    return [(-1, part) if number is None else (len(number), number) for number, part in parts]
+def _mark_length(match: re.Match[str]) -> str:
+    number = match[0].lstrip("0")
+    return f"\0{chr(min(len(number), 0xD7FF))}{number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Problem:
         return self._order < other._order
 
     @property
-    def _order(self) -> tuple[str, int, NaturalKey, str]:
+    def _order(self) -> tuple[str, int, str, str]:
         return self.file, self.line, natural_key(self.path), self.message
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import uvloop
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.http1_client import _MAX_CONNECTING
+from viva.llm.http1_client import _MAX_CONNECTING, _MAX_WOKEN
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
 from viva.testing.http_server import HttpServer, ReceivedRequest, StubResponse, json_response
@@ -615,3 +616,36 @@ def test_connections_to_one_server_are_not_all_opened_at_once(run):
         server.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_answers_that_arrive_together_leave_the_loop_free_in_between(run):
+    """A server of one step sends all answers and closes: each is delivered, a few in each step of the event loop."""
+    count = 5 * _MAX_WOKEN
+    steps: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writers.append(writer)
+        if len(writers) == count:
+            for each in writers:
+                each.write(OK + b"Content-Length: 2\r\nConnection: close\r\n\r\nok")
+                each.close()
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def whole() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=count)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        http = HttpTransport()
+        answers = [asyncio.ensure_future(http.request(Request(url))) for _ in range(count)]
+        while not all(answer.done() for answer in answers):
+            steps.append(sum(answer.done() for answer in answers))
+            await asyncio.sleep(0)
+        assert [answer.result().body for answer in answers] == [b"ok"] * count
+        await http.close()
+        server.close()
+
+    run(whole())
+    steps.append(count)
+    assert max(after - before for before, after in pairwise(steps)) <= _MAX_WOKEN

@@ -169,7 +169,7 @@ def _write_files(outputs: Sequence[Path], content: Comparison | Matrix, format_m
 def _load_results(name: str) -> RunResults:
     path = Path(name)
     if path.suffix in (".jsonl", ".json") and path.is_file():
-        return RunResults(name, [ResultRow.of(record) for record in _read_report(path)])
+        return RunResults(name, lambda: map(ResultRow.of, _read_report(path)))
     if path.suffix or "/" in name:
         reason = "is not a .jsonl or .json report" if path.exists() else "does not exist"
         raise BadInput.of(
@@ -177,20 +177,20 @@ def _load_results(name: str) -> RunResults:
         )
     history = open_history()
     run = find_run(history, name)
-    return RunResults(run.id, history.list_results(run.id), run.agents)
+    return RunResults(run.id, lambda: history.iter_results(run.id), run.agents)
 
 
 def _read_report(path: Path) -> Iterator[TrialRecord]:
     """Yield the records of a report of `viva test -o`."""
     number = 1
     try:
-        raw = path.read_bytes()
         if path.suffix == ".json":
-            for case in codec.decode_kept(raw, type=_JsonReport).cases:
+            for case in codec.decode_kept(path.read_bytes(), type=_JsonReport).cases:
                 yield from case.trials
             return
-        for number, line in enumerate(raw.splitlines(), 1):  # noqa: B007 -- used in the error below
-            yield codec.decode_kept(line, type=TrialRecord)
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):  # noqa: B007 -- used in the error below
+                yield codec.decode_kept(line, type=TrialRecord)
     except codec.DecodeError as error:
         raise BadInput.of(f"is not a {path.suffix} report of `viva test -o`: {error}", str(path), number) from error
     except OSError as error:

@@ -1,6 +1,6 @@
 """The agents of several runs as columns that can be compared: one column for each agent of each run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -13,7 +13,8 @@ class RunResults(Struct, frozen=True):
     """The results of a run. A report file is named by its path."""
 
     name: str
-    rows: Sequence[ResultRow]
+    read: Callable[[], Iterator[ResultRow]]
+    """Reads all rows anew each time: a large run does not fit into memory."""
     agents: Sequence[str] = ()
     """The agents in the order of -n, if it is known."""
 
@@ -24,25 +25,31 @@ class RunColumn(Struct, frozen=True):
     run: str
     agent: str
     label: str
-    rows: Sequence[ResultRow]
+    rows: Iterable[ResultRow]
+
+
+class AgentRows(Struct, frozen=True):
+    """The rows of one agent, read anew each time."""
+
+    read: Callable[[], Iterator[ResultRow]]
+    agent: str
+
+    def __iter__(self) -> Iterator[ResultRow]:
+        return (row for row in self.read() if row.agent == self.agent)
 
 
 def split_columns(runs: Sequence[RunResults], agents: Sequence[str] = ()) -> list[RunColumn]:
     """The columns of the runs; with `agents` only theirs, in that order. Raises BadInput for an agent that no run has."""
-    found: list[tuple[str, str, list[ResultRow]]] = []
+    found: list[tuple[str, str, AgentRows]] = []
     for run in runs:
-        by_agent: dict[str, list[ResultRow]] = {}
         order = {agent: number for number, agent in enumerate(agents or run.agents)}
-        for row in run.rows:
-            by_agent.setdefault(row.agent, []).append(row)
-        found += [
-            (run.name, agent, rows)
-            for agent, rows in sorted((by_agent or {"": []}).items(), key=lambda each: order.get(each[0], len(order)))
-        ]
+        there = list(dict.fromkeys(row.agent for row in run.read())) or [""]
+        there.sort(key=lambda agent: order.get(agent, len(order)))
+        found += [(run.name, agent, AgentRows(run.read, agent)) for agent in there]
     known = {agent for _, agent, _ in found}
     if missing := [agent for agent in agents if agent not in known]:
-        there = ", ".join(sorted(filter(None, known))) or "none"
-        raise BadInput.of(f"-n {missing[0]}: no such agent in these runs; they have {there}")
+        names = ", ".join(sorted(filter(None, known))) or "none"
+        raise BadInput.of(f"-n {missing[0]}: no such agent in these runs; they have {names}")
     found = [each for each in found if not agents or each[1] in agents]
     names_run, names_agent = len({run for run, _, _ in found}) > 1, len({agent for _, agent, _ in found}) > 1
     return [

@@ -6,7 +6,7 @@ changed, it is raised at most with probability `alpha`.
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -26,7 +26,7 @@ from viva.stats.paired import (
     paired_difference,
     tarone_correction,
 )
-from viva.stats.pass_rate import case_status
+from viva.stats.pass_rate import status_of_counts
 
 ChangeKind = Literal[
     "broken", "suspect", "fixed", "maybe fixed", "flaky", "still failing", "not judged", "changed", "new", "gone", "still passing"
@@ -39,6 +39,7 @@ CaseName = tuple[str, str]
 CaseDefinition = tuple[str, str, str | None]
 """Suite, case and the digest of its definition."""
 ALPHA = 0.05
+_Summed = Literal["score", "cost_usd", "duration_ms"]
 
 
 class TrialCounts(Struct, frozen=True, gc=False):
@@ -114,30 +115,52 @@ class Comparison(Struct, frozen=True, kw_only=True):
 _METRICS: dict[Gate, str] = {"pass-rate": "pass rate", "score": "score", "time": "time ms", "cost": "cost USD"}
 
 
-class _Trials(Struct):
-    """The trials of one case in one run."""
+class _Trials(Struct, gc=False):
+    """The trials of one case in one run, summed up one by one: of 100,000 cases there is no room for every row.
 
-    rows: list[ResultRow]
+    A sum covers the judged trials; it is None if one of them has no value.
+    """
+
+    digests: tuple[str | None, ...] = ()
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    error: str | None = None
+    score: float | None = 0.0
+    cost_usd: float | None = 0.0
+    duration_ms: float | None = 0.0
+
+    def add(self, row: ResultRow) -> None:
+        if row.digest not in self.digests:
+            self.digests = (*self.digests, row.digest)
+        self.error = self.error or row.error or None
+        self.errors += row.status == "error"
+        if row.status in ("passed", "failed"):
+            self.passed += row.status == "passed"
+            self.failed += row.status == "failed"
+            # A trial that failed before any check scores 0: leaving it out would make the run look better.
+            score = 0.0 if row.score is None and row.status == "failed" else row.score
+            self.score = _add(self.score, score)
+            self.cost_usd = _add(self.cost_usd, row.cost_usd)
+            self.duration_ms = _add(self.duration_ms, row.duration_ms)
 
     @property
     def status(self) -> Status:
-        return case_status([row.status for row in self.rows])
+        return status_of_counts(self.passed, self.failed, self.errors)
 
     @property
     def counts(self) -> TrialCounts:
-        statuses = [row.status for row in self.rows]
-        passed = statuses.count("passed")
-        return _share_counts(passed, passed + statuses.count("failed"), statuses.count("error"))
+        return _share_counts(self.passed, self.passed + self.failed, self.errors)
 
-    @property
-    def digests(self) -> set[str | None]:
-        return {row.digest for row in self.rows}
-
-    def mean(self, value: Callable[[ResultRow], float | None]) -> float | None:
+    def mean(self, metric: _Summed) -> float | None:
         """Return the mean over the judged trials; None if one of them has no value, or none is judged."""
-        values = [value(row) for row in self.rows if row.status in ("passed", "failed")]
-        numbers = [number for number in values if number is not None]
-        return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
+        total: float | None = getattr(self, metric)
+        judged = self.passed + self.failed
+        return total / judged if total is not None and judged else None
+
+
+def _add(total: float | None, value: float | None) -> float | None:
+    return None if total is None or value is None else total + value
 
 
 @lru_cache(maxsize=10_000)
@@ -146,13 +169,38 @@ def _share_counts(passed: int, judged: int, errors: int) -> TrialCounts:
     return TrialCounts(passed, judged, errors)
 
 
-class _Pair(Struct, frozen=True):
+class _Case(Struct, gc=False):
+    """A case in both runs."""
+
+    before: _Trials | None = None
+    after: _Trials | None = None
+
+    @property
+    def has_same_definition(self) -> bool:
+        return self.before is not None and self.after is not None and {*self.before.digests} == {*self.after.digests}
+
+    @property
+    def pair(self) -> "_Pair | None":
+        """Both sides, if they have the same definition and judged trials."""
+        before, after = self.before, self.after
+        if before is None or after is None or not self.has_same_definition:
+            return None
+        return _Pair(before, after) if before.counts.judged and after.counts.judged else None
+
+
+class _Pair(Struct, frozen=True, gc=False):
     """A case with the same definition and judged trials in both runs."""
 
     before: _Trials
     after: _Trials
-    base: TrialCounts
-    head: TrialCounts
+
+    @property
+    def base(self) -> TrialCounts:
+        return self.before.counts
+
+    @property
+    def head(self) -> TrialCounts:
+        return self.after.counts
 
     @property
     def is_single(self) -> bool:
@@ -168,8 +216,8 @@ class _Pair(Struct, frozen=True):
 
 
 def compare_runs(
-    base: tuple[str, Sequence[ResultRow]],
-    head: tuple[str, Sequence[ResultRow]],
+    base: tuple[str, Iterable[ResultRow]],
+    head: tuple[str, Iterable[ResultRow]],
     *,
     alpha: float = ALPHA,
     gates: Collection[Gate] = (),
@@ -179,51 +227,55 @@ def compare_runs(
 
     Time and cost are tested only if they are among the `gates`. Known `flaky` cases are never called broken.
     """
-    before, after = _by_case(base[1]), _by_case(head[1])
-    pairs = dict(_pairs(before, after))
-    repeated = [pair for pair in pairs.values() if not pair.is_single]
-    correction = tarone_correction((pair.test.min_p_value for pair in repeated), alpha)
-    changes = [
-        _case_change(name, before.get(name), after.get(name), pairs.get(name), alpha, correction)
-        for name in {**before, **after}
-    ]
+    cases = _collect_cases(base[1], head[1])
+    pairs = [pair for case in cases.values() if (pair := case.pair) is not None]
+    correction = tarone_correction((pair.test.min_p_value for pair in pairs if not pair.is_single), alpha)
     known = {
-        (suite, case) for suite, case, digest in flaky if (now := after.get((suite, case))) and digest in now.digests
+        (suite, case)
+        for suite, case, digest in flaky
+        if (found := cases.get((suite, case))) and found.after and digest in found.after.digests
     }
-    changes = [_as_flaky(case) if (case.suite, case.case) in known else case for case in changes]
-    changes.sort(key=lambda each: (CHANGE_ORDER.index(each.change), natural_key(each.suite), natural_key(each.case)))
-    metrics = tuple(_metrics(list(pairs.values()), alpha, gates))
-    notes = tuple(_iter_notes(changes, metrics, list(pairs.values()), alpha))
+    changes = [
+        _as_flaky(change) if name in known else change
+        for name, case in cases.items()
+        for change in (_case_change(name, case, alpha, correction),)
+    ]
+    # Three stable sorts, since keys of all three at once would take more memory than the cases.
+    changes.sort(key=lambda each: natural_key(each.case))
+    changes.sort(key=lambda each: _suite_key(each.suite))
+    changes.sort(key=lambda each: CHANGE_ORDER.index(each.change))
+    metrics = tuple(_metrics(pairs, alpha, gates))
+    notes = tuple(_iter_notes(changes, metrics, pairs, alpha))
     return Comparison(base=base[0], head=head[0], alpha=alpha, cases=tuple(changes), metrics=metrics, notes=notes)
 
 
-def _by_case(rows: Iterable[ResultRow]) -> dict[CaseName, _Trials]:
-    cases: dict[CaseName, list[ResultRow]] = defaultdict(list)
-    for row in rows:
-        cases[row.suite, row.case].append(row)
-    return {name: _Trials(trials) for name, trials in cases.items()}
+def _collect_cases(base: Iterable[ResultRow], head: Iterable[ResultRow]) -> dict[CaseName, _Case]:
+    cases: dict[CaseName, _Case] = defaultdict(_Case)
+    for row in base:
+        case = cases[row.suite, row.case]
+        case.before = case.before or _Trials()
+        case.before.add(row)
+    for row in head:
+        case = cases[row.suite, row.case]
+        case.after = case.after or _Trials()
+        case.after.add(row)
+        if case.before and case.before.digests == case.after.digests:
+            case.after.digests = case.before.digests  # one object instead of two equal ones
+    return cases
 
 
-def _pairs(before: dict[CaseName, _Trials], after: dict[CaseName, _Trials]) -> Iterator[tuple[CaseName, _Pair]]:
-    for name, was in before.items():
-        now = after.get(name)
-        if now is None or was.digests != now.digests:
-            continue
-        base, head = was.counts, now.counts
-        if base.judged and head.judged:
-            yield name, _Pair(was, now, base, head)
+_suite_key = lru_cache(maxsize=1000)(natural_key)
 
 
-def _case_change(
-    name: CaseName, before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int
-) -> CaseChange:
+def _case_change(name: CaseName, case: _Case, alpha: float, correction: int) -> CaseChange:
+    before, after, pair = case.before, case.after, case.pair
     return CaseChange(
         suite=name[0],
         case=name[1],
-        change=_classify(before, after, pair, alpha, correction),
+        change=_classify(case, pair, alpha, correction),
         base=before.status if before else None,
         head=after.status if after else None,
-        error=next((row.error for row in after.rows if row.error), None) if after else None,
+        error=after.error if after else None,
         base_trials=before.counts if before else None,
         head_trials=after.counts if after else None,
         p=None if pair is None or pair.is_single else min(1.0, correction * pair.test.p_value),
@@ -236,13 +288,11 @@ def _as_flaky(case: CaseChange) -> CaseChange:
     return structs.replace(case, change="flaky") if is_finding else case
 
 
-def _classify(
-    before: _Trials | None, after: _Trials | None, pair: _Pair | None, alpha: float, correction: int
-) -> ChangeKind:
-    if before is None or after is None:
-        return "new" if before is None else "gone"
+def _classify(case: _Case, pair: _Pair | None, alpha: float, correction: int) -> ChangeKind:
+    if case.before is None or case.after is None:
+        return "new" if case.before is None else "gone"
     if pair is None:
-        return "changed" if before.digests != after.digests else "not judged"
+        return "not judged" if case.has_same_definition else "changed"
     was, now = pair.rates
     if was == now in (0.0, 1.0):
         return "still passing" if now else "still failing"
@@ -258,11 +308,11 @@ def _classify(
 def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> list[Metric]:
     """Return pass rate, score, cost and time, each over the cases that have it in both runs."""
     rates = _values("pass rate", ((pair, *pair.rates) for pair in pairs))
-    score = _values("score", _means(pairs, _score))
-    cost = _values("cost USD", _means(pairs, lambda row: row.cost_usd), up_is_good=False)
-    time = _values("time ms", _means(pairs, lambda row: row.duration_ms), up_is_good=False)
+    score = _values("score", _means(pairs, "score"))
+    cost = _values("cost USD", _means(pairs, "cost_usd"), up_is_good=False)
+    time = _values("time ms", _means(pairs, "duration_ms"), up_is_good=False)
     tested = [rates]
-    if any((before, after) != pair.rates for pair, before, after in _means(pairs, _score)):
+    if any((before, after) != pair.rates for pair, before, after in _means(pairs, "score")):
         tested.append(score)
     tested += [values for values, gate in ((cost, "cost"), (time, "time")) if gate in gates]
     tested = [values for values in tested if values.before]
@@ -274,11 +324,6 @@ def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> l
     ]
     order = list(_METRICS.values())
     return sorted(metrics, key=lambda metric: order.index(metric.name))
-
-
-def _score(row: ResultRow) -> float | None:
-    """Return 0 for a trial that failed before any check: leaving it out would make the run look better."""
-    return 0.0 if row.score is None and row.status == "failed" else row.score
 
 
 class _Values(Struct, eq=False):
@@ -306,7 +351,7 @@ class _Values(Struct, eq=False):
         return paired_difference(list(both), confidence)
 
 
-def _means(pairs: Iterable[_Pair], value: Callable[[ResultRow], float | None]) -> Iterator[tuple[_Pair, float, float]]:
+def _means(pairs: Iterable[_Pair], value: _Summed) -> Iterator[tuple[_Pair, float, float]]:
     """The mean before and after, for the cases that have it in both runs."""
     for pair in pairs:
         before, after = pair.before.mean(value), pair.after.mean(value)

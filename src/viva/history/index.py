@@ -7,7 +7,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -127,26 +127,23 @@ class History:
             return [_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
     def list_results(self, run: str) -> list[ResultRow]:
-        with self._open() as db:
-            has_ended = db.execute("SELECT 1 FROM runs WHERE id = ? AND ended IS NOT NULL", (run,)).fetchone()
-            if (
-                not has_ended and (journal := self.journal_path(run)).exists()
-            ):  # the journal of an unfinished run has more
-                _index_journal(db, journal)
-            rows = db.execute("SELECT * FROM results WHERE run = ?", (run,))
+        return list(self.iter_results(run))
+
+    def iter_results(self, run: str) -> Iterator[ResultRow]:
+        """Yield the results of a run, one at a time."""
+        ended = self.query("SELECT 1 FROM runs WHERE id = ? AND ended IS NOT NULL", (run,))
+        if not ended and self.journal_path(run).exists():  # the journal of an unfinished run has more
+            self.index_run(run)
+        with self._open(read_only=True) as db:
             words: dict[str | None, Any] = {}  # a run has few suites and statuses: one text for each
-            return [
-                ResultRow(
-                    **dict(zip(_RESULT_COLUMNS, row[1:], strict=True))
-                    | {
-                        "suite": words.setdefault(row[1], row[1]),
-                        "status": words.setdefault(row[4], row[4]),
-                        "fault": words.setdefault(row[5], row[5]),
-                        "agent": words.setdefault(row[13], row[13]),
-                    }
-                )
-                for row in rows
-            ]
+            for row in db.execute("SELECT * FROM results WHERE run = ?", (run,)):
+                shared = {
+                    "suite": words.setdefault(row[1], row[1]),
+                    "status": words.setdefault(row[4], row[4]),
+                    "fault": words.setdefault(row[5], row[5]),
+                    "agent": words.setdefault(row[13], row[13]),
+                }
+                yield ResultRow(**dict(zip(_RESULT_COLUMNS, row[1:], strict=True)) | shared)
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """Run an SQL query; no rows if there is no index."""

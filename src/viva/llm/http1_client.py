@@ -7,6 +7,7 @@ import asyncio
 import select
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,10 @@ _LOOKUP_S = 10.0
 _MAX_CONNECTING = 256
 """Connections to one server that are opened at the same time: more would overrun its queue, and many calls can take a
 connection that another call has finished with meanwhile.
+"""
+_MAX_WOKEN = 16
+"""Calls that go on in one step of the event loop. When hundreds of answers arrive together, timers and other calls get their
+turn in between.
 """
 _Addresses = list[tuple[Any, ...]]
 
@@ -44,6 +49,8 @@ class Http1Client:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._all_closed: asyncio.Future[None] | None = None
+        self._woken = 0  # in this step of the event loop
+        self._answered: deque[tuple[asyncio.Future[ResponseParser], ResponseParser]] = deque()
 
     async def request(self, request: Request, target: Target) -> Response:
         connection = self._take_idle(target, request.never_resend) or await self._connect(target, request)
@@ -73,6 +80,23 @@ class Http1Client:
         self._open.discard(connection)
         if self._all_closed is not None and not self._open and not self._all_closed.done():
             self._all_closed.set_result(None)
+
+    def wake(self, waiter: "asyncio.Future[ResponseParser]", answer: ResponseParser) -> None:
+        """Lets a call go on, in this step of the event loop or in one of the next."""
+        if not self._woken:
+            self._loop.call_soon(self._begin_step)
+        if self._woken < _MAX_WOKEN:
+            self._woken += 1
+            waiter.set_result(answer)
+        else:
+            self._answered.append((waiter, answer))
+
+    def _begin_step(self) -> None:
+        self._woken = 0
+        for _ in range(min(len(self._answered), _MAX_WOKEN)):
+            waiter, answer = self._answered.popleft()
+            if not waiter.done():
+                self.wake(waiter, answer)
 
     def schedule_timeout(self, due: float) -> None:
         """One timer serves all calls: a timer for each call would be expensive."""
@@ -217,7 +241,7 @@ class _Connection(asyncio.Protocol):
             return
         try:
             if self._incoming.feed(data):
-                waiter.set_result(self._incoming)
+                self._finish(waiter)
         except ProtocolError as garbled:
             waiter.set_exception(garbled)
 
@@ -227,10 +251,14 @@ class _Connection(asyncio.Protocol):
         if waiter is None or waiter.done():
             return
         if exc is None and self._incoming.feed_eof():
-            waiter.set_result(self._incoming)
+            self._finish(waiter)
         elif self._incoming.has_started:
             waiter.set_exception(Unreachable(f"{self._host_port}: its answer was cut off"))
         elif self._reused:
             waiter.set_exception(_Stale())
         else:
             waiter.set_exception(Unreachable(f"{self._host_port}: closed the connection without an answer"))
+
+    def _finish(self, waiter: "asyncio.Future[ResponseParser]") -> None:
+        self._waiter = None  # what happens to the connection from now on does not change the answer
+        self._client.wake(waiter, self._incoming)

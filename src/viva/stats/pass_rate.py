@@ -31,9 +31,18 @@ def case_status(trials: Sequence[Status], min_pass: float | None = None, trials_
     with all of them failed, fails only if it would with all of them passed, and is an error otherwise. Skipped trials do
     not count. Without a judged trial the status is error, or skipped if there are only skips.
     """
-    passed, failed, errors = trials.count("passed"), trials.count("failed"), trials.count("error")
+    if not trials:
+        return "error"
+    counts = trials.count("passed"), trials.count("failed"), trials.count("error")
+    return status_of_counts(*counts, min_pass=min_pass, trials_left=trials_left)
+
+
+def status_of_counts(
+    passed: int, failed: int, errors: int, *, min_pass: float | None = None, trials_left: int = 0
+) -> Status:
+    """The same for trials that were counted; there is at least one, if only a skipped one."""
     if not passed + failed:
-        return "skipped" if trials and not errors else "error"
+        return "error" if errors else "skipped"
     unknown = errors + trials_left
     total = passed + failed + unknown
     needed = 1.0 if min_pass is None else min_pass

@@ -242,7 +242,7 @@ class ProjectRuns:
         key = (before.id, before.ended, after.id, after.ended)
         if (comparison := self._comparisons.get(key)) is None:
             flaky = find_known_flaky(self.history, [before.id, after.id])
-            results = [(run.id, self.history.list_results(run.id)) for run in (before, after)]
+            results = [(run.id, self.history.iter_results(run.id)) for run in (before, after)]
             comparison = compare_runs(results[0], results[1], flaky=flaky)
             if before.ended and after.ended:
                 self._comparisons = {key: comparison}

@@ -76,7 +76,7 @@ def matrix_alarms(world: World, agents: int, comparisons: int, seed: int) -> "Al
     random, raised = Random(seed), Counter[str]()
     for _ in range(comparisons):
         rates = [random.choice(world.rates) for _ in range(world.cases)]
-        runs = [RunResults(f"r{number}", world.run(random, rates)) for number in range(agents)]
+        runs = [RunResults(f"r{number}", world.run(random, rates).__iter__) for number in range(agents)]
         found = compare_columns(split_columns(runs), ALPHA)
         differences = [column.difference for column in found.columns if column.difference]
         raised.update({"an agent" for difference in differences if difference.verdict != "no difference shown"})

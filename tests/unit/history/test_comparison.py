@@ -21,7 +21,7 @@ def rows(case: str, *statuses: str, digest: str = "d", **fields) -> list[ResultR
 
 
 def compared(before: list[ResultRow], after: list[ResultRow], **asked: Any) -> Comparison:
-    return compare_runs(("base", before), ("head", after), **asked)
+    return compare_runs(("base", iter(before)), ("head", iter(after)), **asked)
 
 
 GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
