@@ -125,16 +125,19 @@ def test_two_workflows_of_different_shape_can_be_compared(client: Client):
 
 
 def test_a_waiting_workflow_is_running_and_its_end_is_sent_at_once(client: Client):
-    """The workflow is not advertised: that would claim pause and bulk cancel."""
-    run = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": 300}}).json["runId"]
+    run = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": 60_000}}).json["runId"]
+    client.get(f"/v1/runs/{run}/events/poll?lastSequence=0&timeout=30")
     with client.open_stream(run, "?streamMode=debug&bufferMs=5000") as watched:
         assert watched.readline() == b"id: 1\n"  # earlier events are sent at once
         assert client.get(f"/v1/runs/{run}").json["status"] == "running"
+        client.post(f"/v1/runs/{run}/cancel", {})
         received = parse_frames("id: 1\n" + watched.read().decode())
     assert [frame["event"] for frame in received] == ["batch", "batch"]
     output = [event for frame in received for event in json.loads(frame["data"])]
-    assert event_types(output) == ["run.started", "node.started", "node.completed", "run.completed"]
-    assert client.get(f"/v1/runs/{run}").json["status"] == "completed"
+    assert event_types(output) == ["run.started", "node.started", "run.cancelled"]
+    body = {"workflowId": "conformance-delay", "inputs": {"delayMs": 1}}
+    ended = client.wait_for_events(client.post("/v1/runs", body).json["runId"])
+    assert event_types(ended)[1:] == ["node.started", "node.completed", "run.completed"]
     for wrong in (-1, 60_001, "soon", True):
         refused = client.post("/v1/runs", {"workflowId": "conformance-delay", "inputs": {"delayMs": wrong}})
         assert (refused.status, refused.json["details"]["field"]) == (400, "inputs.delayMs")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from viva.cli import serve_token
 from viva.cli.history import config_option
 from viva.errors import BadInput
 from viva.text.duration import parse_duration
@@ -13,11 +14,12 @@ Examples:
   viva serve                               on 127.0.0.1:8765, with a new token, shown once
   viva serve --port 9000 --public-url https://evals.example.com
   viva serve --conformance                 with the test endpoints of OpenWOP's conformance suite
+  viva serve token add acme                a token of a tenant, also while the host runs
   curl -H "Authorization: Bearer $TOKEN" http://127.0.0.1:8765/v1/agents
 
 \b
 It serves the agents of viva.toml. Configure suites and packs as [openwop] suites = [...], tokens as
-[openwop.tenants.NAME] tokens = ["${NAME}"]. Runs are saved in .viva and continue after a restart.
+[openwop.tenants.NAME] tokens = ["${NAME}"], or add them with `viva serve token add`. Runs are saved in .viva and continue after a restart.
 SIGTERM lets running runs end (--drain); SIGHUP loads tokens, keys, agents, suites and limits anew.
 """
 
@@ -29,7 +31,7 @@ def _parse_drain(_context: click.Context, _option: click.Parameter, text: str) -
         raise click.BadParameter(str(error)) from error
 
 
-@click.command(epilog=EPILOG)
+@click.group(epilog=EPILOG, invoke_without_command=True)
 @click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1).")
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", help="Port to listen on (default: 8765; 0 for a free one)."
@@ -44,7 +46,9 @@ def _parse_drain(_context: click.Context, _option: click.Parameter, text: str) -
 )
 @click.option("--conformance", is_flag=True, help="Add the test endpoints of OpenWOP's conformance suite.")
 @config_option
+@click.pass_context
 def command(
+    context: click.Context,
     host: str | None,
     port: int | None,
     public_url: str | None,
@@ -53,6 +57,8 @@ def command(
     config_file: Path | None,
 ) -> int:
     """Serve the agents and eval suites of a project over HTTP, as an OpenWOP host."""
+    if context.invoked_subcommand is not None:
+        return 0
     try:
         from viva.host.server import load_setup, serve
     except ImportError as missing:
@@ -78,3 +84,6 @@ def command(
 
     serve(opened, ready)
     return 0
+
+
+command.add_command(serve_token.command)

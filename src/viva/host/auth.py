@@ -1,20 +1,29 @@
-"""Bearer tokens: each belongs to a tenant and has scopes. The host stores only digests of tokens."""
+"""Bearer tokens: each belongs to a tenant and has scopes, some have an end. The host stores only digests of tokens."""
 
 import hmac
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
+from viva.errors import BadInput
 from viva.host.errors import forbidden, unauthenticated
+from viva.host.runs import log_line
+from viva.host.token_file import TokenFile
 
-Scope = Literal["runs:read", "runs:create", "runs:cancel", "annotations:write"]
+Scope = Literal["runs:read", "runs:create", "runs:cancel", "annotations:write", "metrics", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+HOST_SCOPES: frozenset[Scope] = frozenset({"metrics", "admin"})
+"""Scopes of the whole host. Their tokens belong to no tenant."""
 READ_SCOPES: frozenset[Scope] = frozenset({"runs:read"})
-ALL_SCOPES: frozenset[Scope] = frozenset({"runs:read", "runs:create", "runs:cancel", "annotations:write"})
+ALL_SCOPES: frozenset[Scope] = frozenset(SCOPES) - HOST_SCOPES
 LOCAL_TENANT = "local"
 """The tenant of a host without configured tenants."""
+NO_TENANT = ""
+"""The tenant of tokens with scopes of the whole host."""
 
 
 class Principal(Struct, frozen=True):
@@ -23,6 +32,7 @@ class Principal(Struct, frozen=True):
     tenant: str
     name: str
     scopes: frozenset[Scope] = ALL_SCOPES
+    expires_at: float | None = None
 
     def require_scope(self, scope: Scope) -> None:
         if scope not in self.scopes:
@@ -30,17 +40,22 @@ class Principal(Struct, frozen=True):
 
 
 class TokenRegistry:
-    """The tokens of a host."""
+    """The tokens of a host: those of the config, and those of a file, which may change at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: TokenFile | None = None, clock: Callable[[], float] = time.time) -> None:
         self._principals: dict[bytes, Principal] = {}
+        self._file = file
+        self._file_version: object = None
+        self._file_principals: dict[bytes, Principal] = {}
+        self._clock = clock
 
     def __len__(self) -> int:
-        return len(self._principals)
+        self._read_file()
+        return len(self._principals) + len(self._file_principals)
 
     def add(self, token: str, tenant: str, scopes: frozenset[Scope] = ALL_SCOPES) -> None:
         number = 1 + sum(principal.tenant == tenant for principal in self._principals.values())
-        self._principals[sha256(token.encode()).digest()] = Principal(tenant, f"{tenant}/{number}", scopes)
+        self._principals[sha256(token.encode()).digest()] = Principal(tenant, f"{tenant or 'host'}/{number}", scopes)
 
     def find_tenant(self, token: str) -> str | None:
         principal = self._principals.get(sha256(token.encode()).digest())
@@ -48,15 +63,35 @@ class TokenRegistry:
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
         """Finds the principal of a request. Compares every token, so that timing reveals nothing."""
+        self._read_file()
         scheme, _, token = headers.get("authorization", "").partition(" ")
         digest = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
         match: Principal | None = None
-        for token_digest, principal in self._principals.items():
-            if hmac.compare_digest(token_digest, digest):
-                match = principal
+        for principals in (self._principals, self._file_principals):
+            for token_digest, principal in principals.items():
+                if hmac.compare_digest(token_digest, digest):
+                    match = principal
         if scheme.lower() != "bearer" or match is None:
             raise unauthenticated()
+        if match.expires_at is not None and match.expires_at <= self._clock():
+            raise unauthenticated()
         return match
+
+    def _read_file(self) -> None:
+        """Reads the file again if it has changed: a token that was revoked is refused at once."""
+        if self._file is None or (version := self._file.find_version()) == self._file_version:
+            return
+        self._file_version = version
+        self._file_principals = {}
+        try:
+            tokens = self._file.load()
+        except BadInput as error:  # without the file nobody can tell which tokens were revoked
+            log_line(f"The tokens of this file are refused: {error}")
+            return
+        for token in tokens:
+            scopes: frozenset[Scope] = frozenset(scope for scope in SCOPES if scope in token.scopes)
+            name = f"{token.tenant or 'host'}/{token.id}"
+            self._file_principals[bytes.fromhex(token.digest)] = Principal(token.tenant, name, scopes, token.expires_at)
 
 
 def create_token() -> str:

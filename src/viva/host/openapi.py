@@ -270,7 +270,7 @@ def build_openapi(public_url: str) -> dict[str, Any]:
         "info": {"title": "Viva as an OpenWOP host", "version": viva.__version__},
         "servers": [{"url": public_url}],
         "security": [{"bearer": []}],
-        "paths": {**_public_paths(), **_run_paths(), **_event_paths(), **_inventory_paths()},
+        "paths": {**_public_paths(), **_run_paths(), **_cancel_paths(), **_event_paths(), **_inventory_paths()},
         "components": {
             "schemas": SCHEMAS,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
@@ -305,27 +305,6 @@ def _run_paths() -> dict[str, Any]:
         "/v1/runs/{runId}": {
             "get": _endpoint("getRun", "Snapshot of a run.", (200, "RunSnapshot"), (304, *_RUN_ERRORS), _RUN_ID)
         },
-        "/v1/runs/{runId}/cancel": {
-            "post": _endpoint(
-                "cancelRun",
-                "Cancel a run.",
-                (200, "Cancelled"),
-                (400, *_RUN_ERRORS, 409, 413),
-                _RUN_ID,
-                _KEY,
-                body="Cancel",
-            )
-        },
-        "/v1/runs:bulk-cancel": {
-            "post": _endpoint(
-                "cancelRuns",
-                "Cancel several runs.",
-                (200, "BulkCancelled"),
-                (400, 401, 403, 409, 413),
-                _KEY,
-                body="BulkCancel",
-            )
-        },
         "/v1/runs/{runId}/eval-summary": {
             "get": _endpoint(
                 "getEvalSummary", "Summary of an eval.", (200, "EvalSummary"), (*_RUN_ERRORS, 409), _RUN_ID
@@ -352,6 +331,32 @@ def _run_paths() -> dict[str, Any]:
                 _KEY,
                 body="AnnotationCreate",
             ),
+        },
+    }
+
+
+def _cancel_paths() -> dict[str, Any]:
+    return {
+        "/v1/runs/{runId}/cancel": {
+            "post": _endpoint(
+                "cancelRun",
+                "Cancel a run.",
+                (200, "Cancelled"),
+                (400, *_RUN_ERRORS, 409, 413),
+                _RUN_ID,
+                _KEY,
+                body="Cancel",
+            )
+        },
+        "/v1/runs:bulk-cancel": {
+            "post": _endpoint(
+                "cancelRuns",
+                "Cancel several runs.",
+                (200, "BulkCancelled"),
+                (400, 401, 403, 409, 413),
+                _KEY,
+                body="BulkCancel",
+            )
         },
     }
 

@@ -25,7 +25,16 @@ from viva.errors import BadInput
 from viva.host import conformance
 from viva.host.agents import AgentRegistry, load_agents
 from viva.host.app import make_app
-from viva.host.auth import LOCAL_TENANT, READ_SCOPES, TokenRegistry, create_token
+from viva.host.auth import (
+    ALL_SCOPES,
+    HOST_SCOPES,
+    LOCAL_TENANT,
+    NO_TENANT,
+    READ_SCOPES,
+    Scope,
+    TokenRegistry,
+    create_token,
+)
 from viva.host.connections import Connection, ConnectionRegistry, fit_to_open_files, load_limits
 from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup, ServeOptions
@@ -34,6 +43,7 @@ from viva.host.limits import Limits
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import LEASE_S, Store
 from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
+from viva.host.token_file import TokenFile
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
 from viva.session.file_limit import raise_file_limit
@@ -85,7 +95,9 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
         generated_token = None
     else:
         if not is_loopback(bind_address):
-            message = f"{bind_address} is reachable from other machines: set tokens in [openwop.tenants.NAME] first"
+            message = (
+                f"{bind_address} is reachable from other machines: add a token with `viva serve token add TENANT` first"
+            )
             raise settings.problem(message, "serve")
         generated_token = generated_token or create_token()
         settings.redactor.add_secrets([generated_token])
@@ -153,18 +165,23 @@ def is_public_url(url: str) -> bool:
 
 
 def _load_tokens(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -> TokenRegistry:
-    tokens = TokenRegistry()
-    for name, tenant in tenants.items():
-        for field in ("tokens", "read_tokens"):
-            for value in tenant.get(field, ()):
-                place = ("openwop", "tenants", name, field)
-                token = settings.expand_variables(value, *place)
-                if len(token) < MIN_TOKEN_LENGTH:
-                    raise settings.problem(f"a token must have at least {MIN_TOKEN_LENGTH} characters", *place)
-                if tokens.find_tenant(token) is not None:
-                    raise settings.problem("duplicate token", *place)
-                settings.redactor.add_secrets([token])
-                tokens.add(token, name, *([READ_SCOPES] if field == "read_tokens" else []))
+    """The tokens of the config, and those that `viva serve token` adds."""
+    tokens = TokenRegistry(TokenFile(settings.data_folder / "host"))
+    fields: tuple[tuple[str, frozenset[Scope]], ...] = (("tokens", ALL_SCOPES), ("read_tokens", READ_SCOPES))
+    groups: list[tuple[str, frozenset[Scope], tuple[str, ...]]] = [
+        (NO_TENANT, HOST_SCOPES, ("serve", "admin_tokens")),
+        *((name, scopes, ("openwop", "tenants", name, field)) for name in tenants for field, scopes in fields),
+    ]
+    for name, scopes, place in groups:
+        table = settings.serve if name == NO_TENANT else tenants[name]
+        for value in table.get(place[-1], ()):
+            token = settings.expand_variables(value, *place)
+            if len(token) < MIN_TOKEN_LENGTH:
+                raise settings.problem(f"a token must have at least {MIN_TOKEN_LENGTH} characters", *place)
+            if tokens.find_tenant(token) is not None:
+                raise settings.problem("duplicate token", *place)
+            settings.redactor.add_secrets([token])
+            tokens.add(token, name, scopes)
     return tokens
 
 

@@ -10,6 +10,7 @@ _UNITS_NS = {"h": 3600 * _S, "m": 60 * _S, "s": _S, "ms": 1_000_000, "us": 1000,
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
 _PART = LazyPattern(rf"({_NUMBER})(h|ms|m|s|us|µs|μs|ns)", re.ASCII)
 _WHOLE = LazyPattern(rf"\+?(?:(?:{_NUMBER})(?:h|ms|m|s|us|µs|μs|ns))+", re.ASCII)
+_DAYS = LazyPattern(rf"(?:({_NUMBER})d)?(.*)", re.ASCII | re.DOTALL)
 _BARE = LazyPattern(rf"\+?(?:{_NUMBER})", re.ASCII)
 _HELP = "write for example 30s, 2m30s, 500ms or 1h; a bare number is seconds"
 
@@ -22,6 +23,18 @@ def parse_duration(value: str | float) -> float:
         seconds = None
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         raise ValueError(f"{value!r} is no duration: {_HELP}")
+    return seconds
+
+
+def parse_age(text: str) -> float:
+    """An age in seconds: `30d`, `12h` or `1d12h`; raises ValueError, with examples, for anything else."""
+    if (match := _DAYS.fullmatch(text.strip())) is None:
+        seconds = None
+    else:
+        rest = _seconds_in(match[2]) if match[2] else 0.0
+        seconds = None if rest is None or not (match[1] or match[2]) else float(match[1] or 0) * 86400 + rest
+    if not seconds or not math.isfinite(seconds):
+        raise ValueError(f"{text!r} is no age: write for example 30d, 12h or 1d12h")
     return seconds
 
 

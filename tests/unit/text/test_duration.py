@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.text.duration import format_duration, parse_duration
+from viva.text.duration import format_duration, parse_age, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,14 @@ def test_anything_else_is_refused_with_what_would_be_right(written):  # N2, N6
 )
 def test_durations_are_shown_as_short_as_they_can_be(seconds, shown):  # N16
     assert format_duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30d", 2_592_000), ("12h", 43_200), ("1d12h", 129_600), ("90", 90)])
+def test_an_age_may_have_days(text: str, seconds: float):
+    assert parse_age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "d", "0", "0d", "-1d", "1w", "30 d", "1h1d", "nan", "1e9d"])
+def test_what_is_no_age_is_refused(text: str):
+    with pytest.raises(ValueError, match="30d"):
+        parse_age(text)
