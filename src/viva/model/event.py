@@ -12,6 +12,8 @@ from viva.model.record import Status, TrialRecord, TurnRecord
 
 NoteKind = Literal["message", "not_merged"]
 StopReason = Literal["interrupted", "fail_fast", "budget", "broken"]
+AGENTS_KEY = "agents"
+"""The setting of a run that says what its agents under test are made of, by name: settings, prompts, digests of code."""
 JOURNAL_VERSION = 2
 """Changes when fields of events or records get other names or meanings. A journal without a version is of version 1."""
 

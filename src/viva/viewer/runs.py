@@ -189,13 +189,14 @@ class RunJournal:
 
     def _cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
         rule = PassRule.from_settings(self.started.settings if self.started else {})
+        names_agents = self.started is not None and len(self.started.agents) > 1
         with self.path.open("rb") as file:
             for index in indexes:
                 raw = self._read_records(file.fileno(), index)
                 heads = [_heads.decode(record) for record in raw]
                 # While the run is in progress, missing trials may still end: the status is that of the trials so far.
                 missing = max(head.trials for head in heads) - len(heads) if self.ended else 0
-                yield CaseTrials(heads, raw, rule, max(0, missing))
+                yield CaseTrials(heads, raw, rule, max(0, missing), names_agents)
 
 
 class ProjectRuns:
