@@ -23,9 +23,9 @@ from viva.reporters.formatting import fit_line
 from viva.reporters.matrix import create_run_matrix
 from viva.reporters.repeats import compute_interval, count_passes, explain_undetermined
 from viva.reporters.report import CaseTrials
+from viva.stats.matrix import Matrix
 from viva.stats.pass_k import PassK, estimate_pass_k
 from viva.stats.pass_rate import stability
-from viva.stats.matrix import Matrix
 from viva.stats.proportions import Interval, SuiteRate, Tally, estimate_suite_rate
 from viva.stats.values import ValueSummary, summarize_values
 
@@ -149,8 +149,9 @@ def encode_overview(
     for index, case in cases:
         details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
         figures.add(case, details)
-        for head in case.heads if matrix is not None else ():
-            matrix.add(head)
+        if matrix is not None:
+            for head in case.heads:
+                matrix.add(head)
         yield separator + codec.encode(_build_row(index, case, details, figures.breakdown))
         separator = b","
     overview = Overview(

@@ -99,7 +99,8 @@ class RunLauncher:
         names = [f"--name={agent}" for agent in agents if agent]
         flags = [flag if value is None else f"{flag}={value}" for flag, value in list_rerun_flags(started.settings)]
         folder = dict(started.settings.get("options", {})).get("folder")
-        return await self._start_process([*arguments, *names, *flags], Path(folder or self._folder))
+        link = [f"--rerun-of={started.run}"]
+        return await self._start_process([*arguments, *names, *flags, *link], Path(folder or self._folder))
 
     async def close(self) -> None:
         """Interrupts running processes as Ctrl-C does."""
