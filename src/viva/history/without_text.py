@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from viva.model.event import AnyEvent, Event, RunEnded, RunResumed, RunStarted, TrialEnded, TrialRetried
+from viva.model.event import AGENTS_KEY, AnyEvent, Event, RunEnded, RunResumed, RunStarted, TrialEnded, TrialRetried
 from viva.model.record import CheckpointRecord, TrialRecord, TurnRecord
 from viva.record.journal import read_events
 
@@ -51,7 +51,8 @@ def _remove_text(event: AnyEvent) -> Event | None:
 
 def _strip_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in settings.get("options", {}).items() if name != "cases"}
-    return {**settings, "options": options, WITHOUT_TEXT_KEY: True}
+    kept = {name: value for name, value in settings.items() if name != AGENTS_KEY}
+    return {**kept, "options": options, WITHOUT_TEXT_KEY: True}
 
 
 def _strip_record(record: TrialRecord) -> TrialRecord:

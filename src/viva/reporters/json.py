@@ -47,7 +47,7 @@ def encode_case(case: CaseTrials) -> bytes:
             "id": head.id,
             "name": head.name,
             "suite": head.suite,
-            "agent": head.agent,
+            **({"agent": head.agent} if head.agent else {}),
             "status": case.status,
             "pass_rate": pass_rate(statuses),
             "class": stability(statuses),

@@ -20,8 +20,10 @@ from viva.model.record import Status, TrialRecord
 from viva.reporters.breakdown import Breakdown, BreakdownCounter, FailureGroup
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import fit_line
+from viva.reporters.matrix import create_run_matrix
 from viva.reporters.repeats import compute_interval, count_passes, explain_undetermined
 from viva.reporters.report import CaseTrials
+from viva.stats.matrix import Matrix
 from viva.stats.pass_k import PassK, estimate_pass_k
 from viva.stats.pass_rate import stability
 from viva.stats.proportions import Interval, SuiteRate, Tally, estimate_suite_rate
@@ -61,10 +63,12 @@ class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     failed_types: tuple[str, ...] = ()
     interval: Interval | None = None
     stability: str = ""
+    agent: str = ""
+    """In a run of several agents."""
 
 
 class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The data of a run's first screen. Without `ended` the run is in progress or was killed, and has no `summary`.
+    """The data of a run's first screen. A run of several agents has their `matrix`, and no pass rate of all together. Without `ended` the run is in progress or was killed, and has no `summary`.
 
     `pass_rate` is None for sequential tests; `pass_k` has pass@k and pass^k of repeated cases for the largest k that all of
     them allow, `classes` how many are in each stability class. `case_ms` and `reply_ms` are the durations of trials and of replies.
@@ -89,6 +93,7 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     classes: dict[str, int] = {}
     groups: Sequence[FailureGroup] = ()
     breakdown: Breakdown = Breakdown()
+    matrix: Matrix | None = None
 
 
 class _AssertionHead(Struct):
@@ -138,12 +143,15 @@ def encode_overview(
 
     It is made from the first and last event, if present, and the cases in input order, each with its index.
     """
-    figures = _Figures()
+    figures, matrix = _Figures(), create_run_matrix(started)
     yield b'{"cases":['
     separator = b""
     for index, case in cases:
         details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
         figures.add(case, details)
+        if matrix is not None:
+            for head in case.heads:
+                matrix.add(head)
         yield separator + codec.encode(_build_row(index, case, details, figures.breakdown))
         separator = b","
     overview = Overview(
@@ -158,13 +166,14 @@ def encode_overview(
         stopped=ended.stopped if ended else None,
         stop_message=ended.stop_message if ended else None,
         summary=ended.summary if ended else None,
-        pass_rate=None if figures.is_sequential else estimate_suite_rate(figures.tallies),
+        pass_rate=None if figures.is_sequential or matrix else estimate_suite_rate(figures.tallies),
         case_ms=summarize_values(figures.trial_ms),
         reply_ms=summarize_values(figures.reply_ms),
         pass_k=figures.estimate_pass_k(),
         classes=dict(figures.classes),
         groups=figures.breakdown.groups,
         breakdown=figures.breakdown.build(),
+        matrix=matrix.build() if matrix is not None else None,
         cases=[],
     )
     rest = codec.to_builtins(overview)
@@ -238,6 +247,7 @@ def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], b
         ),
         interval=compute_interval(count_passes(case.statuses), case.rule) if is_repeated else None,
         stability=_classify(case) if is_repeated else "",
+        agent=(head.agent or "") if case.names_agent else "",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -24,7 +25,8 @@ from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.load_options import TIMEOUT_S
 from viva.history.index import HOSTED_KEY, History, HistorySink
 from viva.llm.budget import UNPRICED_WARNING, Budget
-from viva.model.event import CaseGenerated, Event, Note, RunEnded, RunResumed, RunStarted, RunSummary
+from viva.model import codec
+from viva.model.event import AGENTS_KEY, CaseGenerated, Event, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import Executor, PlannedTrial, Sink, Workers
 from viva.record.journal import Journal, next_run_number
@@ -37,6 +39,7 @@ from viva.session.live_view import LiveViewWriter
 from viva.session.option_values import replace_leading_flags
 from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
+from viva.session.run_origin import describe_origin
 from viva.session.run_plan import RunPlan
 from viva.session.run_result import RunResult
 from viva.session.saved_options import save_options
@@ -256,6 +259,7 @@ class _Run(Struct, frozen=True):
                 **options.pass_rule.to_settings(),
                 **save_options(options, plan.redactor),
                 "fingerprint": plan.fingerprint,
+                AGENTS_KEY: plan.redactor.redact(codec.to_plain(self._describe_agents())),
                 **({"model_class": model_class} if model_class else {}),
                 **({HOSTED_KEY: True} if self.is_hosted else {}),
             },
@@ -264,7 +268,12 @@ class _Run(Struct, frozen=True):
             suites=tuple(plan.planned_suites),
             all_trials=plan.all_trial_count if options.shard else 0,
             agents=names,
+            origin=plan.redactor.redact(describe_origin(plan)),
         )
+
+    def _describe_agents(self) -> dict[str, Any]:
+        definitions = self.plan.agents.definitions
+        return {agent.name: definitions[agent.name] for agent in self.plan.tested_agents if agent.name in definitions}
 
     async def _call_after_hook(self, hooks: ProjectHooks, interrupts: InterruptHandler) -> str | None:
         """Also after an interrupt: the hook may have to clean up after `--before`."""

@@ -139,14 +139,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     cases: Annotated[tuple[Any, ...], Option(keyword=None, may_differ=True,
         help="Cases that are not in a file, as Python values.")] = ()
     functions: Annotated[Mapping[str, Any] | None, Option(
-        keyword=None, on_resume="drop", may_differ=True,
-        help="Functions that stand in cases, by the text that stands for them.")] = None
+        keyword=None, on_resume="drop", may_differ=True, help="Functions that stand in cases, by the text that stands for them.")] = None
     agents: Annotated[tuple[Any, ...], Option(
-        flags=("-n", "--name"), group=INPUT, metavar="AGENT", keyword="agent", takes_one=True,
-        actions=("host", *_CHAT), on_resume="reference",
-        help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), "
-        "python:..., or http://... Playbooks use gemini if neither this nor the config names an agent. Repeatable: every "
-        "case runs on each agent, and a matrix compares them.")] = ()
+        flags=("-n", "--name"), group=INPUT, metavar="AGENT", keyword="agent", takes_one=True, actions=("host", *_CHAT), on_resume="reference",
+        help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), python:..., or http://... "
+        "Playbooks use gemini if neither this nor the config names an agent. Repeatable: every case runs on each agent, and a matrix compares them.")] = ()
     connector: Annotated[str | None, Option(
         flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT, is_repeated=True,
         help="Another connector for the agent under test, or a well-known model such as gpt-4o.")] = None
@@ -316,6 +313,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     replay_missing: Annotated[MissingPolicy, Option(
         flags=("--replay-missing",), group=STORAGE, needs="replay", is_repeated=True,
         help="What to do if the cassette has no reply.")] = "error"
+    rerun_of: Annotated[str | None, Option(
+        flags=("--rerun-of",), group=STORAGE, metavar="RUN", may_differ=True,
+        help="The id of the run that this one repeats: `viva view` links both.")] = None
     history: Annotated[bool, Option(
         flags=("--no-history",), group=STORAGE, actions=_CHAT, may_differ=True, help="Write nothing to .viva.")] = True
 

@@ -42,7 +42,6 @@ from viva.session.case_selection import (
     create_case_selector,
     iterate_trials,
     select_cases,
-    validate_filter,
 )
 from viva.session.cassette_mode import CassetteMode
 from viva.session.eval_suites import (
@@ -51,7 +50,6 @@ from viva.session.eval_suites import (
     check_audience,
     check_needs,
     extract_prompts,
-    pin_baseline,
 )
 from viva.session.hooks import RunHooks, resolve_run_hooks
 from viva.session.interactive import ConversationSaver, PersonPolicy
@@ -61,7 +59,7 @@ from viva.session.names import (
     create_helper_check,
     find_flag_problems,
 )
-from viva.session.report_files import check_output_files, check_report_kind
+from viva.session.option_checks import check_options, refuse_overwriting
 from viva.session.resume import PreviousRun
 from viva.session.run_options import Parallel, RunOptions
 from viva.session.workspaces import WorkspaceProvider
@@ -223,14 +221,12 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
     if not given.is_worker:  # a worker gets options that are checked
-        options = _check_options(options, settings)
+        options = check_options(options, settings)
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_in_text(text))
     cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=given.is_worker)
     agents = _create_agents(options, settings, cassette_mode)
     # Cases are built after `tested_agents` are chosen below.
-    get_prompts = lambda: [  # noqa: E731
-        prompt for agent in tested_agents for prompt in extract_prompts(agents.definitions.get(agent.name, {}))
-    ]
+    get_prompts = lambda: _list_prompts(agents, tested_agents)  # noqa: E731
     load_options = _build_load_options(options, settings, agents, get_prompts, given.standard_input)
     problems = list(find_flag_problems(options, agents))
     if options.evaluator:
@@ -305,6 +301,11 @@ def _find_agents(
     )
 
 
+def _list_prompts(agents: AgentFactory, tested_agents: Iterable[ConfiguredAgent]) -> list[str]:
+    definitions = [agents.definitions.get(agent.name, {}) for agent in tested_agents]
+    return [prompt for definition in definitions for prompt in extract_prompts(definition)]
+
+
 def _create_person_policy(
     options: RunOptions, load_options: LoadOptions, suites: Sequence[Suite], agent: str
 ) -> PersonPolicy:
@@ -343,19 +344,6 @@ def _plan_suite(suite: Suite, selection: CaseSelection) -> PlannedSuite:
         cases=selection.all_counts.by_suite.get(suite.id, 0),
         threshold=suite.threshold,
     )
-
-
-def _check_options(options: RunOptions, settings: Settings) -> RunOptions:
-    """The options with `--last-failed` and `--baseline latest` resolved. Raises BadInput for filters and output files."""
-    if options.last_failed and options.selected_cases is None:
-        options = structs.replace(options, selected_cases=_find_last_failed(settings))
-    options = pin_baseline(options, settings)
-    validate_filter(options.only)
-    _check_outputs(options)
-    baseline = options.folder / options.baseline if options.baseline else None
-    needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
-    _refuse_overwriting(options, [path for path in needed_files if path])
-    return options
 
 
 def _build_load_options(
@@ -448,7 +436,7 @@ def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[
     for path in paths:  # a file runs once, even if several inputs name it
         by_place.setdefault(path if isinstance(path, StandardInput) else path.resolve(), path)
     files = [path for path in by_place if isinstance(path, Path)]
-    _refuse_overwriting(options, files)
+    refuse_overwriting(options, files)
     try:
         suites = load_files(list(by_place.values()), load_options, options.folder, options.format)
     except BadInput as error:
@@ -472,34 +460,3 @@ def _load_script_tests(source: GeneratedCases, folder: Path, load_options: LoadO
     from viva.session.script_tests import load_script_suite  # imported only for runs with script tests: it is slow
 
     return load_script_suite(source, folder, load_options)
-
-
-def _list_output_files(options: RunOptions) -> list[tuple[str, Path]]:
-    """The flag and path of each file that the run writes."""
-    outputs = [("-o", path) for path in options.outputs]
-    return outputs if options.eval_summary is None else [*outputs, ("--eval-summary", options.eval_summary)]
-
-
-def _check_outputs(options: RunOptions) -> None:
-    """Raises BadInput for a report that could not be written. An agent as reporter writes any kind of file."""
-    for path in options.outputs:
-        if options.dry_run and path.suffix != ".jsonl":
-            raise BadInput.of(f"-o {path}: --dry-run writes cases as .jsonl")
-        if options.reporter is None:
-            check_report_kind(path)
-    check_output_files(_list_output_files(options))
-
-
-def _refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:
-    """Raises BadInput for an output that would replace a file the run needs."""
-    needed_files = {path.resolve(): path for path in needed}
-    for flag, path in _list_output_files(options):
-        if (needed_file := needed_files.get(path.resolve())) is not None:
-            raise BadInput.of(f"{flag} {path}: the run itself needs {needed_file}; write the report elsewhere")
-
-
-def _find_last_failed(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """The cases that failed or had an error in the latest run, by suite and id."""
-    history = History(settings.data_folder)
-    rows = history.list_results(history.find_run("latest").id)
-    return tuple(dict.fromkeys((row.suite, row.case) for row in rows if row.status in ("failed", "error")))

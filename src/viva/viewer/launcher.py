@@ -53,7 +53,9 @@ class RunLauncher:
 
     def _build_arguments(self, request: RunRequest, known_runs: Sequence[RunRow]) -> list[str]:
         own_runs = [row for row in known_runs if not self._is_pulled(row.id)]
-        agents = set(config.load_settings(self._file, self._folder).agents) | {row.agent for row in own_runs}
+        agents = set(config.load_settings(self._file, self._folder).agents) | {
+            agent for row in own_runs for agent in (row.agent, *row.agents)
+        }
         inputs = {text for row in own_runs for text in row.inputs}
         if not request.inputs:
             raise BadInput.of("inputs: is empty")
@@ -78,7 +80,7 @@ class RunLauncher:
         if case_filter is None:
             raise BadInput.of("This case is not in a file and cannot be run alone")
         suite, pattern = case_filter
-        return await self._rerun_with(started, [f"--input={suite}", f"--run={pattern}"], record.agent)
+        return await self._rerun_with(started, [f"--input={suite}", f"--run={pattern}"], [record.agent or ""])
 
     async def rerun(self, started: RunStarted) -> str:
         """Runs the same inputs and cases again, with the same agent and settings."""
@@ -87,17 +89,18 @@ class RunLauncher:
         arguments += [f"--run={options['only']}"] if options.get("only") else []
         arguments += [f"--tag={tag}" for tag in options.get("tags", ())]
         arguments += [f"--runs={options['runs']}"] if options.get("runs", 1) > 1 else []
-        return await self._rerun_with(started, arguments, started.agent)
+        return await self._rerun_with(started, arguments, started.agents or [started.agent])
 
-    async def _rerun_with(self, started: RunStarted, arguments: Sequence[str], agent: str | None) -> str:
+    async def _rerun_with(self, started: RunStarted, arguments: Sequence[str], agents: Sequence[str]) -> str:
         if self._is_pulled(started.run):
             raise BadInput.of(
                 "This run comes from another machine, and so do its agent and folder. Run it with viva test"
             )
-        name = [f"--name={agent}"] if agent else []
+        names = [f"--name={agent}" for agent in agents if agent]
         flags = [flag if value is None else f"{flag}={value}" for flag, value in list_rerun_flags(started.settings)]
         folder = dict(started.settings.get("options", {})).get("folder")
-        return await self._start_process([*arguments, *name, *flags], Path(folder or self._folder))
+        link = [f"--rerun-of={started.run}"]
+        return await self._start_process([*arguments, *names, *flags, *link], Path(folder or self._folder))
 
     async def close(self) -> None:
         """Interrupts running processes as Ctrl-C does."""

@@ -19,13 +19,13 @@ def same(messages):
 def other(messages):
     return "no" if "hard" in messages[-1]["content"] else messages[-1]["content"]
 """
-CONFIG = "".join(f'[agents.{name}]\nuse = "python:agents:{name}"\n' for name in ("same", "other"))
+CONFIG = "".join(f'[agents.{name}]\nuse = "python:pair:{name}"\n' for name in ("same", "other"))
 BOTH = ("-n", "same", "-n", "other")
 
 
 @pytest.fixture
 def two(project: Project) -> Project:
-    project.write("agents.py", AGENTS)
+    project.write("pair.py", AGENTS)
     project.write("viva.toml", CONFIG)
     project.suite(case("easy"), case("hard", "hard"), case("last"))
     return project
@@ -117,10 +117,10 @@ def test_a_cassette_tells_the_agents_apart(two: Project):
     _, live = two.report(*BOTH, "--record", "c.cassette")
     ends = [line for line in read_cassette(two.folder / "c.cassette") if isinstance(line, TrialDuration)]
     assert {line.key.agent for line in ends} == {"same", "other"}
-    two.write("agents.py", AGENTS + "\ndef same(messages):\n    raise ValueError('called')\n")
+    two.write("pair.py", AGENTS + "\ndef same(messages):\n    raise ValueError('called')\n")
     ended, replayed = two.report(*BOTH, "--replay", "c.cassette")
     assert "has changed since the recording" in ended.out
-    two.write("agents.py", AGENTS)
+    two.write("pair.py", AGENTS)
     ended, replayed = two.report(*BOTH, "--replay", "c.cassette")
     assert list_cells(replayed) == list_cells(live)
     assert "hard (trial 1) of suite.jsonl on other" in two.viva("cassette", "show", "c.cassette").out
@@ -183,7 +183,7 @@ def test_misuse_is_explained(two: Project, arguments: tuple[str, ...], problem: 
 def test_an_agent_keeps_its_own_limit(two: Project):
     """`parallel` of an agent caps its own conversations, not those of the others."""
     two.write(
-        "agents.py",
+        "pair.py",
         "import time\nnow, most = {}, {}\n"
         "def run(name, messages):\n"
         "    now[name] = now.get(name, 0) + 1\n    most[name] = max(most.get(name, 0), now[name])\n"
@@ -191,7 +191,7 @@ def test_an_agent_keeps_its_own_limit(two: Project):
         "def same(messages): return run('same', messages)\n"
         "def other(messages): return run('other', messages)\n",
     )
-    two.write("viva.toml", CONFIG + '[agents.one]\nuse = "python:agents:same"\nparallel = 1\n')
+    two.write("viva.toml", CONFIG + '[agents.one]\nuse = "python:pair:same"\nparallel = 1\n')
     two.suite(*({"id": f"c{n}", "input": "x", "assertions": [contains("same 1")]} for n in range(6)))
     _, records = two.report("-n", "one", "-n", "other", "--parallel", "4")
     assert {record["status"] for record in records if record["agent"] == "one"} == {"passed"}

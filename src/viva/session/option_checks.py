@@ -1,0 +1,58 @@
+"""Checks the options of a run before anything is loaded: filters, files that it writes, and runs that it names."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import structs
+
+from viva.config import Settings
+from viva.errors import BadInput
+from viva.history.index import History
+from viva.session.case_selection import validate_filter
+from viva.session.eval_suites import pin_baseline
+from viva.session.report_files import check_output_files, check_report_kind
+from viva.session.run_options import RunOptions
+
+
+def check_options(options: RunOptions, settings: Settings) -> RunOptions:
+    """The options with `--last-failed` and `--baseline latest` resolved. Raises BadInput for filters and output files."""
+    if options.last_failed and options.selected_cases is None:
+        options = structs.replace(options, selected_cases=_find_last_failed(settings))
+    options = pin_baseline(options, settings)
+    validate_filter(options.only)
+    _check_outputs(options)
+    baseline = options.folder / options.baseline if options.baseline else None
+    needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
+    refuse_overwriting(options, [path for path in needed_files if path])
+    return options
+
+
+def _list_output_files(options: RunOptions) -> list[tuple[str, Path]]:
+    """The flag and path of each file that the run writes."""
+    outputs = [("-o", path) for path in options.outputs]
+    return outputs if options.eval_summary is None else [*outputs, ("--eval-summary", options.eval_summary)]
+
+
+def _check_outputs(options: RunOptions) -> None:
+    """Raises BadInput for a report that could not be written. An agent as reporter writes any kind of file."""
+    for path in options.outputs:
+        if options.dry_run and path.suffix != ".jsonl":
+            raise BadInput.of(f"-o {path}: --dry-run writes cases as .jsonl")
+        if options.reporter is None:
+            check_report_kind(path)
+    check_output_files(_list_output_files(options))
+
+
+def refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:
+    """Raises BadInput for an output that would replace a file the run needs."""
+    needed_files = {path.resolve(): path for path in needed}
+    for flag, path in _list_output_files(options):
+        if (needed_file := needed_files.get(path.resolve())) is not None:
+            raise BadInput.of(f"{flag} {path}: the run itself needs {needed_file}; write the report elsewhere")
+
+
+def _find_last_failed(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """The cases that failed or had an error in the latest run, by suite and id."""
+    history = History(settings.data_folder)
+    rows = history.list_results(history.find_run("latest").id)
+    return tuple(dict.fromkeys((row.suite, row.case) for row in rows if row.status in ("failed", "error")))
