@@ -342,22 +342,26 @@ class EvalEventWriter:
             for event in events:
                 if isinstance(event, TrialEnded) and event.index >= self._next_index:
                     self._early[event.index] = event.record
-                    self._write_records_in_order()
                 elif isinstance(event, RunEnded):
                     self._run_ended = event
+            self._write_records_in_order()
         except Exception as error:  # the event bus continues without a broken reporter; this run must not
             self.error = error
             self._stop()
             raise
 
     def _write_records_in_order(self) -> None:
+        """Writes those that ended together in one transaction."""
+        drafts: list[EventDraft] = []
         while (record := self._early.pop(self._next_index, None)) is not None:
             task = build_task_summary([record])
             is_valid = None if task.schema_valid is UNSET else task.schema_valid
             invocation = f"inv-{self._next_index + 1}-{record.id}"
             result = build_invocation_result(record, self._agent, invocation, is_valid=is_valid)
-            self._log.append([*result.events, _scored_event(task)])
+            drafts += [*result.events, _scored_event(task)]
             self._next_index += 1
+        if drafts:
+            self._log.append(drafts)
 
     def build_summary(self, records: Sequence[TrialRecord]) -> EvalSummary:
         ended, request = self._run_ended, self._run.request

@@ -28,6 +28,8 @@ UPDATE_EVENT_TYPES: frozenset[str] = FINAL_EVENT_TYPES | {
     "run.started", "run.annotated", "node.completed", "node.failed", "eval.started", "eval.scored", "eval.completed",
 }  # fmt: skip
 """Events that change the visible state; `agent.*` and `provider.usage` are for debugging."""
+_REPEATABLE = frozenset({"run.started", "eval.started", "node.started"})
+"""What says nothing of results: after a crash of the database it may be written again."""
 UNKNOWN_NAME = "unknown"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _TRANSPORT_FIELDS = frozenset({"transport", "owner"})
@@ -129,7 +131,8 @@ class RunLog:
         first = len(self.events)
         events = [self._number(draft, first + offset) for offset, draft in enumerate(drafts)]
         block = [LoggedEvent(event, codec.encode(event)) for event in events]
-        with self._store.transaction():
+        is_durable = any(draft.type not in _REPEATABLE for draft in drafts)
+        with self._store.transaction(is_durable=is_durable):
             self._store.append_events(self.run, first, [logged.encoded for logged in block])
             if run is not None:
                 self._store.save_run(run)

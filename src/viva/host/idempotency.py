@@ -60,7 +60,7 @@ class IdempotencyCache:
         """
         if key is None:
             mutation = await validate()
-            with self._store.transaction():
+            with self._store.transaction(is_durable=True):
                 mutation.write()
             mutation.start()
             return mutation.status, mutation.body, {}
@@ -82,7 +82,7 @@ class IdempotencyCache:
     def _apply(self, place: tuple[str, str, str], request: str, mutation: Mutation) -> StoredResponse | None:
         """Executes a mutation. If another host was faster, nothing is executed, and its response is returned."""
         try:
-            with self._store.transaction():
+            with self._store.transaction(is_durable=True):
                 if not self._store.save_response(*place, StoredResponse(request, mutation.status, mutation.body)):
                     raise _AnsweredMeanwhile
                 mutation.write()

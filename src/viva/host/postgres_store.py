@@ -27,7 +27,7 @@ _OPTIONS: dict[str, Any] = {
     "connect_timeout": CONNECT_TIMEOUT_S,
     "application_name": "viva serve",
     "tcp_user_timeout": STATEMENT_TIMEOUT_MS,
-    "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={STATEMENT_TIMEOUT_MS}",
+    "options": f"-c synchronous_commit=off -c statement_timeout={STATEMENT_TIMEOUT_MS}",
 }
 
 
@@ -59,13 +59,15 @@ class PostgresStore(Store):
         return psycopg.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
 
     @contextmanager
-    def transaction(self) -> Generator[None]:
+    def transaction(self, *, is_durable: bool = False) -> Generator[None]:
         if self._depth:
             yield
             return
         self._depth += 1
         try:
             with self._translate_errors(), self._connection().transaction():
+                if is_durable:  # waits until this one and all before it are on the disk
+                    self._connection().execute("SET LOCAL synchronous_commit = on")
                 yield
         finally:
             self._depth -= 1

@@ -61,7 +61,7 @@ class SqliteStore(Store):
         return [(name, tenant, status, number, doc) for number, (name, tenant, status, doc) in enumerate(rows)]
 
     @contextmanager
-    def transaction(self) -> Generator[None]:
+    def transaction(self, *, is_durable: bool = False) -> Generator[None]:
         if self._depth:
             yield
             return

@@ -4,8 +4,8 @@
 and a run with the response that announces it, are one transaction each: after `kill -9` either all of it is stored or
 nothing.
 
-Whoever executes a run holds its lease. Each claim of a lease has a higher token, and every write to a run compares it, so
-a host that was given up for dead and wakes up again cannot write.
+Whoever executes a run holds its lease. Each claim of a lease has a higher token, and every write to a run compares token
+and owner, so a host that was given up for dead and wakes up again cannot write.
 """
 
 from abc import ABC, abstractmethod
@@ -136,8 +136,11 @@ class Store(ABC):
         """The tokens of the leases that this host holds."""
 
     @abstractmethod
-    def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing. A transaction inside another one is part of it."""
+    def transaction(self, *, is_durable: bool = False) -> AbstractContextManager[None]:
+        """All or nothing. A transaction inside another one is part of it.
+
+        The death of a host loses no transaction. A crash of the database may lose the last ones, up to the last durable one.
+        """
 
     @abstractmethod
     def _select(self, sql: str, *values: Any) -> list[tuple[Any, ...]]: ...
@@ -178,8 +181,8 @@ class Store(ABC):
     def save_run(self, run: Run) -> None:
         """Saves the state of a run whose lease this host holds. Its inputs are not needed any more."""
         lease = ", lease_owner = NULL, lease_until = 0" if run.is_finished else ""
-        sql = f"UPDATE runs SET status = ?, doc = ?, inputs = NULL{lease} WHERE id = ? AND lease_token = ?"  # noqa: S608 -- a constant
-        if not self._change(sql, run.status, codec.encode(run), run.id, self._token(run.id)):
+        sql = f"UPDATE runs SET status = ?, doc = ?, inputs = NULL{lease} WHERE id = ? AND lease_owner = ? AND lease_token = ?"  # noqa: S608 -- a constant
+        if not self._change(sql, run.status, codec.encode(run), run.id, self.owner, self._token(run.id)):
             self._tokens.pop(run.id, None)
             raise LeaseLost(run.id)
         if run.is_finished and self.is_shared:
@@ -223,10 +226,10 @@ class Store(ABC):
 
     def renew_leases(self) -> list[str]:
         """Renews the leases of this host. Returns the runs whose leases it lost."""
-        sql = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_token = ?"
+        sql = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_owner = ? AND lease_token = ?"
         with self.transaction():
             tokens = self._tokens.items()
-            lost = [name for name, token in tokens if not self._change(sql, self.lease_s, name, token)]
+            lost = [name for name, token in tokens if not self._change(sql, self.lease_s, name, self.owner, token)]
         for name in lost:
             del self._tokens[name]
         return lost
@@ -243,8 +246,9 @@ class Store(ABC):
         """Gives a lease back, so that any host can claim the run at once."""
         token = self._tokens.pop(name, None)
         if token is not None:
-            sql = "UPDATE runs SET lease_owner = NULL, lease_until = 0 WHERE id = ? AND lease_token = ?"
-            self._change(sql, name, token)
+            sql = """UPDATE runs SET lease_owner = NULL, lease_until = 0
+            WHERE id = ? AND lease_owner = ? AND lease_token = ?"""
+            self._change(sql, name, self.owner, token)
 
     def forget_lease(self, name: str) -> None:
         """Does not renew a lease any more; it ends by itself."""
@@ -279,8 +283,8 @@ class Store(ABC):
 
     def _lock_run(self, run: str) -> None:
         """Until the end of the transaction no other host can claim the run."""
-        sql = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_token = ?"
-        if not self._change(sql, self.lease_s, run, self._token(run)):
+        sql = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_owner = ? AND lease_token = ?"
+        if not self._change(sql, self.lease_s, run, self.owner, self._token(run)):
             self._tokens.pop(run, None)
             raise LeaseLost(run)
 
