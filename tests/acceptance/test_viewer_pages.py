@@ -327,6 +327,8 @@ def test_a_check_gets_a_label_with_the_keyboard_alone(browser: Any, project: Pro
 
 def test_a_case_and_a_run_are_rerun_from_the_page(browser: Any, project: Project):
     project.suite(case("a"), case("b"))
+    project.write(".git/HEAD", "ref: refs/heads/trunk\n")
+    project.write(".git/refs/heads/trunk", "0123456789abcdef0123456789abcdef01234567\n")
     project.test()
     with run_viewer(project, "--allow-run") as viewer:
         viewer.open_link()
@@ -340,7 +342,18 @@ def test_a_case_and_a_run_are_rerun_from_the_page(browser: Any, project: Project
         page.click("#run-again")
         page.wait_for_url(lambda url: "latest" not in url)
         expect(page.locator("h1")).to_contain_text("2 of 2 passed")
-        assert len(viewer.get("/api/runs").json) == 3
+        newest, _, oldest = viewer.get("/api/runs").json
+        assert (newest["rerun_of"], newest["branch"]) == (oldest["id"], "trunk")
+        page.click(".rerun-link a[href*=runs]")
+        expect(page.locator("#verdict + .score")).to_contain_text("2 of 2 passed")
+        expect(page.locator(".rerun-link")).to_have_count(2)  # the run, and a case of it
+        assert page.locator(f".rerun-link a[href='#/compare/{oldest['id']}/{newest['id']}']").count() == 1
+        page = visit.go("#/runs?text=trunk", "#runs a")
+        assert page.locator("#runs a").count() == 3
+        page.locator("main").press("/")
+        page.keyboard.type(f" {newest['id']}")
+        expect(page.locator("#found")).to_have_text("1 of 3 runs")
+        assert run_axe(page) == []
         visit.end()
 
 

@@ -125,6 +125,9 @@ class RunOptions:
     replay_missing: Literal["error", "live", "skip"] = "error"
     """What to do if the cassette has no reply."""
 
+    rerun_of: str | None = None
+    """The id of the run that this one repeats: `viva view` links both."""
+
     def __post_init__(self) -> None:
         check_values(vars(self))
 

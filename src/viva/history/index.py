@@ -203,7 +203,7 @@ class History:
     def _is_missing(self, path: Path, sizes: Mapping[str, int | None]) -> bool:
         if path.parent.name in sizes:
             return sizes[path.parent.name] not in (None, _file_size(path)) and not is_in_use(path)
-        started = _read_start(path)
+        started = read_start(path)
         return started is not None and _is_indexable(started, path)
 
     def _indexed_sizes(self) -> list[tuple[str, int | None]]:
@@ -216,7 +216,7 @@ class History:
     def take_crashed_runs(self) -> list[str]:
         """Return runs that stopped unexpectedly, newest first. Each run is returned once, by the first call."""
         paths = [path for path in self._journals() if has_crashed(path, acknowledge=True)]
-        starts = [started for path in paths if has_ended(path) is False and (started := _read_start(path))]
+        starts = [started for path in paths if has_ended(path) is False and (started := read_start(path))]
         runs = sorted(starts, key=lambda started: (started.number, started.at), reverse=True)
         return [started.run for started in runs if not started.settings.get(HOSTED_KEY)]
 
@@ -359,7 +359,7 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _read_start(path: Path) -> RunStarted | None:
+def read_start(path: Path) -> RunStarted | None:
     """Return the first event of a journal if it is the start of a run."""
     try:
         event = next(read_events(path), None)

@@ -37,6 +37,19 @@ class PlannedSuite(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What it must reach."""
 
 
+class RunOrigin(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where a run comes from, as far as it is known."""
+
+    model: str = ""
+    """The model of the agent under test, if the config or a flag names one."""
+    commit: str = ""
+    """The commit of the Git repository that the run was started in. Files may have changed since."""
+    branch: str = ""
+    """The branch of that repository."""
+    rerun_of: str = ""
+    """The id of the run that this one repeats."""
+
+
 class RunStarted(Event, frozen=True, tag="run_started"):
     """The first event of a run."""
 
@@ -68,6 +81,8 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     """How many trials all shards have at most; 0 if the run is no shard."""
     agents: tuple[str, ...] = ()
     """The agents under test, in the order of -n; empty if there is none, or if an older Viva wrote the event."""
+    origin: RunOrigin = RunOrigin()
+    """Where it comes from."""
     journal_version: int = field(default_factory=lambda: JOURNAL_VERSION)  # a factory, so that it is always written
     """The version of the journal's format."""
 

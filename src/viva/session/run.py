@@ -37,6 +37,7 @@ from viva.session.live_view import LiveViewWriter
 from viva.session.option_values import replace_leading_flags
 from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
+from viva.session.run_origin import describe_origin
 from viva.session.run_plan import RunPlan
 from viva.session.run_result import RunResult
 from viva.session.saved_options import save_options
@@ -264,6 +265,7 @@ class _Run(Struct, frozen=True):
             suites=tuple(plan.planned_suites),
             all_trials=plan.all_trial_count if options.shard else 0,
             agents=names,
+            origin=plan.redactor.redact(describe_origin(plan)),
         )
 
     async def _call_after_hook(self, hooks: ProjectHooks, interrupts: InterruptHandler) -> str | None:

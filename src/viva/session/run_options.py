@@ -316,6 +316,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     replay_missing: Annotated[MissingPolicy, Option(
         flags=("--replay-missing",), group=STORAGE, needs="replay", is_repeated=True,
         help="What to do if the cassette has no reply.")] = "error"
+    rerun_of: Annotated[str | None, Option(
+        flags=("--rerun-of",), group=STORAGE, metavar="RUN", may_differ=True,
+        help="The id of the run that this one repeats: `viva view` links both.")] = None
     history: Annotated[bool, Option(
         flags=("--no-history",), group=STORAGE, actions=_CHAT, may_differ=True, help="Write nothing to .viva.")] = True
 

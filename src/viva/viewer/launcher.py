@@ -97,7 +97,8 @@ class RunLauncher:
         name = [f"--name={agent}"] if agent else []
         flags = [flag if value is None else f"{flag}={value}" for flag, value in list_rerun_flags(started.settings)]
         folder = dict(started.settings.get("options", {})).get("folder")
-        return await self._start_process([*arguments, *name, *flags], Path(folder or self._folder))
+        link = [f"--rerun-of={started.run}"]
+        return await self._start_process([*arguments, *name, *flags, *link], Path(folder or self._folder))
 
     async def close(self) -> None:
         """Interrupts running processes as Ctrl-C does."""

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from viva.errors import BadInput
 from viva.history.comparison import Comparison, compare_runs
-from viva.history.index import History, RunRow
+from viva.history.index import History, RunRow, read_start
 from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.case import Key
@@ -204,6 +204,7 @@ class ProjectRuns:
     def __init__(self, history: History) -> None:
         self.history = history
         self._open: OrderedDict[str, RunJournal] = OrderedDict()
+        self._origins: dict[str, dict[str, Any]] = {}
         self._comparisons: dict[tuple[str | None, ...], Comparison] = {}
         self._lock = threading.Lock()
 
@@ -230,11 +231,20 @@ class ProjectRuns:
 
     def _describe_run(self, row: RunRow) -> dict[str, Any]:
         is_live = self._is_live(row)
-        fields = {**codec.to_builtins(row), "live": is_live}
+        fields = {**codec.to_builtins(row), "live": is_live, **self._describe_origin(row.id)}
         if is_live:
             with suppress(BadInput):  # it was deleted in between
                 fields["progress"] = codec.to_builtins(self.find(row.id).load_progress())
         return fields
+
+    def _describe_origin(self, run: str) -> dict[str, Any]:
+        """Where a run comes from, and the tags that selected its cases. The start of a journal never changes."""
+        if run not in self._origins:
+            started = read_start(self.history.journal_path(run))
+            fields = codec.to_builtins(started.origin) if started else {}
+            tags = dict(started.settings.get("options", {})).get("tags") if started else None
+            self._origins[run] = {**fields, **({"tags": tags} if tags else {})}
+        return self._origins[run]
 
     def compare_runs(self, base: str, head: str) -> Comparison:
         """Compares two runs. The last comparison of finished runs is cached: it takes seconds for many cases."""

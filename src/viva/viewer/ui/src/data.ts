@@ -292,6 +292,12 @@ export interface RunRow {
   exit_code?: number | null;
   stopped?: string | null;
   summary?: Summary | null;
+  model?: string;
+  commit?: string;
+  branch?: string;
+  rerun_of?: string;
+  /** The tags that selected its cases. */
+  tags?: string[];
 }
 
 /** How many trials of a case passed in one run. */

@@ -147,7 +147,7 @@ function Screen({ source, route, theme, viewer }: ScreenProps) {
   if (screen === "runs" && first) {
     return <RunArea key={first} source={source} id={first} path={route.path.slice(2)} route={route} theme={theme} allowRun={viewer.allow_run} />;
   }
-  return <RunsScreen server={server} />;
+  return <RunsScreen server={server} query={route.query} />;
 }
 
 interface RunAreaProps {

@@ -15,6 +15,7 @@ import { AgreementFigures } from "./labels";
 import type { Run } from "./live";
 import { navigate, type RunLinks } from "./route";
 import { Line, escapeControls } from "./text";
+import { RerunLinks } from "./rerun_links";
 import { StatusIcon, STATUSES } from "./status";
 import { CaseGrid } from "./grid";
 
@@ -175,6 +176,7 @@ function Verdict({ overview, live, liveState, source, allowRun }: VerdictProps) 
             </button>
           </span>
         )}
+        {source.served && <RerunLinks server={source as ServerSource} run={overview.run} />}
         {allowRun && !live && <RerunButton overview={overview} server={source as ServerSource} />}
       </p>
     </section>

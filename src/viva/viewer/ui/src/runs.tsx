@@ -5,15 +5,17 @@ import type { Progress } from "./live_data";
 import type { ServerSource } from "./source";
 import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
 import { describeProgress, LostNote } from "./in_flight";
+import { useKeys } from "./keys";
 import { useLoaded } from "./loading";
 import { buildHash, navigate } from "./route";
 import { Line } from "./text";
+import { parseRunFilter, RunFilters, selectRuns } from "./run_filters";
 import { StatusIcon } from "./status";
 
 const REFRESH_MS = 3000;
 const MAX_ROWS = 200;
 
-export function RunsScreen({ server }: { server: ServerSource }) {
+export function RunsScreen({ server, query }: { server: ServerSource; query: Record<string, string> }) {
   const [round, setRound] = useState(0);
   const loaded = useLoaded(() => server.runs(), [round]);
   const [runs, setRuns] = useState<RunRow[] | null>(null);
@@ -29,10 +31,14 @@ export function RunsScreen({ server }: { server: ServerSource }) {
     const timer = setInterval(() => document.visibilityState === "visible" && setRound((n) => n + 1), REFRESH_MS);
     return () => clearInterval(timer);
   }, []);
+  useKeys({ "/": () => document.getElementById("search")?.focus() });
   const failure = loaded !== null && "error" in loaded ? loaded.error : null;
   if (runs === null) return <p class="waiting" role={failure ? "alert" : undefined}>{failure ?? "Opening…"}</p>;
   const choose = (id: string) =>
     setChosen((old) => (old.includes(id) ? old.filter((each) => each !== id) : [...old, id].slice(-2)));
+  const filter = parseRunFilter(query);
+  const found = selectRuns(runs, filter);
+  const hasOrigin = found.some((run) => run.model || run.commit || run.tags);
   const pair = runs.map((run) => run.id).filter((id) => chosen.includes(id)); // newest first
   return (
     <>
@@ -51,8 +57,26 @@ export function RunsScreen({ server }: { server: ServerSource }) {
       </div>
       {failure && <LostNote since={answered} />}
       {runs.length === 0 && <p class="waiting">No runs yet. Start one: <code>viva test -i tests/</code></p>}
+      {runs.length > 1 && <RunFilters runs={runs} filter={filter} count={found.length} />}
+      {runs.length > 0 && found.length === 0 && (
+        <p class="waiting">
+          No run matches these filters. <a href="#/runs">Show all</a>
+        </p>
+      )}
+      {hasOrigin && (
+        <div class="run-columns" aria-hidden="true">
+          <span class="first">Agent and input</span>
+          <span class="model">Model</span>
+          <span class="commit">Commit</span>
+          <span class="tags">Tag</span>
+          <span class="bar" />
+          <span class="passed">Passed</span>
+          <span class="cost">Cost</span>
+          <span class="time">Time</span>
+        </div>
+      )}
       <ul class="runs" id="runs">
-        {(all ? runs : runs.slice(0, MAX_ROWS)).map((run) => (
+        {(all ? found : found.slice(0, MAX_ROWS)).map((run) => (
           <li key={run.id}>
             <label class="choose">
               <input type="checkbox" checked={chosen.includes(run.id)} onChange={() => choose(run.id)} aria-label={`Compare ${run.id}`} />
@@ -66,16 +90,20 @@ export function RunsScreen({ server }: { server: ServerSource }) {
                 </span>
                 <span class="why">
                   {formatTime(run.at)} <span class="mono">{run.id}</span>
+                  {[run.model ?? "", formatCommit(run), ...(run.tags ?? [])].filter(Boolean).map((text) => (
+                    <span class="origin" key={text}><Line text={text} room={60} /></span>
+                  ))}
+                  {run.rerun_of && <span>run again</span>}
                 </span>
               </span>
-              <Figures run={run} />
+              <Figures run={run} hasOrigin={hasOrigin} />
             </a>
           </li>
         ))}
       </ul>
-      {!all && runs.length > MAX_ROWS && (
+      {!all && found.length > MAX_ROWS && (
         <p class="waiting">
-          {formatNumber(runs.length - MAX_ROWS)} older runs.{" "}
+          {formatNumber(found.length - MAX_ROWS)} older runs.{" "}
           <button type="button" class="link" onClick={() => setAll(true)}>
             Show all
           </button>
@@ -85,12 +113,24 @@ export function RunsScreen({ server }: { server: ServerSource }) {
   );
 }
 
-function Figures({ run }: { run: RunRow }) {
+/** `1a2b3c4 main` */
+export function formatCommit(run: RunRow): string {
+  return [run.commit?.slice(0, 7) ?? "", run.branch ?? ""].filter(Boolean).join(" ");
+}
+
+function Figures({ run, hasOrigin }: { run: RunRow; hasOrigin: boolean }) {
   const { summary } = run;
   if (run.progress) return <LiveFigures progress={run.progress} />;
   if (!summary) return <span class="facts"><span class="fact">{run.live ? "running" : "stopped unexpectedly"}</span></span>;
   return (
     <span class="facts">
+      {hasOrigin && (
+        <>
+          <span class="fact model" title={run.model}><Line text={run.model ?? ""} room={60} /></span>
+          <span class="fact commit" title={run.commit}><Line text={formatCommit(run)} room={60} /></span>
+          <span class="fact tags"><Line text={(run.tags ?? []).join(", ")} room={60} /></span>
+        </>
+      )}
       <Bar parts={{ passed: summary.passed, failed: summary.failed, error: summary.errors + (summary.undecided ?? 0), skipped: summary.skipped, pending: summary.not_run }} />
       <span class="fact">
         {formatNumber(summary.passed)}/{formatNumber(summary.total)}
