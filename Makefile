@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Compiled tests are kept: compiling them anew takes half a minute of each test run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox postgres page page-tools wheel docs schemas reference prices soak soak-load mutate bench clean
+.PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox postgres page page-tools wheel docs pictures schemas reference prices soak soak-load mutate bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -67,6 +67,10 @@ page-tools: $(VENV)/.dev
 # The documentation as a site, in .artifacts/site. A dead link fails it, and a test builds it too.
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -q
+
+# The pictures of the docs: the console on the expense example, and the pages of the viewer.
+pictures: $(VENV)/.dev browser
+	$(BIN)/python tests/pictures.py
 
 # What follows from the structs of the checks: the schema of assertions, viva.check, the methods of t.assert_, the generator's
 # prompt. A test fails when they are stale.

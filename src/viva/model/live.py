@@ -10,6 +10,8 @@ class LiveTrial(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     suite: str
     case: str
+    agent: str = ""
+    """The agent under test, if the run has several."""
     name: str = ""
     trial: int = 1
     attempt: int = 1

@@ -70,6 +70,7 @@ class LiveViewWriter:
         return LiveTrial(
             suite=key.suite,
             case=key.case,
+            agent=key.agent if len(self._plan.tested_agents) > 1 else "",
             name=case.name or "",
             trial=key.trial,
             attempt=key.attempt,

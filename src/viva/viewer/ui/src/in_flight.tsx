@@ -102,7 +102,7 @@ export function InFlight({ live }: { live: LiveState }) {
       </h2>
       <ul>
         {view.trials.slice(0, MAX_SHOWN).map((trial) => {
-          const key = JSON.stringify([trial.suite, trial.case, trial.trial ?? 1]);
+          const key = JSON.stringify([trial.suite, trial.case, trial.agent ?? "", trial.trial ?? 1]);
           return (
             <li key={key}>
               <Conversation trial={trial} isOpen={open === key} toggle={() => setOpen(open === key ? null : key)} />
@@ -128,6 +128,7 @@ function Conversation({ trial, isOpen, toggle }: { trial: LiveTrial; isOpen: boo
           <span class="title">
             <b><Line text={trial.case} room={120} /></b>
             {trial.name && trial.name !== trial.case && <span class="name"><Line text={trial.name} room={160} /></span>}
+            {trial.agent && <span class="tag"><Line text={trial.agent} room={60} /></span>}
             {(trial.trial ?? 1) > 1 && <span class="tag">trial {trial.trial}</span>}
             {(trial.attempt ?? 1) > 1 && <span class="tag">attempt {trial.attempt}</span>}
           </span>

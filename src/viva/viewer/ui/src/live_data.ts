@@ -21,6 +21,8 @@ export interface Progress {
 export interface LiveTrial {
   suite: string;
   case: string;
+  /** The agent under test, if the run has several. */
+  agent?: string;
   name?: string;
   trial?: number;
   attempt?: number;
