@@ -122,6 +122,83 @@ def expense_project(folder: Path) -> Project:
     return project
 
 
+DETAILED = """
+import json
+import sys
+
+REFUND = '''# Your refund
+
+It was **refunded** on Monday, see [the policy](https://example.org/policy) and ![x](http://evil.example/x.png).
+
+| item | price |
+| --- | --- |
+| boot | 40 EUR |
+
+```python
+total = 40
+```
+We are sorry for the trouble.
+'''
+
+seen = []
+
+def look_up(order):
+    print("looking up", order)
+    return {"W1": 40}[order]
+
+def agent(messages, options):
+    said = messages[-1]["content"]
+    if said == "crash":
+        print("slow path", file=sys.stderr)
+        return look_up("W9")
+    if said.startswith("refuse"):
+        raise ConnectionError(f"refused by 10.0.0.{said[7:]}")
+    if said == "data":
+        return json.dumps({"order": {"id": "W1", "state": "sent"}})
+    if said == "flaky":
+        seen.append(said)
+        return "yes" if len(seen) % 4 else "no"
+    if said == "refund":
+        call = {"name": "look_up_order", "arguments": {"order": "W1-pineapple"}, "result": {"total": 40}, "duration_ms": 3}
+        return {"content": REFUND, "tool_calls": [call], "usage": {"input_tokens": 5, "output_tokens": 5, "cost_usd": 0.25}}
+    number = int(said)
+    calls = [{"name": "count", "arguments": {"n": number}}] if number % 10 == 5 else []
+    return {"content": f"Number {number} of many. " + "kumquat" * (number == 333), "tool_calls": calls}
+
+def judge(messages, options):
+    good = "polite" in options["metadata"]["criteria"]
+    quote = "We are sorry for the trouble." if good else "sorry for the trouble"
+    return {"passed": good, "score": 0.9 if good else 0.2, "reason": "it says sorry" if good else "no time is named",
+            "evidence": [{"turn": 1, "quote": quote}]}
+"""
+
+
+def detailed_project(folder: Path) -> Project:
+    """Failures of every kind: a crash, refused connections, a rubric, a long conversation; and a flaky case."""
+    project = Project(folder)
+    project.write("agent.py", DETAILED)
+    rubric = {
+        "type": "rubric",
+        "use": "agents:python:./agent.py:judge",
+        "criteria": [{"criterion": "It is polite", "weight": 2}, "It names the day and the hour"],
+    }
+    long = [{"input": str(n), "assertions": [contains("Number" if n < 500 else "missing")]} for n in range(1, 501)]
+    project.suite(
+        {"id": "crash", "tags": ["own"], "input": "crash", "assertions": [contains("40")]},
+        *(
+            {"id": f"refused-{n}", "tags": ["net"], "input": f"refuse {n}", "assertions": [contains("x")]}
+            for n in range(16)
+        ),
+        {
+            "id": "rubric",
+            "turns": [{"input": "data", "assertions": [contains("W1")]}, {"input": "refund", "assertions": [rubric]}],
+        },
+        {"id": "a-long-conversation-of-five-hundred-turns", "turns": long},
+    )
+    project.write("flaky.yaml", "- id: flaky\n  input: flaky\n  assertions: { type: contains, value: 'yes' }\n")
+    return project
+
+
 EVERYTHING = ("-i", "tests", "-i", "planted", "-i", "service")
 
 PLANTED = {

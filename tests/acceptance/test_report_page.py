@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from browser import DESKTOP, TIMEOUT_MS, ZOOMED, check_all_sizes, screenshot, start_browser
+from browser import DESKTOP, PHONE, TIMEOUT_MS, ZOOMED, check_all_sizes, screenshot, start_browser
 from project import Project
-from showcase import EVERYTHING, PLANTED, expense_project, many_report, planted_project, planted_runs
+from showcase import EVERYTHING, PLANTED, detailed_project, expense_project, many_report, planted_project, planted_runs
 
 MANY = 10_000
 
@@ -35,6 +35,15 @@ def expense(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = planted_project(tmp_path_factory.mktemp("planted"))
     assert project.test("-o", "report.html", "-q").code == 1
+    return project
+
+
+@pytest.fixture(scope="module")
+def detailed(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    project = detailed_project(tmp_path_factory.mktemp("detailed"))
+    agent = ("-n", "python:./agent.py:agent", "-q")
+    project.test("-i", "suite.jsonl", *agent, "-o", "report.html", code=1)
+    project.test("-i", "flaky.yaml", *agent, "--runs", "8", "--parallel", "1", "-o", "flaky.html", code=1)
     return project
 
 
@@ -268,6 +277,144 @@ def test_copied_cases_and_commands_run(browser: Any, expense: Project):
     expense.viva("check", "copied.jsonl", code=0)
     expense.viva(*command[1:], "-o", "again.jsonl", code=1)
     assert [record["id"] for record in expense.records("again.jsonl")] == ["yes-but"]
+
+
+def test_equal_failures_are_one_group_that_opens_its_cases(browser: Any, detailed: Project):
+    found = Opened(browser, detailed.folder / "report.html")
+    page = found.go()
+    group = page.locator("#groups button").first
+    assert "16 ×" in group.text_content()
+    assert "ConnectionError: refused by …" in group.text_content()
+    group.click()
+    expect(page.locator("#found")).to_have_text("16 of 19 cases")
+    assert "group=" in page.url
+    group.click()
+    expect(page.locator("#found")).to_have_text("19 cases")
+    page.click("#breakdown-types")
+    row = page.locator("#rates button", has_text="rubric")
+    assert "0 of 1 check" in row.text_content()
+    row.click()
+    expect(page.locator("#found")).to_have_text("1 of 19 cases")
+    found.open_case("rubric")
+    found.context.close()
+    assert found.troubles == []
+
+
+def test_a_crash_shows_file_line_source_and_output(browser: Any, detailed: Project):  # N38
+    found = Opened(browser, detailed.folder / "report.html", viewport=PHONE)
+    page = found.go("#/?q=crash")
+    first = page.locator("#cases a").first
+    expect(first).to_be_in_viewport()  # above the fold of a phone
+    found.open_case("crash")
+    why = page.locator("#why")
+    expect(why).to_be_in_viewport()
+    assert re.search(r"agent\.py:\d+ in look_up", why.text_content())
+    for text in ("KeyError: 'W9'", 'return {"W1": 40}[order]', "looking up W9", "slow path"):
+        assert text in why.text_content()
+    found.context.close()
+
+
+def test_a_judge_has_rows_quotes_and_its_words(browser: Any, detailed: Project):
+    """Criteria with verdict, score, reason and quotes; a click shows what the judge was sent and answered."""
+    found = Opened(browser, detailed.folder / "report.html")
+    page = found.go("#/case/suite.jsonl/rubric")
+    rows = page.locator(".criteria > li")
+    assert [row.get_attribute("class") for row in rows.all()] == ["passed", "failed"]
+    assert "It is polite score 0.90 weight 2" in rows.first.text_content()
+    assert "no time is named" in rows.nth(1).text_content()
+    rows.first.get_by_role("button", name="turn 2").click()
+    expect(page.locator("#turn-2 mark.found.passed")).to_be_in_viewport()
+    page.locator(".exchange summary").click()
+    exchange = page.locator(".exchange").text_content()
+    assert "Call 1" in exchange
+    assert "Criteria: It is polite" in exchange
+    assert '"it says sorry"' in exchange
+    reply = page.locator("#turn-2 .message.agent")
+    expect(reply.locator("strong")).to_have_text("refunded")
+    assert reply.locator("td").all_text_contents() == ["boot", "40 EUR"]
+    assert reply.locator("pre code").text_content() == "total = 40"
+    assert reply.locator("a, img").count() == 0
+    reply.get_by_role("button", name="plain text").click()
+    assert "**refunded**" in reply.text_content()
+    tree = page.locator("#turn-1 .json")
+    assert 'state: "sent"' in tree.text_content()
+    tree.get_by_text("order:").first.click()
+    expect(page.locator("#turn-1 .json .string")).to_have_count(0)
+    page.locator("#waterfall summary").click()
+    bars = page.locator(".bars li").all_text_contents()
+    assert [bar.startswith(name) for bar, name in zip(bars, ("Turn 1", "Turn 2", "look_up_order"), strict=False)] == [
+        True
+    ] * 3
+    assert "Judge: It is polite" in "".join(bars)
+    assert "$0.2500" in bars[1]
+    page.select_option("#waterfall-order", "costly")
+    assert page.locator(".bars li").first.text_content().startswith("Turn 2")
+    found.context.close()
+    assert found.troubles == []
+    assert {url for url in found.asked if not url.startswith("data:")} == {found.address}
+
+
+def test_repeats_show_how_sure_they_are_and_open_on_the_trial_that_failed(browser: Any, detailed: Project):  # N33
+    found = Opened(browser, detailed.folder / "flaky.html")
+    page = found.go()
+    assert "6 of 8, 41–93 %, unstable" in page.text_content("#cases")
+    figures = page.text_content("#figures")
+    assert "pass@8" in figures
+    assert "pass^8" in figures
+    assert "1 unstable" in figures
+    found.open_case("flaky")
+    assert "6 of 8, 41–93 %, unstable" in page.text_content("#certainty")
+    assert page.locator("#certainty .interval rect").count() == 1
+    assert page.locator(".pass-k tbody tr").nth(1).locator("td").first.text_content() == "75 %"
+    assert page.locator("[role=tab][aria-selected=true]").text_content().endswith("Trial 4")
+    found.context.close()
+
+
+def test_five_hundred_turns_fold_and_are_reached_by_keys_and_words(browser: Any, detailed: Project):
+    """Passed turns are folded; `f` goes to a failure, `t` to a tool; the search finds words in a folded turn."""
+    found = Opened(browser, detailed.folder / "report.html")
+    page = found.go("#/?q=kumquat")
+    expect(page.locator("#found")).to_have_text("1 of 19 cases")
+    expect(page.locator("#cases .hit")).to_contain_text("turn 333 · reply")
+    name = "a-long-conversation-of-five-hundred-turns"
+    assert page.locator("#cases a b").first.text_content() == name
+    found.open_case(name)
+    expect(page.locator("#find-count")).to_contain_text("1 of 1")
+    expect(page.locator("#turn-333")).to_be_in_viewport()
+    assert page.locator(".turn.folded").count() == 498
+    page.fill("#find", "")
+    page.locator("#find").blur()
+    page.evaluate("scrollTo(0, 0)")
+    page.keyboard.press("t")
+    expect(page.locator("#turn-5")).to_be_focused()
+    page.keyboard.press("t")
+    expect(page.locator("#turn-15")).to_be_focused()
+    page.keyboard.press("f")
+    expect(page.locator("#turn-500")).to_be_focused()
+    expect(page.locator("#turn-500")).to_be_in_viewport()
+    page.locator("#turn-499 button").click()
+    expect(page.locator("#turn-499.folded")).to_have_count(0)
+    assert page.locator(".minimap rect.failed").count() == 1
+    page.click("#fold-passed")
+    expect(page.locator(".turn.folded")).to_have_count(0)
+    found.context.close()
+    assert found.troubles == []
+
+
+def test_a_case_a_run_and_a_plot_are_saved_as_files(browser: Any, detailed: Project):
+    found = Opened(browser, detailed.folder / "flaky.html", accept_downloads=True)
+    page = found.go()
+    with page.expect_download() as run:
+        page.click("#download-run")
+    assert [json.loads(line)["trial"] for line in run.value.path().read_text().splitlines()] == list(range(1, 9))
+    with page.expect_download() as picture:
+        page.click("#download-strip")
+    assert picture.value.path().read_bytes().startswith(b"\x89PNG")
+    found.open_case("flaky")
+    with page.expect_download() as case:
+        page.click("#download-case")
+    assert (case.value.suggested_filename, len(case.value.path().read_text().splitlines())) == ("flaky.jsonl", 8)
+    found.context.close()
 
 
 @pytest.mark.parametrize("case", ["", "yes-but", "polite", "left-alone"])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -150,6 +151,22 @@ def test_the_trials_of_a_case_are_the_records_of_the_report(shared_viewer: Viewe
     trials = shared_viewer.get(f"/api/runs/latest~1/cases/{rows[1]['index']}").json["trials"]
     assert [(trial["id"], trial["trial"]) for trial in trials] == [("b", 1), ("b", 2)]
     assert trials[0]["turns"][0]["output"] == "hello"
+
+
+def test_conversations_are_searched_on_the_server(shared_viewer: ViewerProcess):
+    found = shared_viewer.get("/api/runs/latest~1/search?q=nothing%20HELLO").json
+    rows = shared_viewer.get("/api/runs/latest~1").json["cases"]
+    assert [case["index"] for case in found] == [rows[1]["index"]]
+    assert [(hit["place"], hit["kind"]) for hit in found[0]["hits"]][:2] == [("turn-1", "user"), ("turn-1", "reply")]
+    assert shared_viewer.get("/api/runs/latest~1/search?q=").json == []
+    assert shared_viewer.get(f"/api/runs/latest~1/search?q={'x' * 1001}").status == 400
+
+
+def test_the_records_of_a_run_are_downloaded_as_lines(shared_viewer: ViewerProcess):
+    answer = shared_viewer.get("/api/runs/latest~1/records")
+    assert re.search(r'attachment; filename="[\w-]+\.jsonl"', answer.headers["content-disposition"])
+    records = [json.loads(line) for line in answer.body.splitlines()]
+    assert [(record["id"], record["trial"]) for record in records] == [(name, n) for name in "abc" for n in (1, 2)]
 
 
 def test_a_comparison_equals_the_command_output(shared_viewer: ViewerProcess):

@@ -1,5 +1,5 @@
 // The screen of one case: its failure, its checkpoints and the conversation with every check.
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
 import type { CaseRow, CaseTrials, Checkpoint, Trial, Turn } from "./data";
 import type { ServerSource, Source } from "./source";
 import { CheckCard, getLabel, collectQuotes, type CheckLink } from "./check";
@@ -101,9 +101,11 @@ function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }
   const mainTrial = chooseTrial(loaded.trials, row);
   const trial = loaded.trials.find((each) => String(each.trial) === query["trial"]) ?? mainTrial;
   const here = query["check"] ? `check-${query["check"]}` : query["turn"] ? `turn-${query["turn"]}` : "";
+  useLayoutEffect(() => {
+    if (!here && !query["trial"]) scrollTo(0, 0); // before the words of a search are shown
+  }, [here, trial?.trial]);
   useEffect(() => {
     if (here) showPlace(here);
-    else if (!query["trial"]) scrollTo(0, 0);
   }, [here, trial?.trial]);
   if (trial === undefined) return <p class="waiting">No trial of this case was recorded.</p>;
   const href = (more: Record<string, string | number>) => places.case(row.suite, row.id, { ...filterQuery, ...more });
