@@ -94,3 +94,20 @@ def test_what_the_blame_rests_on_is_all_said_where_people_look_for_why(project: 
             words = line.rpartition(": ")[2]
             assert said.count(words) >= 1, line
             assert words in shown or words.split(" is not in ")[0].strip('"') in shown, line
+
+
+def test_failures_and_bad_files_are_annotations_in_github_actions(project: Project):
+    """On standard error, so that the output stays what it is. Elsewhere there are none."""
+    project.suite(case("a"), case("b", assertions=[contains("zzz")]), name="suites/one.jsonl")
+    env = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(project.folder.parent)}
+    folder = project.folder.name
+    ended = project.test("-i", "suites/one.jsonl", env=env, code=1)
+    assert "::error" not in ended.out
+    assert ended.err.splitlines() == [
+        f'::error file={folder}/suites/one.jsonl,line=2,title=b failed::turn 1: contains "zzz": was "hello"'
+    ]
+    assert project.test("-i", "suites/one.jsonl", code=1).err == ""
+    project.write("bad.jsonl", '{"id": "a", "inptu": "x"}\n')
+    (line,) = (x for x in project.test("-i", "bad.jsonl", env=env, code=4).err.splitlines() if x.startswith("::"))
+    assert line.startswith(f"::error file={folder}/bad.jsonl,line=1,title=Bad input::")
+    assert "inptu" in line

@@ -84,6 +84,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 2
     except BadInput as error:
         print(error, file=sys.stderr)
+        if os.environ.get("GITHUB_ACTIONS"):
+            from viva.cli.options import annotate_bad_input
+
+            annotate_bad_input(error)
         code = 4
     except RunStopped as stopped:
         print(f"stopped: {stopped.reason}", file=sys.stderr)

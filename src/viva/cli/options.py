@@ -9,6 +9,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
+from viva.errors import BadInput
 from viva.protocols import Sink
 
 
@@ -54,13 +55,26 @@ def is_in_github_actions() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
+def find_repository() -> Path:
+    """The folder that the paths of GitHub's annotations start from."""
+    return Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+
+
+def annotate_bad_input(error: BadInput) -> None:
+    """In GitHub Actions: the problems of files at their lines."""
+    if is_in_github_actions():
+        from viva.reporters.github import annotate_problems
+
+        annotate_problems(error.problems, sys.stderr, find_repository())
+
+
 def create_annotations() -> list[Sink]:
     """In GitHub Actions: failures at their file and line. On standard error, which the runner reads too."""
     if not is_in_github_actions():
         return []
     from viva.reporters.github import GithubAnnotations
 
-    return [GithubAnnotations(sys.stderr, Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()))]
+    return [GithubAnnotations(sys.stderr, find_repository())]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from viva.errors import Problem
 from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
 from viva.model.record import Cell, Status, TrialRecord
 from viva.reporters.failures import TrialFailure, explain_failure
@@ -44,7 +45,7 @@ class GithubAnnotations:
                 self._write_cases()
                 for suite in event.summary.suites:
                     for text in suite.failures:
-                        self._write([("title", f"{suite.suite}: threshold not met")], text)
+                        self._stream.write(_format_error([("title", f"{suite.suite}: threshold not met")], text))
                 self._stream.flush()
 
     def _add(self, event: TrialEnded) -> None:
@@ -62,20 +63,31 @@ class GithubAnnotations:
             if status not in ("failed", "error"):
                 continue  # enough of its trials passed
             rate = f"{statuses.count('passed')} of {len(statuses)} trials passed; " if len(statuses) > 1 else ""
-            place = self._describe_place(failure)
+            place = _describe_place(failure.file or "", failure.line or 0, self._repository)
             agent = f" on {record.agent}" if self._names_agents else ""
-            self._write([*place, ("title", f"{record.id}{agent} {status}")], rate + failure.headline)
+            title = ("title", f"{record.id}{agent} {status}")
+            self._stream.write(_format_error([*place, title], rate + failure.headline))
 
-    def _write(self, properties: Sequence[tuple[str, str]], message: str) -> None:
-        text = ",".join(f"{key}={_escape_property(fit_line(value, _WIDTH))}" for key, value in properties)
-        self._stream.write(f"::error {text}::{_escape_message(fit_line(message, _WIDTH))}\n")
 
-    def _describe_place(self, failure: TrialFailure) -> list[tuple[str, str]]:
-        if not failure.file:
-            return []
-        path = Path(failure.file).absolute()
-        file = path.relative_to(self._repository) if path.is_relative_to(self._repository) else path
-        return [("file", file.as_posix()), *([("line", str(failure.line))] if failure.line else [])]
+def annotate_problems(problems: Sequence[Problem], stream: TextIO, repository: Path) -> None:
+    """Writes the problems of files at their lines. Others are in the output already."""
+    for problem in problems[:_MAX_ANNOTATIONS]:
+        if place := _describe_place(problem.file, problem.line, repository):
+            message = f"{problem.path}: {problem.message}" if problem.path else problem.message
+            stream.write(_format_error([*place, ("title", "Bad input")], message))
+
+
+def _format_error(properties: Sequence[tuple[str, str]], message: str) -> str:
+    text = ",".join(f"{key}={_escape_property(fit_line(value, _WIDTH))}" for key, value in properties)
+    return f"::error {text}::{_escape_message(fit_line(message, _WIDTH))}\n"
+
+
+def _describe_place(file: str, line: int, repository: Path) -> list[tuple[str, str]]:
+    if not file:
+        return []
+    path = Path(file).absolute()
+    shown = path.relative_to(repository) if path.is_relative_to(repository) else path
+    return [("file", shown.as_posix()), *([("line", str(line))] if line else [])]
 
 
 def _escape_message(text: str) -> str:
