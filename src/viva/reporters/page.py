@@ -143,42 +143,59 @@ def encode_overview(
 
     It is made from the first and last event, if present, and the cases in input order, each with its index.
     """
-    figures, matrix = _Figures(), create_run_matrix(started)
+    encoder = OverviewEncoder(started)
     yield b'{"cases":['
     separator = b""
     for index, case in cases:
-        details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
-        figures.add(case, details)
-        if matrix is not None:
-            for head in case.heads:
-                matrix.add(head)
-        yield separator + codec.encode(_build_row(index, case, details, figures.breakdown))
+        yield separator + encoder.encode_row(index, case)
         separator = b","
-    overview = Overview(
-        run=started.run if started else ended.run if ended else run,
-        agent=started.agent if started else "",
-        viva_version=started.viva if started else "",
-        inputs=started.inputs if started else (),
-        planned_cases=started.cases if started else len(figures.tallies),
-        started=started.at if started else "",
-        ended=ended.at if ended else None,
-        exit_code=ended.exit_code if ended else None,
-        stopped=ended.stopped if ended else None,
-        stop_message=ended.stop_message if ended else None,
-        summary=ended.summary if ended else None,
-        pass_rate=None if figures.is_sequential or matrix else estimate_suite_rate(figures.tallies),
-        case_ms=summarize_values(figures.trial_ms),
-        reply_ms=summarize_values(figures.reply_ms),
-        pass_k=figures.estimate_pass_k(),
-        classes=dict(figures.classes),
-        groups=figures.breakdown.groups,
-        breakdown=figures.breakdown.build(),
-        matrix=matrix.build() if matrix is not None else None,
-        cases=[],
-    )
-    rest = codec.to_builtins(overview)
-    del rest["cases"]
-    yield b"]," + codec.encode(rest)[1:]
+    yield b"]," + encoder.encode_rest(ended, run)[1:]
+
+
+class OverviewEncoder:
+    """Encodes the rows of an overview one by one, and then the rest of it."""
+
+    def __init__(self, started: RunStarted | None) -> None:
+        self._started = started
+        self._figures = _Figures()
+        self._matrix = create_run_matrix(started)
+
+    def encode_row(self, index: int, case: CaseTrials) -> bytes:
+        details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
+        self._figures.add(case, details)
+        if self._matrix is not None:
+            for head in case.heads:
+                self._matrix.add(head)
+        return codec.encode(_build_row(index, case, details, self._figures.breakdown))
+
+    def encode_rest(self, ended: RunEnded | None, run: str = "") -> bytes:
+        """The overview without `cases`: a JSON object."""
+        figures, matrix, started = self._figures, self._matrix, self._started
+        overview = Overview(
+            run=started.run if started else ended.run if ended else run,
+            agent=started.agent if started else "",
+            viva_version=started.viva if started else "",
+            inputs=started.inputs if started else (),
+            planned_cases=started.cases if started else len(figures.tallies),
+            started=started.at if started else "",
+            ended=ended.at if ended else None,
+            exit_code=ended.exit_code if ended else None,
+            stopped=ended.stopped if ended else None,
+            stop_message=ended.stop_message if ended else None,
+            summary=ended.summary if ended else None,
+            pass_rate=None if figures.is_sequential or matrix else estimate_suite_rate(figures.tallies),
+            case_ms=summarize_values(figures.trial_ms),
+            reply_ms=summarize_values(figures.reply_ms),
+            pass_k=figures.estimate_pass_k(),
+            classes=dict(figures.classes),
+            groups=figures.breakdown.groups,
+            breakdown=figures.breakdown.build(),
+            matrix=matrix.build() if matrix is not None else None,
+            cases=[],
+        )
+        rest = codec.to_builtins(overview)
+        del rest["cases"]
+        return codec.encode(rest)
 
 
 class _Figures:

@@ -3,11 +3,11 @@ import { useMemo, useState } from "preact/hooks";
 import type { CaseRow, Overview, SuiteSummary, Status, Summary } from "./data";
 import type { ServerSource, Source } from "./source";
 import { formatCount, formatTime, formatCost, formatNumber, formatPercent, formatMs, formatShort } from "./format";
-import { parseFilter, isEmpty, buildQuery, selectRows, SORTS, type Filter, type Sort } from "./filters";
+import { parseFilter, isEmpty, buildQuery, SORTS, type Filter, type Sort } from "./filters";
 import { BreakdownPanel } from "./breakdown";
 import { savePicture } from "./download";
 import { RateBar, SuiteCertainty } from "./sure";
-import { useSearch } from "./use_search";
+import { countCases, useRows, type RowSet } from "./rows";
 import { useKeys } from "./keys";
 import { CaseList } from "./list";
 import { InFlight, LiveProgress, useLiveState, type LiveState } from "./in_flight";
@@ -16,7 +16,7 @@ import type { Run } from "./live";
 import { navigate, type RunLinks } from "./route";
 import { Line, escapeControls } from "./text";
 import { RerunLinks } from "./rerun_links";
-import { StatusIcon, STATUSES } from "./status";
+import { LETTERS, StatusIcon, STATUSES } from "./status";
 import { CaseGrid } from "./grid";
 
 interface Props {
@@ -42,23 +42,19 @@ function LiveRunScreen(props: Props) {
 function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liveState }: Props & { liveState: LiveState | null }) {
   const { overview, live } = run;
   const filter = parseFilter(query);
-  const key = JSON.stringify(buildQuery(filter));
-  const search = useSearch(source, overview.run, filter.text);
-  const found = useMemo(() => new Set(search.found.keys()), [search.found]);
-  const rows = useMemo(() => selectRows(overview.cases, filter, found), [overview.cases, key, found]);
-  const shown = useMemo(() => new Set(rows.map((row) => row.index)), [rows]);
+  const rows = useRows(source, overview, filter);
   const scored = useMemo(() => new Set(overview.summary?.suites?.map((each) => each.suite)), [overview.summary]);
-  const [at, setAt] = useState(() => rows.findIndex((row) => row.index === lastOpened));
+  const [at, setAt] = useState(() => findPosition(rows, lastOpened));
   const change = (part: Partial<Filter>) => {
     setAt(-1);
     navigate(places.list(buildQuery({ ...filter, ...part })), true);
   };
   const href = (row: CaseRow) => {
-    const hit = row.trials.length > 1 ? search.found.get(row.index)?.[0] : undefined;
+    const hit = row.trials.length > 1 ? rows.hits.get(row.index)?.[0] : undefined;
     return places.case(row.suite, row.id, { ...buildQuery(filter), ...(hit ? { trial: hit.trial } : {}) });
   };
   useKeys({
-    j: () => setAt(Math.min(at + 1, rows.length - 1)),
+    j: () => setAt(Math.min(at + 1, rows.total - 1)),
     k: () => setAt(Math.max(at - 1, 0)),
     "/": () => document.getElementById("search")?.focus(),
   });
@@ -69,17 +65,18 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
       {liveState && <InFlight live={liveState} />}
       <CaseGrid
         rows={overview.cases}
-        shown={shown}
+        counts={overview.counts}
+        shown={rows.shown}
         planned={overview.planned_cases ?? 0}
         theme={theme}
         open={(row) => navigate(href(row))}
       />
       <BreakdownPanel overview={overview} filter={filter} change={change} />
       <section aria-label="Cases">
-        <Filters overview={overview} filter={filter} change={change} count={rows.length} isSearching={search.isBusy} />
-        {rows.length === 0 && (
+        <Filters overview={overview} filter={filter} change={change} count={rows.total} isSearching={rows.isBusy} />
+        {rows.total === 0 && (
           <p class="waiting">
-            {overview.cases.length === 0 ? "No finished cases yet." : "No case matches these filters. "}
+            {countCases(overview) === 0 ? "No finished cases yet." : "No case matches these filters. "}
             {!isEmpty(filter) && (
               <button type="button" class="link" onClick={() => navigate(places.list(), true)}>
                 Show all
@@ -87,10 +84,15 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
             )}
           </p>
         )}
-        <CaseList rows={rows} at={at} href={href} scored={scored} hits={search.found} />
+        <CaseList rows={rows} at={at} href={href} scored={scored} />
       </section>
     </>
   );
+}
+
+function findPosition(rows: RowSet, index: number): number {
+  for (let at = 0; index >= 0 && at < rows.ids.length; at++) if (rows.get(at)?.index === index) return at;
+  return -1;
 }
 
 const OUTCOMES: Record<number, [Status, string]> = {
@@ -335,7 +337,8 @@ interface FiltersProps {
 }
 
 function Filters({ overview, filter, change, count, isSearching }: FiltersProps) {
-  const counts = useMemo(() => countRows(overview.cases), [overview.cases]);
+  const counts = useMemo(() => countRows(overview), [overview.cases]);
+  const all = countCases(overview);
   const toggle = (status: Status) => {
     const statuses = new Set(filter.statuses);
     if (!statuses.delete(status)) statuses.add(status);
@@ -382,7 +385,7 @@ function Filters({ overview, filter, change, count, isSearching }: FiltersProps)
         </select>
       </label>
       <span class="found" role="status" id="found">
-        {count === overview.cases.length ? formatCount(count, "case") : `${formatNumber(count)} of ${formatCount(overview.cases.length, "case")}`}
+        {count === all ? formatCount(count, "case") : `${formatNumber(count)} of ${formatCount(all, "case")}`}
         {isSearching && "…"}
       </span>
     </div>
@@ -406,8 +409,12 @@ function FilterSelect(props: { id: string; label: string; value: string; options
   );
 }
 
-function countRows(rows: CaseRow[]) {
+function countRows({ cases: rows, counts }: Overview) {
   const statuses: Partial<Record<Status, number>> = {};
+  if (counts) {
+    for (const letter of counts.statuses) statuses[LETTERS[letter] ?? "error"] = (statuses[LETTERS[letter] ?? "error"] ?? 0) + 1;
+    return { statuses, faults: counts.faults, tags: counts.tags };
+  }
   const faults = new Map<string, number>();
   const tags = new Map<string, number>();
   for (const row of rows) {
