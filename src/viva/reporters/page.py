@@ -67,11 +67,20 @@ class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """In a run of several agents."""
 
 
+class RowCounts(Struct, frozen=True):
+    """What the filters of the page offer: a letter for the status of each case, and how many have each fault and tag."""
+
+    statuses: str
+    faults: list[tuple[str, int]]
+    tags: list[tuple[str, int]]
+
+
 class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The data of a run's first screen. A run of several agents has their `matrix`, and no pass rate of all together. Without `ended` the run is in progress or was killed, and has no `summary`.
 
     `pass_rate` is None for sequential tests; `pass_k` has pass@k and pass^k of repeated cases for the largest k that all of
-    them allow, `classes` how many are in each stability class. `case_ms` and `reply_ms` are the durations of trials and of replies.
+    them allow, `classes` how many are in each stability class. `counts` is set for a large run whose rows come
+    in pieces: it has no `cases`. `case_ms` and `reply_ms` are the durations of trials and of replies.
     """
 
     run: str
@@ -94,6 +103,7 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     groups: Sequence[FailureGroup] = ()
     breakdown: Breakdown = Breakdown()
     matrix: Matrix | None = None
+    counts: RowCounts | None = None
 
 
 class _AssertionHead(Struct):
@@ -168,7 +178,7 @@ class OverviewEncoder:
                 self._matrix.add(head)
         return codec.encode(_build_row(index, case, details, self._figures.breakdown))
 
-    def encode_rest(self, ended: RunEnded | None, run: str = "") -> bytes:
+    def encode_rest(self, ended: RunEnded | None, run: str = "", counts: RowCounts | None = None) -> bytes:
         """The overview without `cases`: a JSON object."""
         figures, matrix, started = self._figures, self._matrix, self._started
         overview = Overview(
@@ -191,6 +201,7 @@ class OverviewEncoder:
             groups=figures.breakdown.groups,
             breakdown=figures.breakdown.build(),
             matrix=matrix.build() if matrix is not None else None,
+            counts=counts,
             cases=[],
         )
         rest = codec.to_builtins(overview)

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from viva.model import codec
-from viva.reporters.page import CaseRow
+from viva.reporters.page import CaseRow, RowCounts
 from viva.viewer.search import FoundCase, SearchHit, split_words
 
 MAX_PIECE = 500
@@ -34,14 +34,6 @@ class RowFilter(Struct, frozen=True):
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> "RowFilter":
         return cls(**{name: query[name] for name in cls.__struct_fields__ if name in query})
-
-
-class RowCounts(Struct, frozen=True):
-    """What the filters of the page offer: a letter for the status of each case, and how many have each fault and tag."""
-
-    statuses: str
-    faults: list[tuple[str, int]]
-    tags: list[tuple[str, int]]
 
 
 class RowPiece(Struct, frozen=True, omit_defaults=True):

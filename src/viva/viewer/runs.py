@@ -190,13 +190,12 @@ class RunJournal:
             indexes = sorted(self._places)
         encoder = OverviewEncoder(self.started)
         rows = [encoder.encode_row(*each) for each in zip(indexes, self._cases(indexes), strict=True)]
-        rest = encoder.encode_rest(self.ended, self.path.parent.name)[1:]
-        if self.ended is None or len(rows) <= WHOLE_ROWS:  # the page follows a run in progress row by row
-            self._table, overview = None, b'{"cases":[%b],%b' % (b",".join(rows), rest)
-        else:
-            self._table = RowTable(rows, self.search)
-            overview = b'{"cases":[],"counts":%b,%b' % (codec.encode(self._table.count()), rest)
-        self._overview = overview
+        # The page follows a run in progress row by row.
+        is_large = self.ended is not None and len(rows) > WHOLE_ROWS
+        self._table = table = RowTable(rows, self.search) if is_large else None
+        counts = table.count() if table else None
+        rest = encoder.encode_rest(self.ended, self.path.parent.name, counts)[1:]
+        self._overview = overview = b'{"cases":[%b],%b' % (b"" if table else b",".join(rows), rest)
         return overview
 
     def load_rows(self) -> RowTable | None:

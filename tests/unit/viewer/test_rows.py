@@ -69,7 +69,8 @@ def test_rows_come_in_pieces_with_the_places_of_their_words():
 
 
 def ids(found: CasePosition) -> list[str | None]:
-    return [raw and codec.decode(raw, type=CaseRow).id for raw in (found.before, found.row, found.after)]
+    raws = (found.before, found.row, found.after)
+    return [None if raw is None else codec.decode(raw, type=CaseRow).id for raw in raws]
 
 
 def test_a_case_has_neighbours_in_the_selection():
