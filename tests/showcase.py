@@ -1,6 +1,7 @@
 """A project with a bit of everything that a page shows, made from the expense example; and one full of planted texts."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -361,15 +362,31 @@ def many_report(folder: Path, count: int) -> Path:
     """A report of many cases that nobody ran: a tenth failed."""
     journal = Journal(folder / "journal.jsonl")
     report = HtmlReport(folder / "report.html", journal)
-    report.receive((RunStarted("r1", "2026-01-01T00:00:00Z", "0", "echo", ("suite.jsonl",), count, count, 4),))
-    for at in range(count):
-        record = numbered(at)
-        journal.append(TrialEnded(record.key, at, 1, record))
-    failed = len(range(3, count, 10))
-    counts = summary(total=count, passed=count - failed, failed=failed, total_turns=count, checks=count)
-    report.receive((RunEnded("r1", "2026-01-01T00:01:00Z", 1, counts),))
+    for event in many_events("r1", count):
+        journal.append(event)
+        report.receive((event,))
     journal.close()
     return folder / "report.html"
+
+
+def many_runs(folder: Path, count: int) -> Project:
+    """A project with one run of many cases."""
+    run = "20260101-000000-0001"
+    journal = Journal(folder / ".viva" / "runs" / run / "journal.jsonl")
+    for event in many_events(run, count):
+        journal.append(event)
+    journal.close()
+    return Project(folder)
+
+
+def many_events(run: str, count: int) -> Iterator[RunStarted | TrialEnded | RunEnded]:
+    yield RunStarted(run, "2026-01-01T00:00:00Z", "0", "echo", ("suite.jsonl",), count, count, 4)
+    for at in range(count):
+        record = numbered(at)
+        yield TrialEnded(record.key, at, 1, record)
+    failed = len(range(3, count, 10))
+    counts = summary(total=count, passed=count - failed, failed=failed, total_turns=count, checks=count)
+    yield RunEnded(run, "2026-01-01T00:01:00Z", 1, counts)
 
 
 def numbered(n: int) -> TrialRecord:

@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from browser import (
 )
 from project import Project, case
 from running_viewer import ViewerProcess, run_viewer
-from showcase import EVERYTHING, PLANTED, expense_project, planted_runs
+from showcase import EVERYTHING, PLANTED, expense_project, many_runs, planted_runs
 
 pytestmark = pytest.mark.process
 
@@ -364,6 +365,36 @@ def test_without_allow_run_nothing_can_be_started(browser: Any, shared_history: 
     asked = f"fetch('api/runs/{shared_history.runs[0]}/cases/0/rerun', {{method: 'POST'}}).then(response => response.status)"
     assert page.evaluate(asked) == 403
     visit.context.close()
+
+
+def test_the_rows_of_a_large_run_come_in_pieces(browser: Any, tmp_path: Path):
+    """Filters and search are the server's; a case has the same neighbours as in the list."""
+    project = many_runs(tmp_path, 6000)
+    assert project.viva("runs", "reindex").code == 0
+    with run_viewer(project) as viewer:
+        viewer.open_link()
+        visit = Visit(browser, viewer)
+        page = visit.go("#/runs/latest?sort=input", "#cases a[data-case=case-00000]")
+        expect(page.locator("#found")).to_have_text("6,000 cases")
+        assert "600 failed" in page.get_attribute("#strip", "aria-label")
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_selector("#cases a[data-case=case-05999]")
+        assert page.locator("#cases a").count() < 100
+        page.click("#filter-failed")
+        expect(page.locator("#found")).to_have_text("600 of 6,000 cases")
+        page.fill("#search", '"question 5553"')
+        expect(page.locator("#found")).to_have_text("1 of 6,000 cases")
+        expect(page.locator("#cases .hit")).to_contain_text("turn 1 · user")
+        page.fill("#search", "policy")
+        expect(page.locator("#found")).to_have_text("600 of 6,000 cases")
+        page.locator("#cases a[data-case=case-00003]").click()
+        page.wait_for_selector("#conversation")
+        expect(page.locator(".steps")).to_contain_text("1 of 600")
+        expect(page.locator("#find-count")).to_contain_text("1 of")
+        page.keyboard.press("j")
+        expect(page.locator("#case-title")).to_contain_text("case-00013")
+        page = visit.go("#/runs/latest/case/suite.jsonl/nosuch", "[role=alert]")
+        visit.context.close()
 
 
 class _Evil(BaseHTTPRequestHandler):

@@ -67,11 +67,20 @@ class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """In a run of several agents."""
 
 
+class RowCounts(Struct, frozen=True):
+    """What the filters of the page offer: a letter for the status of each case, and how many have each fault and tag."""
+
+    statuses: str
+    faults: list[tuple[str, int]]
+    tags: list[tuple[str, int]]
+
+
 class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The data of a run's first screen. A run of several agents has their `matrix`, and no pass rate of all together. Without `ended` the run is in progress or was killed, and has no `summary`.
 
     `pass_rate` is None for sequential tests; `pass_k` has pass@k and pass^k of repeated cases for the largest k that all of
-    them allow, `classes` how many are in each stability class. `case_ms` and `reply_ms` are the durations of trials and of replies.
+    them allow, `classes` how many are in each stability class. `counts` is set for a large run whose rows come
+    in pieces: it has no `cases`. `case_ms` and `reply_ms` are the durations of trials and of replies.
     """
 
     run: str
@@ -94,6 +103,7 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     groups: Sequence[FailureGroup] = ()
     breakdown: Breakdown = Breakdown()
     matrix: Matrix | None = None
+    counts: RowCounts | None = None
 
 
 class _AssertionHead(Struct):
@@ -143,42 +153,60 @@ def encode_overview(
 
     It is made from the first and last event, if present, and the cases in input order, each with its index.
     """
-    figures, matrix = _Figures(), create_run_matrix(started)
+    encoder = OverviewEncoder(started)
     yield b'{"cases":['
     separator = b""
     for index, case in cases:
-        details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
-        figures.add(case, details)
-        if matrix is not None:
-            for head in case.heads:
-                matrix.add(head)
-        yield separator + codec.encode(_build_row(index, case, details, figures.breakdown))
+        yield separator + encoder.encode_row(index, case)
         separator = b","
-    overview = Overview(
-        run=started.run if started else ended.run if ended else run,
-        agent=started.agent if started else "",
-        viva_version=started.viva if started else "",
-        inputs=started.inputs if started else (),
-        planned_cases=started.cases if started else len(figures.tallies),
-        started=started.at if started else "",
-        ended=ended.at if ended else None,
-        exit_code=ended.exit_code if ended else None,
-        stopped=ended.stopped if ended else None,
-        stop_message=ended.stop_message if ended else None,
-        summary=ended.summary if ended else None,
-        pass_rate=None if figures.is_sequential or matrix else estimate_suite_rate(figures.tallies),
-        case_ms=summarize_values(figures.trial_ms),
-        reply_ms=summarize_values(figures.reply_ms),
-        pass_k=figures.estimate_pass_k(),
-        classes=dict(figures.classes),
-        groups=figures.breakdown.groups,
-        breakdown=figures.breakdown.build(),
-        matrix=matrix.build() if matrix is not None else None,
-        cases=[],
-    )
-    rest = codec.to_builtins(overview)
-    del rest["cases"]
-    yield b"]," + codec.encode(rest)[1:]
+    yield b"]," + encoder.encode_rest(ended, run)[1:]
+
+
+class OverviewEncoder:
+    """Encodes the rows of an overview one by one, and then the rest of it."""
+
+    def __init__(self, started: RunStarted | None) -> None:
+        self._started = started
+        self._figures = _Figures()
+        self._matrix = create_run_matrix(started)
+
+    def encode_row(self, index: int, case: CaseTrials) -> bytes:
+        details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
+        self._figures.add(case, details)
+        if self._matrix is not None:
+            for head in case.heads:
+                self._matrix.add(head)
+        return codec.encode(_build_row(index, case, details, self._figures.breakdown))
+
+    def encode_rest(self, ended: RunEnded | None, run: str = "", counts: RowCounts | None = None) -> bytes:
+        """The overview without `cases`: a JSON object."""
+        figures, matrix, started = self._figures, self._matrix, self._started
+        overview = Overview(
+            run=started.run if started else ended.run if ended else run,
+            agent=started.agent if started else "",
+            viva_version=started.viva if started else "",
+            inputs=started.inputs if started else (),
+            planned_cases=started.cases if started else len(figures.tallies),
+            started=started.at if started else "",
+            ended=ended.at if ended else None,
+            exit_code=ended.exit_code if ended else None,
+            stopped=ended.stopped if ended else None,
+            stop_message=ended.stop_message if ended else None,
+            summary=ended.summary if ended else None,
+            pass_rate=None if figures.is_sequential or matrix else estimate_suite_rate(figures.tallies),
+            case_ms=summarize_values(figures.trial_ms),
+            reply_ms=summarize_values(figures.reply_ms),
+            pass_k=figures.estimate_pass_k(),
+            classes=dict(figures.classes),
+            groups=figures.breakdown.groups,
+            breakdown=figures.breakdown.build(),
+            matrix=matrix.build() if matrix is not None else None,
+            counts=counts,
+            cases=[],
+        )
+        rest = codec.to_builtins(overview)
+        del rest["cases"]
+        return codec.encode(rest)
 
 
 class _Figures:

@@ -14,6 +14,10 @@
     GET  api/labels                          [LabelPoint, ...]: the agreement of each run with labels, oldest first
     GET  api/runs/{run}/search?q=            [{index, hits?: [{trial, place, kind, snippet}]}]: the cases whose conversations,
                                              tool arguments or reasons have all words of `q`
+    GET  api/runs/{run}/rows?offset=&limit=  {total, offset, rows, hits}: some rows of a run with more than 5,000 cases, whose
+                                             overview has none; the filter of the page: status, fault, tag, suite, type,
+                                             group, q, sort
+    GET  api/runs/{run}/rows/case?of=&case=  {row, total, position?, before?, after?}: a case of suite `of` among these rows
     GET  api/runs/{run}/records              all records as JSON lines, for download
     GET  api/runs/{run}/events               text/event-stream: all events of the journal, one message each; then a
                                              message `end`: {run, killed, exit_code, stopped, stop_message}
@@ -51,8 +55,8 @@ from viva.reporters.page import load_page
 from viva.reporters.report import CaseTrials
 from viva.viewer.labels import LabelRequest, LabelStore, RunLabels
 from viva.viewer.launcher import RunLauncher, RunRequest
+from viva.viewer.rows import MAX_PIECE, RowFilter, RowTable
 from viva.viewer.runs import ProjectRuns, RunJournal
-from viva.viewer.search import search_cases
 from viva.viewer.stream import stream_journal
 
 _MAX_POINTS = 100
@@ -91,6 +95,8 @@ class ViewerRoutes:
             Route("/api/labels", self.list_labels),
             Route("/api/runs/{run}/search", self.search_run),
             Route("/api/runs/{run}/records", self.download_records),
+            Route("/api/runs/{run}/rows", self.list_rows),
+            Route("/api/runs/{run}/rows/case", self.find_case),
             Route("/api/runs/{run}/events", self.stream_run),
             Route("/api/compare", self.compare_runs),
             Route("/api/history", self.get_history),
@@ -126,7 +132,31 @@ class ViewerRoutes:
         text = request.query_params.get("q", "")
         if len(text) > _MAX_SEARCH:
             raise HTTPException(400, f"The parameter q is longer than {_MAX_SEARCH} characters")
-        return _respond_json(list(search_cases(self._find(request).iter_raw_cases(), text)))
+        return _respond_json(self._find(request).search(text))
+
+    def list_rows(self, request: Request) -> Response:
+        query = request.query_params
+        numbers = [query.get(name, default) for name, default in (("offset", "0"), ("limit", str(MAX_PIECE)))]
+        if not all(map(_INDEX.fullmatch, numbers)):
+            raise HTTPException(400, "offset and limit are numbers")
+        table = self._find_rows(request)
+        return _respond_json(table.load_piece(RowFilter.from_query(query), *map(int, numbers)))
+
+    def find_case(self, request: Request) -> Response:
+        query = request.query_params
+        table = self._find_rows(request)
+        found = table.find_case(RowFilter.from_query(query), query.get("of", ""), query.get("case", ""))
+        if found is None:
+            raise HTTPException(404, "The run has no such case")
+        return _respond_json(found)
+
+    def _find_rows(self, request: Request) -> RowTable:
+        if len(request.query_params.get("q", "")) > _MAX_SEARCH:
+            raise HTTPException(400, f"The parameter q is longer than {_MAX_SEARCH} characters")
+        table = self._find(request).load_rows()
+        if table is None:
+            raise HTTPException(404, "The overview of this run has all its rows")
+        return table
 
     def download_records(self, request: Request) -> Response:
         run = self._find(request)

@@ -27,11 +27,15 @@ from viva.model.record import Status
 from viva.record.journal import locate_record
 from viva.record.live_files import mark_watched, read_live_view
 from viva.record.locks import is_in_use
-from viva.reporters.page import encode_overview
+from viva.reporters.page import OverviewEncoder
 from viva.reporters.report import CaseTrials, RecordHead
 from viva.stats.pass_rule import PassRule
+from viva.viewer.rows import RowTable
+from viva.viewer.search import FoundCase, search_cases
 
 _MAX_OPEN = 16
+WHOLE_ROWS = 5000
+"""A run with more cases sends its rows in pieces."""
 
 
 class _Outcome(Struct):
@@ -86,6 +90,7 @@ class RunJournal:
         self._read_bytes = 0
         self._places: dict[int, array[int]] = {}  # case -> trial, offset and length of each of its records
         self._overview: bytes | None = None
+        self._table: RowTable | None = None
         self._lock = threading.Lock()
 
     @property
@@ -183,9 +188,24 @@ class RunJournal:
             return overview
         with self._lock:
             indexes = sorted(self._places)
-        cases = zip(indexes, self._cases(indexes), strict=True)
-        self._overview = overview = b"".join(encode_overview(self.started, self.ended, cases, self.path.parent.name))
+        encoder = OverviewEncoder(self.started)
+        rows = [encoder.encode_row(*each) for each in zip(indexes, self._cases(indexes), strict=True)]
+        # The page follows a run in progress row by row.
+        is_large = self.ended is not None and len(rows) > WHOLE_ROWS
+        self._table = table = RowTable(rows, self.search) if is_large else None
+        counts = table.count() if table else None
+        rest = encoder.encode_rest(self.ended, self.path.parent.name, counts)[1:]
+        self._overview = overview = b'{"cases":[%b],%b' % (b"" if table else b",".join(rows), rest)
         return overview
+
+    def load_rows(self) -> RowTable | None:
+        """The rows of a large run, which its overview does not hold; None for any other run."""
+        self.load_overview()
+        return self._table
+
+    def search(self, text: str) -> list[FoundCase]:
+        """The cases whose conversations have all words."""
+        return list(search_cases(self.iter_raw_cases(), text))
 
     def _cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
         rule = PassRule.from_settings(self.started.settings if self.started else {})

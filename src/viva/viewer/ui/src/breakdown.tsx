@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import type { FailureGroup, NamedRate, Overview } from "./data";
 import type { Filter } from "./filters";
 import { formatCount, formatNumber, formatPercent } from "./format";
+import { countCases } from "./rows";
 import { StatusIcon } from "./status";
 import { formatSpan, RateBar } from "./sure";
 import { Line } from "./text";
@@ -31,7 +32,7 @@ export function BreakdownPanel({ overview, filter, change }: Props) {
   const tab = has[wanted] ? wanted : tabs[0];
   const isRepeated = groups.some(({ group }) => group.cases > 1);
   const [isOpen, setOpen] = useState(() => isRepeated && innerWidth > 640);
-  if (tab === undefined || (groups.length === 0 && overview.cases.length < 2)) return null;
+  if (tab === undefined || (groups.length === 0 && countCases(overview) < 2)) return null;
   const failing = groups.reduce((sum, { group }) => sum + group.cases, 0);
   const title = groups.length ? `${formatCount(failing, "case")} in ${formatCount(groups.length, "kind")} of failure` : "Pass rates";
   return (

@@ -7,12 +7,13 @@ import { saveFile } from "./download";
 import { FindBar, findTurns } from "./find";
 import { HelperCalls } from "./judge";
 import { Minimap } from "./minimap";
+import type { CasePosition } from "./rows";
 import { showPlace, step, turnOf, useOpenTurn } from "./places";
 import { CaseCertainty } from "./sure";
 import { Waterfall } from "./waterfall";
 import { buildCase, Copy } from "./copy";
 import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
-import { parseFilter, buildQuery, selectRows } from "./filters";
+import { parseFilter, buildQuery } from "./filters";
 import { useKeys } from "./keys";
 import { LabelControl, LabelProvider } from "./labels";
 import { useLoaded } from "./loading";
@@ -26,20 +27,17 @@ import { Failure, type LinkTo } from "./failure";
 
 interface Props {
   run: Run;
-  row: CaseRow;
   source: Source;
   places: RunLinks;
   query: Record<string, string>;
   allowRun: boolean;
 }
 
-export function CaseScreen({ run, row, source, places, query, allowRun }: Props) {
+export function CaseScreen({ run, found, source, places, query, allowRun }: Props & { found: CasePosition }) {
   const { overview } = run;
-  const filter = parseFilter(query);
-  const filterQuery = buildQuery(filter);
-  const rows = useMemo(() => selectRows(overview.cases, filter), [overview.cases, JSON.stringify(filterQuery)]);
-  const at = rows.findIndex((each) => each.index === row.index);
-  const [before, after] = [rows[at - 1], rows[at + 1]];
+  const filterQuery = buildQuery(parseFilter(query));
+  const { row, before, after } = found;
+  const at = found.position ?? -1;
   const to = (next: CaseRow | undefined) => next && places.case(next.suite, next.id, filterQuery);
   const loaded = useLoaded(() => source.trials(overview.run, row), [overview.run, row.index, row.trials]);
   useKeys({
@@ -63,7 +61,7 @@ export function CaseScreen({ run, row, source, places, query, allowRun }: Props)
         <span class="steps">
           {at >= 0 && (
             <span class="muted">
-              {formatNumber(at + 1)} of {formatNumber(rows.length)}
+              {formatNumber(at + 1)} of {formatNumber(found.total)}
             </span>
           )}
           <StepLink href={to(before)} label="Previous" id="previous" />
@@ -95,7 +93,7 @@ function StepLink({ href, label, id }: { href: string | undefined; label: string
   );
 }
 
-type CaseProps = Props & { loaded: CaseTrials; filterQuery: Record<string, string> };
+type CaseProps = Props & { row: CaseRow; loaded: CaseTrials; filterQuery: Record<string, string> };
 
 function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }: CaseProps) {
   const mainTrial = chooseTrial(loaded.trials, row);

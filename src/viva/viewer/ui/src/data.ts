@@ -1,6 +1,6 @@
 // The data of the page. The types mirror viva/reporters/page.py, viva/model/record.py and viva/history.
 import type { Progress } from "./live_data";
-import type { Breakdown, CaseFigures, Criterion, FailureGroup, HelperCall, PassK, Span, Step } from "./detail_data";
+import type { Breakdown, CaseFigures, Criterion, FailureGroup, HelperCall, PassK, RowCounts, Span, Step } from "./detail_data";
 
 export type * from "./detail_data";
 
@@ -269,6 +269,8 @@ export interface Overview {
   classes?: Record<string, number>;
   groups?: FailureGroup[];
   breakdown?: Breakdown;
+  /** Of a large run, whose rows are loaded in pieces: `cases` is empty. */
+  counts?: RowCounts | null;
 }
 
 /** The trials of a case. `command` reruns it; `attachments` has data: URLs by source. */

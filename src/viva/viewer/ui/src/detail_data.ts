@@ -73,3 +73,10 @@ export interface CaseFigures {
   pass_k?: PassK[];
   decision?: string;
 }
+
+/** The status of each case as a letter, and how many have each fault and tag. */
+export interface RowCounts {
+  statuses: string;
+  faults: [string, number][];
+  tags: [string, number][];
+}

@@ -1,6 +1,7 @@
 // One square for each case, in input order, coloured by status. Filtered cases are faint.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { CaseRow, Status } from "./data";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { CaseRow, RowCounts, Status } from "./data";
+import { LETTERS } from "./status";
 import { Line } from "./text";
 
 const SIZES = [16, 12, 10, 8, 6, 5, 4, 3, 2, 1.5, 1];
@@ -24,18 +25,22 @@ function layout(count: number, width: number): Layout {
 
 interface Props {
   rows: CaseRow[];
-  shown: Set<number>;
+  /** Of a large run: its squares have a status, but no row. */
+  counts?: RowCounts | null | undefined;
+  /** The cases that match the filter; null if only the server knows. */
+  shown: ReadonlySet<number> | null;
   planned: number;
   theme: string;
   open: (row: CaseRow) => void;
 }
 
-export function CaseGrid({ rows, shown, planned, theme, open }: Props) {
+export function CaseGrid({ rows, counts, shown, planned, theme, open }: Props) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const [width, setWidth] = useState(0);
   const [over, setOver] = useState<{ row: CaseRow; x: number; y: number } | null>(null);
   const ordered = useRef<CaseRow[]>([]);
-  const count = Math.max(rows.length, planned);
+  const statuses = useMemo(() => (counts ? [...counts.statuses].map((letter) => LETTERS[letter] as Status) : null), [counts]);
+  const count = Math.max(rows.length, planned, statuses?.length ?? 0);
 
   useLayoutEffect(() => {
     const parent = canvas.current?.parentElement;
@@ -48,8 +53,10 @@ export function CaseGrid({ rows, shown, planned, theme, open }: Props) {
 
   useEffect(() => {
     ordered.current = [...rows].sort((a, b) => a.index - b.index);
-    if (canvas.current && width) draw(canvas.current, ordered.current, shown, count, width);
-  }, [rows, shown, width, theme, count]);
+    const squares = statuses?.map((status) => ({ status, isShown: true }));
+    const own = ordered.current.map((row) => ({ status: row.status, isShown: shown === null || shown.has(row.index) }));
+    if (canvas.current && width) draw(canvas.current, squares ?? own, count, width);
+  }, [rows, statuses, shown, width, theme, count]);
 
   const findRow = (event: MouseEvent): CaseRow | undefined => {
     const { size, columns } = layout(count, width);
@@ -62,7 +69,7 @@ export function CaseGrid({ rows, shown, planned, theme, open }: Props) {
         ref={canvas}
         id="strip"
         role="img"
-        aria-label={describeGrid(rows)}
+        aria-label={describeGrid(statuses ?? rows.map((row) => row.status))}
         onMouseMove={(event) => {
           const row = findRow(event);
           setOver(row ? { row, x: event.offsetX, y: event.offsetY } : null);
@@ -82,13 +89,13 @@ export function CaseGrid({ rows, shown, planned, theme, open }: Props) {
   );
 }
 
-function describeGrid(rows: CaseRow[]): string {
+function describeGrid(statuses: Status[]): string {
   const counts = new Map<Status, number>();
-  for (const row of rows) counts.set(row.status, (counts.get(row.status) ?? 0) + 1);
+  for (const status of statuses) counts.set(status, (counts.get(status) ?? 0) + 1);
   return `Cases by status: ${[...counts].map(([status, many]) => `${many} ${status}`).join(", ")}`;
 }
 
-function draw(canvas: HTMLCanvasElement, rows: CaseRow[], shown: Set<number>, count: number, width: number): void {
+function draw(canvas: HTMLCanvasElement, squares: { status: Status; isShown: boolean }[], count: number, width: number): void {
   const { size, columns, height } = layout(count, width);
   const scale = devicePixelRatio || 1;
   canvas.width = Math.round(width * scale);
@@ -101,12 +108,12 @@ function draw(canvas: HTMLCanvasElement, rows: CaseRow[], shown: Set<number>, co
   const colours = Object.fromEntries(COLOURS.map((name) => [name, resolveColour(canvas, `var(--strip-${name})`)]));
   const gap = size > 5 ? 2 : size > 3 ? 1 : size > 2 ? 0.5 : 0;
   for (let at = 0; at < count; at++) {
-    const row = rows[at];
-    pen.globalAlpha = row === undefined || shown.has(row.index) ? 1 : 0.16;
-    pen.fillStyle = colours[row?.status ?? "pending"] ?? "";
+    const square = squares[at];
+    pen.globalAlpha = square?.isShown === false ? 0.16 : 1;
+    pen.fillStyle = colours[square?.status ?? "pending"] ?? "";
     const x = (at % columns) * size;
     const y = Math.floor(at / columns) * size;
-    if (size >= 8 && row?.status === "skipped") {
+    if (size >= 8 && square?.status === "skipped") {
       pen.fillRect(x, y + size / 2 - 2, size - gap, 2);
     } else if (size >= 8) {
       pen.beginPath();

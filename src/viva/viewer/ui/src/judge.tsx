@@ -6,7 +6,7 @@ import { formatCost, formatCount, formatMs, formatNumber } from "./format";
 import { Quotes } from "./quotes";
 import { Readable } from "./readable";
 import { StatusIcon } from "./status";
-import { Line, TextBlock, Value } from "./text";
+import { Line, TextBlock } from "./text";
 
 /** The questions to simulators and judges in the trial that is shown. */
 export const HelperCalls = createContext<HelperCall[]>([]);
@@ -71,7 +71,9 @@ function Exchange({ call, title }: { call: HelperCall; title: string }) {
       {(call.sent ?? []).map((message, at) => (
         <div class="part" key={at}>
           <p class="label">Sent{message.role === "user" ? "" : ` (${message.role})`}</p>
-          <Value value={message.text} label={`Sent to ${call.agent}`} />
+          <div class="sent" role="group" aria-label={`Sent to ${call.agent}`} tabIndex={0}>
+            <TextBlock text={message.text} />
+          </div>
         </div>
       ))}
       {call.metadata && (

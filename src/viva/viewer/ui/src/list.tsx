@@ -3,6 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import type { CaseRow } from "./data";
 import { formatCount, formatCost, formatMs } from "./format";
 import { RowHeights } from "./heights";
+import type { RowSet } from "./rows";
 import type { Hit } from "./search";
 import { describeRepeats } from "./sure";
 import { Line } from "./text";
@@ -11,20 +12,18 @@ import { TrialDots, StatusIcon, describeTrials } from "./status";
 const EXTRA_ROWS = 8;
 
 interface Props {
-  rows: CaseRow[];
+  rows: RowSet;
   /** The row selected by keyboard, or -1. */
   at: number;
   href: (row: CaseRow) => string;
   /** Suites with a threshold: their scores are shown. */
   scored: Set<string>;
-  /** Where the words of the search were found. */
-  hits?: ReadonlyMap<number, Hit[]>;
 }
 
-export function CaseList({ rows, at, href, scored, hits }: Props) {
+export function CaseList({ rows, at, href, scored }: Props) {
   const list = useRef<HTMLDivElement>(null);
   const [{ height, width }, setSize] = useState({ height: 56, width: 0 });
-  const heights = useMemo(() => new RowHeights(rows.map((row) => row.id), height, width), [rows, height, width]);
+  const heights = useMemo(() => new RowHeights(rows.ids, height, width), [rows.ids, height, width]);
   const measuredWidth = useRef(0);
   const room = useRef(0);
   const [range, setRange] = useState<[number, number]>([0, 40]);
@@ -54,7 +53,8 @@ export function CaseList({ rows, at, href, scored, hits }: Props) {
       removeEventListener("scroll", measure);
       removeEventListener("resize", measure);
     };
-  }, [heights]);
+  }, [heights, rows.total]);
+  useEffect(() => rows.need(...range), [range, rows.total]);
 
   useEffect(() => {
     const change = (event: Event) => setPrinting(event.type === "beforeprint");
@@ -71,30 +71,42 @@ export function CaseList({ rows, at, href, scored, hits }: Props) {
     list.current?.querySelector<HTMLElement>(`[data-at="${at}"]`)?.focus({ preventScroll: true });
   }, [at, heights]);
 
-  const places = isPrinting ? rows.map((_, i) => i) : rows.slice(...range).map((_, i) => range[0] + i);
-  if (rows[at] !== undefined && !places.includes(at)) places.push(at); // it gets the focus before it is scrolled into view
+  const [first, last] = isPrinting ? [0, rows.total] : [range[0], Math.min(range[1], rows.total)];
+  const places = Array.from({ length: Math.max(0, last - first) }, (_, i) => first + i);
+  if (at >= 0 && at < rows.total && !places.includes(at)) places.push(at); // it gets the focus before it is scrolled into view
   return (
     <div
       class="cases"
       id="cases"
       role="list"
-      aria-label={formatCount(rows.length, "case")}
+      aria-label={formatCount(rows.total, "case")}
       ref={list}
-      style={{ height: `${heights.top(rows.length)}px` }}
+      style={{ height: `${heights.top(rows.total)}px` }}
     >
       <div class="case-row probe" aria-hidden="true" />
       {places.map((place) => {
-        const row = rows[place] as CaseRow;
+        const row = rows.get(place);
         return (
           <div
             class="place"
-            key={row.index}
+            key={row?.index ?? `place-${place}`}
             role="listitem"
-            aria-setsize={rows.length}
+            aria-setsize={rows.total}
             aria-posinset={place + 1}
             style={{ transform: `translateY(${heights.top(place)}px)` }}
           >
-            <Row tall={heights.of(place) > height ? heights.of(place) : 0} row={row} href={href(row)} at={place} scored={scored.has(row.suite)} hit={hits?.get(row.index)?.[0]} />
+            {row ? (
+              <Row
+                tall={heights.of(place) > height ? heights.of(place) : 0}
+                row={row}
+                href={href(row)}
+                at={place}
+                scored={scored.has(row.suite)}
+                hit={rows.hits.get(row.index)?.[0]}
+              />
+            ) : (
+              <div class="case-row muted">…</div>
+            )}
           </div>
         );
       })}

@@ -6,9 +6,11 @@ import { CompareScreen } from "./compare";
 import type { ViewerStatus } from "./data";
 import { openSource, ServerSource, type Source } from "./source";
 import { HistoryScreen } from "./history";
+import { parseFilter } from "./filters";
 import { useKeys } from "./keys";
 import { LabelHistory } from "./labels";
 import { useRun } from "./live";
+import { useCasePosition } from "./rows";
 import { RunLinks, useRoute, type Route } from "./route";
 import { RunScreen } from "./run";
 import { RunsScreen } from "./runs";
@@ -177,6 +179,8 @@ function RunArea({ source, id, path, route, theme, allowRun }: RunAreaProps) {
   useEffect(() => {
     document.title = [isCase ? escapeControls(name ?? "") : "", title, "Viva"].filter(Boolean).join(" · ");
   }, [isCase, name, title]);
+  const loaded = known && "run" in known ? known.run.overview : null;
+  const found = useCasePosition(source, loaded, suite ?? "", isCase ? (name ?? "") : "", parseFilter(route.query));
   if (known === null) return <p class="waiting">Opening…</p>;
   if ("error" in known) return <p class="waiting" role="alert">{known.error}</p>;
   const { run } = known;
@@ -186,16 +190,16 @@ function RunArea({ source, id, path, route, theme, allowRun }: RunAreaProps) {
       <RunScreen run={run} source={source} places={places} query={route.query} theme={theme} allowRun={allowRun} lastOpened={lastOpened.current} />
     );
   }
-  const row = run.overview.cases.find((each) => each.suite === suite && each.id === name);
-  if (row === undefined) {
+  if (found === null) return <p class="waiting">Opening…</p>;
+  if (found === undefined) {
     return (
       <p class="waiting" role="alert">
         This run has no case <Line text={name ?? ""} />, or the case is still running. <a href={places.list()}>All cases</a>
       </p>
     );
   }
-  lastOpened.current = row.index;
-  return <CaseScreen run={run} row={row} source={source} places={places} query={route.query} allowRun={allowRun} />;
+  lastOpened.current = found.row.index;
+  return <CaseScreen run={run} found={found} source={source} places={places} query={route.query} allowRun={allowRun} />;
 }
 
 const KEYS: [string, string][] = [

@@ -24,7 +24,7 @@ type Block =
   | { kind: "code"; text: string; language: string }
   | { kind: "heading" | "paragraph"; text: string }
   | { kind: "quote"; text: string }
-  | { kind: "list"; ordered: boolean; start: number; items: { text: string; depth: number }[] }
+  | { kind: "list"; items: { text: string; depth: number; marker: string }[] }
   | { kind: "table"; head: string[]; rows: string[][] }
   | { kind: "rule" };
 
@@ -80,19 +80,19 @@ export function parseBlocks(text: string): Block[] {
       while (QUOTE.test(lines[at + 1] ?? "")) body.push((lines[++at] ?? "").replace(QUOTE, ""));
       blocks.push({ kind: "quote", text: body.join("\n") });
     } else if (ITEM.test(line) && paragraph.length === 0) {
-      const items: { text: string; depth: number }[] = [];
-      const first = ITEM.exec(line)?.[2] ?? "";
+      const items: { text: string; depth: number; marker: string }[] = [];
       at -= 1;
       while (at + 1 < lines.length) {
         const item = ITEM.exec(lines[at + 1] ?? "");
         const next = lines[at + 1] ?? "";
         const last = items[items.length - 1];
-        if (item) items.push({ text: item[3] ?? "", depth: Math.min(4, Math.floor((item[1] ?? "").length / 2)) });
+        const marker = /\d/.test(item?.[2] ?? "") ? (item?.[2] ?? "") : "•";
+        if (item) items.push({ text: item[3] ?? "", depth: Math.min(4, Math.floor((item[1] ?? "").length / 2)), marker });
         else if (last && /^\s+\S/.test(next)) last.text += `\n${next.trim()}`;
         else break;
         at += 1;
       }
-      blocks.push({ kind: "list", ordered: /\d/.test(first), start: Number.parseInt(first, 10) || 1, items });
+      blocks.push({ kind: "list", items });
     } else {
       paragraph.push(line);
     }
@@ -122,14 +122,16 @@ function BlockView({ block, marks }: { block: Block; marks: Mark[] }) {
           <code>{highlightQuotes(block.text, marks)}</code>
         </pre>
       );
-    case "list": {
-      const items = block.items.map((item, at) => (
-        <li key={at} class={`depth-${item.depth}`}>
-          {inline(item.text)}
-        </li>
-      ));
-      return block.ordered ? <ol start={block.start}>{items}</ol> : <ul>{items}</ul>;
-    }
+    case "list":
+      return (
+        <ul>
+          {block.items.map((item, at) => (
+            <li key={at} class={`depth-${item.depth}`}>
+              <span class="marker">{item.marker}</span> {inline(item.text)}
+            </li>
+          ))}
+        </ul>
+      );
     case "table":
       return (
         <div class="scroll" tabIndex={0} role="group" aria-label="Table">

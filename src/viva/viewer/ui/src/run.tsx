@@ -3,20 +3,21 @@ import { useMemo, useState } from "preact/hooks";
 import type { CaseRow, Overview, SuiteSummary, Status, Summary } from "./data";
 import type { ServerSource, Source } from "./source";
 import { formatCount, formatTime, formatCost, formatNumber, formatPercent, formatMs, formatShort } from "./format";
-import { parseFilter, isEmpty, buildQuery, selectRows, SORTS, type Filter, type Sort } from "./filters";
+import { parseFilter, isEmpty, buildQuery, type Filter } from "./filters";
 import { BreakdownPanel } from "./breakdown";
 import { savePicture } from "./download";
 import { RateBar, SuiteCertainty } from "./sure";
-import { useSearch } from "./use_search";
+import { countCases, useRows, type RowSet } from "./rows";
 import { useKeys } from "./keys";
+import { Filters } from "./case_filters";
 import { CaseList } from "./list";
 import { InFlight, LiveProgress, useLiveState, type LiveState } from "./in_flight";
 import { AgreementFigures } from "./labels";
 import type { Run } from "./live";
 import { navigate, type RunLinks } from "./route";
-import { Line, escapeControls } from "./text";
+import { Line } from "./text";
+import { StatusIcon } from "./status";
 import { RerunLinks } from "./rerun_links";
-import { StatusIcon, STATUSES } from "./status";
 import { CaseGrid } from "./grid";
 
 interface Props {
@@ -42,23 +43,19 @@ function LiveRunScreen(props: Props) {
 function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liveState }: Props & { liveState: LiveState | null }) {
   const { overview, live } = run;
   const filter = parseFilter(query);
-  const key = JSON.stringify(buildQuery(filter));
-  const search = useSearch(source, overview.run, filter.text);
-  const found = useMemo(() => new Set(search.found.keys()), [search.found]);
-  const rows = useMemo(() => selectRows(overview.cases, filter, found), [overview.cases, key, found]);
-  const shown = useMemo(() => new Set(rows.map((row) => row.index)), [rows]);
+  const rows = useRows(source, overview, filter);
   const scored = useMemo(() => new Set(overview.summary?.suites?.map((each) => each.suite)), [overview.summary]);
-  const [at, setAt] = useState(() => rows.findIndex((row) => row.index === lastOpened));
+  const [at, setAt] = useState(() => findPosition(rows, lastOpened));
   const change = (part: Partial<Filter>) => {
     setAt(-1);
     navigate(places.list(buildQuery({ ...filter, ...part })), true);
   };
   const href = (row: CaseRow) => {
-    const hit = row.trials.length > 1 ? search.found.get(row.index)?.[0] : undefined;
+    const hit = row.trials.length > 1 ? rows.hits.get(row.index)?.[0] : undefined;
     return places.case(row.suite, row.id, { ...buildQuery(filter), ...(hit ? { trial: hit.trial } : {}) });
   };
   useKeys({
-    j: () => setAt(Math.min(at + 1, rows.length - 1)),
+    j: () => setAt(Math.min(at + 1, rows.total - 1)),
     k: () => setAt(Math.max(at - 1, 0)),
     "/": () => document.getElementById("search")?.focus(),
   });
@@ -69,17 +66,18 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
       {liveState && <InFlight live={liveState} />}
       <CaseGrid
         rows={overview.cases}
-        shown={shown}
+        counts={overview.counts}
+        shown={rows.shown}
         planned={overview.planned_cases ?? 0}
         theme={theme}
         open={(row) => navigate(href(row))}
       />
       <BreakdownPanel overview={overview} filter={filter} change={change} />
       <section aria-label="Cases">
-        <Filters overview={overview} filter={filter} change={change} count={rows.length} isSearching={search.isBusy} />
-        {rows.length === 0 && (
+        <Filters overview={overview} filter={filter} change={change} count={rows.total} isSearching={rows.isBusy} />
+        {rows.total === 0 && (
           <p class="waiting">
-            {overview.cases.length === 0 ? "No finished cases yet." : "No case matches these filters. "}
+            {countCases(overview) === 0 ? "No finished cases yet." : "No case matches these filters. "}
             {!isEmpty(filter) && (
               <button type="button" class="link" onClick={() => navigate(places.list(), true)}>
                 Show all
@@ -87,10 +85,15 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
             )}
           </p>
         )}
-        <CaseList rows={rows} at={at} href={href} scored={scored} hits={search.found} />
+        <CaseList rows={rows} at={at} href={href} scored={scored} />
       </section>
     </>
   );
+}
+
+function findPosition(rows: RowSet, index: number): number {
+  for (let at = 0; index >= 0 && at < rows.ids.length; at++) if (rows.get(at)?.index === index) return at;
+  return -1;
 }
 
 const OUTCOMES: Record<number, [Status, string]> = {
@@ -324,97 +327,4 @@ function Figure({ name, value, note }: { name: string; value: string; note: stri
       <dd class="note">{note}</dd>
     </div>
   );
-}
-
-interface FiltersProps {
-  overview: Overview;
-  filter: Filter;
-  change: (part: Partial<Filter>) => void;
-  count: number;
-  isSearching: boolean;
-}
-
-function Filters({ overview, filter, change, count, isSearching }: FiltersProps) {
-  const counts = useMemo(() => countRows(overview.cases), [overview.cases]);
-  const toggle = (status: Status) => {
-    const statuses = new Set(filter.statuses);
-    if (!statuses.delete(status)) statuses.add(status);
-    change({ statuses });
-  };
-  return (
-    <div class="filters" role="search" aria-label="Filter cases">
-      <div class="chips" role="group" aria-label="Status">
-        {STATUSES.filter((status) => counts.statuses[status] || filter.statuses.has(status)).map((status) => (
-          <button
-            key={status}
-            type="button"
-            class={`chip ${status}`}
-            id={`filter-${status}`}
-            aria-pressed={filter.statuses.has(status)}
-            onClick={() => toggle(status)}
-          >
-            <StatusIcon status={status} label={false} size={14} />
-            {status} <b>{formatNumber(counts.statuses[status] ?? 0)}</b>
-          </button>
-        ))}
-      </div>
-      <FilterSelect id="filter-fault" label="Fault" value={filter.fault} options={counts.faults} change={(fault) => change({ fault })} />
-      <FilterSelect id="filter-tag" label="Tag" value={filter.tag} options={counts.tags} change={(tag) => change({ tag })} />
-      <input
-        type="search"
-        id="search"
-        placeholder="Search conversations, tools, reasons  ( / )"
-        aria-label="Search cases and conversations"
-        value={filter.text}
-        onInput={(event) => change({ text: event.currentTarget.value })}
-        onKeyDown={(event) => {
-          if (event.key === "Escape") event.currentTarget.blur();
-        }}
-      />
-      <label class="sort">
-        <span class="visually-hidden">Sort</span>
-        <select id="sort" value={filter.sort} onChange={(event) => change({ sort: event.currentTarget.value as Sort })}>
-          {Object.entries(SORTS).map(([value, label]) => (
-            <option key={value} value={value}>
-              {label}
-            </option>
-          ))}
-        </select>
-      </label>
-      <span class="found" role="status" id="found">
-        {count === overview.cases.length ? formatCount(count, "case") : `${formatNumber(count)} of ${formatCount(overview.cases.length, "case")}`}
-        {isSearching && "…"}
-      </span>
-    </div>
-  );
-}
-
-function FilterSelect(props: { id: string; label: string; value: string; options: [string, number][]; change: (value: string) => void }) {
-  if (props.options.length === 0 && !props.value) return null;
-  return (
-    <label>
-      <span class="visually-hidden">{props.label}</span>
-      <select id={props.id} value={props.value} onChange={(event) => props.change(event.currentTarget.value)}>
-        <option value="">Any {props.label.toLowerCase()}</option>
-        {props.options.map(([value, many]) => (
-          <option key={value} value={value}>
-            {escapeControls(value)} ({many})
-          </option>
-        ))}
-      </select>
-    </label>
-  );
-}
-
-function countRows(rows: CaseRow[]) {
-  const statuses: Partial<Record<Status, number>> = {};
-  const faults = new Map<string, number>();
-  const tags = new Map<string, number>();
-  for (const row of rows) {
-    statuses[row.status] = (statuses[row.status] ?? 0) + 1;
-    if (row.fault) faults.set(row.fault, (faults.get(row.fault) ?? 0) + 1);
-    for (const tag of row.tags ?? []) tags.set(tag, (tags.get(tag) ?? 0) + 1);
-  }
-  const rank = (counts: Map<string, number>) => [...counts].sort((a, b) => b[1] - a[1]).slice(0, 200);
-  return { statuses, faults: rank(faults), tags: rank(tags) };
 }

@@ -4,6 +4,7 @@ import type { LabelPoint, LabelSummary, LabelValue, RunLabels } from "./label_da
 import type { LiveRunState } from "./live_data";
 import { saveFile } from "./download";
 import { splitWords } from "./filters";
+import type { CasePosition, RowPiece } from "./rows";
 import { encodeWord, searchCase, type Hit } from "./search";
 
 export interface Source {
@@ -147,6 +148,14 @@ export class ServerSource implements Source {
     link.href = `api/runs/${encodeURIComponent(run)}/records`;
     link.download = "";
     link.click();
+  }
+
+  rows(run: string, filter: Record<string, string>, offset: number, limit: number): Promise<RowPiece> {
+    return get(`api/runs/${encodeURIComponent(run)}/rows?${new URLSearchParams({ ...filter, offset: String(offset), limit: String(limit) })}`);
+  }
+
+  findCase(run: string, filter: Record<string, string>, suite: string, name: string): Promise<CasePosition> {
+    return get(`api/runs/${encodeURIComponent(run)}/rows/case?${new URLSearchParams({ ...filter, of: suite, case: name })}`);
   }
 
   runs(): Promise<RunRow[]> {

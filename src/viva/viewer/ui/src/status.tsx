@@ -3,6 +3,9 @@ import type { Status } from "./data";
 
 export const STATUSES: Status[] = ["failed", "error", "passed", "skipped"];
 
+/** Statuses as letters, as the server writes those of a large run. */
+export const LETTERS: Record<string, Status> = { p: "passed", f: "failed", e: "error", s: "skipped" };
+
 const PATHS: Record<Status, string> = {
   passed: "M4.6 8.3l2.3 2.3 4.5-5",
   failed: "M5.4 5.4l5.2 5.2M10.6 5.4l-5.2 5.2",

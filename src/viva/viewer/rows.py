@@ -1,0 +1,153 @@
+"""The rows of a large run: filtered, searched and sorted here, and sent in pieces. The page does the same with the rows of
+a small run: `ui/src/filters.ts`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from viva.model import codec
+from viva.reporters.page import CaseRow, RowCounts
+from viva.viewer.search import FoundCase, SearchHit, split_words
+
+MAX_PIECE = 500
+_RANK = {"failed": 0, "error": 1, "skipped": 2, "passed": 3}
+_LETTERS = {"passed": "p", "failed": "f", "error": "e", "skipped": "s"}
+_MAX_TAGS = 200
+_rows = codec.Decoder[CaseRow](CaseRow, codec.OWN_MAX_DEPTH)
+
+
+class RowFilter(Struct, frozen=True):
+    """Which rows are wanted, and in which order. The names are those of the page's URL."""
+
+    status: str = ""
+    fault: str = ""
+    tag: str = ""
+    suite: str = ""
+    type: str = ""
+    group: str = ""
+    q: str = ""
+    sort: str = ""
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> "RowFilter":
+        return cls(**{name: query[name] for name in cls.__struct_fields__ if name in query})
+
+
+class RowPiece(Struct, frozen=True, omit_defaults=True):
+    """Some rows of a selection, from `offset`. `hits` has the places of the words for these rows, by index."""
+
+    total: int
+    offset: int
+    rows: list[codec.Raw]
+    hits: dict[str, tuple[SearchHit, ...]] = {}
+
+
+class CasePosition(Struct, frozen=True, omit_defaults=True):
+    """A row and its neighbours in a selection; without `position` it is not part of it."""
+
+    row: codec.Raw
+    total: int
+    position: int | None = None
+    before: codec.Raw | None = None
+    after: codec.Raw | None = None
+
+
+Search = Callable[[str], Sequence[FoundCase]]
+
+
+class RowTable:
+    """The encoded rows of a run. The last selection is kept: its next piece is wanted soon."""
+
+    def __init__(self, rows: Sequence[bytes], search: Search) -> None:
+        self._rows = rows
+        self._search = search
+        self._last: tuple[RowFilter, list[int], dict[int, tuple[SearchHit, ...]]] | None = None
+
+    def count(self) -> RowCounts:
+        statuses, faults, tags = list[str](), Counter[str](), Counter[str]()
+        for row in map(_rows.decode, self._rows):
+            statuses.append(_LETTERS[row.status])
+            faults.update([row.fault] if row.fault else [])
+            tags.update(row.tags)
+        return RowCounts("".join(statuses), faults.most_common(), tags.most_common(_MAX_TAGS))
+
+    def load_piece(self, wanted: RowFilter, offset: int, limit: int) -> RowPiece:
+        places, hits = self._select(wanted)
+        piece = places[offset : offset + min(limit, MAX_PIECE)]
+        rows = [self._rows[place] for place in piece]
+        shown = {row.index for row in map(_rows.decode, rows)} if hits else set[int]()
+        return RowPiece(
+            len(places),
+            offset,
+            [codec.Raw(row) for row in rows],
+            {str(index): hits[index] for index in shown if index in hits},
+        )
+
+    def find_case(self, wanted: RowFilter, suite: str, name: str) -> CasePosition | None:
+        place = next((at for at, row in enumerate(self._rows) if _is_case(row, suite, name)), None)
+        if place is None:
+            return None
+        places, _ = self._select(wanted)
+        row = codec.Raw(self._rows[place])
+        if place not in places:
+            return CasePosition(row, len(places))
+        position = places.index(place)
+        neighbours = [places[at] if 0 <= at < len(places) else None for at in (position - 1, position + 1)]
+        before, after = (None if at is None else codec.Raw(self._rows[at]) for at in neighbours)
+        return CasePosition(row, len(places), position, before, after)
+
+    def _select(self, wanted: RowFilter) -> tuple[list[int], dict[int, tuple[SearchHit, ...]]]:
+        """The places of the rows in order, and where the words were found, by the index of the case."""
+        if self._last is not None and self._last[0] == wanted:
+            return self._last[1:]
+        words = split_words(wanted.q)
+        hits = {case.index: case.hits for case in self._search(wanted.q)} if words else {}
+        statuses = set(filter(None, wanted.status.split(",")))
+        matches = [
+            (place, row)
+            for place, row in enumerate(map(_rows.decode, self._rows))
+            if (not statuses or row.status in statuses)
+            and (not wanted.fault or row.fault == wanted.fault)
+            and (not wanted.tag or wanted.tag in row.tags)
+            and (not wanted.suite or row.suite == wanted.suite)
+            and (not wanted.type or wanted.type in row.failed_types)
+            and (not wanted.group or str(row.group) == wanted.group)
+            and (not words or row.index in hits or _has_words(row, words))
+        ]
+        if (key := _sort_key(wanted.sort)) is not None:
+            matches.sort(key=lambda match: key(match[1]))
+        places = [place for place, _ in matches]
+        self._last = wanted, places, hits
+        return places, hits
+
+
+def _is_case(raw: bytes, suite: str, name: str) -> bool:
+    if codec.encode(name) not in raw:
+        return False
+    row = _rows.decode(raw)
+    return (row.suite, row.id) == (suite, name)
+
+
+def _has_words(row: CaseRow, words: Sequence[str]) -> bool:
+    text = " ".join([row.id, row.name, row.suite, *row.tags, *row.findings, row.reason]).lower()
+    return all(word in text for word in words)
+
+
+def _sort_key(sort: str) -> Callable[[CaseRow], Any] | None:
+    """The sort is stable: equal rows stay in input order."""
+    match sort:
+        case "input":
+            return None
+        case "slow":
+            return lambda row: -row.duration_ms
+        case "costly":
+            return lambda row: -(row.cost_usd if row.cost_usd is not None else -1.0)
+        case "turns":
+            return lambda row: -row.turns
+        case "name":
+            return lambda row: row.id
+        case _:
+            return lambda row: (_RANK[row.status], len(set(row.trials)) == 1)
