@@ -218,7 +218,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> 
             records = await _execute_plan(run, plan, writer, previous_run)
     if writer.is_broken and not host.readiness().is_ready:
         raise StoreUnavailable("disk_full")
-    summary = writer.build_summary(records)
+    summary = await run_in_thread(lambda: writer.build_summary(records))
     run.summary = codec.decode_kept(codec.encode(summary))
     run.metrics = sum_usage(log)
     host.index_run(run.id)
@@ -239,7 +239,7 @@ async def _execute_plan(
         raise writer.error from None
     if writer.error is not None:
         raise writer.error
-    return list(result.records())
+    return await run_in_thread(lambda: list(result.records()))
 
 
 def _write_summary(host: Host, name: str, tenant: str) -> Path:
