@@ -7,9 +7,11 @@ its default settings; without it, that part says NOT RUN. The client runs on the
 
 import argparse
 import asyncio
+import http.client
 import importlib.util
 import json
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -106,16 +108,16 @@ class Host:
                 count += line.startswith(b"data: ")
         return count
 
-    async def probe(self, path: str, stop: asyncio.Event) -> list[float]:
-        """Response times in ms, one request after the other."""
+    @contextmanager
+    def probe(self, path: str) -> Generator[list[float]]:
+        """Response times in ms of one request after the other, from a process of its own. They are there at the end."""
         times: list[float] = []
-        while not stop.is_set():
-            began = time.perf_counter()
-            async with self.http.get(f"{self.url}{path}") as response:
-                await response.read()
-            times.append((time.perf_counter() - began) * 1e3)
-            await asyncio.sleep(0.005)
-        return times
+        command = [sys.executable, __file__, "--probe", self.url, path]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            yield times
+        finally:
+            times += json.loads(process.communicate("")[0])
 
     @property
     def memory_mb(self) -> float:
@@ -157,6 +159,18 @@ async def run_at_once(calls: Iterable[Callable[[], Awaitable[Any]]], at_once: in
     return await asyncio.gather(*(run(call) for call in calls))
 
 
+def probe_until_told(url: str, path: str) -> list[float]:
+    """Response times in ms, until standard input ends."""
+    times: list[float] = []
+    connection = http.client.HTTPConnection(url.removeprefix("http://"))
+    while not select.select([sys.stdin], [], [], 0.005)[0]:
+        began = time.perf_counter()
+        connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+        connection.getresponse().read()
+        times.append((time.perf_counter() - began) * 1e3)
+    return times
+
+
 def describe_times(times: list[float]) -> Figures:
     ordered = sorted(times)
     return {
@@ -178,14 +192,12 @@ async def measure_creates(host: Host, count: int) -> Figures:
 
 async def measure_readers(host: Host, readers: int, evals: int) -> Figures:
     """Readers follow evals whose agent takes 0.2 s; other requests are timed meanwhile."""
-    stop = asyncio.Event()
     runs = await run_at_once([lambda: host.create_eval("twenty", "slow")] * evals, 20)
-    probe = asyncio.create_task(host.probe(f"/v1/runs/{runs[0]}", stop))
-    began = time.perf_counter()
-    counts = await asyncio.gather(*(host.count_events(runs[number % evals]) for number in range(readers)))
-    took = time.perf_counter() - began
-    stop.set()
-    return {"readers": readers, "events/s to readers": round(sum(counts) / took), **describe_times(await probe)}
+    with host.probe(f"/v1/runs/{runs[0]}") as times:
+        began = time.perf_counter()
+        counts = await asyncio.gather(*(host.count_events(runs[number % evals]) for number in range(readers)))
+        took = time.perf_counter() - began
+    return {"readers": readers, "events/s to readers": round(sum(counts) / took), **describe_times(times)}
 
 
 async def measure_events(host: Host, evals: int) -> Figures:
@@ -211,14 +223,12 @@ async def measure_waiting(host: Host, count: int) -> Figures:
     """Evals of 3,000 tasks that wait behind calls that do not end, and discovery meanwhile."""
     call = {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
     await run_at_once([lambda: host.create(call)] * 16, 16)
-    stop = asyncio.Event()
-    probe = asyncio.create_task(host.probe("/.well-known/openwop", stop))
-    began = time.perf_counter()
-    await run_at_once([lambda: host.create_eval("large")] * count, 20)
-    took = time.perf_counter() - began
-    stop.set()
-    times = describe_times(await probe)
-    return {"waiting evals": count, "MB": host.memory_mb, "creates/s": round(count / took), "discovery": times}
+    with host.probe("/.well-known/openwop") as times:
+        began = time.perf_counter()
+        await run_at_once([lambda: host.create_eval("large")] * count, 4)
+        took = time.perf_counter() - began
+    rate = round(count / took)
+    return {"waiting evals": count, "MB": host.memory_mb, "creates/s": rate, "discovery": describe_times(times)}
 
 
 async def measure(store_url: str | None, *, is_quick: bool) -> Figures:
@@ -252,7 +262,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
     parser.add_argument("--store", choices=("sqlite", "postgres"), help="only this one")
+    parser.add_argument("--probe", nargs=2, metavar=("URL", "PATH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.probe:
+        print(json.dumps(probe_until_told(*arguments.probe)))
+        return
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
     if arguments.store != "postgres":
         print(json.dumps({"SQLite": asyncio.run(measure(None, is_quick=arguments.quick))}, indent=1))

@@ -1,7 +1,7 @@
 """Eval runs: validates the request, executes the suite with the engine, and writes its events."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -184,10 +184,20 @@ async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: Pr
         inputs = PlanInputs(
             budget=Budget(None, previous_run.spent_usd if previous_run else 0.0), loaded=host.loaded_inputs.get(key)
         )
-        plan = await run_in_thread(lambda: asyncio.run(build_run_plan(options, previous_run, inputs)))
+        plan = await run_in_thread(lambda: _run_without_waiting(build_run_plan(options, previous_run, inputs)))
     host.loaded_inputs.add(key, plan.loaded)
     plan.redactor.add_secrets(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
     return structs.replace(plan, suites=[add_agent_checks(suite, agent) for suite in plan.suites])
+
+
+def _run_without_waiting(coroutine: Coroutine[Any, Any, RunPlan]) -> RunPlan:
+    """Runs a coroutine without an event loop: to load a suite, nothing is waited for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    coroutine.close()
+    raise AssertionError("the plan of a suite waits for something")
 
 
 async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
@@ -218,7 +228,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> 
             records = await _execute_plan(run, plan, writer, previous_run)
     if writer.is_broken and not host.readiness().is_ready:
         raise StoreUnavailable("disk_full")
-    summary = writer.build_summary(records)
+    summary = await run_in_thread(lambda: writer.build_summary(records))
     run.summary = codec.decode_kept(codec.encode(summary))
     run.metrics = sum_usage(log)
     host.index_run(run.id)
@@ -239,7 +249,7 @@ async def _execute_plan(
         raise writer.error from None
     if writer.error is not None:
         raise writer.error
-    return list(result.records())
+    return await run_in_thread(lambda: list(result.records()))
 
 
 def _write_summary(host: Host, name: str, tenant: str) -> Path:

@@ -31,7 +31,9 @@ from viva.host.store import (
 )
 
 TICK_S = 1.0
-"""How often a host looks for runs, cancellations and events of other hosts, and whether its store is back."""
+"""How often a host looks for runs and cancellations of other hosts, and whether its store is back."""
+REFRESH_S = 5.0
+"""How often it looks for their events, in case a notification was lost."""
 
 
 class RunError(Exception):
@@ -88,6 +90,7 @@ class RunManager:
         self._is_closed = False
         self._watcher: asyncio.Task[None] | None = None
         self._next_renewal = 0.0
+        self._next_refresh = 0.0
         self._no_claims_until = 0.0
 
     @property
@@ -288,8 +291,9 @@ class RunManager:
                 for run, cancelled_by in self.store.list_cancelled().items():
                     if run in self._tasks:
                         self._cancel_task(run, cancelled_by)
-                if self.store.is_shared:
+                if self.store.is_shared and loop.time() >= self._next_refresh:
                     self.logs.refresh_logs()
+                    self._next_refresh = loop.time() + REFRESH_S
                 self.start_waiting()
             except StoreUnavailable as error:
                 self._pause(error)

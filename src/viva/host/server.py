@@ -211,7 +211,7 @@ def _load_store_url(settings: Settings) -> str | None:
     url = settings.expand_variables(settings.serve["store"], "serve", "store")
     settings.redactor.add_secrets(find_in_text(url))
     if not url.startswith(("postgresql://", "postgres://")):
-        raise settings.problem("must be a URL that starts with postgresql://", "serve", "store")
+        raise settings.problem("the store must be a URL that starts with postgresql://", "serve", "store")
     return url
 
 

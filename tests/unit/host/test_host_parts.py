@@ -2,12 +2,15 @@
 
 import asyncio
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from viva.errors import BadInput
 from viva.host import events
@@ -28,6 +31,7 @@ from viva.host.stream import (
     wait_for_events,
 )
 from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_workflow
+from viva.model import codec
 from viva.text.addresses import is_loopback
 
 AGENT_ID = re.compile(r"(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(\.[a-z][a-zA-Z0-9_-]*)+")
@@ -142,6 +146,19 @@ def test_one_process_opens_the_store(tmp_path: Path):
         SqliteStore(tmp_path)
     first.close()
     SqliteStore(tmp_path).close()
+
+
+def test_runs_of_an_older_file_are_taken_over_in_their_order(tmp_path: Path):
+    with closing(sqlite3.connect(tmp_path / "host.sqlite")) as old, old:
+        old.execute("CREATE TABLE runs (id TEXT PRIMARY KEY, tenant TEXT, status TEXT, doc BLOB) WITHOUT ROWID")
+        for name, created_at in (("a", "2026-01-02"), ("b", "2026-01-01")):
+            run = structs.replace(make_run(name), created_at=created_at)
+            old.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", (name, run.tenant, run.status, codec.encode(run)))
+    for _ in range(2):  # opened again, nothing changes
+        store = SqliteStore(tmp_path)
+        assert [(queue.waiting, queue.next_run) for queue in store.list_queues()] == [(2, "b")]
+        assert store.find_run("a", "t") == structs.replace(make_run("a"), created_at="2026-01-02")
+        store.close()
 
 
 def test_a_log_is_numbered_from_0_and_continues_when_reopened(log: RunLog, store: Store):
