@@ -70,6 +70,8 @@ class OpenwopSettings(Struct, frozen=True):
     trusted_keys: tuple[str, ...] = ()
     require_signature: bool = False
     suites: tuple[str, ...] = ()
+    agents: tuple[str, ...] | None = None
+    """The agents of `viva serve` for all tenants. None: all but judges, simulators and agents of single tenants."""
     tenants: Mapping[str, Mapping[str, Any]] = {}
     """What `viva serve` offers, to all and to each tenant."""
 
@@ -262,6 +264,8 @@ def _load_openwop(table: Mapping[str, Any], settings: Settings) -> OpenwopSettin
         message = "require_signature needs the keys of signers: add them as `trusted_keys`"
         raise settings.problem(message, "openwop", "require_signature")
     fields: dict[str, Any] = {**table, "trusted_keys": tuple(keys), "suites": tuple(table.get("suites", ()))}
+    if "agents" in table:
+        fields["agents"] = tuple(table["agents"])
     return OpenwopSettings(**fields)
 
 

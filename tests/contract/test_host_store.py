@@ -317,3 +317,45 @@ def test_a_database_that_restarts_is_unavailable_and_comes_back(server: postgres
     log.append([run_completed()])
     assert len(RunLog("a", store).events) == 2
     store.close()
+
+
+def test_runs_are_listed_newest_first_with_filters(store: Store):
+    for number, tenant in enumerate(("a", "b", "a", "a", "b")):
+        store.create_run(make_run(f"run-{number}", tenant))
+    assert store.claim_run("run-2") is not None
+    RunLog("run-2", store).append([run_started("w", "a"), run_completed()], finished("run-2", "a"))
+
+    def names(*arguments: object) -> list[str]:
+        return [run.id for _, run in store.list_runs(*arguments)]  # type: ignore[arg-type]
+
+    assert names(None, ()) == ["run-4", "run-3", "run-2", "run-1", "run-0"]
+    assert names("a", ()) == ["run-3", "run-2", "run-0"]
+    assert names("a", ("completed", "failed")) == ["run-2"]
+    (created, first), *_ = store.list_runs("a", (), None, 1)
+    assert first.id == "run-3"
+    assert names("a", (), (created, first.id), 10) == ["run-2", "run-0"]
+
+
+def test_deleting_runs_leaves_nothing_of_them_and_no_unfinished_one(store: Store):
+    for name in ("run-0", "run-1"):
+        store.create_run(make_run(name, "a"))
+    assert store.claim_run("run-0") is not None
+    RunLog("run-0", store).append([run_started("w", "a"), run_completed()], finished("run-0", "a"))
+    store.add_annotation("run-0", {"a": 1})
+    store.save_response("a", "POST /x", "key", StoredResponse("digest", 201, b"{}"))
+    store.delete_runs(["run-0", "run-1", "run-unknown"])
+    assert store.find_any_run("run-0") is None
+    assert (store.load_events("run-0"), store.load_annotations("run-0")) == ([], [])
+    unfinished = store.find_any_run("run-1")
+    assert unfinished is not None
+    assert unfinished.tenant == "a"
+    store.delete_responses("b")
+    assert store.find_response("a", "POST /x", "key") is not None
+    store.delete_responses("a")
+    assert store.find_response("a", "POST /x", "key") is None
+
+
+def finished(name: str, tenant: str) -> Run:
+    run = make_run(name, tenant)
+    run.status = "completed"
+    return run

@@ -7,7 +7,8 @@ import click
 from viva.cli import serve_token
 from viva.cli.history import config_option
 from viva.errors import BadInput
-from viva.text.duration import parse_duration
+from viva.text.addresses import is_loopback
+from viva.text.duration import parse_age, parse_duration
 
 EPILOG = """\b
 Examples:
@@ -24,9 +25,24 @@ SIGTERM lets running runs end (--drain); SIGHUP loads tokens, keys, agents, suit
 """
 
 
+def find_warning(bind_address: str, public_url: str) -> str | None:
+    """What is unsafe about the address of a host."""
+    if is_loopback(bind_address) or not public_url.startswith("http://"):
+        return None
+    reason = f"{bind_address} is reachable from other machines, and tokens are sent there as plain text"
+    return f"{reason}. Put a proxy with TLS in front of it and set --public-url https://..."
+
+
 def _parse_drain(_context: click.Context, _option: click.Parameter, text: str) -> float:
     try:
         return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _parse_keep(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_age(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -44,6 +60,12 @@ def _parse_drain(_context: click.Context, _option: click.Parameter, text: str) -
     metavar="TIME",
     help="How long running runs may go on after SIGTERM (default: 30s). Later they continue after the next start.",
 )
+@click.option(
+    "--keep",
+    callback=_parse_keep,
+    metavar="AGE",
+    help="Delete finished runs that are older, for example 30d (default: never).",
+)
 @click.option("--conformance", is_flag=True, help="Add the test endpoints of OpenWOP's conformance suite.")
 @config_option
 @click.pass_context
@@ -53,6 +75,7 @@ def command(
     port: int | None,
     public_url: str | None,
     drain: float,
+    keep: float | None,
     conformance: bool,
     config_file: Path | None,
 ) -> int:
@@ -73,7 +96,11 @@ def command(
         public_url=public_url,
         conformance_routes=conformance,
         drain_s=drain,
+        keep_s=keep,
     )
+
+    if warning := find_warning(opened.bind_address, opened.options.public_url):
+        click.echo(f"Warning: {warning}", err=True)
 
     def ready(url: str) -> None:
         print(f"OpenWOP host at {url}; stop it with Ctrl-C", flush=True)

@@ -38,6 +38,8 @@ class HostedAgent(Struct, frozen=True, kw_only=True):
     manifest: ManifestInfo = ManifestInfo()
     instance: Any = None
     """The agent itself, where it is not in the config."""
+    tenants: frozenset[str] | None = None
+    """Who may see and use it. None: all tenants."""
 
     def to_json(self) -> dict[str, Any]:
         """The public description: no prompt, schema or connector."""
@@ -68,14 +70,20 @@ class AgentRegistry:
     def get(self, agent_id: str) -> HostedAgent | None:
         return self._agents.get(agent_id)
 
-    def describe_agent(self, agent_id: str) -> dict[str, Any]:
-        agent = self.get(agent_id)
+    def find(self, agent_id: str, tenant: str) -> HostedAgent | None:
+        """The agent, if the tenant may use it. Agents of other tenants do not exist for it."""
+        agent = self._agents.get(agent_id)
+        return agent if agent is not None and (agent.tenants is None or tenant in agent.tenants) else None
+
+    def describe_agent(self, agent_id: str, tenant: str) -> dict[str, Any]:
+        agent = self.find(agent_id, tenant)
         if agent is None:
             raise not_found("agent")
         return agent.to_json()
 
-    def describe_agents(self) -> dict[str, Any]:
-        return {"agents": [agent.to_json() for agent in self._agents.values()], "total": len(self._agents)}
+    def describe_agents(self, tenant: str) -> dict[str, Any]:
+        agents = [agent.to_json() for agent in self._agents.values() if self.find(agent.agent_id, tenant)]
+        return {"agents": agents, "total": len(agents)}
 
     def __iter__(self) -> Iterator[HostedAgent]:
         return iter(self._agents.values())
@@ -91,6 +99,7 @@ def derive_agent_id(name: str) -> str:
 def load_agents(settings: Settings, packs: Iterable[Pack]) -> list[HostedAgent]:
     """The agents of the config. The manifest of a pack overrides what the config says of an agent with its id."""
     packed = {agent.agent_id: (pack, at) for pack in packs for at, agent in enumerate(pack.manifest.agents)}
+    audiences = find_audiences(settings)
     agents: dict[str, HostedAgent] = {}
     for name, entry in settings.agents.items():
         agent_id = str(entry.get("agent_id") or derive_agent_id(name))
@@ -107,10 +116,35 @@ def load_agents(settings: Settings, packs: Iterable[Pack]) -> list[HostedAgent]:
             description=str(entry.get("description", "")),
             model_class=str(entry.get("model_class", DEFAULT_MODEL_CLASS)),
             tools=_list_tools(entry),
+            tenants=audiences[name],
         )
         if agent_id in packed:
             agents[agent_id] = _apply_manifest(agents[agent_id], entry, *packed[agent_id])
-    return list(agents.values())
+    return [agent for agent in agents.values() if agent.tenants is None or agent.tenants]
+
+
+def find_audiences(settings: Settings) -> dict[str, frozenset[str] | None]:
+    """Which tenants each agent is for; None: all of them. Raises BadInput for a name that is no agent.
+
+    Without a list of agents for all, judges and simulators are for nobody: they are helpers of the operator.
+    """
+    openwop, defaults = settings.openwop, settings.defaults
+    by_agent: dict[str, set[str]] = {name: set() for name in settings.agents}
+    lists = [
+        (("openwop", "tenants", name, "agents"), name, tenant.get("agents", ()))
+        for name, tenant in openwop.tenants.items()
+    ]
+    for place, tenant, names in [*lists, (("openwop", "agents"), "", openwop.agents or ())]:
+        for name in names:
+            if name not in by_agent:
+                raise settings.problem(f"there is no agent {name!r} in [agents]", *place)
+            by_agent[name].add(tenant)
+    named = (openwop.judge, openwop.safety_judge, defaults.judge, defaults.simulator, defaults.evaluator)
+    helpers = {name.removeprefix("agents:") for name in named if name}
+    for name, tenants in by_agent.items():
+        if openwop.agents is None and not tenants and name not in helpers:
+            tenants.add("")
+    return {name: None if "" in tenants else frozenset(tenants) for name, tenants in by_agent.items()}
 
 
 def _apply_manifest(agent: HostedAgent, entry: Mapping[str, Any], pack: Pack, at: int) -> HostedAgent:

@@ -1,5 +1,6 @@
 """The ASGI application: the table of routes, and error responses."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from secrets import token_hex
@@ -10,12 +11,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from viva.host import routes
+from viva.host import admin, operations, routes
+from viva.host.connections import ConnectionRegistry
 from viva.host.errors import ApiError, not_found
 from viva.host.host import Host
+from viva.host.monitoring import RequestMonitor
 from viva.host.readiness import NotReadyReason, not_ready
 from viva.host.request_checks import RequestChecks
+from viva.host.retention import watch_retention
 from viva.host.routes import respond_json, unknown_endpoint, unsupported_endpoint
 from viva.host.runs import log_error
 from viva.host.store import StoreUnavailable
@@ -31,18 +36,24 @@ UNSUPPORTED_PATHS = {
 """Endpoints of OpenWOP that this host does not provide, by capability."""
 UNKNOWN_PATHS = tuple(f"/v1/runs/{{run_id}}{mark}{name}" for name in ("pause", "resume") for mark in ":/")
 """Optional endpoints that no capability names."""
-PUBLIC_PATHS = ("/.well-known/openwop", "/v1/openapi.json")
+PUBLIC_PATHS = ("/healthz", "/readyz", "/.well-known/openwop", "/v1/openapi.json")
 ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
-def make_app(open_host: Callable[[], Host], *, has_test_routes: bool = False) -> Starlette:
+def make_app(
+    open_host: Callable[[], Host], connections: ConnectionRegistry, *, has_test_routes: bool = False
+) -> Starlette:
     """Builds the application. `open_host` is called on the event loop that serves it."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         host = app.state.host = open_host()
         host.runs.open()
+        host.monitor.audit("start")
+        retention = asyncio.create_task(watch_retention(host)) if host.operations.has_retention else None
         yield
+        if retention is not None:
+            retention.cancel()
         await host.close()
 
     app = Starlette(
@@ -57,6 +68,10 @@ def make_app(open_host: Callable[[], Host], *, has_test_routes: bool = False) ->
     app.router.redirect_slashes = False  # a redirect would reveal paths to callers without a token
     app.add_middleware(RequestChecks)
     app.add_middleware(ErrorBoundary)
+    app.add_middleware(RequestMonitor)
+    if proxies := connections.limits.trusted_proxies:  # headers of others about the client are not believed
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(proxies))
+    app.state.connections = connections
     return app
 
 
@@ -88,6 +103,13 @@ def build_routes(*, has_test_routes: bool = False) -> list[Route]:
         Route(f"{run}/eval-summary", routes.get_eval_summary),
         Route(f"{run}/annotations", routes.list_annotations),
         Route(f"{run}/annotations", routes.create_annotation, methods=["POST"]),
+        Route("/healthz", operations.get_health),
+        Route("/readyz", operations.get_readiness),
+        Route("/metrics", operations.get_metrics),
+        Route("/v1/admin/runs", admin.list_runs),
+        Route("/v1/admin/runs:cancel", admin.cancel_runs, methods=["POST"]),
+        Route("/v1/admin/runs/{run_id}", admin.delete_run, methods=["DELETE"]),
+        Route("/v1/admin/tenants/{tenant}/runs", admin.delete_tenant, methods=["DELETE"]),
         Route("/v1/agents", routes.list_agents),
         Route("/v1/agents/{agent_id}", routes.get_agent),
         Route("/v1/workflows/{workflow_id}", routes.get_workflow),

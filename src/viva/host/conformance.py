@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
+from viva.host.bodies import parse_json
 from viva.host.errors import ApiError, not_found, not_provided, validation_error
 from viva.host.events import EventDraft, to_plain_name
 from viva.host.host import Host
 from viva.host.invocations import InvocationRequest, build_invocation_run
-from viva.host.openapi import parse_json
 from viva.host.routes import authenticate, get_host, prepare_run, read_body, respond_json
 from viva.host.store import Run
 from viva.host.suites import HostedSuite
@@ -238,7 +238,7 @@ async def invoke_agent(request: Request) -> Response:
     """Invokes an agent, to its end. The built-in agent breaks the rule that the body asks for."""
     host, principal = get_host(request), authenticate(request)
     body = await _read_object(request)
-    agent = host.agents.get(_get_name(body, "agentId") or ECHO_AGENT.agent_id)
+    agent = host.agents.find(_get_name(body, "agentId") or ECHO_AGENT.agent_id, principal.tenant)
     if agent is None:
         raise validation_error("Unknown agent", "agentId")
     metadata: dict[str, Any] = {}
@@ -265,7 +265,7 @@ async def dispatch_agent(request: Request) -> Response:
     """Runs one turn of an agent, and returns its events."""
     host, principal = get_host(request), authenticate(request)
     body = await _read_object(request)
-    agent = host.agents.get(request.path_params["agent_id"])
+    agent = host.agents.find(request.path_params["agent_id"], principal.tenant)
     if agent is None:
         raise not_found("agent")
     task = body.get("task", {})

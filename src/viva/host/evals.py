@@ -49,7 +49,7 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
     if len(suite.tasks) > MAX_TASKS:
         message = f"The suite has more than {MAX_TASKS} tasks"
         raise validation_error(message, "evalSuiteRef", maxTasksPerSuite=MAX_TASKS)
-    agent = host.agents.get(body["agentId"])
+    agent = host.agents.find(body["agentId"], principal.tenant)
     if agent is None:
         raise validation_error("Unknown agent", "agentId")
     if suite.target_agent_id not in (None, agent.agent_id) and configurable.get("allowAgentMismatch") is not True:

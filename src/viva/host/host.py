@@ -24,6 +24,8 @@ from viva.host.events import RunLog, RunLogs, utc_timestamp
 from viva.host.idempotency import IdempotencyCache
 from viva.host.known_hosts import KnownHosts
 from viva.host.limits import Limits
+from viva.host.monitoring import Monitor
+from viva.host.operation_options import OperationOptions
 from viva.host.readiness import Readiness, has_free_space
 from viva.host.runs import RunEnding, RunError, RunManager, log_line
 from viva.host.store import LEASE_S, Run, RunKind, Store
@@ -63,6 +65,7 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     reload: Callable[[], "HostSetup"]
     """Loads and checks the configuration again. Raises BadInput."""
     connection_limits: ConnectionLimits = ConnectionLimits()
+    operations: OperationOptions = OperationOptions()
     generated_token: str | None = None
     """Generated where no token is configured. It is shown once."""
 
@@ -83,6 +86,7 @@ class Host:
         self.options = setup.options
         self.known_hosts = KnownHosts(setup.bind_address, self.options.public_url, self.options.known_hosts)
         self._apply(setup)
+        self.monitor = Monitor(setup.operations.access_log, setup.operations.audit_log)
         self.workflows = {**WORKFLOWS, **(CONFORMANCE_WORKFLOWS if self.options.conformance else {})}
         self.store = store
         self.logs = RunLogs(store)
@@ -105,6 +109,7 @@ class Host:
         """Takes over what can change without a restart."""
         self._reload = setup.reload
         self.settings = setup.settings
+        self.operations = setup.operations
         self.tokens = setup.tokens
         self.agents = setup.agents
         self.suites = setup.suites
@@ -130,6 +135,7 @@ class Host:
         self.runs.limits = setup.limits
         self.runs.start_waiting()
         log_line("The config was reloaded")
+        self.monitor.audit("reload")
 
     def build_run(self, principal: Principal, **fields: Any) -> Run:
         """A run that is not stored yet. Its journal has the same id."""
@@ -162,6 +168,8 @@ class Host:
         await self.runs.close()
         await asyncio.to_thread(self._indexer.shutdown)
         self.store.close()
+        self.monitor.audit("stop")
+        self.monitor.close()
 
     def index_run(self, run: str) -> None:
         """Adds a run to the project's history, in a thread. `viva runs reindex` has the same effect."""

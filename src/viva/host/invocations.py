@@ -15,11 +15,11 @@ from viva.engine.trial import run_trial
 from viva.errors import BadInput
 from viva.host.agents import HostedAgent
 from viva.host.auth import Principal
+from viva.host.bodies import validate_body
 from viva.host.configurable import AGENT_KEYS, read_agent_fields, reject_unknown_keys
 from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, provider_usage, run_completed, run_failed, to_plain_name
 from viva.host.host import Host
-from viva.host.openapi import validate_body
 from viva.host.runs import RunEnding, RunError
 from viva.host.store import Run
 from viva.host.workflows import AGENT_WORKFLOW
@@ -68,7 +68,7 @@ class InvocationResult(Struct, frozen=True, kw_only=True):
 
 def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) -> tuple[Run, bytes]:
     """Builds a run of the workflow `viva.agent`, and its inputs."""
-    agent = host.agents.get(body.get("agentId", ""))
+    agent = host.agents.find(body.get("agentId", ""), principal.tenant)
     if agent is None:
         raise validation_error("Unknown agent", "agentId")
     inputs = validate_body("INVOCATION", body.get("inputs", {}), "inputs")

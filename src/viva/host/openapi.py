@@ -1,148 +1,30 @@
-"""JSON Schemas of the API: the validation of request bodies, and the OpenAPI 3.1 document."""
+"""The OpenAPI 3.1 document of a host."""
 
-import json
-from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-import jsonschema_rs
-
 import viva
-from viva.host.errors import validation_error
+from viva.host.bodies import (
+    ADMIN_CANCEL,
+    ANNOTATION,
+    BOOLEAN,
+    BULK_CANCEL,
+    CANCEL,
+    CREATE_RUN,
+    NONEMPTY,
+    OPEN,
+    TEXT,
+    URL,
+    array_schema,
+    object_schema,
+)
 from viva.host.events import STREAM_MODES
-from viva.model import codec
 
-MAX_DEPTH = 100
-"""Limits the recursion of code that walks through a body."""
-_TEXT = {"type": "string"}
-_NONEMPTY = {"type": "string", "minLength": 1}
-_URL = {"type": "string", "format": "uri"}
 _TIME = {"type": "string", "format": "date-time"}
-_BOOLEAN = {"type": "boolean"}
 _COUNT = {"type": "integer", "minimum": 0}
-_POSITIVE = {"type": "integer", "minimum": 1}
-_OPEN = {"type": "object", "additionalProperties": True}
-
-
-def _object(
-    optional: Mapping[str, Any] | None = None, *, closed: bool = True, **required: Mapping[str, Any]
-) -> dict[str, Any]:
-    properties = {**required, **(optional or {})}
-    return {"type": "object", "required": [*required], "properties": properties, "additionalProperties": not closed}
-
-
-def _array(items: Mapping[str, Any], **limits: Any) -> dict[str, Any]:
-    return {"type": "array", "items": items, **limits}
 
 
 def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _if_kind(kind: str) -> dict[str, Any]:
-    return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"required": [kind]}}
-
-
-_CONFIGURABLE = _object(
-    {
-        "model": _NONEMPTY,
-        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-        "maxTokens": _POSITIVE,
-        "promptOverrides": {"type": "object", "additionalProperties": _TEXT},
-        "mockProvider": _object({"config": {"type": "object"}}, id={**_NONEMPTY, "maxLength": 128}),
-        "evalModes": _array(
-            {"enum": ["golden", "rubric", "adversarial", "regression", "live-shadow"]}, minItems=1, uniqueItems=True
-        ),
-        "baselineRunId": _NONEMPTY,
-        "allowAgentMismatch": _BOOLEAN,
-    },
-    closed=False,  # unknown keys are refused with their name: see `configurable`
-)
-CREATE_RUN = {
-    **_object(
-        {
-            "workflowId": _NONEMPTY,
-            "inputs": {"type": "object"},
-            "residency": {"type": "object"},
-            "tenantId": _TEXT,
-            "scopeId": _TEXT,
-            "callbackUrl": _URL,
-            "mode": {"type": "string", "enum": ["eval"]},
-            "evalSuiteRef": _NONEMPTY,
-            "agentId": _NONEMPTY,
-            "configurable": _CONFIGURABLE,
-            "tags": _array({**_NONEMPTY, "maxLength": 256}, maxItems=100),
-            "metadata": {"type": "object"},
-        }
-    ),
-    "if": {"properties": {"mode": {"const": "eval"}}, "required": ["mode"]},
-    "then": {"required": ["evalSuiteRef", "agentId"]},
-    "else": {"required": ["workflowId"]},
-}
-CANCEL = _object({"reason": {"type": "string", "maxLength": 1000}})
-BULK_CANCEL = _object(
-    {"reason": {"type": "string", "maxLength": 1000}}, runIds=_array({**_NONEMPTY, "maxLength": 256}, minItems=1)
-)
-_SIGNAL = {
-    **_object(
-        {"rating": {"type": "integer", "minimum": 1, "maximum": 5}, "label": _TEXT, "correction": _TEXT},
-        kind={"type": "string", "enum": ["rating", "correction", "label", "flag"]},
-    ),
-    "allOf": [_if_kind("rating"), _if_kind("label"), _if_kind("correction")],
-}
-ANNOTATION = _object({"target": _object({"eventId": _TEXT, "nodeId": _TEXT}), "note": _TEXT}, signal=_SIGNAL)
-_MESSAGE = _object({"data": {}}, role={"enum": ["system", "user", "assistant"]}, content=_TEXT)
-INVOCATION = {
-    **_object({"input": {"description": "The task: a text or any value."}, "messages": _array(_MESSAGE, minItems=1)}),
-    "oneOf": [{"required": ["input"]}, {"required": ["messages"]}],
-}
-"""The inputs of the workflow `viva.agent`: one task, or messages of which the last is the user's."""
-_BODIES: Mapping[str, dict[str, Any]] = {
-    "CREATE_RUN": CREATE_RUN,
-    "CANCEL": CANCEL,
-    "BULK_CANCEL": BULK_CANCEL,
-    "ANNOTATION": ANNOTATION,
-    "INVOCATION": INVOCATION,
-}
-
-
-@cache
-def _validator(name: str) -> jsonschema_rs.Draft202012Validator:
-    return jsonschema_rs.Draft202012Validator(_BODIES[name], validate_formats=True)
-
-
-def decode_body(name: str, raw: bytes) -> dict[str, Any]:
-    return validate_body(name, parse_json(raw))
-
-
-def parse_json(raw: bytes) -> Any:
-    try:
-        value = codec.decode(raw, max_depth=MAX_DEPTH) if raw else {}
-        if b"{" in raw:
-            json.loads(raw, object_pairs_hook=_reject_duplicate_keys)
-        return value
-    except codec.TooDeepError:
-        raise validation_error(f"The body nests deeper than {MAX_DEPTH} levels") from None
-    except codec.DecodeError:
-        raise validation_error("The body is not valid JSON") from None
-
-
-def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> None:
-    """A key that stands twice means two things to two readers: a proxy may check one value and the host use the other."""
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise validation_error("The body has the same key twice in one object")
-
-
-def validate_body(name: str, value: Any, field: str | None = None) -> Any:
-    """Returns a valid value. The error names the place and kind of a problem, never the value."""
-    error = next(iter(_validator(name).iter_errors(value)), None)
-    if error is None:
-        return value
-    place = ".".join([*([field] if field else []), *map(str, error.instance_path)])
-    detail: dict[str, Any] = error.kind.as_dict()
-    missing = detail.get("property") if error.kind.name == "required" else None
-    problem = f"is missing {missing}" if missing else f"is invalid ({error.kind.name})"
-    raise validation_error(f"{place or 'The body'} {problem}", place or (str(missing) if missing else None))
 
 
 _STATUSES = [
@@ -150,71 +32,73 @@ _STATUSES = [
     "cancelling", "cancelled",
 ]  # fmt: skip
 SCHEMAS: dict[str, Any] = {
-    "Error": _object({"details": _OPEN}, error=_NONEMPTY, message=_NONEMPTY),
+    "Error": object_schema({"details": OPEN}, error=NONEMPTY, message=NONEMPTY),
     "CreateRun": CREATE_RUN,
-    "Created": _object({"statusUrl": _URL}, runId=_TEXT, status={"enum": ["pending", "running"]}, eventsUrl=_URL),
-    "RunSnapshot": _object(
+    "Created": object_schema({"statusUrl": URL}, runId=TEXT, status={"enum": ["pending", "running"]}, eventsUrl=URL),
+    "RunSnapshot": object_schema(
         {"startedAt": _TIME, "completedAt": _TIME},
         closed=False,
-        runId=_TEXT,
-        workflowId=_TEXT,
+        runId=TEXT,
+        workflowId=TEXT,
         status={"enum": _STATUSES},
     ),
-    "RunEvent": _object(
-        {"nodeId": _TEXT, "causationId": _TEXT},
+    "RunEvent": object_schema(
+        {"nodeId": TEXT, "causationId": TEXT},
         closed=False,
-        eventId=_TEXT,
-        runId=_TEXT,
-        type=_TEXT,
-        payload=_OPEN,
+        eventId=TEXT,
+        runId=TEXT,
+        type=TEXT,
+        payload=OPEN,
         timestamp=_TIME,
         sequence=_COUNT,
     ),
-    "Polled": _object(events=_array(_ref("RunEvent")), isComplete=_BOOLEAN),
+    "Polled": object_schema(events=array_schema(_ref("RunEvent")), isComplete=BOOLEAN),
     "Cancel": CANCEL,
     "BulkCancel": BULK_CANCEL,
-    "BulkCancelled": _object(
-        results=_array(
-            _object(
-                {"status": {"enum": ["cancelled", "cancelling"]}, "error": _object(code=_TEXT, message=_TEXT)},
-                runId=_TEXT,
-                ok=_BOOLEAN,
+    "AdminCancel": ADMIN_CANCEL,
+    "BulkCancelled": object_schema(
+        results=array_schema(
+            object_schema(
+                {"status": {"enum": ["cancelled", "cancelling"]}, "error": object_schema(code=TEXT, message=TEXT)},
+                runId=TEXT,
+                ok=BOOLEAN,
             )
         )
     ),
-    "Cancelled": _object(runId=_TEXT, status={"enum": ["cancelled", "cancelling"]}),
-    "EvalSummary": _object(
-        {"evaluatedModelClass": _TEXT, "totalCostUsd": {"type": "number", "minimum": 0}, "regression": _OPEN},
-        suiteId=_TEXT,
-        suiteVersion=_TEXT,
+    "Cancelled": object_schema(runId=TEXT, status={"enum": ["cancelled", "cancelling"]}),
+    "EvalSummary": object_schema(
+        {"evaluatedModelClass": TEXT, "totalCostUsd": {"type": "number", "minimum": 0}, "regression": OPEN},
+        suiteId=TEXT,
+        suiteVersion=TEXT,
         aggregateScore={"type": "number", "minimum": 0, "maximum": 1},
-        passed=_BOOLEAN,
+        passed=BOOLEAN,
         taskCount=_COUNT,
         passedCount=_COUNT,
-        tasks=_array(_OPEN),
+        tasks=array_schema(OPEN),
     ),
     "AnnotationCreate": ANNOTATION,
-    "Annotation": _object(
-        {"note": _TEXT}, annotationId=_TEXT, target=_OPEN, signal=_OPEN, actor=_OPEN, createdAt=_TIME
+    "Annotation": object_schema(
+        {"note": TEXT}, annotationId=TEXT, target=OPEN, signal=OPEN, actor=OPEN, createdAt=_TIME
     ),
-    "Annotations": _object(annotations=_array(_ref("Annotation"))),
-    "RunDiff": _object(
-        {"divergedAtSeq": {"type": ["integer", "null"], "minimum": 0}, "truncated": _BOOLEAN},
-        a=_TEXT,
-        b=_TEXT,
-        eventDiffs=_array(_OPEN),
-        stateDiff=_OPEN,
+    "Annotations": object_schema(annotations=array_schema(_ref("Annotation"))),
+    "RunDiff": object_schema(
+        {"divergedAtSeq": {"type": ["integer", "null"], "minimum": 0}, "truncated": BOOLEAN},
+        a=TEXT,
+        b=TEXT,
+        eventDiffs=array_schema(OPEN),
+        stateDiff=OPEN,
     ),
-    "Agent": _object(
-        {"description": _TEXT},
-        **dict.fromkeys(("agentId", "persona", "label", "modelClass", "packName", "packVersion"), _TEXT),
-        toolAllowlist=_array(_TEXT),
-        hasHandoffSchemas=_BOOLEAN,
+    "Agent": object_schema(
+        {"description": TEXT},
+        **dict.fromkeys(("agentId", "persona", "label", "modelClass", "packName", "packVersion"), TEXT),
+        toolAllowlist=array_schema(TEXT),
+        hasHandoffSchemas=BOOLEAN,
     ),
-    "Agents": _object(agents=_array(_ref("Agent")), total=_COUNT),
-    "Any": _OPEN,
+    "Agents": object_schema(agents=array_schema(_ref("Agent")), total=_COUNT),
+    "Any": OPEN,
 }
-_EVENT_STREAM = "EventStream"
+_EVENT_STREAM, _PLAIN_TEXT = "EventStream", "PlainText"
+_TEXT_TYPES = {_EVENT_STREAM: "text/event-stream", _PLAIN_TEXT: "text/plain"}
 _DESCRIPTIONS = {
     200: "OK.",
     201: "Created.",
@@ -229,9 +113,10 @@ _DESCRIPTIONS = {
     429: "Too many unfinished runs.",
     500: "Internal error.",
     501: "Capability not provided.",
+    503: "The host takes no new runs at the moment.",
 }
-_RUN_ID = {"name": "runId", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1, "maxLength": 128}}
-_KEY = {"name": "Idempotency-Key", "in": "header", "schema": {**_TEXT, "minLength": 1, "maxLength": 255}}
+_RUN_ID = {"name": "runId", "in": "path", "required": True, "schema": {**TEXT, "minLength": 1, "maxLength": 128}}
+_KEY = {"name": "Idempotency-Key", "in": "header", "schema": {**TEXT, "minLength": 1, "maxLength": 255}}
 
 
 def _query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
@@ -247,7 +132,7 @@ def _endpoint(
     body: str | None = None,
 ) -> dict[str, Any]:
     status, schema = response
-    content = {"text/event-stream": {"schema": _TEXT}} if schema == _EVENT_STREAM else _json_content(schema)
+    content = {_TEXT_TYPES[schema]: {"schema": TEXT}} if schema in _TEXT_TYPES else _json_content(schema)
     responses: dict[str, Any] = {str(status): {"description": _DESCRIPTIONS[status], "content": content}}
     for code in errors:
         error = {} if code == 304 else {"content": _json_content("Error")}
@@ -270,7 +155,14 @@ def build_openapi(public_url: str) -> dict[str, Any]:
         "info": {"title": "Viva as an OpenWOP host", "version": viva.__version__},
         "servers": [{"url": public_url}],
         "security": [{"bearer": []}],
-        "paths": {**_public_paths(), **_run_paths(), **_cancel_paths(), **_event_paths(), **_inventory_paths()},
+        "paths": {
+            **_public_paths(),
+            **_operator_paths(),
+            **_run_paths(),
+            **_cancel_paths(),
+            **_event_paths(),
+            **_inventory_paths(),
+        },
         "components": {
             "schemas": SCHEMAS,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
@@ -287,6 +179,44 @@ def _public_paths() -> dict[str, Any]:
             "get": {**_endpoint("discover", "Capabilities of this host.", (200, "Any"), (304,)), "security": []}
         },
         "/v1/openapi.json": {"get": {**_endpoint("openapi", "This document.", (200, "Any"), ()), "security": []}},
+    }
+
+
+def _operator_paths() -> dict[str, Any]:
+    health = _endpoint("health", "Whether the process answers.", (200, "Any"), ())
+    readiness = _endpoint("readiness", "Whether the host takes new runs, or why not.", (200, "Any"), (503,))
+    metrics = _endpoint("metrics", "Metrics as Prometheus text.", (200, _PLAIN_TEXT), (401, 403))
+    filters = [_query(name, TEXT) for name in ("tenant", "status", "kind", "agentId", "before")]
+    limit = _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100})
+    admin = (401, 403)
+    return {
+        "/healthz": {"get": {**health, "security": []}},
+        "/readyz": {"get": {**readiness, "security": []}},
+        "/metrics": {"get": metrics},
+        "/v1/admin/runs": {
+            "get": _endpoint("adminListRuns", "Runs of all tenants.", (200, "Any"), (400, *admin), *filters, limit)
+        },
+        "/v1/admin/runs:cancel": {
+            "post": _endpoint(
+                "adminCancelRuns",
+                "Cancel the unfinished runs of a tenant, kind or agent, or by id.",
+                (200, "BulkCancelled"),
+                (400, *admin, 413),
+                body="AdminCancel",
+            )
+        },
+        "/v1/admin/runs/{runId}": {
+            "delete": _endpoint("adminDeleteRun", "Delete a finished run.", (200, "Any"), (*admin, 404, 409), _RUN_ID)
+        },
+        "/v1/admin/tenants/{tenant}/runs": {
+            "delete": _endpoint(
+                "adminDeleteTenant",
+                "Delete all runs of a tenant.",
+                (200, "Any"),
+                (*admin, 409),
+                {"name": "tenant", "in": "path", "required": True, "schema": NONEMPTY},
+            )
+        },
     }
 
 
@@ -317,7 +247,7 @@ def _run_paths() -> dict[str, Any]:
                 (200, "RunDiff"),
                 (400, *_RUN_ERRORS),
                 _RUN_ID,
-                _query("against", _NONEMPTY, required=True),
+                _query("against", NONEMPTY, required=True),
             )
         },
         "/v1/runs/{runId}/annotations": {
@@ -372,7 +302,7 @@ def _event_paths() -> dict[str, Any]:
                 _RUN_ID,
                 _query("streamMode", {"type": "string", "enum": list(STREAM_MODES)}),
                 _query("bufferMs", {"type": "integer", "minimum": 0, "maximum": 5000}),
-                {"name": "Last-Event-ID", "in": "header", "schema": _TEXT},
+                {"name": "Last-Event-ID", "in": "header", "schema": TEXT},
             )
         },
         "/v1/runs/{runId}/events/poll": {
@@ -390,7 +320,7 @@ def _event_paths() -> dict[str, Any]:
 
 
 def _inventory_paths() -> dict[str, Any]:
-    agent_id = {"name": "agentId", "in": "path", "required": True, "schema": _NONEMPTY}
+    agent_id = {"name": "agentId", "in": "path", "required": True, "schema": NONEMPTY}
     workflow_id = {**agent_id, "name": "workflowId"}
     return {
         "/v1/agents": {"get": _endpoint("listAgents", "The agents of this host.", (200, "Agents"), (401, 403))},

@@ -8,8 +8,11 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from viva.host.errors import ApiError, forbidden, validation_error
+from viva.host.errors import ApiError, forbidden, not_found, validation_error
 from viva.host.routes import respond_json
+
+METRICS_PATHS = ("/metrics", "/healthz", "/readyz")
+"""All that the address for metrics serves."""
 
 
 class RequestChecks:
@@ -27,8 +30,17 @@ class RequestChecks:
         await self._app(scope, receive, send)
 
 
+def is_metrics_address(request: Request) -> bool:
+    """Did the request arrive on the address for metrics?"""
+    address = request.app.state.host.operations.metrics_address
+    server = request.scope.get("server")
+    return address is not None and server is not None and server[1] == address[1]
+
+
 def _find_error(request: Request) -> ApiError | None:
     headers, host = request.headers, request.app.state.host
+    if is_metrics_address(request) and request.url.path not in METRICS_PATHS:
+        return not_found("endpoint")
     if "content-length" in headers and "transfer-encoding" in headers:
         return _refuse_framing("A request has either Content-Length or Transfer-Encoding, not both")
     encoding = headers.get("content-encoding", "identity").strip().lower()

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from viva.host.auth import Principal
+from viva.host.bodies import decode_body, parse_json, validate_body
 from viva.host.configurable import reject_unknown_keys
 from viva.host.connections import CONNECTION_KEY
 from viva.host.discovery import MAX_BODY_BYTES, compute_etag
@@ -18,7 +19,8 @@ from viva.host.events import EventDraft, RunLog, diff_logs, utc_timestamp
 from viva.host.host import Host
 from viva.host.idempotency import KEY_HEADER, Mutation
 from viva.host.invocations import validate_invocation
-from viva.host.openapi import build_openapi, decode_body, parse_json, validate_body
+from viva.host.monitoring import RUN_KEY
+from viva.host.openapi import build_openapi
 from viva.host.store import Run
 from viva.host.stream import (
     MAX_BUFFER_MS,
@@ -111,7 +113,9 @@ async def create_run(request: Request) -> Response:
     host, principal = get_host(request), authenticate(request)
     principal.require_scope("runs:create")
     raw = await read_body(request)
-    return await respond_once(request, principal, raw, lambda: prepare_run(host, principal, raw))
+    response = await respond_once(request, principal, raw, lambda: prepare_run(host, principal, raw))
+    request.scope[RUN_KEY] = codec.decode(bytes(response.body))["runId"]
+    return response
 
 
 async def prepare_run(host: Host, principal: Principal, raw: bytes) -> Mutation:
@@ -235,13 +239,14 @@ async def cancel_runs(request: Request) -> Response:
         if len(names) > MAX_RUN_IDS:
             message = f"At most {MAX_RUN_IDS} runs can be cancelled at once"
             raise validation_error(message, "runIds", maxRunIds=MAX_RUN_IDS)
-        results = [_cancel_one(host, host.store.find_run(name, principal.tenant), name, principal) for name in names]
+        results = [cancel_one(host, host.store.find_run(name, principal.tenant), name, principal) for name in names]
         return Mutation(200, codec.encode({"results": results}))
 
     return await respond_once(request, principal, raw, validate)
 
 
-def _cancel_one(host: Host, run: Run | None, name: str, principal: Principal) -> dict[str, Any]:
+def cancel_one(host: Host, run: Run | None, name: str, principal: Principal) -> dict[str, Any]:
+    """Cancels a run, if it can be; returns the result."""
     error = None
     if run is None:
         error = {"code": "not_found", "message": "run not found"}
@@ -274,13 +279,15 @@ async def diff_runs(request: Request) -> Response:
 
 
 async def list_agents(request: Request) -> Response:
-    authenticate(request).require_scope("runs:read")
-    return respond_json(get_host(request).agents.describe_agents())
+    principal = authenticate(request)
+    principal.require_scope("runs:read")
+    return respond_json(get_host(request).agents.describe_agents(principal.tenant))
 
 
 async def get_agent(request: Request) -> Response:
-    authenticate(request).require_scope("runs:read")
-    return respond_json(get_host(request).agents.describe_agent(request.path_params["agent_id"]))
+    principal = authenticate(request)
+    principal.require_scope("runs:read")
+    return respond_json(get_host(request).agents.describe_agent(request.path_params["agent_id"], principal.tenant))
 
 
 async def get_workflow(request: Request) -> Response:

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from msgspec import Struct
@@ -74,6 +75,8 @@ class RunManager:
         self.logs = logs
         self.limits = limits
         self.is_draining = False
+        self.ended: Counter[tuple[RunKind, RunStatus]] = Counter()
+        """How many runs ended here, by kind and status."""
         self._run_functions = run_functions
         self._has_room = has_room
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -214,6 +217,7 @@ class RunManager:
             drafts = [run_started(run.workflow, run.tenant), *drafts]
             run.started_at = run.started_at or run.completed_at
         log.append(drafts, run)
+        self.ended[run.kind, status] += 1
         self.store.forget_lease(run.id)
 
     async def _execute(self, claim: Claim) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -40,6 +41,7 @@ from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup, ServeOptions
 from viva.host.invocations import run_invocation
 from viva.host.limits import Limits
+from viva.host.operation_options import load_operation_options
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import LEASE_S, Store
 from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
@@ -66,6 +68,7 @@ class ServeFlags(Struct, frozen=True):
     public_url: str | None
     conformance_routes: bool
     drain_s: float
+    keep_s: float | None = None
 
 
 def load_setup(
@@ -77,9 +80,10 @@ def load_setup(
     public_url: str | None,
     conformance_routes: bool,
     drain_s: float = 0.0,
+    keep_s: float | None = None,
 ) -> HostSetup:
     """Loads and checks the config. Raises BadInput."""
-    flags = ServeFlags(bind_address, port, public_url, conformance_routes, drain_s)
+    flags = ServeFlags(bind_address, port, public_url, conformance_routes, drain_s, keep_s)
     return _load_setup(file, folder, flags)
 
 
@@ -130,6 +134,7 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
         bind_address=bind_address,
         port=port,
         connection_limits=load_limits(settings),
+        operations=load_operation_options(settings, flags.keep_s),
         store_url=_load_store_url(settings),
         reload=lambda: _load_setup(file, folder, flags, generated_token),
         generated_token=generated_token,
@@ -278,9 +283,10 @@ def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | 
     """The server of a host. It opens the store when it starts, unless it is given."""
     shutdown = asyncio.Event()
     registry = ConnectionRegistry(setup.connection_limits)
+    app = make_app(lambda: open_host(setup, shutdown, store), registry, has_test_routes=setup.options.conformance)
     # No access log of uvicorn: paths contain ids of tenants' runs.
     server_config = uvicorn.Config(
-        make_app(lambda: open_host(setup, shutdown, store), has_test_routes=setup.options.conformance),
+        app,
         http=cast("Any", partial(Connection, registry)),
         ws="none",
         log_level="warning",
@@ -296,11 +302,14 @@ def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | 
 def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
     """Serves until a signal ends it. `on_ready` gets the public URL."""
     store = open_store(setup)  # before the socket: a second host must fail
-    connections = setup.connection_limits
-    with raise_file_limit(connections.max_connections), open_listener(setup.bind_address, setup.port) as listener:
+    connections, metrics_address = setup.connection_limits, setup.operations.metrics_address
+    with ExitStack() as stack:
+        stack.enter_context(raise_file_limit(connections.max_connections))
+        addresses = [(setup.bind_address, setup.port), *([metrics_address] if metrics_address else [])]
+        listeners = [stack.enter_context(open_listener(*address)) for address in addresses]
         url = setup.options.public_url
         if setup.port == 0 and url.endswith(":0"):
-            url = f"{url.removesuffix(':0')}:{listener.getsockname()[1]}"
+            url = f"{url.removesuffix(':0')}:{listeners[0].getsockname()[1]}"
             setup = structs.replace(setup, options=structs.replace(setup.options, public_url=url))
         setup = structs.replace(setup, connection_limits=fit_to_open_files(connections))
-        build_server(setup, lambda: on_ready(url), store).run([listener])
+        build_server(setup, lambda: on_ready(url), store).run(listeners)

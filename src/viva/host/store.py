@@ -192,6 +192,45 @@ class Store(ABC):
         rows = self._select("SELECT doc, cancelled_by FROM runs WHERE id = ? AND tenant = ?", name, tenant)
         return _decode_run(*rows[0]) if rows else None
 
+    def find_any_run(self, name: str) -> Run | None:
+        """A run of any tenant, for administrators."""
+        rows = self._select("SELECT doc, cancelled_by FROM runs WHERE id = ?", name)
+        return _decode_run(*rows[0]) if rows else None
+
+    def list_runs(
+        self,
+        tenant: str | None,
+        statuses: Sequence[str],
+        before: tuple[float, str] | None = None,
+        limit: int = 100,
+    ) -> list[tuple[float, Run]]:
+        """Runs of one tenant or all, with these states or any, newest first; each with the time of its creation."""
+        conditions, values = ["1 = 1"], list[Any]()
+        if tenant is not None:
+            conditions.append("tenant = ?")
+            values.append(tenant)
+        if statuses:
+            conditions.append(f"status IN ({', '.join('?' * len(statuses))})")
+            values += statuses
+        if before is not None:
+            conditions.append("(created < ? OR (created = ? AND id < ?))")
+            values += [before[0], before[0], before[1]]
+        where = " AND ".join(conditions)
+        sql = f"SELECT created, doc, cancelled_by FROM runs WHERE {where} ORDER BY created DESC, id DESC LIMIT ?"  # noqa: S608 -- constants
+        return [(created, _decode_run(doc, by)) for created, doc, by in self._select(sql, *values, limit)]
+
+    def delete_runs(self, names: Iterable[str]) -> None:
+        """Deletes finished runs with their events and annotations. Unfinished ones stay."""
+        with self.transaction():
+            for name in names:
+                if self._change(f"DELETE FROM runs WHERE id = ? AND NOT ({_UNFINISHED})", name):  # noqa: S608 -- a constant
+                    for table in ("events", "annotations", "journals"):
+                        self._change(f"DELETE FROM {table} WHERE run = ?", name)  # noqa: S608 -- a constant
+
+    def delete_responses(self, tenant: str) -> None:
+        """Deletes the responses that are stored under idempotency keys of a tenant."""
+        self._change("DELETE FROM answers WHERE tenant = ?", tenant)
+
     def has_run(self, name: str) -> bool:
         """Is there a run with this id, of any tenant?"""
         return bool(self._select("SELECT 1 FROM runs WHERE id = ?", name))

@@ -1,10 +1,11 @@
-"""`viva serve token`."""
+"""`viva serve`: its tokens, flags and warnings."""
 
 import json
 
 import pytest
 
 from project import Project
+from viva.cli.serve import find_warning
 
 
 def test_the_commands_add_list_and_revoke(project: Project):
@@ -42,3 +43,39 @@ def test_the_commands_add_list_and_revoke(project: Project):
 def test_mistakes_are_explained(project: Project, arguments: tuple[str, ...], message: str):
     ended = project.viva("serve", "token", *arguments)
     assert (ended.code, message in ended.err) == (4, True), ended
+
+
+@pytest.mark.parametrize(
+    ("address", "url", "is_warned"),
+    [
+        ("0.0.0.0", "http://0.0.0.0:8765", True),
+        ("10.0.0.7", "http://evals.example.com", True),
+        ("0.0.0.0", "https://evals.example.com", False),
+        ("127.0.0.1", "http://127.0.0.1:8765", False),
+    ],
+)
+def test_plain_http_on_a_public_address_is_warned_about(address: str, url: str, is_warned: bool):
+    assert ("plain text" in (find_warning(address, url) or "")) is is_warned
+
+
+@pytest.mark.parametrize(
+    ("flags", "config", "message"),
+    [
+        (("--keep", "soon"), "", "30d"),
+        ((), '[serve]\nkeep = "0d"', "viva.toml:2"),
+        ((), '[serve]\nmetrics_address = "9464"', "viva.toml:2"),
+        ((), '[serve]\ntrusted_proxies = ["proxy"]', "viva.toml:2"),
+        ((), '[serve]\nheader_timeout = "soon"', "viva.toml:2"),
+        ((), '[serve]\nadmin_tokens = ["short"]', "viva.toml:2"),
+        ((), '[openwop]\nagents = ["nobody"]', "viva.toml:2"),
+        ((), '[openwop.tenants.a]\nkeep = "x"', "viva.toml:2"),
+        ((), '[openwop.tenants.a]\nagents = ["nobody"]', "viva.toml:2"),
+    ],
+)
+def test_mistakes_in_the_settings_of_a_host_are_explained(
+    project: Project, flags: tuple[str, ...], config: str, message: str
+):
+    project.write("viva.toml", f'{config}\n[agents.a]\nuse = "python:./agent.py:agent"\n')
+    ended = project.viva("serve", "--port", "0", *flags)
+    assert ended.code in (2, 4), ended
+    assert message in ended.err

@@ -1,0 +1,151 @@
+"""JSON Schemas of the bodies of requests, and their validation."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jsonschema_rs
+
+from viva.host.errors import validation_error
+from viva.model import codec
+
+MAX_DEPTH = 100
+"""Limits the recursion of code that walks through a body."""
+TEXT = {"type": "string"}
+NONEMPTY = {"type": "string", "minLength": 1}
+URL = {"type": "string", "format": "uri"}
+BOOLEAN = {"type": "boolean"}
+POSITIVE = {"type": "integer", "minimum": 1}
+OPEN = {"type": "object", "additionalProperties": True}
+
+
+def object_schema(
+    optional: Mapping[str, Any] | None = None, *, closed: bool = True, **required: Mapping[str, Any]
+) -> dict[str, Any]:
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "required": [*required], "properties": properties, "additionalProperties": not closed}
+
+
+def array_schema(items: Mapping[str, Any], **limits: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, **limits}
+
+
+def _if_kind(kind: str) -> dict[str, Any]:
+    return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"required": [kind]}}
+
+
+_CONFIGURABLE = object_schema(
+    {
+        "model": NONEMPTY,
+        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+        "maxTokens": POSITIVE,
+        "promptOverrides": {"type": "object", "additionalProperties": TEXT},
+        "mockProvider": object_schema({"config": {"type": "object"}}, id={**NONEMPTY, "maxLength": 128}),
+        "evalModes": array_schema(
+            {"enum": ["golden", "rubric", "adversarial", "regression", "live-shadow"]}, minItems=1, uniqueItems=True
+        ),
+        "baselineRunId": NONEMPTY,
+        "allowAgentMismatch": BOOLEAN,
+    },
+    closed=False,  # unknown keys are refused with their name: see `configurable`
+)
+CREATE_RUN = {
+    **object_schema(
+        {
+            "workflowId": NONEMPTY,
+            "inputs": {"type": "object"},
+            "residency": {"type": "object"},
+            "tenantId": TEXT,
+            "scopeId": TEXT,
+            "callbackUrl": URL,
+            "mode": {"type": "string", "enum": ["eval"]},
+            "evalSuiteRef": NONEMPTY,
+            "agentId": NONEMPTY,
+            "configurable": _CONFIGURABLE,
+            "tags": array_schema({**NONEMPTY, "maxLength": 256}, maxItems=100),
+            "metadata": {"type": "object"},
+        }
+    ),
+    "if": {"properties": {"mode": {"const": "eval"}}, "required": ["mode"]},
+    "then": {"required": ["evalSuiteRef", "agentId"]},
+    "else": {"required": ["workflowId"]},
+}
+CANCEL = object_schema({"reason": {"type": "string", "maxLength": 1000}})
+BULK_CANCEL = object_schema(
+    {"reason": {"type": "string", "maxLength": 1000}}, runIds=array_schema({**NONEMPTY, "maxLength": 256}, minItems=1)
+)
+ADMIN_CANCEL = {
+    **object_schema(
+        {
+            "runIds": array_schema({**NONEMPTY, "maxLength": 256}, minItems=1, maxItems=1000),
+            "tenant": NONEMPTY,
+            "kind": {"enum": ["eval", "workflow", "invocation"]},
+            "agentId": NONEMPTY,
+        }
+    ),
+    "minProperties": 1,
+}
+_SIGNAL = {
+    **object_schema(
+        {"rating": {"type": "integer", "minimum": 1, "maximum": 5}, "label": TEXT, "correction": TEXT},
+        kind={"type": "string", "enum": ["rating", "correction", "label", "flag"]},
+    ),
+    "allOf": [_if_kind("rating"), _if_kind("label"), _if_kind("correction")],
+}
+ANNOTATION = object_schema({"target": object_schema({"eventId": TEXT, "nodeId": TEXT}), "note": TEXT}, signal=_SIGNAL)
+_MESSAGE = object_schema({"data": {}}, role={"enum": ["system", "user", "assistant"]}, content=TEXT)
+INVOCATION = {
+    **object_schema(
+        {"input": {"description": "The task: a text or any value."}, "messages": array_schema(_MESSAGE, minItems=1)}
+    ),
+    "oneOf": [{"required": ["input"]}, {"required": ["messages"]}],
+}
+"""The inputs of the workflow `viva.agent`: one task, or messages of which the last is the user's."""
+_BODIES: Mapping[str, dict[str, Any]] = {
+    "CREATE_RUN": CREATE_RUN,
+    "CANCEL": CANCEL,
+    "BULK_CANCEL": BULK_CANCEL,
+    "ADMIN_CANCEL": ADMIN_CANCEL,
+    "ANNOTATION": ANNOTATION,
+    "INVOCATION": INVOCATION,
+}
+
+
+@cache
+def _validator(name: str) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(_BODIES[name], validate_formats=True)
+
+
+def decode_body(name: str, raw: bytes) -> dict[str, Any]:
+    return validate_body(name, parse_json(raw))
+
+
+def parse_json(raw: bytes) -> Any:
+    try:
+        value = codec.decode(raw, max_depth=MAX_DEPTH) if raw else {}
+        if b"{" in raw:
+            json.loads(raw, object_pairs_hook=_reject_duplicate_keys)
+        return value
+    except codec.TooDeepError:
+        raise validation_error(f"The body nests deeper than {MAX_DEPTH} levels") from None
+    except codec.DecodeError:
+        raise validation_error("The body is not valid JSON") from None
+
+
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> None:
+    """A key that stands twice means two things to two readers: a proxy may check one value and the host use the other."""
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise validation_error("The body has the same key twice in one object")
+
+
+def validate_body(name: str, value: Any, field: str | None = None) -> Any:
+    """Returns a valid value. The error names the place and kind of a problem, never the value."""
+    error = next(iter(_validator(name).iter_errors(value)), None)
+    if error is None:
+        return value
+    place = ".".join([*([field] if field else []), *map(str, error.instance_path)])
+    detail: dict[str, Any] = error.kind.as_dict()
+    missing = detail.get("property") if error.kind.name == "required" else None
+    problem = f"is missing {missing}" if missing else f"is invalid ({error.kind.name})"
+    raise validation_error(f"{place or 'The body'} {problem}", place or (str(missing) if missing else None))

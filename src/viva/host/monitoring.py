@@ -1,0 +1,143 @@
+"""What operators see of a host: counters, an access log and an audit log. None of them has content of requests.
+
+An entry of a log is one line of JSON. It names the operation instead of the path, and the token by its id.
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from viva.errors import BadInput
+from viva.host.events import to_plain_name, utc_timestamp
+from viva.model import codec
+from viva.record.private_files import open_private
+
+STANDARD_ERROR = "-"
+RUN_KEY = "viva.run"
+"""The id of the run that a request has created, in its ASGI scope."""
+
+
+class JsonLog:
+    """A log file. One that was renamed, as logrotate does, is opened anew. `-` is standard error."""
+
+    def __init__(self, path: str) -> None:
+        self._path = None if path == STANDARD_ERROR else Path(path)
+        self._file = -1
+        if self._path is not None:
+            try:
+                self._open(self._path)
+            except OSError as error:
+                raise BadInput.of(f"cannot be written: {error.strerror}", path) from error
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """A log that cannot be written stops no request."""
+        line = codec.encode({"at": utc_timestamp(), **entry}) + b"\n"
+        with suppress(OSError):
+            if self._path is None:
+                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.flush()
+                return
+            if self._is_replaced(self._path):
+                self._open(self._path)
+            os.write(self._file, line)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self, path: Path) -> None:
+        self.close()
+        self._file = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def _is_replaced(self, path: Path) -> bool:
+        try:
+            there, here = path.stat(), os.fstat(self._file)
+        except OSError:
+            return True
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+
+
+class Monitor:
+    """The counters and logs of a host."""
+
+    def __init__(self, access_log: str | None = None, audit_log: str | None = None) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        """By method and status."""
+        self.request_seconds = 0.0
+        self._access = JsonLog(access_log) if access_log else None
+        self._audit = JsonLog(audit_log) if audit_log else None
+
+    def count_request(self, method: str, status: int, seconds: float, entry: Mapping[str, Any]) -> None:
+        self.requests[method, status] += 1
+        self.request_seconds += seconds
+        if self._access is not None:
+            self._access.write(entry)
+        is_change = method not in ("GET", "HEAD", "OPTIONS")
+        if is_change or status in (401, 403):
+            self.audit(str(entry.get("operation") or "unknown"), **entry)
+
+    def audit(self, action: str, **fields: Any) -> None:
+        """Notes who did what, and with which result."""
+        if self._audit is not None:
+            kept = ("client", "tenant", "token", "run", "status", "count", "before")
+            self._audit.write({"action": action, **{name: fields[name] for name in kept if name in fields}})
+
+    def close(self) -> None:
+        for log in (self._access, self._audit):
+            if log is not None:
+                log.close()
+
+
+class RequestMonitor:
+    """Counts and logs each request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status, size = time.perf_counter(), 0, 0
+
+        async def count_and_send(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, count_and_send)
+        finally:
+            seconds = time.perf_counter() - started
+            entry = describe_request(scope) | {"status": status, "ms": round(seconds * 1e3, 1), "bytes": size}
+            scope["app"].state.host.monitor.count_request(_name_method(scope["method"]), status, seconds, entry)
+
+
+def _name_method(method: str) -> str:
+    return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"
+
+
+def describe_request(scope: Scope) -> dict[str, Any]:
+    """Who asks for what. Paths, queries and bodies are left out."""
+    endpoint = scope.get("endpoint")
+    principal = scope.get("state", {}).get("principal")
+    run = scope.get(RUN_KEY) or scope.get("path_params", {}).get("run_id")
+    entry = {
+        "client": scope["client"][0] if scope.get("client") else None,
+        "method": _name_method(scope["method"]),
+        "operation": getattr(endpoint, "__name__", None),
+        "run": to_plain_name(run) if run else None,
+        "tenant": principal.tenant if principal else None,
+        "token": principal.name if principal else None,
+    }
+    return {name: value for name, value in entry.items() if value is not None}
