@@ -6,6 +6,7 @@ alternate, and the fastest of each counts: other work on the machine can only sl
 """
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -13,7 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+from viva.engine import scheduler
 
 ROOT = Path(__file__).parents[1]
 COMPUTING = """\
@@ -126,6 +131,27 @@ def run_many(cases: int) -> None:
             print(f"| {mode} | {measured.seconds:.1f} | {cases / measured.seconds:.0f} | {measured.rss_mb:.0f} MB |")
 
 
+def measure_seam(count: int) -> None:
+    """What the executor of this process adds to a trial: the same call with and without it."""
+
+    async def run_nothing(*_arguments: object) -> None:
+        return None
+
+    async def repeat(call: Callable[..., Awaitable[Any]], *arguments: object) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            await call(*arguments)
+        return (time.perf_counter() - start) / count * 1e6
+
+    scheduler.run_trial = run_nothing  # type: ignore[assignment]
+    executor = scheduler.LocalExecutor(None)  # type: ignore[arg-type]
+    direct, by_executor = (
+        min(asyncio.run(repeat(call, *arguments)) for _ in range(5))
+        for call, arguments in ((run_nothing, (1, 2, 3, 4)), (executor.run_attempt, (1, 2, 3)))
+    )
+    print(f"\nThe seam in one process: {by_executor - direct:.2f} microseconds a trial")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few cases, one round")
@@ -141,6 +167,7 @@ def main() -> None:
         python = os.path.abspath(options.langgraph)  # not resolved: it is a link of its environment
         compare("LangGraph", LANGGRAPH, 40 if options.quick else 400, python, rounds)
         return
+    measure_seam(20_000 if options.quick else 200_000)
     compare("50 ms of CPU a turn", COMPUTING, 20 if options.quick else 200, sys.executable, rounds)
 
 
