@@ -25,13 +25,16 @@ class DaskProcesses:
         self._processes: list[subprocess.Popen[bytes]] = []
         env = _search(None) if has_actor else {}
         self.scheduler = self._start("distributed.cli.dask_scheduler", "--port", "0", env=env)
-        while not self._contact.exists():
+        while (address := self._read_address()) is None:
             assert self.scheduler.poll() is None
             time.sleep(0.05)
+        self.address = address
 
-    @property
-    def address(self) -> str:
-        return json.loads(self._contact.read_text())["address"]
+    def _read_address(self) -> str | None:
+        try:
+            return json.loads(self._contact.read_text())["address"]
+        except (OSError, ValueError):  # not there yet, or half written
+            return None
 
     def start_workers(
         self,

@@ -16,7 +16,6 @@ import pytest
 from viva import catalog
 from viva.cli.main import main
 
-_TIMES = {"duration_ms", "started_at", "session_id"}
 ECHO = "def agent(messages, options):\n    return messages[-1]['content']\n"
 
 
@@ -169,5 +168,9 @@ def case(case_id: str, said: str = "hello", **fields: Any) -> dict[str, Any]:
 def remove_times(value: Any) -> Any:
     """A record without what differs between two runs of the same agent."""
     if isinstance(value, dict):
-        return {key: remove_times(item) for key, item in value.items() if key not in _TIMES}
+        return {key: remove_times(item) for key, item in value.items() if not _is_time(key)}
     return [remove_times(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_time(key: str) -> bool:
+    return key.endswith("_ms") or key in ("started_at", "session_id")

@@ -4,7 +4,7 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -177,8 +177,9 @@ def test_workers_without_the_folder_get_the_project(project: Project, cluster: s
 
 
 def test_the_project_is_sent_once_and_its_code_is_never_stale(project: Project, dask: DaskProcesses) -> None:
-    def list_archives() -> set[int]:
-        return {path.stat().st_ino for path in dask.folder.rglob("*.tar.gz")}
+    def list_archives(earlier: Collection[Path] = ()) -> dict[Path, int]:
+        """The archives on the workers beside earlier ones, each with the number of its file."""
+        return {path: path.stat().st_ino for path in dask.folder.rglob("*.tar.gz") if path not in earlier}
 
     before = list_archives()
     project.write("helper.py", "WORD = 'first'\n")
@@ -186,16 +187,16 @@ def test_the_project_is_sent_once_and_its_code_is_never_stale(project: Project, 
     project.suite({"id": "one", "input": "say", "assertions": [contains("first")]})
     flags = ("--cluster", dask.address, "-n", "python:./worded.py:agent")
     assert project.test(*flags).code == 0
-    first = list_archives() - before
+    first = list_archives(before)
     assert len(first) == 2  # one on each worker
     assert project.test(*flags).code == 0
-    assert list_archives() - before == first
+    assert list_archives(before) == first
     project.write("helper.py", "WORD = 'second'\n")
     for folder in ((), ("--cluster-folder", str(project.folder))):
         ended, records = project.report(*flags, *folder)
         assert ended.code == 1, ended
         assert records[0]["turns"][0]["output"] == "second"
-    assert len(list_archives() - before - first) == 2
+    assert len(list_archives({*before, *first})) == 2
 
 
 WRITER = """\

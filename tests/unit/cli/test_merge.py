@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openwop import suite, task
-from project import Project, case, contains
+from project import Project, case, contains, remove_times
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.record.journal import Journal, read_events
@@ -23,7 +23,6 @@ def agent(messages, options):
         raise ConnectionError("the tool's server is down")
     return text
 """
-TIMES = {"duration_ms", "started_at", "session_id", "p95_ms", "latency_ms"}
 UNTIL_DECIDED = ("--until-decided", "--min-pass", "0.6", "--margin", "0.4", "--retry-faults", "0")
 RUN_FIELDS = ("agent", "viva", "inputs", "cases", "trials", "suites", "exit_code")
 
@@ -47,12 +46,6 @@ def split(project: Project) -> Project:
 
 
 INPUTS = ("-i", "one.jsonl", "-i", "two.jsonl", "-i", "three.json")
-
-
-def remove_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: remove_times(each) for key, each in value.items() if key not in TIMES}
-    return [remove_times(each) for each in value] if isinstance(value, list) else value
 
 
 def read_reports(project: Project, name: str) -> list[Any]:
