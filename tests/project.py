@@ -3,11 +3,13 @@
 import io
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,26 @@ class Project:
             encoding="utf-8",
             **{key: value for key, value in kwargs.items() if key != "input"},
         )
+
+    def run_on_terminal(self, *arguments: str, env: Mapping[str, str] | None = None) -> Ended:
+        """Run a command as a process on a terminal of its own."""
+        mine, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "viva", *arguments],
+            cwd=self.folder,
+            env=self.env | {"TERM": "xterm-256color"} | dict(env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        pieces: list[bytes] = []
+        with suppress(OSError):  # how Linux says that the other side has closed
+            while select.select([mine], [], [], 120)[0] and (piece := os.read(mine, 65536)):
+                pieces.append(piece)
+        process.wait(timeout=60)
+        os.close(mine)
+        return Ended(process.returncode, b"".join(pieces).decode(), "")
 
     @property
     def as_process(self) -> "Project":

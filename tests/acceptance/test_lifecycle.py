@@ -171,6 +171,8 @@ PROGRAM = """
 import asyncio, os, signal, sys, threading, time
 import viva
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
+
 def agent(messages):
     if messages[-1]["content"] == "slow":
         {send}

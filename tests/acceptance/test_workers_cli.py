@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -54,9 +55,14 @@ def project(tmp_path: Path) -> Project:
     return create_project(tmp_path)
 
 
+FLAGS = [
+    *("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent"),
+    *("--workers", "2", "--parallel", str(PARALLEL), "-o", "report.jsonl"),
+]
+
+
 def start(project: Project, *arguments: str) -> "subprocess.Popen[str]":
-    flags = ["--workers", "2", "--parallel", str(PARALLEL), "-o", "report.jsonl"]
-    return project.start("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", *flags, *arguments)
+    return project.start(*FLAGS, *arguments)
 
 
 def read_calls(project: Project) -> list[tuple[int, str]]:
@@ -124,9 +130,9 @@ def test_a_run_whose_coordinator_was_killed_is_resumed(project: Project, unbroke
 
 def test_an_agent_that_ends_its_process_fails_alone(project: Project) -> None:
     project.suite(*(case(f"case{n}", "crash" if n == 3 else f"hello {n}") for n in range(8)))
-    process = start(project)
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 1, (out, err)
+    ended = project.run_on_terminal(*FLAGS)
+    assert ended.code == 1, ended
+    assert re.search(r"\d workers?, \d in flight, [1-4] lost", ended.out)
     records = {record["id"]: record for record in project.records()}
     assert {name: record["status"] for name, record in records.items()} == {
         f"case{n}": "failed" if n == 3 else "passed" for n in range(8)

@@ -152,6 +152,21 @@ def test_a_stopped_run_is_resumed_with_another_executor(project: Project, flags:
     assert [each["id"] for each in project.records()] == ["wrong", *(f"case{n}" for n in range(8))]
 
 
+def test_a_terminal_agent_works_in_its_workspace(project: Project, flags: Sequence[str]) -> None:
+    project.write("viva.toml", '[agents.scribe]\ntype = "command"\ncommand = ["sh", "scribe.sh", "{input}"]\n')
+    project.write("scribe.sh", 'echo "$1" > note.txt; echo "done: $1"\n')
+    check = {"type": "file_contains", "path": "note.txt"}
+    project.suite(
+        *({"id": f"case{n}", "input": f"note {n}", "assertions": [check | {"value": f"note {n}"}]} for n in range(3))
+    )
+    ended, records = project.report("-n", "scribe", *flags)
+    assert ended.code == 0, ended
+    ended, elsewhere = project.report("-n", "scribe", *flags[:2])  # with the files of an archive
+    assert ended.code == 0, ended
+    _, expected = project.report("-n", "scribe")
+    assert remove_times(records) == remove_times(elsewhere) == remove_times(expected)
+
+
 def test_cases_from_standard_input(project: Project, flags: Sequence[str]) -> None:
     ended, records = project.report("-i", "-", *flags, input=json.dumps(case("piped")) + "\n")
     assert ended.code == 0, ended

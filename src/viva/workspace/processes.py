@@ -35,6 +35,7 @@ GRACE_S = 3.0
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_BYTES = 64 * 1024 * 1024
 STDERR_BYTES = 16 * 1024
+_RETRY_S = 0.05
 _OVERDUE_S = 15.0
 """A supervisor counts as hung after this time. It needs a few seconds for processes that KILL does not end at once."""
 
@@ -164,16 +165,25 @@ class Process:
 
     async def _read_control(self) -> None:
         """Read the supervisor's reports. Its end means that all processes of the command are gone."""
-        loop = asyncio.get_running_loop()
         report = b""
-        with suppress(OSError):
-            while chunk := await loop.sock_recv(self._control, 4096):
-                report += chunk
-                self._handle_report(report)
+        while chunk := await self._receive_report():
+            report += chunk
+            self._handle_report(report)
         if not self._code.done():
             self._code.set_result(-signal.SIGKILL)  # the supervisor was killed, and the command with it
         for output in (self._out, self._err):  # a process that hangs in the kernel may keep them open
             output.finish()
+
+    async def _receive_report(self) -> bytes:
+        """Return the next bytes; empty at the end. An error is the end only if the supervisor is gone."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await loop.sock_recv(self._control, 4096)
+            except OSError:
+                if self._command.poll() is not None:
+                    return b""
+                await asyncio.sleep(_RETRY_S)
 
     def _handle_report(self, report: bytes) -> None:
         for line in report.decode().splitlines():
@@ -312,6 +322,17 @@ def find_trial_processes() -> dict[int, str]:
     return processes
 
 
+def _may_be_running(pid: int, start: int) -> bool:
+    """Is this process running, or can that not be told, for example for want of file descriptors?"""
+    try:
+        os.stat(f"/proc/{pid}")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return process_start_time(pid) in (start, 0)
+
+
 def kill_orphans() -> list[int]:
     """Kill processes of runs whose Viva is gone, never those of a running one, in any container."""
     ended: list[int] = []
@@ -321,7 +342,7 @@ def kill_orphans() -> list[int]:
         start = rest.partition("-")[0]
         if namespace != _pid_namespace() or not owner.isdecimal() or not start.isdecimal() or start == "0":
             continue
-        if process_start_time(int(owner)) != int(start):
+        if not _may_be_running(int(owner), int(start)):
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 ended.append(pid)

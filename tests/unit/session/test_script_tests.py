@@ -250,8 +250,6 @@ def test_agent(t, ctx):
     ctx.call("never", "x")
 def test_judge(t, ctx):
     t.assert_.agent("x", "never", {"criteria": "x"})
-def test_reply(t, ctx):
-    ctx.call("never", "x", timeout="10ms")
 """,
         timeout="200ms",
     )
@@ -259,10 +257,14 @@ def test_reply(t, ctx):
         "test_itself": ("error", "undetermined"),
         "test_agent": ("failed", "agent"),
         "test_judge": ("error", "judge"),
-        "test_reply": ("failed", "agent"),
     }
     assert records["test_itself"].error == "timeout after 200ms, in the test's own code"
-    assert records["test_reply"].error == "timeout after 10ms"
+
+
+def test_a_reply_has_a_time_limit_of_its_own(script, folder):  # N18
+    add_agent(folder, "never", "async def never(messages):\n    import asyncio\n    await asyncio.Event().wait()\n")
+    (record,) = script('def test_reply(t, ctx):\n    ctx.call("never", "x", timeout="10ms")\n', timeout="5m").values()
+    assert (record.status, record.fault, record.error) == ("failed", "agent", "timeout after 10ms")
 
 
 def test_tests_run_at_once(script):

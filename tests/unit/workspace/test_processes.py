@@ -1,9 +1,11 @@
 """Commands and their families: what they say is bounded, and nothing of them survives, however they are left."""
 
 import asyncio
+import errno
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -84,6 +86,26 @@ def test_a_command_sees_only_the_environment_that_it_is_given(run: Run, tmp_path
             return {line.partition(b"=")[0] async for line in process.lines()}
 
     assert run(scenario()) - {b"PWD", b"SHLVL", b"_"} == {b"PATH", b"MORE", TRIAL_VARIABLE.encode()}
+
+
+def test_an_error_of_the_control_socket_is_not_the_end_of_the_command(tmp_path: Path):
+    """A loop that cannot watch the socket for a moment cuts nothing off."""
+
+    async def scenario() -> tuple[list[bytes], int]:
+        loop: Any = asyncio.get_running_loop()
+        receive, errors = loop.sock_recv, [OSError(errno.ENOMEM, "no memory")]
+
+        async def sock_recv(sock: socket.socket, size: int) -> bytes:
+            if errors:
+                raise errors.pop()
+            return await receive(sock, size)
+
+        loop.sock_recv = sock_recv
+        script = "echo one; sleep 0.1; echo two; exit 3"
+        async with run_command(["sh", "-c", script], cwd=str(tmp_path), env=environment()) as process:
+            return [line async for line in process.lines()], await process.wait()
+
+    assert asyncio.run(scenario()) == ([b"one", b"two"], 3)
 
 
 def test_a_command_that_is_killed_says_by_which_signal(tmp_path: Path):
@@ -475,6 +497,9 @@ def test_a_sweep_leaves_those_alone_whose_viva_runs(tmp_path: Path):
         async with run_command(["sh", "-c", SLEEPS], cwd=str(tmp_path), env=environment()) as process:
             pid = await ready(process)
             assert pid not in kill_orphans()
+            with pytest.MonkeyPatch.context() as patch:  # /proc cannot be read: nothing is known of the owner
+                patch.setattr("viva.workspace.processes.process_start_time", lambda pid: 0)
+                assert pid not in kill_orphans()
             assert is_alive(pid)
 
     asyncio.run(scenario())
