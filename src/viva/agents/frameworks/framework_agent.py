@@ -9,7 +9,7 @@ import importlib
 import inspect
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
 from viva.agents.frameworks.turn_log import TurnLog
 from viva.agents.python import import_object
-from viva.agents.tools import ToolStubs
+from viva.agents.tools import ToolStubs, split_steps
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.shared_loop import run_on_shared_loop
 from viva.errors import AgentFailed, BadInput
@@ -97,6 +97,28 @@ class FrameworkSession:
         finally:
             for call in log.model_calls:
                 self.context.meter(call)
+
+    def convert_history(self) -> list[Any]:
+        """The history of the case, as messages of the framework."""
+        return [each for message in self.context.history for each in self.convert(message)]
+
+    def convert(self, message: Message) -> Iterator[Any]:
+        """A message as messages of the framework: tool calls and their results come before the text."""
+        asking, answered, text = split_steps(message)
+        if asking.content or asking.tool_calls:
+            yield self.convert_message(asking)
+        if answered:
+            yield from self.convert_results(answered)
+        if text is not None:
+            yield self.convert_message(text)
+
+    def convert_message(self, message: Message) -> Any:
+        """A message with its tool calls, in the form of the framework."""
+        raise NotImplementedError
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> Iterable[Any]:
+        """The results of tool calls, in the form of the framework."""
+        raise NotImplementedError
 
     def refuse_pending(self, reason: str, *calls: ToolCall) -> Sequence[ToolCall]:
         """Logs that the user denied these calls, or all that wait, and returns them."""
