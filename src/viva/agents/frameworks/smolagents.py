@@ -26,6 +26,7 @@ class SmolagentsSession(FrameworkSession):
 
     @classmethod
     def load_types(cls) -> Sequence[type]:
+        cls.load("smolagents.monitoring", "Timing")
         return [cls.load("smolagents", "MultiStepAgent")]
 
     async def start(self) -> None:

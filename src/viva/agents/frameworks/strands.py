@@ -25,6 +25,7 @@ class StrandsSession(FrameworkSession):
 
     @classmethod
     def load_types(cls) -> Sequence[type]:
+        cls.load("strands.types._events", "ToolResultEvent")
         return [cls.load("strands", "Agent")]
 
     async def start(self) -> None:
