@@ -76,6 +76,28 @@ def test_an_agent_that_raises_or_returns_rubbish_has_failed(project: Project):
         assert record["turns"][0]["error"]
 
 
+HANGING_POOL = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+import viva.cli.main
+
+viva.cli.main.THREAD_GRACE_S = 0.1
+pool = ThreadPoolExecutor(1, "tools")
+
+def agent(messages):
+    return pool.submit(time.sleep, 600).result()
+"""
+
+
+@pytest.mark.process
+def test_a_tool_that_hangs_in_a_thread_pool_does_not_keep_the_process(project: Project):  # N18
+    project.write("agent.py", HANGING_POOL)
+    project.suite(case("a", "hello"))
+    ended, (record,) = project.report("--turn-timeout", "1s", code=1)
+    assert record["error"] == "timeout after 1s"
+    assert "threads of the agent did not end: tools_0" in ended.err
+
+
 HANGING = """
 import asyncio, time
 

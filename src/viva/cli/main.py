@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -12,6 +13,8 @@ import click
 import viva
 from viva.errors import BadInput, RunStopped, VivaError
 
+THREAD_GRACE_S = 10.0
+"""How long the end of the process waits for threads of the agent."""
 COMMANDS = {
     "test": "Run cases against an agent.",
     "check": "Check suite files without running them.",
@@ -106,9 +109,30 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"\nThis is a bug in Viva {viva.__version__}. Trials that ended are saved in .viva/runs.", file=sys.stderr
         )
         code = 3
+    code = code if isinstance(code, int) else 0
     if argv is None:
         _exit_on_signal()
-    sys.exit(code if isinstance(code, int) else 0)
+        _abandon_threads(code)
+    sys.exit(code)
+
+
+def _abandon_threads(code: int) -> None:
+    """Threads that an agent's libraries started, and in which a tool hangs, must not keep the process."""
+    if threading.active_count() == 1:
+        return
+
+    def exit_now() -> None:
+        own = (threading.main_thread(), threading.current_thread())
+        names = [
+            thread.name for thread in threading.enumerate() if thread not in own and not thread.name.startswith("viva")
+        ]
+        print(f"threads of the agent did not end: {', '.join(names)[:200]}", file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(code)
+
+    timer = threading.Timer(THREAD_GRACE_S, exit_now)
+    timer.daemon = True
+    timer.start()
 
 
 def _exit_on_signal() -> None:

@@ -30,7 +30,7 @@ def unreachable() -> str:
 async def hang() -> str:
     """Never returns."""
     STARTED.set()
-    await asyncio.Event().wait()
+    await asyncio.to_thread(RELEASED.wait)
     return ""
 
 

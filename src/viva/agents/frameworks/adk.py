@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_decision
-from viva.agents.tools import split_steps
 from viva.model import codec
 from viva.model.message import Attachment, Message, Reply, Text, ToolCall
 
@@ -33,10 +32,9 @@ class AdkSession(FrameworkSession):
         service = self._runner.session_service
         self._session: Any = await service.create_session(app_name=self._runner.app_name, user_id="viva")
         event = self.load("google.adk.events", "Event")
-        for message in self.context.history:
-            for role, parts in self._convert(message):
-                author = "user" if role == "user" else self._runner.agent.name
-                await service.append_event(self._session, event(author=author, content=self._content(role, parts)))
+        for content in self.convert_history():
+            author = "user" if content.role == "user" else self._runner.agent.name
+            await service.append_event(self._session, event(author=author, content=content))
         self._waiting: dict[str, tuple[str, str]] = {}  # id of a call that waits -> id and name to answer to
 
     def _make_runner(self) -> Any:
@@ -50,21 +48,21 @@ class AdkSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if not self._waiting:
-            return await self._run(next(self._convert(message))[1])
+            return await self._run(self.convert_message(message))
         decision = read_decision(message, options)
         answers = list(self._resume(decision, options))
         self._waiting = {}
-        reply = await self._run(answers)
+        reply = await self._run(self._to_content(answers))
         if decision.is_approved or len(message.text.split()) < 2:
             return reply
-        return await self._run([self._types.Part(text=message.text)])  # ADK takes no text with the answer to a call
+        return await self._run(self.convert_message(message))  # ADK takes no text with the answer to a call
 
-    async def _run(self, parts: list[Any]) -> Reply:
+    async def _run(self, content: Any) -> Reply:
         text, problem, author, hints = "", "", "", list[str]()
         async for event in self._runner.run_async(
             user_id="viva",
             session_id=self._session.id,
-            new_message=self._content("user", parts),
+            new_message=content,
             run_config=self._config,
         ):
             problem = f"{event.error_code}: {event.error_message}" if event.error_code else problem
@@ -115,22 +113,21 @@ class AdkSession(FrameworkSession):
         self.log.start_call(call_id, name, arguments)
         return _to_response(self.log.answer_call(call_id, name)) if self.has_stubs and name != _HANDOFF else None
 
-    def _content(self, role: str, parts: Any) -> Any:
-        return self._types.Content(role="user" if role == "user" else "model", parts=parts)
-
-    def _convert(self, message: Message) -> Iterator[tuple[str, list[Any]]]:
-        """A message as parts, with its tool calls and their results."""
-        asking, answered, text = split_steps(message)
+    def convert_message(self, message: Message) -> Any:
+        """Content with its parts."""
         part = self._types.Part
-        contents = [Text(asking.content)] if isinstance(asking.content, str) else asking.content
+        contents = [Text(message.content)] if isinstance(message.content, str) else message.content
         parts = [part(text=each.text) if isinstance(each, Text) else self._to_file(each) for each in contents]
-        calls = [part(function_call={"name": c.name, "args": c.arguments or {}, "id": c.id}) for c in asking.tool_calls]
-        yield message.role, [*parts, *calls]
-        if answered:
-            results = [{"name": call.name, "response": _to_response(call), "id": call.id} for call in answered]
-            yield "user", [part(function_response=each) for each in results]
-        if text is not None:
-            yield text.role, [part(text=text.text)]
+        calls = [{"name": each.name, "args": each.arguments or {}, "id": each.id} for each in message.tool_calls]
+        parts += [part(function_call=call) for call in calls]
+        return self._types.Content(role="user" if message.role == "user" else "model", parts=parts)
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
+        results = [{"name": each.name, "response": _to_response(each), "id": each.id} for each in calls]
+        return [self._to_content([self._types.Part(function_response=each) for each in results])]
+
+    def _to_content(self, parts: list[Any]) -> Any:
+        return self._types.Content(role="user", parts=parts)
 
     def _to_file(self, file: Attachment) -> Any:
         head, comma, encoded = file.url.partition(";base64,")

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, cast
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.shared_object import SharedObject
 from viva.agents.frameworks.turn_log import decode_json_text
-from viva.agents.tools import format_result, split_steps
+from viva.agents.tools import format_result
 from viva.model import codec
-from viva.model.message import Message, Reply
+from viva.model.message import Message, Reply, ToolCall
 
 
 class AutoGenSession(FrameworkSession):
@@ -95,30 +95,23 @@ class AutoGenSession(FrameworkSession):
         if (context := getattr(self.target, "model_context", None)) is None:
             plain = self.load("autogen_agentchat.messages", "TextMessage")
             return [plain(content=each.text, source=each.role) for each in self.context.history]
-        for message in self.context.history:
-            for each in self._convert(message):
-                await context.add_message(each)
+        for each in self.convert_history():
+            await context.add_message(each)
         return []
 
-    def _convert(self, message: Message) -> Iterator[Any]:
-        """A message of the case's history, with its tool calls and their results."""
+    def convert_message(self, message: Message) -> Any:
         models: Any = self.load("autogen_core", "models")
         if message.role == "system":
-            yield models.SystemMessage(content=message.text)
-        elif message.role == "user":
-            yield models.UserMessage(content=message.text, source="user")
-        else:
-            function, name = self.load("autogen_core", "FunctionCall"), self.target.name
-            asking, answered, text = split_steps(message)
-            calls = [
-                function(each.id, codec.compact_json(each.arguments or {}), each.name) for each in asking.tool_calls
-            ]
-            yield models.AssistantMessage(content=calls or asking.text, source=name)
-            results = [{"content": format_result(each), "name": each.name, "call_id": each.id} for each in answered]
-            if results:
-                yield models.FunctionExecutionResultMessage(content=results)
-            if text is not None:
-                yield models.AssistantMessage(content=text.text, source=name)
+            return models.SystemMessage(content=message.text)
+        if message.role == "user":
+            return models.UserMessage(content=message.text, source="user")
+        function = self.load("autogen_core", "FunctionCall")
+        calls = [function(each.id, codec.compact_json(each.arguments or {}), each.name) for each in message.tool_calls]
+        return models.AssistantMessage(content=calls or message.text, source=self.target.name)
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
+        results = [{"content": format_result(each), "name": each.name, "call_id": each.id} for each in calls]
+        return [self.load("autogen_core.models", "FunctionExecutionResultMessage")(content=results)]
 
     async def _prepare(self, shared: SharedObject) -> Any:
         """Makes the models and tools of the object log to the turn that runs now."""

@@ -9,7 +9,7 @@ import importlib
 import inspect
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
 from viva.agents.frameworks.turn_log import TurnLog
 from viva.agents.python import import_object
-from viva.agents.tools import ToolStubs
+from viva.agents.tools import ToolStubs, split_steps
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.shared_loop import run_on_shared_loop
 from viva.errors import AgentFailed, BadInput
@@ -93,10 +93,34 @@ class FrameworkSession:
             progress.partial = log.build_reply()
             if isinstance(raised, AgentFailed) and _OTHER_LOOP.search(raised.message):
                 raise AgentFailed(f"{raised.message}; {_OTHER_LOOP_HINT}", deterministic=True) from raised
+            if isinstance(raised, AgentFailed) and self._is_misfit(raised.__cause__):
+                raise AgentFailed(f"{raised.message}; {self._explain_misfit()}", deterministic=True) from raised
             raise
         finally:
             for call in log.model_calls:
                 self.context.meter(call)
+
+    def convert_history(self) -> list[Any]:
+        """The history of the case, as messages of the framework."""
+        return [each for message in self.context.history for each in self.convert(message)]
+
+    def convert(self, message: Message) -> Iterator[Any]:
+        """A message as messages of the framework: tool calls and their results come before the text."""
+        asking, answered, text = split_steps(message)
+        if asking.content or asking.tool_calls:
+            yield self.convert_message(asking)
+        if answered:
+            yield from self.convert_results(answered)
+        if text is not None:
+            yield self.convert_message(text)
+
+    def convert_message(self, message: Message) -> Any:
+        """A message with its tool calls, in the form of the framework."""
+        raise NotImplementedError
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> Iterable[Any]:
+        """The results of tool calls, in the form of the framework."""
+        raise NotImplementedError
 
     def refuse_pending(self, reason: str, *calls: ToolCall) -> Sequence[ToolCall]:
         """Logs that the user denied these calls, or all that wait, and returns them."""
@@ -132,12 +156,24 @@ class FrameworkSession:
             loaded = importlib.import_module(module)
             values = [getattr(loaded, name) for name in names]
         except (ImportError, AttributeError) as error:
-            try:
-                problem = f"{cls.package} {version(cls.package)} does not fit: {error}"
-            except PackageNotFoundError:
-                raise cls.refuse(f"it is not installed; pip install {cls.package}") from error
-            raise cls.refuse(f"{problem}; Viva was tested with {cls.package} {cls.tested}") from error
+            raise cls.refuse(cls._explain_misfit(error)) from error
         return values[0] if len(values) == 1 else values
+
+    @classmethod
+    def _explain_misfit(cls, error: Exception | None = None) -> str:
+        try:
+            problem = f"{cls.package} {version(cls.package)} does not fit{f': {error}' if error else ''}"
+        except PackageNotFoundError:
+            return f"it is not installed; pip install {cls.package}"
+        return f"{problem}; Viva was tested with {cls.package} {cls.tested}"
+
+    @classmethod
+    def _is_misfit(cls, error: BaseException | None) -> bool:
+        """Does the adapter itself miss something in this version of the framework?"""
+        trace = error.__traceback__ if isinstance(error, AttributeError | TypeError) else None
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        return trace is not None and trace.tb_frame.f_globals.get("__name__") == cls.__module__
 
 
 class FrameworkConfig(AgentConfig, frozen=True, kw_only=True):
@@ -205,13 +241,13 @@ class FrameworkAgent(Struct, frozen=True):
 
     async def _start(self, context: SessionContext) -> FrameworkSession:
         target = await _create(self.target) if is_factory(self.target) else self.target
-        try:
-            self.session.check_target(target)
-        except BadInput as wrong:  # what a function creates is known only now
-            raise AgentFailed(str(wrong), deterministic=True) from wrong
         tool_context = None if self.make_context is None else await _create(self.make_context)
         session = self.session(target, context, self.provider_packages, tool_context)
-        await session.start()
+        try:
+            session.check_target(target)
+            await session.start()
+        except BadInput as wrong:  # what a function creates, and what a case needs, is known only now
+            raise AgentFailed(str(wrong), deterministic=True) from wrong
         return session
 
 

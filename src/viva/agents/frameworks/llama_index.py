@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import read_decision, to_plain_value
-from viva.agents.tools import format_result, split_steps
-from viva.model.message import Image, Message, Reply, Text
+from viva.agents.tools import format_result
+from viva.model.message import Image, Message, Reply, Text, ToolCall
 
 _session: ContextVar["LlamaIndexSession | None"] = ContextVar("session", default=None)
 
@@ -32,10 +32,11 @@ class LlamaIndexSession(FrameworkSession):
         self._blocks: Any = self.load("llama_index.core.base.llms", "types")
         self._workflow: Any = self._copy_workflow(self.target)
         self._context: Any = self.load("llama_index.core.workflow", "Context")(self._workflow)
-        history = [each for message in self.context.history for each in self._convert(message)]
         agent = self.target if not hasattr(self.target, "agents") else self.target.agents[self.target.root_agent]
         memory = self.load("llama_index.core.memory", "ChatMemoryBuffer")
-        self._memory = memory.from_defaults(history, agent.llm)  # a Context does not keep it from run to run
+        self._memory = memory.from_defaults(
+            self.convert_history(), agent.llm
+        )  # a Context does not keep it from run to run
         self._run: Any = None
         self._question: Any = None
 
@@ -46,7 +47,7 @@ class LlamaIndexSession(FrameworkSession):
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._question is None:
             _session.set(self)  # the tasks of the run inherit it
-            (given,) = self._convert(message)
+            given = self.convert_message(message)
             self._run = self._workflow.run(user_msg=given, memory=self._memory, ctx=self._context)
             self._events = self._run.stream_events()
         else:
@@ -116,20 +117,18 @@ class LlamaIndexSession(FrameworkSession):
         clone.acall = acall
         return clone
 
-    def _convert(self, message: Message) -> Iterator[Any]:
-        """A message with attachments, tool calls and their results."""
-        blocks = self._blocks
-        asking, answered, text = split_steps(message)
-        parts = [Text(asking.text)] if isinstance(asking.content, str) else asking.content
-        calls = [(each.id, each.name, each.arguments or {}) for each in asking.tool_calls]
-        converted = [self._to_block(part) for part in parts if part != Text("")]
-        converted += [blocks.ToolCallBlock(tool_call_id=a, tool_name=b, tool_kwargs=c) for a, b, c in calls]
-        yield blocks.ChatMessage(role=message.role, blocks=converted)
-        for each in answered:
+    def convert_message(self, message: Message) -> Any:
+        parts = [Text(message.text)] if isinstance(message.content, str) else message.content
+        blocks = [self._to_block(part) for part in parts if part != Text("")]
+        for each in message.tool_calls:
+            about = {"tool_call_id": each.id, "tool_name": each.name, "tool_kwargs": each.arguments or {}}
+            blocks.append(self._blocks.ToolCallBlock(**about))
+        return self._blocks.ChatMessage(role=message.role, blocks=blocks)
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> Iterator[Any]:
+        for each in calls:
             about = {"tool_call_id": each.id, "name": each.name}
-            yield blocks.ChatMessage(role="tool", content=format_result(each), additional_kwargs=about)
-        if text is not None:
-            yield blocks.ChatMessage(role="assistant", content=text.text)
+            yield self._blocks.ChatMessage(role="tool", content=format_result(each), additional_kwargs=about)
 
     def _to_block(self, part: Any) -> Any:
         if isinstance(part, Text):

@@ -2,14 +2,14 @@
 
 import copy
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import TurnLog, read_decision
-from viva.agents.tools import format_result, split_steps
+from viva.agents.tools import format_result
 from viva.model import codec
-from viva.model.message import Attachment, File, Image, Message, Reply, Text
+from viva.model.message import Attachment, File, Image, Message, Reply, Text, ToolCall
 
 
 class OpenAIAgentsSession(FrameworkSession):
@@ -28,13 +28,13 @@ class OpenAIAgentsSession(FrameworkSession):
             "agents", "Runner", "RunConfig", "RunHooks", "SQLiteSession"
         )
         self._memory: Any = memory(str(uuid.uuid4()))
-        await self._memory.add_items([item for message in self.context.history for item in _to_items(message)])
+        await self._memory.add_items([item for items in self.convert_history() for item in items])
         self._agent: Any = await self._stub_agent(self.target, {}) if self.has_stubs else self.target
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         log = self.log
-        given = list(_to_items(message)) if self._paused is None else self._resume(message, options)
+        given = self.convert_message(message) if self._paused is None else self._resume(message, options)
         config = self._run_config(tracing_disabled=True, tool_error_formatter=self._log_tool_error)
         keywords = {"session": self._memory, "hooks": self._make_hooks(log), "run_config": config}
         if self._paused is None:
@@ -63,6 +63,17 @@ class OpenAIAgentsSession(FrameworkSession):
         if not decision.is_approved:
             self.refuse_pending(decision.text)
         return state
+
+    def convert_message(self, message: Message) -> list[Any]:
+        """The items of the Responses API."""
+        items: list[Any] = [{"role": message.role, "content": _to_content(message)}] if message.content else []
+        for call in message.tool_calls:
+            names = {"call_id": call.id, "name": call.name}
+            items.append({"type": "function_call", **names, "arguments": codec.compact_json(call.arguments or {})})
+        return items
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
+        return [[{"type": "function_call_output", "call_id": each.id, "output": format_result(each)} for each in calls]]
 
     def _log_tool_error(self, about: Any) -> None:
         if about.error is not None:
@@ -128,20 +139,6 @@ def _find_model(model: Any) -> str:
     if model is None:
         return OpenAIAgentsSession.load("agents.models", "get_default_model")()
     return str(model if isinstance(model, str) else getattr(model, "model", "")).rpartition("/")[2]
-
-
-def _to_items(message: Message) -> Iterator[dict[str, Any]]:
-    """A message in the form of the Responses API, with its tool calls and their results."""
-    asking, answered, text = split_steps(message)
-    if asking.content:
-        yield {"role": asking.role, "content": _to_content(asking)}
-    for call in asking.tool_calls:
-        arguments = codec.compact_json(call.arguments or {})
-        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
-    for call in answered:
-        yield {"type": "function_call_output", "call_id": call.id, "output": format_result(call)}
-    if text is not None:
-        yield {"role": text.role, "content": _to_content(text)}
 
 
 def _to_content(message: Message) -> Any:

@@ -1,13 +1,13 @@
 """Agents of pydantic-ai: `pydantic_ai:./app.py:agent`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import decode_json_text, read_decision
-from viva.agents.tools import format_result, split_steps
+from viva.agents.tools import format_result
 from viva.concurrency.shared_loop import DaemonThreads
-from viva.model.message import Message, Reply, Text
+from viva.model.message import Message, Reply, Text, ToolCall
 
 
 class PydanticAISession(FrameworkSession):
@@ -24,7 +24,7 @@ class PydanticAISession(FrameworkSession):
 
     async def start(self) -> None:
         self._parts: Any = self.load("pydantic_ai", "messages")
-        self._messages: Sequence[Any] = [each for message in self.context.history for each in self._convert(message)]
+        self._messages: Sequence[Any] = self.convert_history()
         threads, prompts = self.load("pydantic_ai.capabilities", "UseThreadExecutor", "ReinjectSystemPrompt")
         has_prompt = any(message.role == "system" for message in self.context.history)
         self._capabilities = [threads(DaemonThreads()), *([prompts()] if self._messages and not has_prompt else [])]
@@ -106,23 +106,19 @@ class PydanticAISession(FrameworkSession):
             for part in message.content
         ]
 
-    def _convert(self, message: Message) -> Iterator[Any]:
-        """A message of the case's history, with its tool calls and their results."""
+    def convert_message(self, message: Message) -> Any:
         parts = self._parts
-        asking, answered, text = split_steps(message)
         if message.role == "system":
-            yield parts.ModelRequest([parts.SystemPromptPart(message.text)])
-        elif message.role == "user":
-            yield parts.ModelRequest([parts.UserPromptPart(self._to_prompt(message))])
-        elif message.role == "assistant":
-            said = [parts.TextPart(asking.text)] if asking.text else []
-            calls = [parts.ToolCallPart(each.name, each.arguments or {}, each.id) for each in asking.tool_calls]
-            yield parts.ModelResponse([*said, *calls])
-        if answered:
-            returns = [parts.ToolReturnPart(each.name, format_result(each), each.id) for each in answered]
-            yield parts.ModelRequest(returns)
-        if text is not None:
-            yield parts.ModelResponse([parts.TextPart(text.text)])
+            return parts.ModelRequest([parts.SystemPromptPart(message.text)])
+        if message.role == "user":
+            return parts.ModelRequest([parts.UserPromptPart(self._to_prompt(message))])
+        texts = [parts.TextPart(message.text)] if message.text else []
+        calls = [parts.ToolCallPart(each.name, each.arguments or {}, each.id) for each in message.tool_calls]
+        return parts.ModelResponse([*texts, *calls])
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
+        parts = self._parts
+        return [parts.ModelRequest([parts.ToolReturnPart(each.name, format_result(each), each.id) for each in calls])]
 
 
 class PydanticAIConfig(FrameworkConfig, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.tools import format_result, split_steps
+from viva.agents.tools import format_result
 from viva.concurrency.threads import run_in_thread
-from viva.model.message import Message, Reply
+from viva.model.message import Message, Reply, ToolCall
 
 _ANSWER = "final_answer"
 
@@ -26,11 +26,13 @@ class SmolagentsSession(FrameworkSession):
 
     @classmethod
     def load_types(cls) -> Sequence[type]:
+        cls.load("smolagents.monitoring", "Timing")
         return [cls.load("smolagents", "MultiStepAgent")]
 
     async def start(self) -> None:
         self._agent: Any = self._copy_agent(self.target)
-        self._agent.memory.steps += [step for each in self.context.history for step in self._convert(each)]
+        self._timing: Any = self.load("smolagents.monitoring", "Timing")(0.0, 0.0)  # of steps of the history
+        self._agent.memory.steps += self.convert_history()
         self._waiting: list[tuple[str, str]] = []  # id and name of calls that the model asked for, not started yet
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
@@ -133,17 +135,17 @@ class SmolagentsSession(FrameworkSession):
         self.log.end_call(call_id, result)
         return result
 
-    def _convert(self, message: Message) -> list[Any]:
-        """A message of the case's history, with its tool calls and their results. A system message is one of the user."""
+    def convert_message(self, message: Message) -> Any:
+        """A step of the memory. A system message is one of the user."""
         task, action, call = self.load("smolagents.memory", "TaskStep", "ActionStep", "ToolCall")
         if message.role != "assistant":
-            return [task(message.text)]
-        timing = self.load("smolagents.monitoring", "Timing")(0.0, 0.0)
-        asking, answered, text = split_steps(message)
-        calls = [call(each.name, each.arguments, each.id) for each in asking.tool_calls] or None
-        results = "\n".join(map(format_result, answered)) or None
-        steps = [action(0, timing, model_output=asking.text or None, tool_calls=calls, observations=results)]
-        return steps if text is None else [*steps, action(0, timing, model_output=text.text)]
+            return task(message.text)
+        calls = [call(each.name, each.arguments, each.id) for each in message.tool_calls] or None
+        return action(0, self._timing, model_output=message.text or None, tool_calls=calls)
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
+        action = self.load("smolagents.memory", "ActionStep")
+        return [action(0, self._timing, observations="\n".join(map(format_result, calls)))]
 
 
 class SmolagentsConfig(FrameworkConfig, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.shared_object import SharedObject
 from viva.agents.frameworks.turn_log import read_decision
-from viva.agents.tools import format_result, split_steps
+from viva.agents.tools import format_result
 from viva.model import codec
-from viva.model.message import Message, Reply
+from viva.model.message import Message, Reply, ToolCall
 from viva.state.trial_state import to_text
 
 
@@ -25,6 +25,7 @@ class StrandsSession(FrameworkSession):
 
     @classmethod
     def load_types(cls) -> Sequence[type]:
+        cls.load("strands.types._events", "ToolResultEvent")
         return [cls.load("strands", "Agent")]
 
     async def start(self) -> None:
@@ -37,7 +38,7 @@ class StrandsSession(FrameworkSession):
         async with self._shared.take(self, self._prepare) as first_state:
             agent.load_snapshot(self._state or first_state)
             if self._state is None:
-                agent.messages.extend(part for each in self.context.history for part in _convert(each))
+                agent.messages.extend(self.convert_history())
             log.enter(agent.name)
             try:
                 result = await agent.invoke_async(self._build_input(message, options))
@@ -67,6 +68,19 @@ class StrandsSession(FrameworkSession):
         default = read_decision(message, options).is_approved if "approval" in options else message.text
         answer = options.get("resume", default)
         return [{"interruptResponse": {"interruptId": each.id, "response": answer}} for each in self._interrupts]
+
+    def convert_message(self, message: Message) -> Any:
+        """A message of the history. A system message is one of the user."""
+        content: list[Any] = [{"text": message.text}] if message.text else []
+        uses = [{"toolUseId": each.id, "name": each.name, "input": each.arguments or {}} for each in message.tool_calls]
+        role = "assistant" if message.role == "assistant" else "user"
+        return {"role": role, "content": content + [{"toolUse": use} for use in uses]}
+
+    def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
+        results = [
+            {"toolUseId": each.id, "status": "success", "content": [{"text": format_result(each)}]} for each in calls
+        ]
+        return [{"role": "user", "content": [{"toolResult": result} for result in results]}]
 
     async def _prepare(self, shared: SharedObject) -> Any:
         """Adds hooks that log tools and models to the turn that runs now."""
@@ -105,23 +119,6 @@ class StrandsSession(FrameworkSession):
 def _read_content(result: Any) -> Any:
     values = [block.get("json", block.get("text")) for block in result["content"]]
     return values[0] if len(values) == 1 else values
-
-
-def _convert(message: Message) -> list[dict[str, Any]]:
-    """A message of the case's history, with its tool calls and their results. A system message is one of the user."""
-    asking, answered, text = split_steps(message)
-    content: list[Any] = [{"text": asking.text}] if asking.text else []
-    uses = [{"toolUseId": call.id, "name": call.name, "input": call.arguments or {}} for call in asking.tool_calls]
-    results = [
-        {"toolUseId": call.id, "status": "success", "content": [{"text": format_result(call)}]} for call in answered
-    ]
-    role = "assistant" if message.role == "assistant" else "user"
-    converted = [{"role": role, "content": content + [{"toolUse": use} for use in uses]}]
-    if results:
-        converted.append({"role": "user", "content": [{"toolResult": result} for result in results]})
-    if text is not None:
-        converted.append({"role": "assistant", "content": [{"text": text.text}]})
-    return converted
 
 
 def _make_stub_type(load: Any, shared: SharedObject) -> Any:

@@ -65,7 +65,7 @@ class EchoSession(FrameworkSession):
     """A framework that needs no package."""
 
     title: ClassVar[str] = "Echo"
-    package: ClassVar[str] = "echo"
+    package: ClassVar[str] = "pytest"
     tested: ClassVar[str] = "1"
 
     @classmethod
@@ -76,6 +76,8 @@ class EchoSession(FrameworkSession):
         self.log.enter("echo")
         if message.text == "other loop":
             raise RuntimeError("<Event> is bound to a different event loop")
+        if message.text == "another version":
+            return self.target.name_of_the_next_version
         if message.text == "exit":
             sys.exit(3)
         return self.log.build_reply(f"{self.target} {self.tool_context} {id(asyncio.get_running_loop())}")
@@ -107,6 +109,14 @@ def test_all_runs_share_one_loop_and_a_function_creates_one_object_each():
 def test_an_object_that_was_used_on_another_loop_is_explained():
     with pytest.raises(AgentFailed, match="used on another event loop before: pass a function") as failed:
         send(FrameworkAgent("agent", EchoSession), "other loop")
+    assert failed.value.deterministic
+
+
+def test_a_version_that_lacks_what_the_adapter_needs_is_named():
+    with pytest.raises(
+        AgentFailed, match=r"name_of_the_next_version.*pytest .* does not fit; .* tested with pytest 1"
+    ) as failed:
+        send(FrameworkAgent("agent", EchoSession), "another version")
     assert failed.value.deterministic
 
 
