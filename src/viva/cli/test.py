@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import aclosing
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -186,7 +187,7 @@ async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation
         if given := [AGENT_OPTION_FLAGS[name] for name, reference in references.items() if reference]:
             raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(given)}")
         reporters = _create_reporters(invocation)
-        events = (previous_run.started, *previous_run.ended_trials)
+        events = chain([previous_run.started], previous_run.ended_trials)
         return report_finished_run(
             events, previous_run.run_ended, journal, options.outputs, reporters, options.eval_summary
         )

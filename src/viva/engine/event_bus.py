@@ -26,6 +26,7 @@ class EventBus:
         self._sinks = list(sinks)
         self._stop = stop
         self._ended: list[TrialEnded] = []
+        self._is_end_scheduled = False
         self._error: Exception | None = None
         self.live = any(sink.live for sink in sinks)
 
@@ -35,7 +36,8 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         if isinstance(event, TrialEnded) and (loop := _running_loop()) is not None:
-            if not self._ended:
+            if not self._is_end_scheduled:
+                self._is_end_scheduled = True
                 loop.call_soon(self._end_step)
             self._ended.append(event)
             return
@@ -51,6 +53,7 @@ class EventBus:
             self._send(ended)
 
     def _end_step(self) -> None:
+        self._is_end_scheduled = False
         try:
             self.flush()
         except Exception as error:  # no caller could handle it here: `flush` raises it where the run is awaited

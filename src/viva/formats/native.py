@@ -81,6 +81,7 @@ class _Reader:
                 self._note_id(document, case.id)
             if self.count <= MAX_CASES_IN_MEMORY and not any(map(_has_attachments, cases)):
                 self._kept[number] = cases
+        self._seen.clear()  # not needed during the run, and there may be 100,000
         if not self.count and not self.problems:
             self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_explain_syntax(self._name)}"))
 

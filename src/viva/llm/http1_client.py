@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import aiohappyeyeballs
-
 from viva.errors import ConnectFailed, Unreachable
 from viva.llm.response_parser import ProtocolError, ResponseParser
 from viva.llm.target import CONNECT_TIMEOUT_S, Target, describe_connection_error
@@ -135,12 +133,9 @@ class Http1Client:
             async with asyncio.timeout(limit_s), gate:
                 if may_reuse and (free := self._take_idle(target, request.never_resend)) is not None:
                     return free
-                addresses = await self._addresses(target.host, target.port)
-                connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=0.25, interleave=1)  # pyright: ignore[reportArgumentType] -- as getaddrinfo returns them
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 _, connection = await self._loop.create_connection(
                     lambda: _Connection(self, idle, target.host_port),
-                    sock=connected,
+                    **await self._start_connection(target),
                     ssl=self._tls() if target.tls else None,
                     server_hostname=target.host if target.tls else None,
                 )
@@ -149,6 +144,18 @@ class Http1Client:
         except OSError as failed:
             raise ConnectFailed(f"{target.host_port}: {describe_connection_error(failed)}") from failed
         return connection
+
+    async def _start_connection(self, target: Target) -> dict[str, Any]:
+        """What to connect to: a single IPv4 address, or a socket that is connected to the fastest of several addresses."""
+        addresses = await self._addresses(target.host, target.port)
+        if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
+            host, port = addresses[0][4]
+            return {"host": host, "port": port}
+        import aiohappyeyeballs  # takes a while; a server on this machine has one address
+
+        connected = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=0.25, interleave=1)  # pyright: ignore[reportArgumentType] -- as getaddrinfo returns them
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return {"sock": connected}
 
     async def _addresses(self, host: str, port: int) -> _Addresses:
         """Resolves a host. Connections share one lookup, whose result is cached for a few seconds."""

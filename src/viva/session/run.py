@@ -329,7 +329,7 @@ class _Run(Struct, frozen=True):
 
 
 def report_finished_run(
-    events: Iterable[Event],
+    events: Iterator[Event],
     end: RunEnded,
     journal: Journal,
     outputs: Sequence[Path],
@@ -338,13 +338,13 @@ def report_finished_run(
 ) -> int:
     """Write the reports of a run that has ended: it may have been killed before it could. Returns the exit code.
 
-    `events` are those of its start and of its trials.
+    `events` are those of its start and of its trials, read one at a time: there may be very many.
     """
     reports = ReportFiles(outputs, journal, eval_summary)
     bus = EventBus((), [HistorySink(History(journal.path.parents[2])), *sinks, reports])
     for event in events:
         bus.emit(event)
-        bus.flush()  # there may be very many
+        bus.flush()
     without_losses = end
     if end.summary.lost_reports:
         summary = structs.replace(end.summary, lost_reports=())

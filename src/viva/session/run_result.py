@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from html import escape
 from pathlib import Path
 from typing import Any, overload
 
@@ -186,7 +185,7 @@ class RunResult:
         more = f"<p>… and {len(records) - _MAX_ROWS} more</p>" if len(records) > _MAX_ROWS else ""
         rows = "".join(map(_format_html_row, records[:_MAX_ROWS]))
         colour = "#1a7f37" if self.passed else "#c0362c"
-        head = escape(format_summary_line(self._ended))
+        head = _escape_html(format_summary_line(self._ended))
         return f'<div><p><b style="color:{colour}">{"passed" if self.passed else "not passed"}</b> {head}</p>{rows}{more}</div>'
 
 
@@ -252,15 +251,21 @@ def _to_row(record: TrialRecord) -> dict[str, Any]:
 _COLOURS: dict[Status, str] = {"passed": "#1a7f37", "failed": "#c0362c", "error": "#9a6700", "skipped": "#6e7781"}
 
 
+def _escape_html(text: str) -> str:
+    from html import escape  # slow to import, and only notebooks need it
+
+    return escape(text)
+
+
 def _format_html_row(record: TrialRecord) -> str:
     """Everything in it comes from the agent or the suite, so all of it is escaped."""
     failure = None if record.status == "passed" else explain_failure(record)
-    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in _list_reasons(failure)) if failure else ""
+    reasons = "".join(f"<li>{_escape_html(reason)}</li>" for reason in _list_reasons(failure)) if failure else ""
     trial = f" · trial {record.trial}" if record.trials > 1 else ""
     return (
         f'<details><summary><b style="color:{_COLOURS[record.status]}">{STATUS_MARKS[record.status]} {record.status}</b> '
-        f"{escape(escape_controls(record.id))}{trial} · {format_ms(record.duration_ms)}"
-        f"{' · ' + escape(fit_line(failure.headline, 160)) if failure else ''}</summary>"
+        f"{_escape_html(escape_controls(record.id))}{trial} · {format_ms(record.duration_ms)}"
+        f"{' · ' + _escape_html(fit_line(failure.headline, 160)) if failure else ''}</summary>"
         f"{f'<ul>{reasons}</ul>' if reasons else ''}"
-        f'<pre style="white-space:pre-wrap">{escape(format_transcript(record, _MAX_TEXT))}</pre></details>'
+        f'<pre style="white-space:pre-wrap">{_escape_html(format_transcript(record, _MAX_TEXT))}</pre></details>'
     )
