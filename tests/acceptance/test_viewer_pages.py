@@ -183,7 +183,7 @@ def test_the_header_fits_in_one_line_on_a_phone(browser: Any, shared_history: Hi
 def test_charts_work_with_the_keyboard(browser: Any, shared_history: History):
     visit = Visit(browser, shared_history.viewer)
     page = visit.go("#/history", ".charts")
-    chart = page.get_by_role("slider", name="Pass rate")
+    chart = page.get_by_role("slider", name="Pass rate").first
     chart.focus()
     page.keyboard.press("Home")
     expect(chart).to_have_attribute("aria-valuenow", "1")

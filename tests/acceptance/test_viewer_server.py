@@ -170,7 +170,8 @@ def test_the_records_of_a_run_are_downloaded_as_lines(shared_viewer: ViewerProce
 
 
 def test_a_comparison_equals_the_command_output(shared_viewer: ViewerProcess):
-    compared = shared_viewer.get("/api/compare?base=latest~1&head=latest").json
+    two = shared_viewer.get("/api/compare?base=latest~1&head=latest").json
+    compared = two["comparison"]
     assert {each["case"]: each["change"] for each in compared["cases"]} == {
         "a": "still passing",
         "b": "gone",
@@ -178,12 +179,17 @@ def test_a_comparison_equals_the_command_output(shared_viewer: ViewerProcess):
     }
     assert shared_viewer.get("/api/compare?base=latest").status == 400
     assert shared_viewer.get("/api/compare?base=latest&head=nosuch").status == 404
+    assert shared_viewer.get("/api/compare?base=latest&head=latest&head_agent=nosuch").status == 404
+    matrix = shared_viewer.get("/api/matrix?run=latest&run=latest~1").json
+    assert len(matrix["columns"]) == len(matrix["matrix"]["columns"]) == 2
+    assert shared_viewer.get("/api/matrix").status == 400
 
 
 def test_history_has_each_run_with_its_pass_rate(shared_viewer: ViewerProcess):
-    runs = shared_viewer.get("/api/history").json["runs"]
-    assert [(run["passed"], run["judged"], run["pass_rate"]) for run in runs] == [(2, 3, 2 / 3), (2, 2, 1.0)]
-    assert all(run["p95_ms"] > 0 for run in runs)
+    history = shared_viewer.get("/api/history").json
+    (line,) = history["lines"]
+    assert [(point["passed"], point["judged"]) for point in line["points"]] == [(2, 3), (2, 2)]
+    assert all(point["p95_ms"] > 0 and point["low"] < point["pass_rate"] for point in line["points"])
 
 
 @pytest.mark.parametrize(

@@ -135,9 +135,8 @@ def _compare_two(
 ) -> int:
     before, after = columns
     flaky = find_known_flaky(history, [before.run, after.run])
-    comparison = compare_runs(
-        (before.label, before.rows), (after.label, after.rows), alpha=alpha, gates=gates, flaky=flaky
-    )
+    base, head = (before.agent, after.agent) if before.run == after.run else (before.run, after.run)
+    comparison = compare_runs((base, before.rows), (head, after.rows), alpha=alpha, gates=gates, flaky=flaky)
     failed = comparison.failed_gates(gates)
     print("\n".join(_format_lines(comparison, gates, failed)))
     _write_files(outputs, comparison, lambda: _format_markdown(comparison))

@@ -59,6 +59,9 @@ class CaseChange(Struct, frozen=True, kw_only=True, gc=False):
     base: Status | None = None
     head: Status | None = None
     error: str | None = None
+    """Why it did not pass in the head."""
+    base_error: str | None = None
+    """The same for the base."""
     base_trials: TrialCounts | None = None
     head_trials: TrialCounts | None = None
     p: float | None = None
@@ -276,6 +279,7 @@ def _case_change(name: CaseName, case: _Case, alpha: float, correction: int) -> 
         base=before.status if before else None,
         head=after.status if after else None,
         error=after.error if after else None,
+        base_error=before.error if before else None,
         base_trials=before.counts if before else None,
         head_trials=after.counts if after else None,
         p=None if pair is None or pair.is_single else min(1.0, correction * pair.test.p_value),

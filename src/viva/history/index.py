@@ -75,7 +75,7 @@ class ResultRow(Struct, frozen=True, kw_only=True, gc=False):
             trial=record.trial,
             status=record.status,
             fault=record.fault,
-            error=record.error,
+            error=record.error or next(iter(record.assertion_errors or ()), None),
             digest=record.digest,
             turns=record.total_turns,
             score=record.score,

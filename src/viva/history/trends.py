@@ -1,18 +1,14 @@
-"""Runs over time, and flaky cases."""
+"""Flaky cases, and the times of cases, from the newest runs."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 from msgspec import Struct
 
-from viva.history.index import History, RunRow
+from viva.history.index import History
 from viva.model.record import Status
 from viva.stats.pass_rate import case_status
 
-_P95 = (
-    "SELECT duration_ms FROM results WHERE run = ?1 AND status <> 'skipped' ORDER BY duration_ms LIMIT 1 OFFSET"
-    " (SELECT (count(*) * 95 + 99) / 100 - 1 FROM results WHERE run = ?1 AND status <> 'skipped')"
-)
 _MIXED = (
     "SELECT r.run, r.agent, r.suite, r.case_id, r.digest, r.status FROM results r JOIN runs u ON u.id = r.run"
     " WHERE r.run IN ({runs}) AND (r.suite, r.case_id) IN (SELECT suite, case_id FROM results WHERE run IN ({runs})"
@@ -30,32 +26,18 @@ _TIMED_RUNS = 20
 """The number of runs that are searched for the times of cases."""
 
 
-class RunPoint(Struct, frozen=True, kw_only=True):
-    """A run in a chart. `pass_rate` is `passed` of `judged` cases, without errors and skips. `p95_ms` is over trials."""
-
-    id: str
-    at: str
-    agent: str
-    exit_code: int | None
-    total: int
-    passed: int
-    judged: int
-    pass_rate: float | None
-    cost_usd: float | None
-    duration_ms: float
-    p95_ms: float | None
-
-
 class FlakyCase(Struct, frozen=True, kw_only=True):
     """A case that passes and fails with the same agent. `statuses` are those of its `runs`, oldest first.
 
-    `flips` counts changes between passed and failed from run to run, and runs whose own trials disagree.
+    `flips` counts changes between passed and failed from run to run, and runs whose own trials disagree; `flip_rate` is
+    their share of all places where it could have flipped.
     """
 
     suite: str
     case: str
     agent: str
     flips: int
+    flip_rate: float
     passed: int
     judged: int
     runs: list[str]
@@ -74,27 +56,6 @@ class _CaseHistory(Struct):
 
     digest: str | None = None
     trials: dict[str, list[Status]] = {}
-
-
-def make_run_point(history: History, row: RunRow) -> RunPoint | None:
-    """Return the chart point of a run; None if it has no summary yet."""
-    if (summary := row.summary) is None:
-        return None
-    judged = summary.passed + summary.failed
-    p95: list[tuple[float]] = history.query(_P95, (row.id,))
-    return RunPoint(
-        id=row.id,
-        at=row.at,
-        agent=row.agent,
-        exit_code=row.exit_code,
-        total=summary.total,
-        passed=summary.passed,
-        judged=judged,
-        pass_rate=summary.passed / judged if judged else None,
-        cost_usd=summary.cost_usd,
-        duration_ms=summary.duration_ms,
-        p95_ms=p95[0][0] if p95 else None,
-    )
 
 
 def find_flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
@@ -142,11 +103,13 @@ def _flaky_case(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase 
     mixed = sum("passed" in trials and "failed" in trials for trials in results.trials.values())
     if changes < 2 and not mixed:
         return None
+    repeated = sum(len(trials) > 1 for trials in results.trials.values())
     return FlakyCase(
         suite=suite,
         case=case,
         agent=agent,
         flips=changes + mixed,
+        flip_rate=round((changes + mixed) / max(1, len(judged) - 1 + repeated), 4),
         passed=judged.count("passed"),
         judged=len(judged),
         runs=list(results.trials),

@@ -65,7 +65,7 @@ def format_matrix(matrix: Matrix, width: int) -> list[str]:
         lines += ["", f"All {len(matrix.rows)} cases have the same result on all agents"]
     if plot := format_plot(matrix, width):
         lines += ["", *plot]
-    notes = [line for note in matrix.notes for line in wrap_text(escape_controls(note), width, 2)]
+    notes = [line for note in matrix.notes for line in wrap_text(escape_controls(note), width, 9)]
     return [*lines, "", *notes] if notes else lines
 
 

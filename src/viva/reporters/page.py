@@ -196,7 +196,7 @@ class OverviewEncoder:
             pass_rate=None if figures.is_sequential or matrix else estimate_suite_rate(figures.tallies),
             case_ms=summarize_values(figures.trial_ms),
             reply_ms=summarize_values(figures.reply_ms),
-            pass_k=figures.estimate_pass_k(),
+            pass_k=None if matrix else figures.estimate_pass_k(),
             classes=dict(figures.classes),
             groups=figures.breakdown.groups,
             breakdown=figures.breakdown.build(),

@@ -234,7 +234,7 @@ def _share_cell(
 
 def _pair_cases(first: _Column, other: _Column) -> Iterator[tuple[CaseName, tuple[Tally, Tally]]]:
     """The cases with the same definition and judged trials on both agents."""
-    for name, before in first.cases.items():
+    for name, before in sorted(first.cases.items()):  # the draws of a test do not depend on the order of the input
         now = other.cases.get(name)
         if now is not None and now.digest == before.digest and before.tally.judged and now.tally.judged:
             yield name, (before.tally, now.tally)

@@ -21,8 +21,11 @@
     GET  api/runs/{run}/records              all records as JSON lines, for download
     GET  api/runs/{run}/events               text/event-stream: all events of the journal, one message each; then a
                                              message `end`: {run, killed, exit_code, stopped, stop_message}
-    GET  api/compare?base=&head=             the output of `viva compare -o x.json`
-    GET  api/history                         {runs: [RunPoint, ...] oldest first, flaky: [FlakyCase, ...]}
+    GET  api/compare?base=&head=             {comparison, base, head, differences}: the output of `viva compare -o x.json`, and
+                                             what differs beside the results; base_agent= and head_agent= choose among several
+    GET  api/matrix?run=&run=                {matrix, columns: [{run, agent}, ...]}: all agents of one run or more
+    GET  api/history                         {runs, lines: [HistoryLine, ...], flaky: [FlakyCase, ...]}: a line for each agent and
+                                             suite, of the newest `runs`
     POST api/runs                            {inputs, agent?, only?, tags?, runs?} -> 201 {run}, with --allow-run
     POST api/runs/{run}/rerun                -> 201 {run}, with --allow-run: the same inputs, agent and settings
     POST api/runs/{run}/cases/{index}/rerun  -> 201 {run}, with --allow-run: only this case
@@ -46,8 +49,9 @@ from starlette.routing import BaseRoute, Route
 
 import viva
 from viva.errors import BadInput
-from viva.history.index import History
-from viva.history.trends import RunPoint, find_flaky_cases, make_run_point
+from viva.history.index import History, read_start
+from viva.history.lines import SuitePoint, join_lines, make_points
+from viva.history.trends import find_flaky_cases
 from viva.model import codec
 from viva.model.event import RunStarted
 from viva.reporters.html import encode_case_trials
@@ -56,10 +60,11 @@ from viva.reporters.report import CaseTrials
 from viva.viewer.labels import LabelRequest, LabelStore, RunLabels
 from viva.viewer.launcher import RunLauncher, RunRequest
 from viva.viewer.rows import MAX_PIECE, RowFilter, RowTable
-from viva.viewer.runs import ProjectRuns, RunJournal
+from viva.viewer.runs import ProjectRuns, RunAgent, RunJournal
 from viva.viewer.stream import stream_journal
 
 _MAX_POINTS = 100
+_MAX_COLUMNS = 20
 _FLAKY_WINDOW = 20
 _MAX_BODY_BYTES = 64 * 1024
 _MAX_SEARCH = 1000
@@ -77,7 +82,7 @@ class ViewerRoutes:
         self._runs = ProjectRuns(history)
         self._launcher = launcher
         self._is_closing = is_closing
-        self._points: dict[str, RunPoint] = {}
+        self._points: dict[str, list[SuitePoint]] = {}
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -99,6 +104,7 @@ class ViewerRoutes:
             Route("/api/runs/{run}/rows/case", self.find_case),
             Route("/api/runs/{run}/events", self.stream_run),
             Route("/api/compare", self.compare_runs),
+            Route("/api/matrix", self.get_matrix),
             Route("/api/history", self.get_history),
         ]
 
@@ -145,7 +151,9 @@ class ViewerRoutes:
     def find_case(self, request: Request) -> Response:
         query = request.query_params
         table = self._find_rows(request)
-        found = table.find_case(RowFilter.from_query(query), query.get("of", ""), query.get("case", ""))
+        found = table.find_case(
+            RowFilter.from_query(query), (query.get("of", ""), query.get("case", ""), query.get("on", ""))
+        )
         if found is None:
             raise HTTPException(404, "The run has no such case")
         return _respond_json(found)
@@ -165,11 +173,21 @@ class ViewerRoutes:
         return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
 
     def compare_runs(self, request: Request) -> Response:
-        names = [request.query_params.get(name, "") for name in ("base", "head")]
-        if not all(names):
+        query = request.query_params
+        base, head = (RunAgent(query.get(side, ""), query.get(f"{side}_agent", "")) for side in ("base", "head"))
+        if not base.run or not head.run:
             raise HTTPException(400, "The parameters base and head are required")
         try:
-            return _respond_json(self._runs.compare_runs(*names))
+            return _respond_json(self._runs.compare_runs(base, head))
+        except BadInput as error:
+            raise HTTPException(404, str(error)) from error
+
+    def get_matrix(self, request: Request) -> Response:
+        names = request.query_params.getlist("run")
+        if not 1 <= len(names) <= _MAX_COLUMNS:
+            raise HTTPException(400, f"The parameter run is required, at most {_MAX_COLUMNS} times")
+        try:
+            return _respond_json(self._runs.build_matrix(names))
         except BadInput as error:
             raise HTTPException(404, str(error)) from error
 
@@ -179,12 +197,12 @@ class ViewerRoutes:
         for row in rows:
             if row.ended is None:
                 self._points.pop(row.id, None)  # it was resumed
-            elif row.id not in self._points and (point := make_run_point(history, row)) is not None:
-                self._points[row.id] = point
-        points = [self._points[row.id] for row in reversed(rows) if row.id in self._points]
-        return _respond_json(
-            {"runs": points, "flaky": find_flaky_cases(history, [row.id for row in rows[:_FLAKY_WINDOW]])}
-        )
+            elif row.id not in self._points:
+                self._points[row.id] = make_points(history, row, read_start(history.journal_path(row.id)))
+        ended = [row for row in reversed(rows) if row.id in self._points]
+        lines = join_lines(point for row in ended for point in self._points[row.id])
+        flaky = find_flaky_cases(history, [row.id for row in rows[:_FLAKY_WINDOW]])
+        return _respond_json({"runs": len(ended), "lines": lines, "flaky": flaky})
 
     def get_labels(self, request: Request) -> Response:
         return _respond_json(self._labels.load(self._find(request)))

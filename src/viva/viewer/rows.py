@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from viva.model import codec
+from viva.model.record import Cell
 from viva.reporters.page import CaseRow, RowCounts
 from viva.viewer.search import FoundCase, SearchHit, split_words
 
@@ -86,8 +87,8 @@ class RowTable:
             {str(index): hits[index] for index in shown if index in hits},
         )
 
-    def find_case(self, wanted: RowFilter, suite: str, name: str) -> CasePosition | None:
-        place = next((at for at, row in enumerate(self._rows) if _is_case(row, suite, name)), None)
+    def find_case(self, wanted: RowFilter, case: Cell) -> CasePosition | None:
+        place = next((at for at, row in enumerate(self._rows) if _is_case(row, case)), None)
         if place is None:
             return None
         places, _ = self._select(wanted)
@@ -124,15 +125,16 @@ class RowTable:
         return places, hits
 
 
-def _is_case(raw: bytes, suite: str, name: str) -> bool:
+def _is_case(raw: bytes, case: Cell) -> bool:
+    suite, name, agent = case
     if codec.encode(name) not in raw:
         return False
     row = _rows.decode(raw)
-    return (row.suite, row.id) == (suite, name)
+    return (row.suite, row.id) == (suite, name) and (not row.agent or agent in ("", row.agent))
 
 
 def _has_words(row: CaseRow, words: Sequence[str]) -> bool:
-    text = " ".join([row.id, row.name, row.suite, *row.tags, *row.findings, row.reason]).lower()
+    text = " ".join([row.id, row.agent, row.name, row.suite, *row.tags, *row.findings, row.reason]).lower()
     return all(word in text for word in words)
 
 

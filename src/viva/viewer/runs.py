@@ -8,16 +8,18 @@ import os
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
 
 from viva.errors import BadInput
+from viva.history.columns import AgentRows, RunResults, compare_columns, split_columns
 from viva.history.comparison import Comparison, compare_runs
-from viva.history.index import History, RunRow, read_start
+from viva.history.index import History, ResultRow, RunRow, read_start
 from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.case import Key
@@ -29,7 +31,9 @@ from viva.record.live_files import mark_watched, read_live_view
 from viva.record.locks import is_in_use
 from viva.reporters.page import OverviewEncoder
 from viva.reporters.report import CaseTrials, RecordHead
+from viva.stats.matrix import Matrix
 from viva.stats.pass_rule import PassRule
+from viva.viewer.differences import RunDifference, RunSide, describe_side, list_differences
 from viva.viewer.rows import RowTable
 from viva.viewer.search import FoundCase, search_cases
 
@@ -219,6 +223,35 @@ class RunJournal:
                 yield CaseTrials(heads, raw, rule, max(0, missing), names_agents)
 
 
+class RunAgent(Struct, frozen=True):
+    """An agent of a run. Without a name it is the first."""
+
+    run: str
+    agent: str = ""
+
+
+class TwoRuns(Struct, frozen=True):
+    """Two runs compared, and what differs between them beside their results."""
+
+    comparison: Comparison
+    base: RunSide
+    head: RunSide
+    differences: list[RunDifference]
+
+
+class RunsMatrix(Struct, frozen=True):
+    """The matrix of several runs; `columns` are the run and agent of each column."""
+
+    matrix: Matrix
+    columns: list[RunAgent]
+
+
+def _choose_side(row: RunRow, agent: str) -> RunSide:
+    if agent and agent not in row.agents:
+        raise BadInput.of(f"run {row.id} has no agent {agent!r}; it has {', '.join(row.agents)}")
+    return describe_side(row, agent or next(iter(row.agents), row.agent))
+
+
 class ProjectRuns:
     """All runs of a project. Safe for concurrent requests."""
 
@@ -267,17 +300,31 @@ class ProjectRuns:
             self._origins[run] = {**fields, **({"tags": tags} if tags else {})}
         return self._origins[run]
 
-    def compare_runs(self, base: str, head: str) -> Comparison:
-        """Compares two runs. The last comparison of finished runs is cached: it takes seconds for many cases."""
-        before, after = self.history.find_run(base), self.history.find_run(head)
-        key = (before.id, before.ended, after.id, after.ended)
+    def compare_runs(self, base: RunAgent, head: RunAgent) -> TwoRuns:
+        """Compares an agent of two runs. The last comparison of finished runs is cached: it takes seconds for many cases."""
+        rows = [self.history.find_run(each.run) for each in (base, head)]
+        sides = [_choose_side(row, each.agent) for row, each in zip(rows, (base, head), strict=True)]
+        key = tuple(part for row, side in zip(rows, sides, strict=True) for part in (row.id, row.ended, side.agent))
         if (comparison := self._comparisons.get(key)) is None:
-            flaky = find_known_flaky(self.history, [before.id, after.id])
-            results = [(run.id, self.history.iter_results(run.id)) for run in (before, after)]
-            comparison = compare_runs(results[0], results[1], flaky=flaky)
-            if before.ended and after.ended:
+            flaky = find_known_flaky(self.history, [row.id for row in rows])
+            before, after = ((side.run, self._iter_results(side)) for side in sides)
+            comparison = compare_runs(before, after, flaky=flaky)
+            if all(row.ended for row in rows):
                 self._comparisons = {key: comparison}
-        return comparison
+        return TwoRuns(comparison, sides[0], sides[1], list_differences(self.history, sides[0], sides[1]))
+
+    def _iter_results(self, side: RunSide) -> Iterable[ResultRow]:
+        """Those of its agent; the only agent of a run need not be named in the results of an older Viva."""
+        rows = partial(self.history.iter_results, side.run)
+        return AgentRows(rows, side.agent) if len(side.agents) > 1 else rows()
+
+    def build_matrix(self, names: Sequence[str]) -> RunsMatrix:
+        """The matrix of all agents of several runs."""
+        rows = [self.history.find_run(name) for name in names]
+        results = [RunResults(row.id, partial(self.history.iter_results, row.id), row.agents) for row in rows]
+        columns = split_columns(results)
+        places = [RunAgent(column.run, column.agent) for column in columns]
+        return RunsMatrix(compare_columns(columns), places)
 
     def _is_live(self, row: RunRow) -> bool:
         return row.ended is None and is_in_use(self.history.journal_path(row.id))

@@ -1,10 +1,10 @@
-"""Charts over runs, and cases that flip."""
+"""Cases that flip."""
 
 from pathlib import Path
 from typing import Any
 
 from viva.history.index import History, ResultRow
-from viva.history.trends import find_flaky_cases, make_run_point
+from viva.history.trends import find_flaky_cases
 from viva.model.event import RunEnded, RunStarted, RunSummary
 from viva.model.record import Status
 
@@ -28,25 +28,6 @@ def flips(history: History, *runs: str) -> list[tuple[str, int]]:
     return [(case.case, case.flips) for case in find_flaky_cases(history, runs)]
 
 
-def test_a_point_has_its_denominator_and_the_latency_that_95_of_100_trials_keep(tmp_path: Path):
-    history = History(tmp_path)
-    rows = [row("passed", f"c{n}", ms=float(n)) for n in range(1, 41)]
-    kept(history, "r01", *rows, row("skipped", "z", ms=900.0), total=45, passed=30, failed=10, errors=5)
-    point = make_run_point(history, history.find_run("r01"))
-    assert point is not None
-    assert (point.passed, point.judged, point.pass_rate, point.p95_ms) == (30, 40, 0.75, 38.0)
-
-
-def test_without_judged_cases_there_is_no_rate_and_without_an_end_no_point(tmp_path: Path):
-    history = History(tmp_path)
-    kept(history, "r01", row("error"), total=1, errors=1)
-    point = make_run_point(history, history.find_run("r01"))
-    assert point is not None
-    assert (point.judged, point.pass_rate) == (0, None)
-    history.add_part("r02", start=RunStarted("r02", "2026", "0.1", "bot", (), 1, 1, 1))
-    assert make_run_point(history, history.find_run("r02")) is None
-
-
 def test_cases_that_flip_most_often_come_first_and_one_change_is_not_flaky(tmp_path: Path):
     history = History(tmp_path)
     seen = {"often": "pfpf", "twice": "ppfp", "fixed": "ffpp", "fine": "pppp", "broken": "eppe"}
@@ -58,7 +39,7 @@ def test_cases_that_flip_most_often_come_first_and_one_change_is_not_flaky(tmp_p
     assert flips(history) == []
     (often, _) = find_flaky_cases(history, ["r03", "r02", "r01", "r00"])
     assert (often.statuses, often.runs) == (["passed", "failed"] * 2, ["r00", "r01", "r02", "r03"])
-    assert (often.passed, often.judged) == (2, 4)
+    assert (often.passed, often.judged, often.flip_rate) == (2, 4, 1.0)
 
 
 def test_trials_of_one_run_that_disagree_are_flaky(tmp_path: Path):

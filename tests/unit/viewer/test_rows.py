@@ -74,13 +74,13 @@ def ids(found: CasePosition) -> list[str | None]:
 
 
 def test_a_case_has_neighbours_in_the_selection():
-    found = TABLE.find_case(RowFilter(), "t", "gamma")
+    found = TABLE.find_case(RowFilter(), ("t", "gamma", ""))
     assert found is not None
     assert (ids(found), found.position, found.total) == (["beta", "gamma", "epsilon"], 1, 5)
-    outside = TABLE.find_case(RowFilter(status="passed"), "t", "gamma")
+    outside = TABLE.find_case(RowFilter(status="passed"), ("t", "gamma", ""))
     assert outside is not None
     assert (ids(outside), outside.position, outside.total) == ([None, "gamma", None], None, 2)
-    assert TABLE.find_case(RowFilter(), "s", "gamma") is None
+    assert TABLE.find_case(RowFilter(), ("s", "gamma", "")) is None
 
 
 def test_the_counts_are_those_of_the_filters():

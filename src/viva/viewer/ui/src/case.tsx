@@ -38,7 +38,7 @@ export function CaseScreen({ run, found, source, places, query, allowRun }: Prop
   const filterQuery = buildQuery(parseFilter(query));
   const { row, before, after } = found;
   const at = found.position ?? -1;
-  const to = (next: CaseRow | undefined) => next && places.case(next.suite, next.id, filterQuery);
+  const to = (next: CaseRow | undefined) => next && places.case(next, filterQuery);
   const loaded = useLoaded(() => source.trials(overview.run, row), [overview.run, row.index, row.trials]);
   useKeys({
     j: () => after && navigate(to(after) ?? ""),
@@ -106,7 +106,7 @@ function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }
     if (here) showPlace(here);
   }, [here, trial?.trial]);
   if (trial === undefined) return <p class="waiting">No trial of this case was recorded.</p>;
-  const href = (more: Record<string, string | number>) => places.case(row.suite, row.id, { ...filterQuery, ...more });
+  const href = (more: Record<string, string | number>) => places.case(row, { ...filterQuery, ...more });
   const many = loaded.trials.length > 1;
   const to: LinkTo = (place) => {
     const [kind = "", name = ""] = place.split(/-(.*)/);

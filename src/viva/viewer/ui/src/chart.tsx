@@ -1,4 +1,4 @@
-// A small line chart: one value for each run, with a link to the run.
+// A small line chart with axes: one value for each run, with its interval, marks and a link to the run.
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { navigate } from "./route";
 
@@ -6,6 +6,14 @@ export interface Point {
   value: number | null;
   label: string;
   href: string;
+  /** When, for the axis. */
+  time: string;
+  low?: number | null | undefined;
+  high?: number | null | undefined;
+  /** What changed since the point before. */
+  changes?: string[];
+  /** Is the run no fair point of the line? Then it is drawn hollow, and the line passes it by. */
+  isLeftOut?: boolean;
 }
 
 interface Props {
@@ -14,12 +22,14 @@ interface Props {
   show: (value: number) => string;
   /** The top of the scale; without it, the largest value. */
   top?: number;
+  /** What the line is about, for readers of the screen. */
+  about: string;
 }
 
-const HEIGHT = 132;
-const PAD = { left: 8, right: 8, top: 14, bottom: 10 };
+const HEIGHT = 168;
+const PAD = { left: 54, right: 10, top: 14, bottom: 26 };
 
-export function Chart({ title, points, show, top }: Props) {
+export function Chart({ title, points, show, top, about }: Props) {
   const frame = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(320);
   const [over, setOver] = useState(-1);
@@ -36,9 +46,11 @@ export function Chart({ title, points, show, top }: Props) {
   const x = (at: number) =>
     points.length < 2 ? width / 2 : PAD.left + (at / (points.length - 1)) * (width - PAD.left - PAD.right);
   const y = (value: number) => PAD.top + (1 - value / max) * (HEIGHT - PAD.top - PAD.bottom);
-  const line = points
-    .flatMap((point, at) => (point.value === null ? [] : [`${x(at).toFixed(1)},${y(point.value).toFixed(1)}`]))
-    .join(" ");
+  const onLine = points.flatMap((point, at) => (point.value === null || point.isLeftOut ? [] : [{ ...point, at, value: point.value }]));
+  const place = (at: number, value: number) => `${x(at).toFixed(1)},${y(Math.min(max, value)).toFixed(1)}`;
+  const line = onLine.map((point) => place(point.at, point.value)).join(" ");
+  const sure = onLine.flatMap((point) => (typeof point.low === "number" && typeof point.high === "number" ? [{ at: point.at, low: point.low, high: point.high }] : []));
+  const band = [...sure.map((each) => place(each.at, each.high)), ...[...sure].reverse().map((each) => place(each.at, each.low))].join(" ");
   const last = points.findLastIndex((point) => point.value !== null);
   const at = over >= 0 ? over : last;
   const shown = points[at];
@@ -58,7 +70,7 @@ export function Chart({ title, points, show, top }: Props) {
           height={HEIGHT}
           tabIndex={0}
           role="slider"
-          aria-label={`${title} over ${points.length} runs; Enter opens the run`}
+          aria-label={`${title} of ${about} over ${points.length} runs; Enter opens the run`}
           aria-valuemin={1}
           aria-valuemax={points.length}
           aria-valuenow={at + 1}
@@ -81,11 +93,24 @@ export function Chart({ title, points, show, top }: Props) {
           }}
         >
           {[0, 0.5, 1].map((share) => (
-            <line class="grid" key={share} x1="0" x2={width} y1={y(max * share)} y2={y(max * share)} />
+            <g key={share}>
+              <line class="grid" x1={PAD.left} x2={width} y1={y(max * share)} y2={y(max * share)} />
+              <text class="tick" x={PAD.left - 6} y={y(max * share) + 4} text-anchor="end">{show(max * share)}</text>
+            </g>
           ))}
+          <text class="tick" x={PAD.left} y={HEIGHT - 6}>{points[0]?.time}</text>
+          {points.length > 1 && <text class="tick" x={width - PAD.right} y={HEIGHT - 6} text-anchor="end">{points[points.length - 1]?.time}</text>}
+          {points.map((point, i) => (point.changes ?? []).length > 0 && (
+            <g key={`change-${i}`} class="change">
+              <line x1={x(i)} x2={x(i)} y1={PAD.top} y2={HEIGHT - PAD.bottom} />
+              <path d={`M${x(i) - 4},${PAD.top - 8} h8 l-4,7 z`} />
+            </g>
+          ))}
+          {sure.length > 1 && <polygon class="band" points={band} />}
+          {sure.length === 1 && sure.map((each) => <line key="band" class="whisker" x1={x(each.at)} x2={x(each.at)} y1={y(each.low)} y2={y(each.high)} />)}
           <polyline points={line} />
           {points.length <= 60 &&
-            points.map((point, i) => point.value !== null && <circle key={i} cx={x(i)} cy={y(point.value)} r="2.5" />)}
+            points.map((point, i) => point.value !== null && <circle key={i} class={point.isLeftOut ? "left-out" : ""} cx={x(i)} cy={y(point.value)} r="2.5" />)}
           {shown && shown.value !== null && <circle class="at" cx={x(at)} cy={y(shown.value)} r="4.5" />}
         </svg>
       </div>

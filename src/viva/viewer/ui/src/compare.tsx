@@ -1,17 +1,18 @@
-// Two runs compared: changed cases, metrics, and two transcripts aligned by turn.
-import { useMemo } from "preact/hooks";
-import type { CaseChange, Comparison, Metric, Overview, Trial, TrialCounts } from "./data";
+// Two runs compared: what differs between them, changed cases, and metrics.
+import type { RunDifference, RunSide, TwoRuns } from "./compare_data";
+import type { CaseChange, Metric, RunRow, Status, TrialCounts } from "./data";
 import type { ServerSource } from "./source";
-import { CheckCard, collectQuotes } from "./check";
-import { formatCount, formatCost, formatPercent, formatMs } from "./format";
-import { listReached } from "./case";
+import { formatCount, formatCost, formatPercent, formatMs, formatTime } from "./format";
 import { useLoaded } from "./loading";
-import { buildHash } from "./route";
-import { Line } from "./text";
+import { Pair } from "./pair";
+import { buildHash, navigate } from "./route";
+import { Line, escapeControls } from "./text";
 import { StatusIcon } from "./status";
-import { TurnView } from "./turn";
+import { WordDiff } from "./word_diff";
+import "./compare.css";
 
 const MAX_ROWS = 500;
+const LONG_TEXT = 60;
 
 interface Props {
   server: ServerSource;
@@ -21,33 +22,161 @@ interface Props {
 }
 
 export function CompareScreen({ server, base, head, query }: Props) {
-  const loaded = useLoaded(() => server.compare(base, head), [base, head]);
+  const agents = { base_agent: query["base_agent"] ?? "", head_agent: query["head_agent"] ?? "" };
+  const loaded = useLoaded(() => server.compare(base, head, agents), [base, head, agents]);
   if (loaded === null) return <p class="waiting">Opening…</p>;
-  if ("error" in loaded) return <p class="waiting" role="alert">{loaded.error}</p>;
-  const comparison = loaded.value;
-  const chosen = comparison.cases.find((each) => each.suite === query["suite"] && each.case === query["case"]);
-  return chosen ? (
-    <Pair server={server} comparison={comparison} chosen={chosen} back={buildHash(["compare", base, head], { change: query["change"] })} />
-  ) : (
-    <Changes comparison={comparison} base={base} head={head} only={query["change"] ?? ""} />
+  if ("error" in loaded) {
+    return (
+      <>
+        <RunPickers server={server} sides={[asSide(base), asSide(head)]} />
+        <p class="waiting" role="alert">{loaded.error}</p>
+      </>
+    );
+  }
+  const { comparison, ...two } = loaded.value;
+  const only = query["change"] ?? "";
+  const shown = comparison.cases.filter((each) => (only ? each.change === only : each.change !== "still passing"));
+  const to = (more: Record<string, string | number>) => buildHash(["compare", base, head], { ...agents, change: only, ...more });
+  const at = shown.findIndex((each) => each.suite === query["suite"] && each.case === query["case"]);
+  const chosen = shown[at] ?? comparison.cases.find((each) => each.suite === query["suite"] && each.case === query["case"]);
+  const pairHref = (each: CaseChange | undefined) => each && to({ suite: each.suite, case: each.case });
+  if (chosen) {
+    return (
+      <Pair
+        server={server}
+        sides={[two.base, two.head]}
+        chosen={chosen}
+        query={query}
+        here={(more) => to({ suite: chosen.suite, case: chosen.case, ...pick(query, ["base_trial", "head_trial"]), ...more })}
+        back={to({})}
+        previous={pairHref(shown[at - 1])}
+        next={at >= 0 ? pairHref(shown[at + 1]) : undefined}
+        position={at >= 0 ? `${at + 1} of ${shown.length}` : ""}
+      />
+    );
+  }
+  return <Changes server={server} two={loaded.value} only={only} shown={shown} to={to} pairHref={(each) => pairHref(each) ?? ""} />;
+}
+
+function pick(query: Record<string, string>, names: string[]): Record<string, string> {
+  return Object.fromEntries(names.flatMap((name) => (query[name] ? [[name, query[name] as string]] : [])));
+}
+
+function asSide(run: string): RunSide {
+  return { run, at: "", agent: "", agents: [] };
+}
+
+/** Chooses any two runs and, in a run of several, the agent. */
+function RunPickers({ server, sides }: { server: ServerSource; sides: [RunSide, RunSide] }) {
+  const loaded = useLoaded(() => server.runs(), []);
+  const runs: RunRow[] = loaded && "value" in loaded ? loaded.value : [];
+  const go = (changed: RunSide[]) => {
+    const [base, head] = changed as [RunSide, RunSide];
+    navigate(buildHash(["compare", base.run, head.run], { base_agent: base.agent, head_agent: head.agent }));
+  };
+  const places = sides.map((side) => runs.findIndex((run) => run.id === side.run));
+  const step = (by: number) => {
+    const moved = places.map((place) => runs[place + by]);
+    return moved.every(Boolean) && places.every((place) => place >= 0) ? moved.map((run) => asSide(run?.id ?? "")) : null;
+  };
+  const [earlier, later] = [step(1), step(-1)];
+  return (
+    <div class="pickers" id="pickers">
+      {sides.map((side, at) => (
+        <span class="picker" key={at}>
+          <label>
+            <span>{at === 0 ? "Base" : "Head"}</span>
+            <select
+              id={at === 0 ? "pick-base" : "pick-head"}
+              value={side.run}
+              onChange={(event) => go(sides.map((each, place) => (place === at ? asSide(event.currentTarget.value) : each)))}
+            >
+              {!runs.some((run) => run.id === side.run) && <option value={side.run}>{side.run}</option>}
+              {runs.map((run) => (
+                <option key={run.id} value={run.id}>
+                  {escapeControls(`${formatTime(run.at)} · ${run.agent} · ${run.id}`)}
+                </option>
+              ))}
+            </select>
+          </label>
+          {side.agents.length > 1 && (
+            <label>
+              <span class="visually-hidden">Agent</span>
+              <select value={side.agent} onChange={(event) => go(sides.map((each, place) => (place === at ? { ...each, agent: event.currentTarget.value } : each)))}>
+                {side.agents.map((agent) => <option key={agent} value={agent}>{escapeControls(agent)}</option>)}
+              </select>
+            </label>
+          )}
+        </span>
+      ))}
+      <span class="picker-buttons">
+        <button type="button" class="button small" id="swap" onClick={() => go([sides[1], sides[0]])}>Swap</button>
+        <button type="button" class="button small" id="earlier" disabled={earlier === null} onClick={() => earlier && go(earlier)}>Earlier runs</button>
+        <button type="button" class="button small" id="later" disabled={later === null} onClick={() => later && go(later)}>Later runs</button>
+      </span>
+    </div>
   );
 }
 
-function Changes({ comparison, base, head, only }: { comparison: Comparison; base: string; head: string; only: string }) {
+/** What differs between the two runs beside their results. */
+function Differences({ differences }: { differences: RunDifference[] }) {
+  if (differences.length === 0) return <p class="muted" id="differences">Agent, settings and suites are the same in both runs.</p>;
+  return (
+    <section id="differences" aria-label="What differs between the runs">
+      <h2>What differs</h2>
+      <dl class="differences">
+        {differences.map((each) => (
+          <div key={each.name}>
+            <dt><Line text={each.name} room={80} /></dt>
+            <dd><OneDifference difference={each} /></dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+function OneDifference({ difference: { base, head } }: { difference: RunDifference }) {
+  if (base !== null && head !== null && base.length + head.length > LONG_TEXT) {
+    return (
+      <details open={base.length + head.length < 2000}>
+        <summary>{formatCount(base.length, "character")} → {formatCount(head.length, "character")}</summary>
+        <WordDiff before={base} after={head} />
+      </details>
+    );
+  }
+  return (
+    <>
+      {base === null ? <span class="muted">none</span> : <del><Line text={base} room={200} /></del>}
+      <span aria-hidden="true"> → </span>
+      {head === null ? <span class="muted">none</span> : <ins><Line text={head} room={200} /></ins>}
+    </>
+  );
+}
+
+interface ChangesProps {
+  server: ServerSource;
+  two: TwoRuns;
+  only: string;
+  shown: CaseChange[];
+  to: (more: Record<string, string | number>) => string;
+  pairHref: (each: CaseChange) => string;
+}
+
+function Changes({ server, two, only, shown, to, pairHref }: ChangesProps) {
+  const { comparison, base, head, differences } = two;
   const counts = new Map<string, number>();
   for (const each of comparison.cases) counts.set(each.change, (counts.get(each.change) ?? 0) + 1);
-  const shown = comparison.cases.filter((each) => (only ? each.change === only : each.change !== "still passing"));
   return (
     <>
       <div class="screen-head">
         <h1>Compare</h1>
         <p class="muted mono">
-          <a href={buildHash(["runs", comparison.base])}>{comparison.base}</a> → <a href={buildHash(["runs", comparison.head])}>{comparison.head}</a>
+          <a href={buildHash(["runs", base.run])}>{base.run}</a> → <a href={buildHash(["runs", head.run])}>{head.run}</a>
         </p>
-        <a class="button" id="swap" href={buildHash(["compare", head, base])}>
-          Swap
-        </a>
       </div>
+      <RunPickers server={server} sides={[base, head]} />
+      <Differences differences={differences} />
       <Metrics metrics={comparison.metrics} />
       {comparison.notes.length > 0 && (
         <ul class="muted" id="notes">
@@ -61,7 +190,7 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
               key={change}
               class={`chip change-${change.replace(" ", "-")}`}
               aria-current={only === change ? "true" : undefined}
-              href={buildHash(["compare", base, head], { change: only === change ? "" : change })}
+              href={to({ change: only === change ? "" : change })}
             >
               {change} <b>{many}</b>
             </a>
@@ -71,25 +200,20 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
         <ul class="changes" id="changes">
           {shown.slice(0, MAX_ROWS).map((each) => (
             <li key={`${each.suite}\n${each.case}`}>
-              <a
-                class="change-row"
-                href={buildHash(["compare", base, head], { change: only, suite: each.suite, case: each.case })}
-                data-case={each.case}
-              >
+              <a class="change-row" href={pairHref(each)} data-case={each.case}>
                 <span class={`kind change-${each.change.replace(" ", "-")}`}>{each.change}</span>
                 <span class="what">
                   <span class="title">
                     <b><Line text={each.case} room={120} /></b>
                     <span class="name"><Line text={each.suite} room={120} /></span>
                   </span>
-                  {each.why && <span class="why"><Line text={each.why} /></span>}
+                  <Reasons change={each} />
                 </span>
                 <span class="from-to">
-                  {each.base ? <StatusIcon status={each.base} /> : <span class="muted">–</span>}
-                  <Passed trials={each.base_trials} />
+                  <Outcome status={each.base} trials={each.base_trials} />
                   <span aria-hidden="true">→</span>
-                  {each.head ? <StatusIcon status={each.head} /> : <span class="muted">–</span>}
-                  <Passed trials={each.head_trials} />
+                  <Outcome status={each.head} trials={each.head_trials} />
+                  {typeof each.p === "number" && <span class="muted p-value">p {each.p < 0.001 ? "< 0.001" : each.p.toFixed(3)}</span>}
                 </span>
               </a>
             </li>
@@ -101,11 +225,23 @@ function Changes({ comparison, base, head, only }: { comparison: Comparison; bas
   );
 }
 
-/** How many trials passed, for a case with several trials. */
-function Passed({ trials }: { trials?: TrialCounts | null }) {
-  if (!trials || trials.judged + trials.errors < 2) return null;
-  const errors = trials.errors ? ` (${formatCount(trials.errors, "error")})` : "";
-  return <span class="muted">{`${trials.passed}/${trials.judged}${errors}`}</span>;
+/** Why the case did not pass, in the head or else in the base. */
+function Reasons({ change }: { change: CaseChange }) {
+  if (change.error) return <span class="why"><Line text={change.error} /></span>;
+  if (change.base_error) return <span class="why"><span class="muted">before: </span><Line text={change.base_error} /></span>;
+  return null;
+}
+
+/** The status, and how many trials passed. */
+function Outcome({ status, trials }: { status?: Status | null | undefined; trials?: TrialCounts | null | undefined }) {
+  if (!status) return <span class="muted">–</span>;
+  const errors = trials?.errors ? ` (${formatCount(trials.errors, "error")})` : "";
+  return (
+    <>
+      <StatusIcon status={status} />
+      {trials && <span class="muted">{`${trials.passed} of ${trials.judged}${errors}`}</span>}
+    </>
+  );
 }
 
 function Metrics({ metrics }: { metrics: Metric[] }) {
@@ -164,115 +300,4 @@ function pickFormat(name: string): (value: number) => string {
 
 function signed(value: number, show: (value: number) => string): string {
   return `${value < 0 ? "−" : "+"}${show(Math.abs(value))}`;
-}
-
-/** One side of a pair: the trial that is shown, and its attachments. */
-interface ShownTrial {
-  trial: Trial;
-  attachments: Record<string, string>;
-}
-
-interface PairProps {
-  server: ServerSource;
-  comparison: Comparison;
-  chosen: CaseChange;
-  back: string;
-}
-
-function Pair({ server, comparison, chosen, back }: PairProps) {
-  const load = (run: string) => async (): Promise<ShownTrial | null> => {
-    const overview: Overview = await server.overview(run);
-    const row = overview.cases.find((each) => each.suite === chosen.suite && each.id === chosen.case);
-    if (!row) return null;
-    const { trials, attachments = {} } = await server.trials(run, row);
-    const trial = trials.find((each) => each.status === row.status) ?? trials[0];
-    return trial ? { trial, attachments } : null;
-  };
-  const base = useLoaded(load(comparison.base), [comparison.base, chosen.suite, chosen.case]);
-  const head = useLoaded(load(comparison.head), [comparison.head, chosen.suite, chosen.case]);
-  if (base === null || head === null) return <p class="waiting">Opening…</p>;
-  const error = "error" in base ? base.error : "error" in head ? head.error : "";
-  if ("error" in base || "error" in head) return <p class="waiting" role="alert">{error}</p>;
-  return (
-    <article aria-labelledby="pair-title">
-      <nav class="trail" aria-label="Comparison">
-        <a href={back} id="back">← All changes</a>
-      </nav>
-      <div class="screen-head">
-        <h1 id="pair-title"><Line text={chosen.case} /></h1>
-        <span class={`kind change-${chosen.change.replace(" ", "-")}`}>{chosen.change}</span>
-      </div>
-      <Sides base={base.value} head={head.value} comparison={comparison} />
-    </article>
-  );
-}
-
-const SIDES = ["Base", "Head"] as const;
-
-function Sides({ base, head, comparison }: { base: ShownTrial | null; head: ShownTrial | null; comparison: Comparison }) {
-  const turns = Math.max(base?.trial.turns.length ?? 0, head?.trial.turns.length ?? 0);
-  const marks = useMemo(() => [base, head].map((held) => (held ? collectQuotes(held.trial) : new Map())), [base, head]);
-  return (
-    <div class="pair" id="pair">
-      <Side trial={base?.trial ?? null} run={comparison.base} name="Base" />
-      <Side trial={head?.trial ?? null} run={comparison.head} name="Head" />
-      {Array.from({ length: turns }, (_, at) =>
-        [base, head].map((held, side) => {
-          const turn = held?.trial.turns[at];
-          return (
-            <div class="cell" key={`${at}-${side}`}>
-              {held && turn ? (
-                <TurnView
-                  turn={turn}
-                  marks={marks[side]?.get(turn.turn) ?? []}
-                  attachments={held.attachments}
-                  reached={listReached(held.trial, turn.turn)}
-                  side={SIDES[side] ?? ""}
-                />
-              ) : (
-                <p class="muted none">
-                  <span class="which">{SIDES[side]}: </span>no turn {at + 1}
-                </p>
-              )}
-            </div>
-          );
-        }),
-      )}
-      {[base, head].map((held, side) => (
-        <div class="cell" key={`end-${side}`}>
-          {held && held.trial.final_assertions.length > 0 && (
-            <section class="final-checks" aria-label={`Final assertions, ${SIDES[side]}`}>
-              <h3>
-                Final assertions<span class="which"> · {SIDES[side]}</span>
-              </h3>
-              {held.trial.final_assertions.map((check, at) => (
-                <CheckCard key={at} check={check} />
-              ))}
-            </section>
-          )}
-        </div>
-      ))}
-    </div>
-  );
-}
-
-function Side({ trial, run, name }: { trial: Trial | null; run: string; name: string }) {
-  return (
-    <header class="cell side">
-      <h2>
-        {trial && <StatusIcon status={trial.status} />} {name}
-      </h2>
-      {trial ? (
-        <p class="muted">
-          <a href={buildHash(["runs", run, "case", trial.suite, trial.id], { trial: trial.trial })} class="mono">{run}</a>
-          {" · "}
-          {formatCount(trial.total_turns, "turn")} · {formatMs(trial.duration_ms)}
-          {typeof trial.cost_usd === "number" ? ` · ${formatCost(trial.cost_usd)}` : ""}
-        </p>
-      ) : (
-        <p class="muted">not in {run}</p>
-      )}
-      {trial?.error && <p class="side-error"><Line text={trial.error} room={600} /></p>}
-    </header>
-  );
 }

@@ -1,4 +1,5 @@
 // The data of the page. The types mirror viva/reporters/page.py, viva/model/record.py and viva/history.
+import type { Matrix } from "./compare_data";
 import type { Progress } from "./live_data";
 import type { Breakdown, CaseFigures, Criterion, FailureGroup, HelperCall, PassK, RowCounts, Span, Step } from "./detail_data";
 
@@ -186,6 +187,8 @@ export interface CaseRow {
   failed_types?: string[];
   interval?: Span | null;
   stability?: string;
+  /** In a run of several agents. */
+  agent?: string;
 }
 
 export interface Summary {
@@ -271,6 +274,7 @@ export interface Overview {
   breakdown?: Breakdown;
   /** Of a large run, whose rows are loaded in pieces: `cases` is empty. */
   counts?: RowCounts | null;
+  matrix?: Matrix | null;
 }
 
 /** The trials of a case. `command` reruns it; `attachments` has data: URLs by source. */
@@ -315,7 +319,8 @@ export interface CaseChange {
   change: string;
   base?: Status | null;
   head?: Status | null;
-  why?: string | null;
+  error?: string | null;
+  base_error?: string | null;
   base_trials?: TrialCounts | null;
   head_trials?: TrialCounts | null;
   p?: number | null;
@@ -348,18 +353,28 @@ export interface Comparison {
   notes: string[];
 }
 
-export interface RunPoint {
-  id: string;
+/** A run in a line; `left_out` says why it is no fair point of it. */
+export interface LinePoint {
+  run: string;
   at: string;
-  agent: string;
-  exit_code: number | null;
-  total: number;
+  exit_code?: number | null;
   passed: number;
   judged: number;
-  pass_rate: number | null;
-  cost_usd: number | null;
-  duration_ms: number;
-  p95_ms: number | null;
+  pass_rate?: number | null;
+  low?: number | null;
+  high?: number | null;
+  cost_usd?: number | null;
+  trials?: number;
+  p95_ms?: number | null;
+  left_out?: string;
+  changes?: string[];
+}
+
+/** An agent on a suite, oldest run first. */
+export interface HistoryLine {
+  agent: string;
+  suite: string;
+  points: LinePoint[];
 }
 
 /** A case that both passed and failed with the same agent; `statuses` belong to `runs`, oldest first. */
@@ -368,6 +383,7 @@ export interface FlakyCase {
   case: string;
   agent: string;
   flips: number;
+  flip_rate: number;
   passed: number;
   judged: number;
   runs: string[];
@@ -375,7 +391,8 @@ export interface FlakyCase {
 }
 
 export interface RunHistory {
-  runs: RunPoint[];
+  runs: number;
+  lines: HistoryLine[];
   flaky: FlakyCase[];
 }
 

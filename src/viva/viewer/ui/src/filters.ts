@@ -80,7 +80,7 @@ export function splitWords(text: string): string[] {
 }
 
 function matchesWords(row: CaseRow, words: string[]): boolean {
-  const text = `${row.id} ${row.name ?? ""} ${row.suite} ${(row.tags ?? []).join(" ")} ${(row.findings ?? []).join(" ")} ${row.reason ?? ""}`.toLowerCase();
+  const text = `${row.id} ${row.agent ?? ""} ${row.name ?? ""} ${row.suite} ${(row.tags ?? []).join(" ")} ${(row.findings ?? []).join(" ")} ${row.reason ?? ""}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 

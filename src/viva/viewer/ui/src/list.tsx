@@ -134,6 +134,11 @@ function Row({ row, href, at, scored, hit, tall }: RowProps) {
           <b>
             <Line text={row.id} room={2000} />
           </b>
+          {row.agent && (
+            <span class="tag agent-tag">
+              <Line text={row.agent} room={40} />
+            </span>
+          )}
           {row.name && (
             <span class="name">
               <Line text={row.name} room={160} />

@@ -8,6 +8,7 @@ import { openSource, ServerSource, type Source } from "./source";
 import { HistoryScreen } from "./history";
 import { parseFilter } from "./filters";
 import { useKeys } from "./keys";
+import { MatrixScreen } from "./matrix";
 import { LabelHistory } from "./labels";
 import { useRun } from "./live";
 import { useCasePosition } from "./rows";
@@ -143,6 +144,7 @@ function Screen({ source, route, theme, viewer }: ScreenProps) {
       </>
     );
   }
+  if (screen === "compare" && first && route.path.length !== 3) return <MatrixScreen server={server} runs={route.path.slice(1)} />;
   if (screen === "compare" && first && second) {
     return <CompareScreen server={server} base={first} head={second} query={route.query} />;
   }
@@ -180,7 +182,7 @@ function RunArea({ source, id, path, route, theme, allowRun }: RunAreaProps) {
     document.title = [isCase ? escapeControls(name ?? "") : "", title, "Viva"].filter(Boolean).join(" · ");
   }, [isCase, name, title]);
   const loaded = known && "run" in known ? known.run.overview : null;
-  const found = useCasePosition(source, loaded, suite ?? "", isCase ? (name ?? "") : "", parseFilter(route.query));
+  const found = useCasePosition(source, loaded, { suite: suite ?? "", name: isCase ? (name ?? "") : "", agent: route.query["on"] ?? "" }, parseFilter(route.query));
   if (known === null) return <p class="waiting">Opening…</p>;
   if ("error" in known) return <p class="waiting" role="alert">{known.error}</p>;
   const { run } = known;

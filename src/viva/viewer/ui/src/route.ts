@@ -65,7 +65,8 @@ export class RunLinks {
     return buildHash(this.within(), query);
   }
 
-  case(suite: string, id: string, query: Record<string, string | number | null | undefined> = {}): string {
-    return buildHash(this.within("case", suite, id), query);
+  /** `on` is the agent of the case, in a run of several. */
+  case(row: { suite: string; id: string; agent?: string }, query: Record<string, string | number | null | undefined> = {}): string {
+    return buildHash(this.within("case", row.suite, row.id), { ...query, on: row.agent });
   }
 }

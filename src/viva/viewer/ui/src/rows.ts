@@ -112,16 +112,28 @@ function useRemoteRows(source: Source, overview: Overview, filter: Filter, isOn:
   };
 }
 
+/** A case by its suite and id and, in a run of several, its agent. */
+export interface WantedCase {
+  suite: string;
+  name: string;
+  agent: string;
+}
+
+export function findRow(rows: CaseRow[], { suite, name, agent }: WantedCase): CaseRow | undefined {
+  return rows.find((each) => each.suite === suite && each.id === name && (!agent || !each.agent || each.agent === agent));
+}
+
 /** A case with its neighbours under a filter: null while it is loading, undefined if the run has no such case. */
-export function useCasePosition(source: Source, overview: Overview | null, suite: string, name: string, filter: Filter): CasePosition | null | undefined {
-  const key = JSON.stringify([suite, name, buildQuery(filter), overview?.run ?? ""]);
+export function useCasePosition(source: Source, overview: Overview | null, wanted: WantedCase, filter: Filter): CasePosition | null | undefined {
+  const { suite, name, agent } = wanted;
+  const key = JSON.stringify([suite, name, agent, buildQuery(filter), overview?.run ?? ""]);
   const large = overview !== null && isLarge(overview);
   const [remote, setRemote] = useState<{ key: string; found: CasePosition | undefined } | null>(null);
   const search = useSearch(source, overview?.run ?? "", large || !name ? "" : filter.text);
   useEffect(() => {
     if (!large || !name) return;
     let isCurrent = true;
-    (source as ServerSource).findCase(overview.run, buildQuery(filter), suite, name).then(
+    (source as ServerSource).findCase(overview.run, buildQuery(filter), wanted).then(
       (found) => isCurrent && setRemote({ key, found }),
       () => isCurrent && setRemote({ key, found: undefined }),
     );
@@ -131,7 +143,7 @@ export function useCasePosition(source: Source, overview: Overview | null, suite
   }, [large, key]);
   const local = useMemo(() => {
     if (overview === null || large || !name) return undefined;
-    const row = overview.cases.find((each) => each.suite === suite && each.id === name);
+    const row = findRow(overview.cases, wanted);
     if (row === undefined) return undefined;
     const rows = selectRows(overview.cases, filter, new Set(search.found.keys()));
     const at = rows.findIndex((each) => each.index === row.index);

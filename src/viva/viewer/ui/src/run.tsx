@@ -4,6 +4,7 @@ import type { CaseRow, Overview, SuiteSummary, Status, Summary } from "./data";
 import type { ServerSource, Source } from "./source";
 import { formatCount, formatTime, formatCost, formatNumber, formatPercent, formatMs, formatShort } from "./format";
 import { parseFilter, isEmpty, buildQuery, type Filter } from "./filters";
+import { RunMatrix } from "./matrix";
 import { BreakdownPanel } from "./breakdown";
 import { savePicture } from "./download";
 import { RateBar, SuiteCertainty } from "./sure";
@@ -52,7 +53,7 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
   };
   const href = (row: CaseRow) => {
     const hit = row.trials.length > 1 ? rows.hits.get(row.index)?.[0] : undefined;
-    return places.case(row.suite, row.id, { ...buildQuery(filter), ...(hit ? { trial: hit.trial } : {}) });
+    return places.case(row, { ...buildQuery(filter), ...(hit ? { trial: hit.trial } : {}) });
   };
   useKeys({
     j: () => setAt(Math.min(at + 1, rows.total - 1)),
@@ -72,6 +73,7 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
         theme={theme}
         open={(row) => navigate(href(row))}
       />
+      {overview.matrix && <RunMatrix matrix={overview.matrix} run={overview.run} places={places} served={source.served} />}
       <BreakdownPanel overview={overview} filter={filter} change={change} />
       <section aria-label="Cases">
         <Filters overview={overview} filter={filter} change={change} count={rows.total} isSearching={rows.isBusy} />

@@ -1,10 +1,11 @@
 // Where the data comes from: the page itself (report.html) or a server (viva view).
-import type { CaseRow, CaseTrials, Comparison, ViewerStatus, Overview, RunHistory, RunRow } from "./data";
+import type { CaseRow, CaseTrials, ViewerStatus, Overview, RunHistory, RunRow } from "./data";
+import type { RunsMatrix, TwoRuns } from "./compare_data";
 import type { LabelPoint, LabelSummary, LabelValue, RunLabels } from "./label_data";
 import type { LiveRunState } from "./live_data";
 import { saveFile } from "./download";
 import { splitWords } from "./filters";
-import type { CasePosition, RowPiece } from "./rows";
+import type { CasePosition, RowPiece, WantedCase } from "./rows";
 import { encodeWord, searchCase, type Hit } from "./search";
 
 export interface Source {
@@ -154,16 +155,20 @@ export class ServerSource implements Source {
     return get(`api/runs/${encodeURIComponent(run)}/rows?${new URLSearchParams({ ...filter, offset: String(offset), limit: String(limit) })}`);
   }
 
-  findCase(run: string, filter: Record<string, string>, suite: string, name: string): Promise<CasePosition> {
-    return get(`api/runs/${encodeURIComponent(run)}/rows/case?${new URLSearchParams({ ...filter, of: suite, case: name })}`);
+  findCase(run: string, filter: Record<string, string>, { suite, name, agent }: WantedCase): Promise<CasePosition> {
+    return get(`api/runs/${encodeURIComponent(run)}/rows/case?${new URLSearchParams({ ...filter, of: suite, case: name, on: agent })}`);
   }
 
   runs(): Promise<RunRow[]> {
     return get("api/runs");
   }
 
-  compare(base: string, head: string): Promise<Comparison> {
-    return get(`api/compare?base=${encodeURIComponent(base)}&head=${encodeURIComponent(head)}`);
+  compare(base: string, head: string, agents: { base_agent: string; head_agent: string }): Promise<TwoRuns> {
+    return get(`api/compare?${new URLSearchParams({ base, head, ...agents })}`);
+  }
+
+  matrix(runs: string[]): Promise<RunsMatrix> {
+    return get(`api/matrix?${new URLSearchParams(runs.map((run) => ["run", run]))}`);
   }
 
   history(): Promise<RunHistory> {

@@ -1,0 +1,109 @@
+"""What differs between two runs beside their results: agent, model, prompt, settings, suites, commit."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from msgspec import Struct
+
+from viva.history.index import History, RunRow, read_start
+from viva.model import codec
+from viva.model.event import AGENTS_KEY, RunStarted
+
+_ABSENT = object()
+_FILES = "files"
+_NOT_SETTINGS = frozenset(
+    {
+        "agents",
+        "agent",
+        "folder",
+        "outputs",
+        "cases",
+        "eval_summary",
+        "selected_cases",
+        "shard_cases",
+        "config",
+        "history",
+    }
+    | {"reporter", "record", "rerun_of", "dry_run", "inputs"}
+)
+"""Options that say where a run happened or what it wrote, or that have a line of their own."""
+
+
+class RunDifference(Struct, frozen=True, omit_defaults=True):
+    """One thing that differs. None: the run has it not."""
+
+    name: str
+    base: str | None
+    head: str | None
+
+
+class RunSide(Struct, frozen=True, kw_only=True):
+    """One of two runs that are compared, and the agents to choose from."""
+
+    run: str
+    at: str
+    agent: str
+    agents: list[str]
+
+
+def describe_side(row: RunRow, agent: str) -> RunSide:
+    return RunSide(run=row.id, at=row.at, agent=agent, agents=row.agents)
+
+
+def list_differences(history: History, base: RunSide, head: RunSide) -> list[RunDifference]:
+    """Empty if the journals are gone."""
+    before, after = (read_start(history.journal_path(side.run)) for side in (base, head))
+    if before is None or after is None:
+        return []
+    pairs = [
+        ("agent", base.agent, head.agent),
+        ("model", before.origin.model, after.origin.model),
+        ("commit", _format_commit(before), _format_commit(after)),
+        ("input", ", ".join(before.inputs), ", ".join(after.inputs)),
+        ("Viva", before.viva, after.viva),
+    ]
+    found = [RunDifference(name, was or None, now or None) for name, was, now in pairs if was != now]
+    found += _compare(_find_definition(before, base.agent), _find_definition(after, head.agent), "agent")
+    found += _compare(_list_suites(before), _list_suites(after), "suite")
+    found += _compare(_list_options(before), _list_options(after), "setting")
+    return found
+
+
+def _format_commit(started: RunStarted) -> str:
+    return " ".join(filter(None, (started.origin.commit[:10], started.origin.branch)))
+
+
+def _find_definition(started: RunStarted, agent: str) -> Mapping[str, Any]:
+    """What the agent is made of; of a run of an older Viva only its digest is known."""
+    definitions: Mapping[str, Any] = started.settings.get(AGENTS_KEY, {})
+    digests: Mapping[str, Any] = started.settings.get("fingerprint", {}).get("agents", {})
+    return definitions.get(agent) or {"definition": digests.get(agent, "")}
+
+
+def _list_suites(started: RunStarted) -> Mapping[str, Any]:
+    digests: Mapping[str, str] = started.settings.get("fingerprint", {}).get("suites", {})
+    return {name: f"version {digest[:8]}" for name, digest in digests.items()}
+
+
+def _list_options(started: RunStarted) -> Mapping[str, Any]:
+    options: Mapping[str, Any] = started.settings.get("options", {})
+    return {name: value for name, value in options.items() if name not in _NOT_SETTINGS and value not in (None, [], ())}
+
+
+def _compare(before: Any, after: Any, path: str) -> Iterator[RunDifference]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        was, now = cast("Mapping[str, Any]", before), cast("Mapping[str, Any]", after)
+        for key in dict.fromkeys([*was, *now]):
+            name = f"{path} file {key}" if path.endswith(_FILES) else f"{path} {key}"
+            yield from _compare(was.get(key, _ABSENT), now.get(key, _ABSENT), name.replace(f"{_FILES} file", "file"))
+    elif _ABSENT in (before, after) or codec.canonical_bytes(before) != codec.canonical_bytes(after):
+        is_digest = path.startswith(("agent file", "agent definition"))
+        yield RunDifference(path, _to_text(before, is_digest=is_digest), _to_text(after, is_digest=is_digest))
+
+
+def _to_text(value: Any, *, is_digest: bool = False) -> str | None:
+    if value is _ABSENT:
+        return None
+    if isinstance(value, str) and is_digest:
+        return value[:8]
+    return value if isinstance(value, str) else codec.compact_json(value)
