@@ -182,6 +182,27 @@ def test_a_journal_has_each_number_once(store: Store):
     assert list(store.load_journal("a")) == [0, 1, 2]
 
 
+def test_runs_are_listed_newest_first_and_finished_ones_can_be_deleted(store: Store):
+    for name in ("a1", "b1", "a2"):
+        store.create_run(make_run(name, name[0]))
+    claim = store.claim_run("a1")
+    assert claim is not None
+    store.append_events("a1", 0, [b"x"])
+    claim.run.status = "completed"
+    store.save_run(claim.run)
+    listed = store.list_runs(None, ())
+    assert [run.id for _, run in listed] == ["a2", "b1", "a1"]
+    assert [run.id for _, run in store.list_runs("a", ("pending",))] == ["a2"]
+    created, run = listed[0]
+    assert [run.id for _, run in store.list_runs(None, (), before=(created, run.id), limit=1)] == ["b1"]
+    assert store.save_response("a", "POST /x", "k", StoredResponse("digest", 201, b"body"))
+    store.delete_runs(["a1", "a2"])
+    store.delete_responses("a")
+    assert [run.id for _, run in store.list_runs("a", ())] == ["a2"]  # it is not finished
+    assert (store.load_events("a1"), store.find_any_run("a1")) == ([], None)
+    assert store.find_response("a", "POST /x", "k") is None
+
+
 # Several hosts
 
 

@@ -4,15 +4,15 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, LiteralString, cast
 
 import psycopg
 
 from viva.errors import BadInput
-from viva.host.store import LEASE_S, TABLES, SequenceTaken, Store, StoreUnavailable
+from viva.host.store import LEASE_S, RENEW_LEASE, TABLES, LeaseLost, SequenceTaken, Store, StoreUnavailable
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 10_000
@@ -63,12 +63,19 @@ class PostgresStore(Store):
         if self._depth:
             yield
             return
+        db = self._connection()
         self._depth += 1
         try:
-            with self._translate_errors(), self._connection().transaction():
-                if is_durable:  # waits until this one and all before it are on the disk
-                    self._connection().execute("SET LOCAL synchronous_commit = on")
-                yield
+            with self._translate_errors():
+                # One message to the server. A durable one waits until all that was written before is on the disk.
+                db.execute("BEGIN; SET LOCAL synchronous_commit = on" if is_durable else "BEGIN", prepare=False)
+                try:
+                    yield
+                    db.execute("COMMIT")
+                except BaseException:
+                    with suppress(psycopg.Error):  # a lost connection has nothing to undo
+                        db.execute("ROLLBACK")
+                    raise
         finally:
             self._depth -= 1
 
@@ -88,6 +95,20 @@ class PostgresStore(Store):
     def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         with self._translate_errors(), self._connection().cursor() as cursor:
             cursor.executemany(_translate(sql), rows)
+
+    def append_events(self, run: str, first: int, docs: Iterable[bytes]) -> None:
+        """As in `Store`, but the statements go to the server together: each round trip takes longer than a statement."""
+        rows = [(run, first + offset, doc) for offset, doc in enumerate(docs)]
+        token = self._token(run)
+        with self.transaction():
+            db = self._connection()
+            with self._translate_errors(), db.pipeline(), db.cursor() as cursor:
+                lease = db.execute(_translate(RENEW_LEASE), (self.lease_s, run, self.owner, token))
+                cursor.executemany(_translate("INSERT INTO events VALUES (?, ?, ?)"), rows)
+                db.execute("SELECT pg_notify(%s, %s)", (CHANNEL, f"{self.owner} {run} "))
+            if not lease.rowcount:
+                self.forget_lease(run)
+                raise LeaseLost(run)
 
     def announce(self, run: str, notice: bytes | None = None) -> None:
         if notice is None or len(notice) <= _MAX_NOTICE_BYTES:

@@ -210,6 +210,9 @@ class RunManager:
     def end(self, run: Run, log: RunLog, status: RunStatus, drafts: Iterable[EventDraft]) -> None:
         """Saves the last events and the final state of a run in one transaction."""
         log.refresh()
+        if log.is_finished:  # the database was lost when it had stored the end, but not said so
+            self.store.forget_lease(run.id)
+            return
         run.status = status
         run.completed_at = utc_timestamp()
         drafts = list(drafts)

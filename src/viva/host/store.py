@@ -116,6 +116,7 @@ TABLES = (
     "CREATE INDEX IF NOT EXISTS answers_by_age ON answers (at)",
 )
 # fmt: on
+RENEW_LEASE = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_owner = ? AND lease_token = ?"
 _UNFINISHED = "status IN ('pending', 'running', 'cancelling')"
 
 
@@ -265,10 +266,11 @@ class Store(ABC):
 
     def renew_leases(self) -> list[str]:
         """Renews the leases of this host. Returns the runs whose leases it lost."""
-        sql = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_owner = ? AND lease_token = ?"
         with self.transaction():
             tokens = self._tokens.items()
-            lost = [name for name, token in tokens if not self._change(sql, self.lease_s, name, self.owner, token)]
+            lost = [
+                name for name, token in tokens if not self._change(RENEW_LEASE, self.lease_s, name, self.owner, token)
+            ]
         for name in lost:
             del self._tokens[name]
         return lost
@@ -322,8 +324,7 @@ class Store(ABC):
 
     def _lock_run(self, run: str) -> None:
         """Until the end of the transaction no other host can claim the run."""
-        sql = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_owner = ? AND lease_token = ?"
-        if not self._change(sql, self.lease_s, run, self.owner, self._token(run)):
+        if not self._change(RENEW_LEASE, self.lease_s, run, self.owner, self._token(run)):
             self._tokens.pop(run, None)
             raise LeaseLost(run)
 
