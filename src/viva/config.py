@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct, field, structs
 
+from viva import catalog
 from viva.errors import BadInput, Problem
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.llm.target import find_url_problem
@@ -166,6 +167,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         if _ADDRESS.fullmatch(name):
             return BadInput.of(f"there is no agent {name!r}; did you mean http://{name}?")
         similar = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
+        kind, colon, place = name.partition(":")
+        if colon and not similar:  # a kind with a mistake, as in langgrap:./app.py:graph
+            similar = [f"{each}:{place}" for each in get_close_matches(kind, catalog.BUILT_IN["agent"], 1, 0.7)]
         if similar:
             return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(similar)}?")
         where = f"{self.file} has " + (", ".join(known) or "none") if self.file else f"there is no {CONFIG_FILE} here"

@@ -308,7 +308,20 @@ class HttpSession:
             return codec.decode(answer.body)
         except codec.DecodeError as error:
             detail = extract_error_message(answer.body, self._retry.secrets)
-            raise AgentFailed(f"answer is not JSON: {detail} ({error})" if detail else "answer is empty") from error
+            if not detail:
+                raise AgentFailed("answer is empty") from error
+            kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+            hint = f"; set `{_SETTINGS[kind]}` to take it" if kind in _SETTINGS else ""
+            raise AgentFailed(f"answer is not JSON: {detail} ({error}){hint}") from error
+
+
+_SETTINGS = {
+    "text/event-stream": 'stream = "sse"',
+    "application/x-ndjson": 'stream = "json_lines"',
+    "application/jsonl": 'stream = "json_lines"',
+    "text/plain": 'answer = "text"',
+}
+"""What the config must say to take an answer of this type."""
 
 
 def _follow_redirect(request: Request, answer: Response) -> Request | None:

@@ -59,6 +59,8 @@ class StreamReader:
         self._is_done = False
         self._last_usage: Any = None
         self.session_id: Any = None
+        self._is_ended = False
+        self._has_documents = False
 
     async def read(self, chunks: AsyncIterator[bytes]) -> Reply:
         """The reply. An answer without one is the agent's failure."""
@@ -71,6 +73,7 @@ class StreamReader:
             if self._is_done:
                 break
         else:
+            self._is_ended = True
             for event in parser.feed_events(b"\n\n"):  # the last one may lack its end
                 self._add_event(event)
         return self._finish()
@@ -119,6 +122,8 @@ class StreamReader:
         try:
             value = codec.decode(data)
         except codec.DecodeError as wrong:
+            if self._is_ended and self._has_documents:
+                raise AgentFailed(f"the stream ended in the middle of event {self._count}") from wrong
             if self._kind == "sse" and self._paths.delta is None:
                 return data.decode(errors="replace")
             shown = extract_error_message(data[:_SHOWN], self._secrets)
@@ -126,6 +131,7 @@ class StreamReader:
         return value if isinstance(value, str | dict | list) else data.decode(errors="replace")
 
     def _add_document(self, document: Any, data: bytes) -> None:
+        self._has_documents = True
         text = self._find_delta(document)
         if text:
             self._streamed.add_text(text)

@@ -180,6 +180,7 @@ def test_plain_text_streamed_or_whole():
         (streaming(b'event: error\ndata: {"message": "broken"}\n\n'), {}, "the stream has an error: broken"),
         (lambda _: json_response({"error": "no"}, 500), {}, "HTTP 500: no"),
         (sse({"tool_calls": [{"x": 1}]}), {}, "tool call without a name"),
+        (streaming(b'data: {"delta": "x"}\n\ndata: {"del'), {}, "the stream ended in the middle of event 2"),
     ],
 )
 def test_a_stream_without_a_reply_is_the_agents_failure(handler: Handler, fields: Any, problem: str):  # N17

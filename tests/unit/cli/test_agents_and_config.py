@@ -31,6 +31,8 @@ def test_an_unknown_agent_lists_near_names(project: Project):
     project.write("viva.toml", '[agents."assistants.expense"]\nuse = "python:./agent.py:agent"\n')
     ended = project.test("-n", "asistants.expense", code=4)
     assert "there is no agent 'asistants.expense'; did you mean assistants.expense?" in ended.err
+    ended = project.test("-n", "langgrap:./app.py:graph", code=4)
+    assert "did you mean langgraph:./app.py:graph?" in ended.err
     assert "has assistants.expense" in project.test("-n", "zebra").err
     assert "assistants.expense" in project.test("-n", "agents:assistants.expense").out  # N8
 

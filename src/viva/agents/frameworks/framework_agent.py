@@ -69,7 +69,8 @@ class FrameworkSession:
                     f"{target.__name__} has parameters; name a function without any that creates the object"
                 )
             names = " or ".join(dict.fromkeys(each.__name__ for each in types))
-            raise cls.refuse(f"{type(target).__name__} is no {names}")
+            what = f"the class {target.__name__}" if inspect.isclass(target) else type(target).__name__
+            raise cls.refuse(f"{what} is no {names}")
 
     async def start(self) -> None:
         """Prepares the memory of the conversation, with the history of the case in it."""

@@ -120,6 +120,15 @@ def test_a_version_that_lacks_what_the_adapter_needs_is_named():
     assert failed.value.deterministic
 
 
+def test_a_class_and_a_function_with_parameters_are_refused():
+    for target, problem in (
+        (int, "the class int is no str"),
+        (lambda x: x, "has parameters; name a function without any"),
+    ):
+        with pytest.raises(BadInput, match=problem):
+            EchoSession.check_target(target)
+
+
 def test_what_a_function_creates_is_checked_too():
     with pytest.raises(AgentFailed, match="Echo: int is no str"):
         send(FrameworkAgent(lambda: 5, EchoSession), "hi")
