@@ -8,9 +8,12 @@ import click
 
 from viva import config
 from viva.cli.history import config_option
+from viva.config import Settings
 from viva.errors import BadInput
 from viva.host.auth import ALL_SCOPES, HOST_SCOPES, SCOPES, create_token
-from viva.host.token_file import TokenFile
+from viva.host.monitoring import STANDARD_ERROR, Monitor
+from viva.host.operation_options import load_operation_options
+from viva.host.token_file import StoredToken, TokenFile
 from viva.reporters.table import Column, format_table, get_output_width
 from viva.text.duration import parse_age
 
@@ -62,7 +65,9 @@ def add(tenant: str | None, scopes: tuple[str, ...], expires: str | None, note: 
         raise BadInput.of(f"--expires: {error}") from error
     token = create_token()
     chosen = [scope for scope in SCOPES if scope in (scopes or ALL_SCOPES)]
-    stored = _open_file(config_file).add(token, tenant or "", chosen, expires_at, note)
+    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
+    stored = _open_file(settings).add(token, tenant or "", chosen, expires_at, note)
+    _audit(settings, "add_token", stored)
     print(token)
     click.echo(f"{stored.id}: {_describe_owner(stored.tenant)}, {', '.join(chosen)}. It is shown only once.", err=True)
     return 0
@@ -72,7 +77,7 @@ def add(tenant: str | None, scopes: tuple[str, ...], expires: str | None, note: 
 @config_option
 def list_tokens(config_file: Path | None) -> int:
     """List the tokens that were added, without their secrets. Those of viva.toml are not among them."""
-    tokens = _open_file(config_file).load()
+    tokens = _open_file(config.load_settings(config_file, Path.cwd(), allow_unset=True)).load()
     if not tokens:
         click.echo("No tokens were added. `viva serve token add TENANT` adds one", err=True)
         return 0
@@ -90,13 +95,24 @@ def list_tokens(config_file: Path | None) -> int:
 @config_option
 def revoke(token_id: str, config_file: Path | None) -> int:
     """Revoke the token with the id TOKEN_ID. A running host refuses it from then on."""
-    stored = _open_file(config_file).revoke(token_id)
+    settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
+    stored = _open_file(settings).revoke(token_id)
+    _audit(settings, "revoke_token", stored)
     print(f"{stored.id} of {_describe_owner(stored.tenant)} is revoked")
     return 0
 
 
-def _open_file(config_file: Path | None) -> TokenFile:
-    return TokenFile(config.load_settings(config_file, Path.cwd(), allow_unset=True).data_folder / "host")
+def _open_file(settings: Settings) -> TokenFile:
+    return TokenFile(settings.data_folder / "host")
+
+
+def _audit(settings: Settings, action: str, stored: StoredToken) -> None:
+    """Notes the change in the audit log of the host, if it is a file."""
+    path = load_operation_options(settings).audit_log
+    if path is not None and path != STANDARD_ERROR:
+        monitor = Monitor(audit_log=path)
+        monitor.audit(action, tenant=stored.tenant, token=stored.id)
+        monitor.close()
 
 
 def _describe_owner(tenant: str) -> str:

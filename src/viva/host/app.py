@@ -50,10 +50,9 @@ def make_app(
         host = app.state.host = open_host()
         host.runs.open()
         host.monitor.audit("start")
-        retention = asyncio.create_task(watch_retention(host)) if host.operations.has_retention else None
+        retention = asyncio.create_task(watch_retention(host))
         yield
-        if retention is not None:
-            retention.cancel()
+        retention.cancel()
         await host.close()
 
     app = Starlette(

@@ -84,7 +84,6 @@ class Host:
         shutdown: asyncio.Event,
     ) -> None:
         self.options = setup.options
-        self.known_hosts = KnownHosts(setup.bind_address, self.options.public_url, self.options.known_hosts)
         self._apply(setup)
         self.monitor = Monitor(setup.operations.access_log, setup.operations.audit_log)
         self.workflows = {**WORKFLOWS, **(CONFORMANCE_WORKFLOWS if self.options.conformance else {})}
@@ -109,6 +108,7 @@ class Host:
         """Takes over what can change without a restart."""
         self._reload = setup.reload
         self.settings = setup.settings
+        self.known_hosts = KnownHosts(setup.bind_address, self.options.public_url, setup.options.known_hosts)
         self.operations = setup.operations
         self.tokens = setup.tokens
         self.agents = setup.agents
@@ -124,7 +124,7 @@ class Host:
     async def reload(self) -> None:
         """Loads tokens, keys, agents, suites and limits anew. With a mistake in the config everything stays as it was.
 
-        Runs that execute are not affected. The address, the public URL and the store need a restart.
+        Runs that execute are not affected. Addresses, the public URL, logs and the store need a restart.
         """
         try:
             setup = await run_in_thread(self._reload)

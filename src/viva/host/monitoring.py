@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing import TYPE_CHECKING, Any
 
 from viva.errors import BadInput
 from viva.host.events import to_plain_name, utc_timestamp
 from viva.model import codec
 from viva.record.private_files import open_private
+
+if TYPE_CHECKING:  # commands without the extra `serve` write to the audit log too
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 STANDARD_ERROR = "-"
 RUN_KEY = "viva.run"
@@ -99,16 +100,16 @@ class Monitor:
 class RequestMonitor:
     """Counts and logs each request."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: "ASGIApp") -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started, status, size = time.perf_counter(), 0, 0
 
-        async def count_and_send(message: Message) -> None:
+        async def count_and_send(message: "Message") -> None:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -127,7 +128,7 @@ def _name_method(method: str) -> str:
     return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"
 
 
-def describe_request(scope: Scope) -> dict[str, Any]:
+def describe_request(scope: "Scope") -> dict[str, Any]:
     """Who asks for what. Paths, queries and bodies are left out."""
     endpoint = scope.get("endpoint")
     principal = scope.get("state", {}).get("principal")

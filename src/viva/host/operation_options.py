@@ -28,8 +28,13 @@ class OperationOptions(Struct, frozen=True, kw_only=True):
         return self.keep_s is not None or bool(self.keep_by_tenant)
 
 
-def load_operation_options(settings: Settings, keep_s: float | None = None) -> OperationOptions:
-    """The settings of `[serve]` and of each tenant. `keep_s` of the command line wins. Raises BadInput."""
+def load_operation_options(
+    settings: Settings, port: int | None = None, keep_s: float | None = None
+) -> OperationOptions:
+    """The settings of `[serve]` and of each tenant. `keep_s` of the command line wins. Raises BadInput.
+
+    The address for metrics is known by its port, which must not be that of the host.
+    """
     serve = settings.serve
     by_tenant = {
         name: _parse_age(settings, tenant["keep"], "openwop", "tenants", name, "keep")
@@ -38,10 +43,13 @@ def load_operation_options(settings: Settings, keep_s: float | None = None) -> O
     }
     if keep_s is None and "keep" in serve:
         keep_s = _parse_age(settings, serve["keep"], "serve", "keep")
+    metrics_address = _parse_address(settings, serve["metrics_address"]) if "metrics_address" in serve else None
+    if metrics_address is not None and metrics_address[1] == port:
+        raise settings.problem("needs another port than the host itself", "serve", "metrics_address")
     return OperationOptions(
         access_log=_find_log(settings, "access_log"),
         audit_log=_find_log(settings, "audit_log"),
-        metrics_address=_parse_address(settings, serve["metrics_address"]) if "metrics_address" in serve else None,
+        metrics_address=metrics_address,
         keep_s=keep_s,
         keep_by_tenant=by_tenant,
     )

@@ -134,7 +134,7 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
         bind_address=bind_address,
         port=port,
         connection_limits=load_limits(settings),
-        operations=load_operation_options(settings, flags.keep_s),
+        operations=load_operation_options(settings, port, flags.keep_s),
         store_url=_load_store_url(settings),
         reload=lambda: _load_setup(file, folder, flags, generated_token),
         generated_token=generated_token,

@@ -8,6 +8,19 @@ from project import Project
 from viva.cli.serve import find_warning
 
 
+def test_the_audit_log_has_new_and_revoked_tokens(project: Project):
+    project.write("viva.toml", '[serve]\naudit_log = "audit.jsonl"\n')
+    added = project.viva("serve", "token", "add", "acme", code=0)
+    name = added.err.split(":")[0]
+    project.viva("serve", "token", "revoke", name, code=0)
+    entries = [json.loads(line) for line in (project.folder / "audit.jsonl").read_text().splitlines()]
+    assert [(entry["action"], entry["tenant"], entry["token"]) for entry in entries] == [
+        ("add_token", "acme", name),
+        ("revoke_token", "acme", name),
+    ]
+    assert added.out.strip() not in (project.folder / "audit.jsonl").read_text()
+
+
 def test_the_commands_add_list_and_revoke(project: Project):
     added = project.viva(
         "serve", "token", "add", "acme", "--scope", "runs:read", "--expires", "90d", "--note", "CI", code=0
@@ -64,6 +77,7 @@ def test_plain_http_on_a_public_address_is_warned_about(address: str, url: str, 
         (("--keep", "soon"), "", "30d"),
         ((), '[serve]\nkeep = "0d"', "viva.toml:2"),
         ((), '[serve]\nmetrics_address = "9464"', "viva.toml:2"),
+        (("--port", "9464"), '[serve]\nmetrics_address = "127.0.0.1:9464"', "viva.toml:2"),
         ((), '[serve]\ntrusted_proxies = ["proxy"]', "viva.toml:2"),
         ((), '[serve]\nheader_timeout = "soon"', "viva.toml:2"),
         ((), '[serve]\nadmin_tokens = ["short"]', "viva.toml:2"),
