@@ -87,6 +87,8 @@ def test_the_budget_stops_the_run(project: Project, flags: Sequence[str]) -> Non
     ended, records = project.report("--parallel", "1", "--max-cost", "1", *flags)
     assert ended.code == 1, ended
     assert "budget of $1 is spent ($1.2000)" in ended.out
+    assert ("in flight, at most 1" in ended.out) is bool(flags)  # by how much it can be exceeded
+    assert ("without TLS, everybody" in ended.out) is bool(flags)
     assert len(records) <= 3
 
 

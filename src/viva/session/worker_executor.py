@@ -182,8 +182,8 @@ def list_worker_warnings(plan: RunPlan) -> Iterator[str]:
         yield f"--cluster {options.cluster}: without TLS, everybody who reaches this scheduler can run code on its workers"
     if options.max_cost_usd is not None:
         yield (
-            f"--max-cost: a trial on a worker is charged when it ends, so the cost can exceed the budget by that of the "
-            f"{plan.parallel} trials that run at once"
+            f"--max-cost: a trial on a worker is charged when it ends, so the cost can exceed the budget by that of the trials "
+            f"in flight, at most {plan.parallel}"
         )
 
 
