@@ -177,8 +177,7 @@ class PythonSession:
         self._context = context
         self._code = code
         self._messages: list[dict[str, Any]] = [_to_dict(message) for message in context.history]
-        self._names = _parameters(call)
-        self._text_parameter = _find_text_parameter(call)
+        self._ordered, self._named = _choose_arguments(call)
         self._text = ""
         self._warned: set[str] = set()
         fixtures = context.fixtures
@@ -273,7 +272,6 @@ class PythonSession:
             options["mcp_url"] = context.mcp_url
         values: dict[str, Any] = {
             "message": self._text,
-            "messages": self._list_messages(),
             "options": options,
             "tools": self._tools,
             "memory": memory,
@@ -281,26 +279,9 @@ class PythonSession:
             "session_id": options.get("session_id"),
             "metadata": options.get("metadata"),
         }
-        ordered: list[Any] = []
-        queue = ["options"] if "message" in self._names or self._text_parameter else ["messages", "options"]
-        for name, kind in self._names.items():
-            if kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
-                continue
-            known = name if name in _PARAMETERS else queue[0] if queue else None
-            known = "message" if name == self._text_parameter else known
-            if known is None:
-                break
-            if known in queue:
-                queue.remove(known)
-            ordered.append(values[known])
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                break
-        named = {
-            n: values[n]
-            for n, kind in self._names.items()
-            if kind is inspect.Parameter.KEYWORD_ONLY and n in _PARAMETERS
-        }
-        return ordered, named
+        if "messages" in self._ordered or "messages" in self._named:  # a copy of a long conversation takes time
+            values["messages"] = self._list_messages()
+        return [values[name] for name in self._ordered], {name: values[name] for name in self._named}
 
 
 def _to_plain_copy(reply: Reply) -> Reply:
@@ -310,6 +291,29 @@ def _to_plain_copy(reply: Reply) -> Reply:
     if b"null" in encoded and codec.has_nan([reply.data, used]):  # encoded NaN is null
         raise ValueError("a number that is NaN or infinite")
     return codec.decode(encoded, type=Reply)
+
+
+def _choose_arguments(call: Any) -> tuple[list[str], list[str]]:
+    """What is passed in order, and what by name."""
+    parameters, text_parameter = _parameters(call), _find_text_parameter(call)
+    ordered: list[str] = []
+    queue = ["options"] if "message" in parameters or text_parameter else ["messages", "options"]
+    for name, kind in parameters.items():
+        if kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD):
+            continue
+        known = name if name in _PARAMETERS else queue[0] if queue else None
+        known = "message" if name == text_parameter else known
+        if known is None:
+            break
+        if known in queue:
+            queue.remove(known)
+        ordered.append(known)
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            break
+    named = [
+        name for name, kind in parameters.items() if kind is inspect.Parameter.KEYWORD_ONLY and name in _PARAMETERS
+    ]
+    return ordered, named
 
 
 def _parameters(call: Any) -> dict[str, Any]:

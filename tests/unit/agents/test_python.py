@@ -438,3 +438,17 @@ def test_a_file_is_the_module_that_other_code_imports(code: Path, monkeypatch: p
     (code / "json.py").write_text("def agent(messages): return 'c'\n")
     import_target("./json.py:agent", str(code))
     assert hasattr(importlib.import_module("json"), "dumps")
+
+
+def test_messages_are_copied_only_for_code_that_takes_them():
+    """A copy for each turn makes a long conversation quadratic."""
+    copies: list[int] = []
+
+    def conversation() -> list[Message]:
+        copies.append(1)
+        return [Message("user", "hi")]
+
+    assert texts(lambda message: message, "a", "b", conversation=conversation) == ["a", "b"]
+    assert not copies
+    assert texts(lambda messages: f"{len(messages)}", "a", "b", conversation=conversation) == ["1", "1"]
+    assert len(copies) == 2
