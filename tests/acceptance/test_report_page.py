@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from browser import DESKTOP, PHONE, TIMEOUT_MS, ZOOMED, check_all_sizes, screenshot, start_browser
+from browser import DESKTOP, PHONE, TIMEOUT_MS, ZOOMED, check_all_sizes, run_axe, screenshot, start_browser
 from project import Project
 from showcase import EVERYTHING, PLANTED, detailed_project, expense_project, many_report, planted_project, planted_runs
 
@@ -311,6 +311,7 @@ def test_a_crash_shows_file_line_source_and_output(browser: Any, detailed: Proje
     assert re.search(r"agent\.py:\d+ in look_up", why.text_content())
     for text in ("KeyError: 'W9'", 'return {"W1": 40}[order]', "looking up W9", "slow path"):
         assert text in why.text_content()
+    assert why.text_content().count("KeyError") == 1
     found.context.close()
 
 
@@ -341,6 +342,7 @@ def test_a_judge_has_rows_quotes_and_its_words(browser: Any, detailed: Project):
     tree.get_by_text("order:").first.click()
     expect(page.locator("#turn-1 .json .string")).to_have_count(0)
     page.locator("#waterfall summary").click()
+    assert run_axe(page) == []
     bars = page.locator(".bars li").all_text_contents()
     assert [bar.startswith(name) for bar, name in zip(bars, ("Turn 1", "Turn 2", "look_up_order"), strict=False)] == [
         True
@@ -362,6 +364,9 @@ def test_repeats_show_how_sure_they_are_and_open_on_the_trial_that_failed(browse
     assert "pass@8" in figures
     assert "pass^8" in figures
     assert "1 unstable" in figures
+    page.set_viewport_size(PHONE)
+    expect(page.locator("#cases .repeats-text")).to_be_in_viewport()
+    page.set_viewport_size(DESKTOP)
     found.open_case("flaky")
     assert "6 of 8, 41–93 %, unstable" in page.text_content("#certainty")
     assert page.locator("#certainty .interval rect").count() == 1
@@ -395,6 +400,7 @@ def test_five_hundred_turns_fold_and_are_reached_by_keys_and_words(browser: Any,
     page.locator("#turn-499 button").click()
     expect(page.locator("#turn-499.folded")).to_have_count(0)
     assert page.locator(".minimap rect.failed").count() == 1
+    assert run_axe(page) == []
     page.click("#fold-passed")
     expect(page.locator(".turn.folded")).to_have_count(0)
     found.context.close()

@@ -23,13 +23,14 @@ export function Failure({ trial, to }: { trial: Trial; to: LinkTo }) {
   ];
   const tracebacks = trial.tracebacks ?? [];
   if (trial.status === "passed" && notes.length + tracebacks.length === 0) return null;
-  const failedChecks = trial.status === "passed" ? [] : listFailedChecks(trial);
+  const isRaised = (text: string) => tracebacks.some((each) => text.endsWith(each.error)); // the traceback says it
+  const failedChecks = trial.status === "passed" ? [] : listFailedChecks(trial).filter((each) => each.label || !isRaised(each.text));
   const evidence = trial.fault_evidence ?? [];
   const error = trial.error && !failedChecks.some((each) => each.text && trial.error?.endsWith(each.text)) ? trial.error : "";
   const evidenceLine = evidence.find((line) => error && line.endsWith(`: ${error}`));
   const when = evidenceLine ? evidenceLine.slice(0, -error.length - 2) : "";
   const shown = [...failedChecks.map((each) => each.text), error].filter(Boolean);
-  const more = evidence.filter((line) => !shown.some((text) => line.endsWith(text)));
+  const more = evidence.filter((line) => !isRaised(line) && !shown.some((text) => line.endsWith(text)));
   return (
     <section class={`failure ${trial.status}`} aria-label="Why" id="why">
       {trial.status !== "passed" && (
@@ -38,7 +39,7 @@ export function Failure({ trial, to }: { trial: Trial; to: LinkTo }) {
           {trial.fault && <span class="fault">fault: {trial.fault}</span>}
         </h2>
       )}
-      {error && !tracebacks.some((each) => error.endsWith(each.error)) && (
+      {error && !isRaised(error) && (
         <div class="error-text">
           {when && <Place at={parsePlace(when)} to={to}>{when}</Place>}
           <TextBlock text={error} />

@@ -5,7 +5,7 @@ import { formatCount, formatCost, formatMs } from "./format";
 import { RowHeights } from "./heights";
 import type { RowSet } from "./rows";
 import type { Hit } from "./search";
-import { describeRepeats } from "./sure";
+import { Repeats } from "./sure";
 import { Line } from "./text";
 import { TrialDots, StatusIcon, describeTrials } from "./status";
 
@@ -170,7 +170,7 @@ function Row({ row, href, at, scored, hit, tall }: RowProps) {
         {many && (
           <span class="repeats">
             <TrialDots trials={row.trials} label={describeTrials(row.trials)} />
-            <span>{describeRepeats(row)}</span>
+            <Repeats row={row} />
           </span>
         )}
         <span class="fact" title="turns">

@@ -25,14 +25,18 @@ function countTrials(row: CaseRow): { passed: number; judged: number; errors: nu
   return { passed: count("passed"), judged: count("passed") + count("failed"), errors: count("error") };
 }
 
-/** "6 of 8, 41–93 %, unstable" */
-export function describeRepeats(row: CaseRow): string {
+/** "6 of 8, 41–93 %, unstable": narrow lists leave the class out. */
+export function Repeats({ row }: { row: CaseRow }) {
   const { passed, judged, errors } = countTrials(row);
   const parts = [`${passed} of ${judged}`];
   if (row.interval) parts.push(formatSpan(row.interval));
   if (errors) parts.push(`${errors} with errors`);
-  if (row.stability) parts.push(row.stability.replace(/_/g, " "));
-  return parts.join(", ");
+  return (
+    <span class="repeats-text">
+      {parts.join(", ")}
+      {row.stability && <span class="stability">, {row.stability.replace(/_/g, " ")}</span>}
+    </span>
+  );
 }
 
 /** The figures of a repeated case, with pass@k and pass^k for each k that was asked for. */
@@ -43,7 +47,9 @@ export function CaseCertainty({ row, figures }: { row: CaseRow; figures: CaseFig
   return (
     <div class="certainty" id="certainty">
       <p>
-        <b>{describeRepeats(row)}</b>
+        <b>
+          <Repeats row={row} />
+        </b>
         {judged > 0 && <RateBar rate={passed / judged} interval={interval} label={`Pass rate ${formatPercent(passed / judged, 0)}`} />}
       </p>
       {(figures?.pass_k ?? []).length > 1 && <PassKTable rows={pickKs(figures?.pass_k ?? [])} />}
