@@ -39,11 +39,12 @@ class Rate(Struct, frozen=True, omit_defaults=True):
 
 
 class Breakdown(Struct, frozen=True, omit_defaults=True):
-    """The rates of cases by tag and suite, and of assertions by type; the lowest rate first."""
+    """The rates of cases by tag and suite, of assertions by type, and of tool calls by tool; the lowest rate first."""
 
     tags: tuple[Rate, ...] = ()
     suites: tuple[Rate, ...] = ()
     types: tuple[Rate, ...] = ()
+    tools: tuple[Rate, ...] = ()
 
 
 class _Counts:
@@ -69,7 +70,7 @@ class BreakdownCounter:
     """Counts case by case; keeps a few numbers for each tag, suite, type and group."""
 
     def __init__(self) -> None:
-        self._tags, self._suites, self._types = _Counts(), _Counts(), _Counts()
+        self._tags, self._suites, self._types, self._tools = _Counts(), _Counts(), _Counts(), _Counts()
         self._positions: dict[tuple[Status, str], int] = {}
         self._groups: list[FailureGroup] = []
 
@@ -85,6 +86,9 @@ class BreakdownCounter:
         for name, passed in verdicts:
             if passed is not None:
                 self._types.add(name, passed=int(passed))
+
+    def add_tool_call(self, name: str, *, has_error: bool) -> None:
+        self._tools.add(name, passed=int(not has_error))
 
     def add_failure(self, failure: TrialFailure) -> int | None:
         """The position of the failure's group; None if there are too many groups already."""
@@ -106,7 +110,12 @@ class BreakdownCounter:
     def build(self) -> Breakdown:
         """Suites are listed only where there are several."""
         suites = self._suites.list_rates()
-        return Breakdown(self._tags.list_rates(), suites if len(suites) > 1 else (), self._types.list_rates())
+        return Breakdown(
+            self._tags.list_rates(),
+            suites if len(suites) > 1 else (),
+            self._types.list_rates(),
+            self._tools.list_rates(),
+        )
 
     @property
     def groups(self) -> Sequence[FailureGroup]:

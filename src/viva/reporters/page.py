@@ -112,8 +112,14 @@ class _AssertionHead(Struct):
     reached: bool | None = None
 
 
+class _ToolHead(Struct):
+    name: str
+    error: str | None = None
+
+
 class _TurnHead(Struct):
     duration_ms: float
+    tool_calls: list[_ToolHead] = []
     assertions: list[_AssertionHead] = []
 
 
@@ -230,6 +236,8 @@ class _Figures:
         self.breakdown.add_case(case.head.suite, details[0].tags, case.status)
         for trial in details:
             self.breakdown.add_checks((item.type, item.passed) for item in trial.assertions if item.type)
+            for call in (call for turn in trial.turns for call in turn.tool_calls):
+                self.breakdown.add_tool_call(call.name, has_error=call.error is not None)
         if len(case.heads) > 1 and not self.is_sequential and (name := stability(case.statuses)) is not None:
             self.classes[name] += 1
 

@@ -34,7 +34,7 @@ from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.finding import Finding
 from viva.model.message import Usage
-from viva.model.record import TrialRecord
+from viva.model.record import ToolCallRecord, TrialRecord
 from viva.reporters import html
 from viva.reporters.html import HtmlReport
 from viva.reporters.page import escape_for_script, load_page
@@ -243,6 +243,15 @@ def test_rates_by_tag_suite_and_type_have_the_lowest_first(tmp_path: Path) -> No
         "types": [("tool_called", 0, 1), ("contains", 1, 2), ("not_contains", 1, 1)],
     }
     assert 0 < found["types"][1]["interval"]["low"] < 0.5
+
+
+def test_tools_that_fail_most_come_first(tmp_path: Path) -> None:
+    calls = [ToolCallRecord("pay", {}, error="denied"), ToolCallRecord("pay", {}, result=1), ToolCallRecord("find", {})]
+    found = report(tmp_path, [trial("a", turns=[turn(1, "x", tool_calls=calls)])]).overview["breakdown"]
+    assert [(rate["name"], rate["passed"], rate["judged"]) for rate in found["tools"]] == [
+        ("pay", 1, 2),
+        ("find", 1, 1),
+    ]
 
 
 def test_records_are_copied_from_the_journal(tmp_path: Path) -> None:

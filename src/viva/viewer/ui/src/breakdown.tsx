@@ -9,7 +9,7 @@ import { formatSpan, RateBar } from "./sure";
 import { Line } from "./text";
 
 const SHOWN = 8;
-const TABS = { groups: "Failures", tags: "By tag", suites: "By suite", types: "By check" } as const;
+const TABS = { groups: "Failures", tags: "By tag", suites: "By suite", types: "By check", tools: "By tool" } as const;
 type Tab = keyof typeof TABS;
 
 interface Props {
@@ -26,6 +26,7 @@ export function BreakdownPanel({ overview, filter, change }: Props) {
     tags: (rates.tags ?? []).length > 0,
     suites: (rates.suites ?? []).length > 0,
     types: (rates.types ?? []).length > 0,
+    tools: (rates.tools ?? []).length > 0,
   };
   const tabs = (Object.keys(TABS) as Tab[]).filter((tab) => has[tab]);
   const [wanted, setTab] = useState<Tab>("groups");
@@ -51,6 +52,7 @@ export function BreakdownPanel({ overview, filter, change }: Props) {
       {tab === "tags" && <Rates rates={rates.tags ?? []} noun="case" chosen={filter.tag} choose={(tag) => change({ tag })} />}
       {tab === "suites" && <Rates rates={rates.suites ?? []} noun="case" chosen={filter.suite} choose={(suite) => change({ suite })} />}
       {tab === "types" && <Rates rates={rates.types ?? []} noun="check" chosen={filter.type} choose={(type) => change({ type })} />}
+      {tab === "tools" && <Rates rates={rates.tools ?? []} noun="call" chosen={filter.text} choose={(text) => change({ text })} />}
     </details>
   );
 }

@@ -58,6 +58,7 @@ export interface Breakdown {
   tags?: NamedRate[];
   suites?: NamedRate[];
   types?: NamedRate[];
+  tools?: NamedRate[];
 }
 
 export interface PassK {
