@@ -336,7 +336,7 @@ def test_a_run_that_goes_on_is_not_resumed_and_its_process_is_named(project: Pro
     refused = project.viva("test", "--resume", "latest", code=4)
     assert f"is in use by process {process.pid};" in refused.err
     assert "stopped unexpectedly" not in refused.err
-    (row,) = project.viva("runs").out.splitlines()
+    (_, row) = project.viva("runs").out.splitlines()
     assert f"running, process {process.pid}" in row
     removed = project.viva("runs", "rm", "latest", code=4)
     assert f"process {process.pid}" in removed.err

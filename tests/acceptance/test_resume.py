@@ -26,7 +26,7 @@ async def agent(messages, options):
         raise ValueError("as always")
     return f"I heard {text}, message {len(messages)}"
 """
-PASSING = {"duration_ms", "started_at", "session_id", "file"}
+PASSING = {"duration_ms", "start_ms", "checks_ms", "started_at", "session_id", "file"}
 CASES, RUNS = 14, 2
 KILLED: list[int] = []
 """After how many calls of the agent a run was killed."""
@@ -197,7 +197,7 @@ def test_interrupting_keeps_what_has_ended(project: Project):
     process.communicate()
     count = len(ended(project))
     assert count == 2
-    assert "4 not run" in project.viva("runs").out
+    assert "4 not run" in project.viva("runs", "show", "latest").out
     project.viva("test", "--resume", "latest", "--parallel", "6", "-o", "report.jsonl", code=0)
     assert len(project.records()) == 6
     assert len(calls(project)) == 3 + 4
