@@ -141,4 +141,4 @@ def describe_request(scope: "Scope") -> dict[str, Any]:
         "tenant": principal.tenant if principal else None,
         "token": principal.name if principal else None,
     }
-    return {name: value for name, value in entry.items() if value is not None}
+    return {name: value for name, value in entry.items() if value not in (None, "")}
