@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,25 @@ def test_at_most_n_trials_run_and_none_waits_for_a_batch():
     asyncio.run(TrialPool(ConversationLimit(3, is_fixed=True)).run(trials(10), work))
     assert most == 3
     assert begun == list(range(10))
+
+
+def test_trials_that_never_wait_leave_the_loop_to_others():
+    """Else their events would be stored at the end of the run, and nothing could stop it."""
+    ended: list[PlannedTrial] = []
+    seen = [0]
+
+    async def work(each: PlannedTrial) -> None:
+        ended.append(each)
+
+    async def scenario() -> None:
+        running = asyncio.ensure_future(TrialPool(ConversationLimit(3, is_fixed=True)).run(trials(30), work))
+        while not running.done():
+            await asyncio.sleep(0)
+            seen.append(len(ended))
+
+    asyncio.run(scenario())
+    assert seen[-1] == 30
+    assert max(after - before for before, after in pairwise(seen)) <= 3
 
 
 def test_workers_follow_the_limit():  # N19
