@@ -231,19 +231,20 @@ async def measure_waiting(host: Host, count: int) -> Figures:
     return {"waiting evals": count, "MB": host.memory_mb, "creates/s": rate, "discovery": describe_times(times)}
 
 
-async def measure(store_url: str | None, *, is_quick: bool) -> Figures:
+async def measure(store: str, store_url: str | None, *, is_quick: bool) -> None:
     share = 10 if is_quick else 1
+
+    def show(part: str, figures: Figures) -> None:
+        print(f"{store}, {part}: {json.dumps(figures)}", flush=True)
+
     async with start_host(store_url) as host:
-        figures = {
-            "creates": await measure_creates(host, 1000 // share),
-            "events": await measure_events(host, 100 // share),
-            "500 readers": await measure_readers(host, 500 // share, 50 // share),
-        }
+        show("creates", await measure_creates(host, 1000 // share))
+        show("events", await measure_events(host, 100 // share))
+        show("readers", await measure_readers(host, 500 // share, 50 // share))
     async with start_host(store_url) as host:
-        figures["memory"] = await measure_memory(host, 10_000 // share)
+        show("memory", await measure_memory(host, 10_000 // share))
     async with start_host(store_url) as host:
-        figures["waiting"] = await measure_waiting(host, 1000 // share)
-    return figures
+        show("waiting", await measure_waiting(host, 1000 // share))
 
 
 @contextmanager
@@ -269,13 +270,13 @@ def main() -> None:
         return
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
     if arguments.store != "postgres":
-        print(json.dumps({"SQLite": asyncio.run(measure(None, is_quick=arguments.quick))}, indent=1))
+        asyncio.run(measure("SQLite", None, is_quick=arguments.quick))
     if arguments.store != "sqlite":
         with start_postgres() as server:
             if server is None:
                 print("NOT RUN: PostgreSQL: there is no server here")
                 return
-            print(json.dumps({"PostgreSQL": asyncio.run(measure(server.url, is_quick=arguments.quick))}, indent=1))
+            asyncio.run(measure("PostgreSQL", server.url, is_quick=arguments.quick))
 
 
 if __name__ == "__main__":

@@ -115,6 +115,7 @@ def test_a_database_that_restarts_holds_runs_up_and_loses_nothing(tmp_path: Path
             continue
         assert (refused.status, refused.json["error"]) == (503, "database_unavailable")
         assert client.get("/.well-known/openwop").status == 200
+        assert [each["code"] for each in client.get("/readyz").json["reasons"]] == ["database_unavailable"]
         server.start()
         while client.get(f"/v1/runs/{runs[0]}").status != 200:
             time.sleep(0.1)

@@ -194,6 +194,7 @@ def test_sigterm_lets_running_runs_end(folder: Path):
                 continue
             assert (refused.status, refused.json["error"]) == (503, "draining")
             assert "retry-after" in refused.headers
+            assert [each["code"] for each in client.get("/readyz").json["reasons"]] == ["draining"]
             (folder / "go").touch()
             assert b"event: run.completed" in watched.read()
         assert process.wait(20) == 0

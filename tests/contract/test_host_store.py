@@ -236,6 +236,21 @@ def test_renewing_tells_which_leases_are_lost(open_shared: OpenStore | None):
     assert first.renew_leases() == []
 
 
+def test_leases_are_renewed_while_the_event_loop_is_blocked(server: postgres.Server | None):
+    """An agent that computes for a minute in an async function is no dead host."""
+    if server is None:
+        return
+    store = PostgresStore(server.create_database(f"d{uuid4().hex}"), lease_s=1.0)
+    store.create_run(make_run("a"))
+    store.claim_run("a")
+    store.watch(lambda _run, _notice: None)
+    ends = [store._select("SELECT lease_until FROM runs")[0][0]]
+    while len(set(ends)) < 3:  # nothing of this thread renews it
+        ends.append(store._select("SELECT lease_until FROM runs")[0][0])
+    assert ends == sorted(ends)
+    store.close()
+
+
 def test_one_of_many_hosts_claims_a_run(open_shared: OpenStore | None):
     if open_shared is None:
         return

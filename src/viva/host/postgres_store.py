@@ -4,6 +4,7 @@ import re
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -16,6 +17,9 @@ from viva.host.store import LEASE_S, RENEW_LEASE, TABLES, LeaseLost, SequenceTak
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 10_000
+WAIT_S = 0.5
+MAX_BLOCKED_LEASES = 20
+"""How many times the time of a lease the event loop may be blocked before other hosts take over."""
 CHANNEL = "viva_events"
 _LOCK_KEY = 0x76697661
 """Of the advisory lock under which the tables are created: hosts may start at the same moment."""
@@ -43,6 +47,7 @@ class PostgresStore(Store):
         super().__init__(f"{socket.gethostname()}-{secrets.token_hex(6)}", lease_s)
         self._url = url
         self._depth = 0
+        self._last_renewal = time.monotonic()
         self._watcher: _Watcher | None = None
         try:
             self._db: psycopg.Connection[Any] | None = self._connect()
@@ -116,8 +121,19 @@ class PostgresStore(Store):
             self._select("SELECT pg_notify(?, ?)", CHANNEL, payload)
 
     def watch(self, on_change: Callable[[str, bytes | None], object]) -> None:
-        self._watcher = _Watcher(self._connect, self.owner, on_change)
+        self._watcher = _Watcher(self._connect, self.owner, on_change, self._keep_leases)
         self._watcher.start()
+
+    def renew_leases(self) -> list[str]:
+        self._last_renewal = time.monotonic()
+        return super().renew_leases()
+
+    def _keep_leases(self, db: "psycopg.Connection[Any]") -> None:
+        """Renews leases while an agent blocks the event loop, but not for ever."""
+        age_s = time.monotonic() - self._last_renewal
+        if self.lease_s / 2 < age_s < self.lease_s * MAX_BLOCKED_LEASES:
+            sql = "UPDATE runs SET lease_until = clock() + ? WHERE lease_owner = ? AND id = ANY(?)"
+            db.execute(_translate(sql), (self.lease_s, self.owner, list(self._tokens)))
 
     def check(self) -> None:
         try:
@@ -152,11 +168,13 @@ class _Watcher(threading.Thread):
         connect: "Callable[[], psycopg.Connection[Any]]",
         owner: str,
         on_change: Callable[[str, bytes | None], object],
+        keep_leases: "Callable[[psycopg.Connection[Any]], None]",
     ) -> None:
         super().__init__(name="viva-store-watcher", daemon=True)
         self._connect = connect
         self._owner = owner
         self._on_change = on_change
+        self._keep_leases = keep_leases
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -174,7 +192,8 @@ class _Watcher(threading.Thread):
         with self._connect() as db:
             db.execute(f"LISTEN {CHANNEL}")
             while not self._stopped.is_set():
-                for notification in db.notifies(timeout=0.5):
+                self._keep_leases(db)
+                for notification in db.notifies(timeout=WAIT_S):
                     owner, run, notice = notification.payload.split(" ", 2)
                     if owner != self._owner:
                         self._on_change(run, notice.encode() or None)
