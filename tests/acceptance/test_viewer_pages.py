@@ -188,7 +188,7 @@ def test_charts_work_with_the_keyboard(browser: Any, shared_history: History):
     page.keyboard.press("Home")
     expect(chart).to_have_attribute("aria-valuenow", "1")
     page.keyboard.press("ArrowRight")
-    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"88\.5 %"))
+    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"100 %.*2 of 2"))
     page.keyboard.press("Enter")
     page.wait_for_selector("#cases a")
     assert shared_history.runs[1] in page.url
@@ -472,4 +472,57 @@ def test_hostile_texts_never_run_on_any_screen(browser: Any, project: Project):
             assert page.evaluate("window.pwned") is None
             assert page.locator("#app iframe, #app img, #app base, #app a[href^='javascript']").count() == 0
         assert re.search(r"script-src 'sha256-[^']+';", viewer.get("/").headers["content-security-policy"])
+        visit.end()
+
+
+TWO_AGENTS = """
+def same(messages):
+    return {"content": "I say: " + messages[-1]["content"], "usage": {"cost_usd": 0.002}}
+
+def deaf(messages):
+    return {"content": "I say: what was that?", "usage": {"cost_usd": 0.001}}
+"""
+
+
+def test_several_agents_have_a_matrix_that_leads_to_both_conversations(browser: Any, project: Project):
+    """The matrix, what differs between two agents, the words that differ between their replies, and the trials."""
+    project.write("pair.py", TWO_AGENTS)
+    project.write("viva.toml", "".join(f'[agents.{name}]\nuse = "python:pair:{name}"\n' for name in ("same", "deaf")))
+    project.suite(*(case(f"c{number}", f"hello {number}") for number in range(7)))
+    project.test("-n", "same", "-n", "deaf", "--runs", "2", "-q")
+    project.test("-n", "deaf", "-q", "-k", "c1")
+    with run_viewer(project) as viewer:
+        viewer.open_link()
+        visit = Visit(browser, viewer)
+        page = visit.go("#/runs/latest~1", "#matrix")
+        expect(page.locator("#matrix .agents tbody tr")).to_have_count(2)
+        expect(page.locator("#matrix tr.worse")).to_contain_text("worse")
+        expect(page.locator(".quality-plot circle")).to_have_count(2)
+        assert check_all_sizes(page, "matrix") == []
+        page.locator(".cells tbody tr").first.locator("a").nth(1).click()
+        page.wait_for_selector("#case-title")
+        assert "on=deaf" in page.url
+        expect(page.locator("#trial").first).to_contain_text("what was that?")
+        page.go_back()
+        page.locator("#matrix .difference a").click()
+        page.wait_for_selector("#changes a")
+        expect(page.locator("#differences")).to_contain_text("python:pair:same")
+        expect(page.locator("#changes a").first).to_contain_text("2 of 2")
+        expect(page.locator("#changes a").first).to_contain_text("is not in")
+        page.locator("#changes a").first.click()
+        page.wait_for_selector(".reply-diff")
+        assert page.locator(".reply-diff del").all_inner_texts()
+        assert page.locator(".reply-diff ins").all_inner_texts()
+        page.locator(".trial-switch a").nth(3).click()
+        page.wait_for_url(re.compile("head_trial=2"))
+        page.keyboard.press("j")
+        page.wait_for_url(re.compile("case=c1"))
+        page = visit.go("#/compare/latest~1/latest", "#pickers select")
+        page.select_option("#pick-head", index=1)
+        page.wait_for_url(re.compile("compare/([^/]+)/\\1"))
+        page = visit.go("#/history", ".history-line")
+        expect(page.locator(".history-line")).to_have_count(2)
+        expect(page.locator("#history-all")).not_to_be_checked()
+        page.check("#history-all")
+        expect(page.locator(".chart circle.left-out").first).to_be_visible()
         visit.end()

@@ -38,6 +38,7 @@ _COLUMNS = (
 _CASE_COLUMNS = (
     Column("  result"),
     Column("case"),
+    Column("agent", is_text=True),
     Column("trial", "right"),
     Column("name", is_flexible=True, is_text=True, is_optional=True),
     Column("turns", "right"),
@@ -137,8 +138,9 @@ def _format_run(row: RunRow, history: History) -> str:
 @command.command(epilog="Example: viva runs show latest T001")
 @click.argument("run")
 @click.argument("case", required=False)
+@click.option("-n", "--name", "agent", help="Show only the results of this agent, in a run of several.")
 @click.option("--json", "as_json", is_flag=True, help="Print the records as lines of JSON.")
-def show(run: str, case: str | None, as_json: bool) -> int:
+def show(run: str, case: str | None, agent: str | None, as_json: bool) -> int:
     """List the cases of RUN, or show the conversation of CASE with its results.
 
     RUN is an id or its start, `latest`, `latest~1` or `remote:ID`.
@@ -146,7 +148,11 @@ def show(run: str, case: str | None, as_json: bool) -> int:
     history = open_history()
     row = find_run(history, run)
     journal = history.journal_path(row.id)
-    records = read_records(journal) if case is None else _load_case(journal, row.id, case)
+    if agent is not None and agent not in row.agents:
+        raise BadInput.of(f"run {row.id} has no agent {agent!r}; it has {', '.join(row.agents)}")
+    loaded = read_records(journal) if case is None else _load_case(journal, row.id, case)
+    records = (record for record in loaded if agent in (None, record.agent))
+    names_agents = len(row.agents) > 1
     if not as_json:
         print(_format_run(row, history))
         for label, text in describe_details(row.summary) if row.summary else ():
@@ -155,22 +161,29 @@ def show(run: str, case: str | None, as_json: bool) -> int:
         for record in records:
             print(codec.compact_json(record))
     elif case is None:
-        for line in format_table(_CASE_COLUMNS, [_list_case_cells(record) for record in records], get_output_width()):
+        for line in format_table(
+            _CASE_COLUMNS,
+            [_list_case_cells(record, names_agents=names_agents) for record in records],
+            get_output_width(),
+        ):
             print(line)
     else:
         palette, width = Palette(use_colour(terminal=sys.stdout.isatty())), shutil.get_terminal_size((100, 24)).columns
         for record in records:
+            if names_agents:
+                print(f"{palette('bold', 'Agent')}: {escape_controls(record.agent or '')}")
             tree = CaseTree(palette, width, _MAX_MESSAGE_LINES)
             print(tree.render(record, trial=record.trial if record.trials > 1 else None))
     return 0
 
 
-def _list_case_cells(record: TrialRecord) -> list[str]:
+def _list_case_cells(record: TrialRecord, *, names_agents: bool) -> list[str]:
     findings = f"safety findings: {', '.join(map(str, record.findings))}" if record.findings else ""
     reason = explain_failure(record).headline if record.status != "passed" else ""
     return [
         f"{STATUS_MARKS[record.status]} {record.status}",
         record.id,
+        (record.agent or "") if names_agents else "",
         f"{record.trial}" if record.trials > 1 else "",
         "" if record.name == record.id else fit_line(record.name, 200),
         f"{record.total_turns:,}" if record.total_turns else "",

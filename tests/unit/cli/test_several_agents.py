@@ -164,6 +164,16 @@ def test_compare_takes_agents_and_runs_alike(two: Project):
     assert "other → same" in two.viva("compare", "latest~1", "-n", "other", "-n", "same", code=0).out
 
 
+def test_runs_show_names_the_agents(two: Project):
+    two.test(*BOTH)
+    listed = two.viva("runs", "show", "latest", code=0).out
+    assert re.search(r"failed\s+hard\s+other", listed)
+    shown = two.viva("runs", "show", "latest", "hard", "-n", "other", code=0).out
+    assert "Agent: other" in shown
+    assert "Agent: same" not in shown
+    assert "has no agent" in two.viva("runs", "show", "latest", "-n", "nobody", code=4).err
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -82,6 +82,7 @@ class LiveRun {
   private plannedTrials = 0;
   private done = 0;
   private minPass = 1;
+  private namesAgents = false;
 
   constructor(private overview: Overview) {
     this.planned = overview.planned_cases ?? 0;
@@ -91,6 +92,7 @@ class LiveRun {
     if (event.event === "run_started") {
       const settings = (event["settings"] ?? {}) as { min_pass?: number | null };
       this.minPass = settings.min_pass ?? 1;
+      this.namesAgents = ((event["agents"] ?? []) as string[]).length > 1;
       this.planned = Number(event["cases"]);
       this.plannedTrials = Number(event["trials"]);
     } else if (event.event === "trial_ended") {
@@ -100,7 +102,8 @@ class LiveRun {
       if (!trials.has(record.trial)) this.done++;
       trials.set(record.trial, dropTexts(record));
       this.trials.set(index, trials);
-      this.rows.set(index, buildRow(index, [...trials.values()].sort((a, b) => a.trial - b.trial), this.minPass));
+      const row = buildRow(index, [...trials.values()].sort((a, b) => a.trial - b.trial), this.minPass);
+      this.rows.set(index, this.namesAgents ? { ...row, agent: record.agent ?? "" } : row);
     }
   }
 
