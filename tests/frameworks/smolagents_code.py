@@ -22,7 +22,11 @@ def answer(request: ModelRequest) -> Say | str:
         return app.say("done") if called else Say(tool_calls=[ToolCall("helper", {"task": "add 1 and 2"})])
     if task.startswith("no such tool"):  # the error follows it
         return app.say("done") if "Error" in task else Say(tool_calls=[ToolCall("fly", {})])
-    codes = {"set": "x = add(1, b=2)\nfinal_answer(x)", "get": "final_answer({'x': x})"}
+    codes = {
+        "sum": "x = add(1, b=2)\nfinal_answer(x['sum'])",
+        "set": "x = add(1, b=2)\nfinal_answer(x)",
+        "get": "final_answer({'x': x})",
+    }
     return f"Thought: go\n<code>\n{codes[task]}\n</code>"
 
 
@@ -33,9 +37,9 @@ def server() -> Iterator[Any]:
         yield running
 
 
-def run(agent: Any, *turns: str) -> list[TurnRecord]:
+def run(agent: Any, *turns: str, **fields: Any) -> list[TurnRecord]:
     holds = {"type": "regex", "pattern": "(?s).*"}
-    case = {"id": "c", "turns": [{"input": turn, "assertions": [holds]} for turn in turns]}
+    case = {"id": "c", "turns": [{"input": turn, "assertions": [holds]} for turn in turns], **fields}
     (record,) = viva.run([case], agent, options=viva.RunOptions(retry_faults=0)).records()
     assert record.status == "passed", record.error
     return record.turns
@@ -47,6 +51,12 @@ def test_tools_that_code_calls_are_tool_calls_and_its_variables_stay(server: Any
         first, second = run(agent, "set", "get")
         assert [(call.name, call.args, call.result) for call in first.tool_calls] == [("add", {"a": 1, "b": 2}, 3)]
         assert (first.data, second.data, second.tool_calls) == (3, {"x": 3}, [])
+
+
+def test_code_gets_the_canned_value_of_a_stub(server: Any):
+    agent = CodeAgent([app.add], app.get_model(), verbosity_level=0)
+    (turn,) = run(agent, "sum", fixtures={"tools": [{"tool": "add", "response": {"sum": 40}}]})
+    assert (turn.data, turn.tool_calls[0].result) == (40, {"sum": 40})
 
 
 def test_a_managed_agent_is_in_the_path_and_its_tools_are_seen(server: Any):

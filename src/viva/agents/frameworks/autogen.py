@@ -76,9 +76,7 @@ class AutoGenSession(FrameworkSession):
                 self.log.start_call(call.id, call.name, call.arguments)
         elif event.type == "ToolCallExecutionEvent":
             for each in event.content:
-                (self.log.fail_call if each.is_error else self.log.end_call)(
-                    each.call_id, decode_json_text(each.content)
-                )
+                self.log.settle_call(each.call_id, decode_json_text(each.content), is_error=each.is_error)
         elif event.type == "HandoffMessage":  # the path has it
             for call in self.log.build_reply().tool_calls:
                 if call.name == f"transfer_to_{event.target}":

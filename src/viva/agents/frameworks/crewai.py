@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.openai_messages import encode_steps
-from viva.agents.tools import format_result
 from viva.concurrency.threads import run_in_thread
 from viva.model import codec
 from viva.model.message import Message, Reply
@@ -54,8 +53,7 @@ class CrewAISession(FrameworkSession):
         quiet(not self.target.verbose)  # an agent prints a box for each step even so
         output = await run_in_thread(self._kick_off, text)
         self._messages += [{"role": "user", "content": text}, *_new_messages(output)]
-        data = output.pydantic or getattr(output, "json_dict", None)
-        return self.log.build_reply(output.raw) if data is None else self.log.build_reply(data=data)
+        return self.log.build_output(output.pydantic or getattr(output, "json_dict", None) or output.raw)
 
     def _kick_off(self, text: str) -> Any:
         if not hasattr(self._copy, "tasks"):
@@ -85,14 +83,8 @@ class CrewAISession(FrameworkSession):
 
         class Recorded(base):
             def _run(self, **arguments: Any) -> Any:
-                call_id, log = session.log.new_id(), session.log
-                log.start_call(call_id, tool.name, arguments)
-                if session.has_stubs:
-                    return format_result(log.answer_call(call_id, tool.name))
-                with log.record_errors(call_id):
-                    result = tool.run(**arguments)
-                log.end_call(call_id, result)
-                return result
+                log = session.log
+                return log.run_tool_here(log.new_id(), tool.name, arguments, lambda: tool.run(**arguments))
 
         copied = ("name", "description", "args_schema", "result_as_answer", "max_usage_count", "cache_function")
         return Recorded(**{name: getattr(tool, name) for name in copied})

@@ -112,9 +112,8 @@ def make_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
             log.start_call(ids[run_id], serialized["name"], inputs or text)
 
         def on_tool_end(self, output: Any, *, run_id: Any, **about: Any) -> None:
-            is_error = getattr(output, "status", None) == "error"
             result = decode_json_text(getattr(output, "content", output))
-            (log.fail_call if is_error else log.end_call)(ids[run_id], result)
+            log.settle_call(ids[run_id], result, is_error=getattr(output, "status", None) == "error")
 
         def on_tool_error(self, error: BaseException, *, run_id: Any, **about: Any) -> None:
             if isinstance(error, interrupt):

@@ -77,8 +77,8 @@ class LangGraphSession(FrameworkSession):
             elif each.type == "tool" and str(each.content).startswith("Returning structured response"):
                 self.log.drop_call(each.tool_call_id)
             elif each.type == "tool" and self.log.lacks_result(each.tool_call_id):
-                end = self.log.fail_call if each.status == "error" else self.log.end_call
-                end(each.tool_call_id, decode_json_text(each.content))
+                result = decode_json_text(each.content)
+                self.log.settle_call(each.tool_call_id, result, is_error=each.status == "error")
         return text
 
     async def _resume(self, config: Any, message: Message, options: Mapping[str, Any]) -> Any:

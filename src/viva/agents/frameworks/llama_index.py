@@ -64,9 +64,7 @@ class LlamaIndexSession(FrameworkSession):
         except asyncio.CancelledError:
             await self.close()
             raise
-        if output.structured_response is not None:
-            return self.log.build_reply(data=output.structured_response)
-        return self.log.build_reply(output.response.content or "")
+        return self.log.build_output(output.structured_response or output.response.content or "")
 
     def _answer(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The option `resume`, else `yes` or `no` for the option `approval`, else the text; with the fields of the question."""

@@ -49,8 +49,7 @@ class OpenAIAgentsSession(FrameworkSession):
         if self._paused is not None:
             return log.build_reply()
         self._agent = result.last_agent
-        output = result.final_output
-        return log.build_reply(output) if isinstance(output, str) else log.build_reply(data=output)
+        return log.build_output(result.final_output)
 
     def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
         decision = read_decision(message, options)

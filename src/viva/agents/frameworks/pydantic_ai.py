@@ -51,7 +51,7 @@ class PydanticAISession(FrameworkSession):
             for call in (*output.approvals, *output.calls):
                 log.await_call(call.tool_call_id, call.tool_name, call.args)
             return log.build_reply()
-        return log.build_reply(output) if isinstance(output, str) else log.build_reply(data=output)
+        return log.build_output(output)
 
     def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The user approves or denies the calls that wait for that, and gives the results of those that run outside."""

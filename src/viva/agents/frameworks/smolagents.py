@@ -43,7 +43,7 @@ class SmolagentsSession(FrameworkSession):
         except asyncio.CancelledError:
             self._agent.interrupt()  # the thread ends with its step
             raise
-        return self.log.build_reply(str(output)) if isinstance(output, str) else self.log.build_reply(data=output)
+        return self.log.build_output(output)
 
     def _run(self, text: str) -> Any:
         calls, steps, final = self.load("smolagents.memory", "ToolCall", "ActionStep", "FinalAnswerStep")
@@ -81,7 +81,7 @@ class SmolagentsSession(FrameworkSession):
 
         def run_in_path(task: str, **named: Any) -> Any:
             self.log.enter(agent.name)
-            return self._log_call(agent.name, {"task": task}, lambda: run(task, **named))
+            return self._log_call(agent.name, {"task": task}, lambda: run(task, **named), is_agent=True)
 
         clone.run = run_in_path
         return clone
@@ -115,23 +115,21 @@ class SmolagentsSession(FrameworkSession):
 
         def forward(*values: Any, **named: Any) -> Any:
             arguments = {**dict(zip(tool.inputs, values, strict=False)), **named}
-            return self._log_call(tool.name, arguments, lambda: tool.forward(*values, **named), self.has_stubs)
+            return self._log_call(tool.name, arguments, lambda: tool.forward(*values, **named))
 
         clone.forward = forward
         return clone
 
-    def _log_call(self, name: str, arguments: Any, run: Any, is_stubbed: bool = False) -> Any:
+    def _log_call(self, name: str, arguments: Any, run: Any, *, is_agent: bool = False) -> Any:
         """Runs a tool. The model gave its id, unless code calls it."""
         if not (asked := [each for each in self._waiting if each[1] == name]):
             asked = [(self.log.new_id(), name)]
             self._start_call(asked[0][0], name, arguments)
         self._waiting.remove(asked[0])
         call_id = asked[0][0]
-        if is_stubbed:
-            canned = self.log.answer_call(call_id, name)
-            return canned.result if canned.error is None else format_result(canned)
-        with self.log.record_errors(call_id):
-            result = run()
+        if not is_agent:
+            return self.log.run_tool_here(call_id, name, arguments, run)
+        result = run()  # its tools are stubbed, it is not
         self.log.end_call(call_id, result)
         return result
 

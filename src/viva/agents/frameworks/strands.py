@@ -100,7 +100,7 @@ class StrandsSession(FrameworkSession):
             elif event.exception is not None:
                 log.fail_call(call_id, event.exception)
             else:
-                (log.fail_call if result["status"] == "error" else log.end_call)(call_id, _read_content(result))
+                log.settle_call(call_id, _read_content(result), is_error=result["status"] == "error")
 
         def on_message(event: Any) -> None:
             usage = event.message.get("metadata", {}).get("usage")

@@ -1,5 +1,6 @@
 """What a framework does during one turn, noted as it happens: a turn that raises or times out keeps it."""
 
+import itertools
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -49,6 +50,7 @@ class TurnLog:
         self._steps = StepLog()
         self.model_calls: list[ModelCall] = []
         self.model_error: Exception | None = None
+        self._numbers = itertools.count(1)
         self.path: list[str] = []
 
     def enter(self, name: str) -> None:
@@ -67,6 +69,10 @@ class TurnLog:
         if self.lacks_result(call_id):
             self._steps.end_tool(call_id)
             self._change(call_id, result=to_plain_value(result), pending=False)
+
+    def settle_call(self, call_id: str, value: Any, *, is_error: bool) -> None:
+        """The tool returned, or the framework says that it failed."""
+        (self.fail_call if is_error else self.end_call)(call_id, value)
 
     def fail_call(self, call_id: str, error: BaseException | str) -> None:
         """The tool raised an error, of which the first counts. The framework may tell the model, and go on."""
@@ -100,14 +106,19 @@ class TurnLog:
         self.end_call(call_id, result)
         return result
 
-    @contextmanager
-    def record_errors(self, call_id: str) -> Generator[None]:
-        """The tool runs inside. What becomes of its error is up to the framework."""
+    def run_tool_here(self, call_id: str, name: str, arguments: Any, run: Callable[[], Any]) -> Any:
+        """The same for a tool that runs in a thread. A canned result comes as it is: code of the agent may use it."""
+        self.start_call(call_id, name, arguments)
+        if self._stubs is not None:
+            canned = self.answer_call(call_id, name)
+            return canned.result if canned.error is None else format_result(canned)
         try:
-            yield
+            result = run()
         except Exception as error:
             self.fail_call(call_id, error)
             raise
+        self.end_call(call_id, result)
+        return result
 
     @contextmanager
     def keep_model_error(self) -> Generator[None]:
@@ -120,7 +131,7 @@ class TurnLog:
 
     def new_id(self) -> str:
         """An id for a call of a framework that gives none."""
-        return f"call_{len(self._calls) + 1}"
+        return f"viva_{next(self._numbers)}"
 
     def refuse_call(self, call_id: str, reason: str) -> None:
         """The user denied the call, so the tool did not run."""
@@ -162,6 +173,10 @@ class TurnLog:
         counts = [_count(value) for value in (sent, received, cached)]
         call = ModelCall(str(model or ""), str(provider or ""), *counts)
         self.model_calls.append(structs.replace(call, cost_usd=compute_reported_cost(call)))
+
+    def build_output(self, output: Any) -> Reply:
+        """The reply of an agent whose output is a text or a structured value."""
+        return self.build_reply(str(output)) if isinstance(output, str) else self.build_reply(data=output)
 
     def build_reply(self, content: str = "", data: Any = None, input_hint: str | None = None) -> Reply:
         """The reply. With a hint, or with calls that wait, the agent awaits input."""

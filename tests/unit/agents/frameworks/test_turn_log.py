@@ -1,5 +1,6 @@
 """What is noted of a framework's turn, and how the user's next line decides an approval."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -125,3 +126,56 @@ def test_values_of_frameworks_become_plain(value: Any, plain: Any):
 
 def test_a_value_that_cannot_be_read_is_named():
     assert "Wrong" in to_plain_value(Wrong())
+
+
+class Waits(Exception):  # noqa: N818 -- as frameworks name theirs
+    pass
+
+
+def test_a_tool_that_runs_is_logged_with_its_result_error_or_wait():
+    progress = CallProgress()
+    log = TurnLog(progress)
+
+    async def run(result: Any) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def scenario() -> None:
+        assert await log.run_tool(log.new_id(), "add", {}, lambda: run(3)) == 3
+        with pytest.raises(Waits):
+            await log.run_tool(log.new_id(), "ask", {}, lambda: run(Waits()), Waits)
+        with pytest.raises(ValueError, match="no table"):
+            await log.run_tool(log.new_id(), "find", {}, lambda: run(ValueError("no table")))
+
+    asyncio.run(scenario())
+    with pytest.raises(ZeroDivisionError):
+        log.run_tool_here(log.new_id(), "divide", {}, lambda: 1 / 0)
+    added, asked, found, divided = log.build_reply().tool_calls
+    assert (added.result, asked.pending, found.error) == (3, True, "ValueError: no table")
+    assert "division" in (divided.error or "")
+    assert [each.error for each in progress.tracebacks] == [found.error, divided.error]  # N38
+
+
+def test_a_stubbed_tool_does_not_run():  # W3
+    log = TurnLog(CallProgress(), ToolStubs([ToolStub("add", {"sum": 40}), ToolStub("find", error="down")]))
+
+    def run() -> Any:
+        raise AssertionError("it ran")
+
+    assert asyncio.run(log.run_tool("1", "add", {"a": 1}, run)) == '{"sum":40}'  # for the model
+    assert log.run_tool_here("2", "add", {"a": 1}, run) == {"sum": 40}  # for code
+    assert log.run_tool_here("3", "find", {}, run) == '{"error":"down"}'
+    assert [call.error for call in log.build_reply().tool_calls] == [None, None, "down"]
+
+
+def test_the_error_of_a_model_is_kept_for_frameworks_that_raise_only_its_text():
+    log, error = TurnLog(CallProgress()), ValueError("401")
+    with pytest.raises(ValueError, match="401"), log.keep_model_error():
+        raise error
+    assert log.model_error is error
+
+
+def test_an_output_is_the_text_or_the_data_of_the_reply():
+    log = TurnLog(CallProgress())
+    assert (log.build_output("hi").content, log.build_output({"a": 1}).data) == ("hi", {"a": 1})

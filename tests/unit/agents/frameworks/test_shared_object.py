@@ -1,0 +1,77 @@
+"""Objects that hold one conversation: sessions that share one take turns."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSession
+from viva.agents.frameworks.shared_object import SharedObject
+from viva.llm.transport import HttpTransport
+from viva.model.case import Key
+from viva.model.message import Message, Reply
+from viva.protocols import SessionContext
+
+
+class Diary:
+    """A framework's object with one conversation, which tells of each message."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.tell: Any = None
+        self.preparations = 0
+
+    async def write(self, line: str) -> str:
+        self.lines.append(line)
+        await asyncio.sleep(0)  # another session could run here
+        self.tell(line)
+        return " ".join(self.lines)
+
+
+class DiarySession(FrameworkSession):
+    title = "Diary"
+    package = "pytest"
+    tested = "1"
+
+    @classmethod
+    def load_types(cls) -> Sequence[type]:
+        return [Diary]
+
+    async def start(self) -> None:
+        self._shared, self._state = SharedObject.of(self.target), None
+
+    async def _prepare(self, shared: SharedObject) -> Any:
+        self.target.preparations += 1
+
+        def tell(line: str) -> None:
+            shared.log.enter(line)  # that of the turn that runs now
+
+        self.target.tell = tell
+        return tuple(self.target.lines)
+
+    async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        async with self._shared.take(self, self._prepare) as first_state:
+            self.target.lines = list(first_state if self._state is None else self._state)
+            text = await self.target.write(message.text)
+            self._state = tuple(self.target.lines)
+        return self.log.build_reply(text)
+
+
+def test_each_conversation_has_its_own_state_and_log():
+    diary = Diary()
+    diary.lines = ["once"]
+    agent = FrameworkAgent(diary, DiarySession)
+
+    async def talk(*lines: str) -> list[Reply]:
+        context = SessionContext(key=Key("s", "c"), meter=lambda call: None, http=HttpTransport())
+        async with agent.open(context) as session:
+            return [await session.send(Message("user", line), {}) for line in lines]
+
+    async def scenario() -> tuple[list[Reply], list[Reply]]:
+        return await asyncio.gather(talk("a", "b"), talk("c", "d"))
+
+    first, second = asyncio.run(scenario())
+    assert [reply.content for reply in first] == ["once a", "once a b"]  # N19
+    assert [reply.content for reply in second] == ["once c", "once c d"]
+    assert [reply.path for reply in (*first, *second)] == [("a",), ("b",), ("c",), ("d",)]
+    assert diary.preparations == 1
+    diary.tell("outside of a turn")  # goes nowhere
