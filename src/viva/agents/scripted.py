@@ -106,7 +106,7 @@ class ScriptedSession:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         try:
-            reply = self._next_reply(message.text)
+            reply = self._choose_reply(message.text)
         except CheckError as error:
             raise AgentFailed(str(error)) from error
         if isinstance(reply, str):
@@ -123,7 +123,7 @@ class ScriptedSession:
             self._context.meter(call)
         return parsed
 
-    def _next_reply(self, text: str) -> str | Mapping[str, Any]:
+    def _choose_reply(self, text: str) -> str | Mapping[str, Any]:
         for reply in self._conditional:
             if search(str(reply["when"]), text):
                 return reply

@@ -147,7 +147,7 @@ async def _shrink(
 
     case_id = append_case(output, result.case)
     before, after = (
-        ", ".join(format_count(size[at], noun) for size, noun in _sizes(result) if size[0] or noun != _EXTRA)
+        ", ".join(format_count(size[at], noun) for size, noun in _list_sizes(result) if size[0] or noun != _EXTRA)
         for at in (0, 1)
     )
     print(f"{before} → {after}, in {format_count(result.trials, 'trial')}")
@@ -165,7 +165,7 @@ async def _shrink(
     return 0
 
 
-def _sizes(result: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
+def _list_sizes(result: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
     return (result.turns, "turn"), (result.words, "word"), (result.extras, _EXTRA)
 
 

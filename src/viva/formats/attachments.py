@@ -27,39 +27,39 @@ class Attachments(Struct, frozen=True):
         self, items: Sequence[dict[str, Any]], path: KeyPath, report: ReportProblem, *, read_files: bool
     ) -> tuple[Part, ...]:
         """The parts of a message. With `read_files`, files become `data:` URLs; otherwise only their existence is checked."""
-        return tuple(self._part(item, (*path, i), report, read_files) for i, item in enumerate(items))
+        return tuple(self._build_part(item, (*path, i), report, read_files) for i, item in enumerate(items))
 
     def to_parts(self, content: Content) -> tuple[Part, ...]:
         return (Text(content),) if isinstance(content, str) else content
 
-    def _part(self, written: dict[str, Any], at: KeyPath, complain: ReportProblem, read: bool) -> Part:
-        if written["type"] == "text":
-            return Text(written["text"])
-        source = str(written["source"])
-        kind = _KINDS[written["type"]]
-        name, media_type = written.get("name"), written.get("media_type")
+    def _build_part(self, definition: dict[str, Any], at: KeyPath, report: ReportProblem, read: bool) -> Part:
+        if definition["type"] == "text":
+            return Text(definition["text"])
+        source = str(definition["source"])
+        kind = _KINDS[definition["type"]]
+        name, media_type = definition.get("name"), definition.get("media_type")
         if not source.startswith("file://"):
             return kind(source, name, media_type, source)
-        path = self._found(source, at, complain)
+        path = self._find_file(source, at, report)
         if path is None or not read:
             return kind(source, name, media_type)
         media_type = media_type or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         encoded = base64.b64encode(path.read_bytes()).decode("ascii")
         return kind(source, name or path.name, media_type, f"data:{media_type};base64,{encoded}")
 
-    def _found(self, source: str, at: KeyPath, complain: ReportProblem) -> Path | None:
+    def _find_file(self, source: str, at: KeyPath, report: ReportProblem) -> Path | None:
         path = (Path(self.folder) / unquote(source.removeprefix("file://"))).resolve()
         allowed = [Path(root).resolve() for root in (self.folder, *self.roots)]
         if not any(path.is_relative_to(root) for root in allowed):
-            complain(
+            report(
                 at,
                 f"{source} leaves the suite's folder; move the file there, or allow its folder with `attachment_roots` in viva.toml",
                 "source",
             )
         elif not path.is_file():
-            complain(at, f"{source}: there is no file {path}", "source")
+            report(at, f"{source}: there is no file {path}", "source")
         elif path.stat().st_size > MAX_BYTES:
-            complain(at, f"{source} is {path.stat().st_size // 2**20} MB; at most {MAX_BYTES // 2**20} MB", "source")
+            report(at, f"{source} is {path.stat().st_size // 2**20} MB; at most {MAX_BYTES // 2**20} MB", "source")
         else:
             return path
         return None

@@ -22,5 +22,5 @@ def explain_bad_link(path: str, root: str) -> str | None:
         if host.is_symlink():
             return f"{path!r} is a broken symbolic link"
     except (OSError, UnicodeError) as wrong:  # too long, not allowed, or no name at all
-        return f"{path!r} cannot be looked at: {wrong}"
+        return f"{path!r} cannot be read: {wrong}"
     return f"there is no {path!r} in the working folder {root}"
