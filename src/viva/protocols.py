@@ -288,7 +288,7 @@ class Hooks(Protocol):
         ...
 
 
-class Redactor(Protocol):
+class RedactorProtocol(Protocol):
     """Removes secrets from what a run stores and shows."""
 
     def redact(self, value: T) -> T: ...

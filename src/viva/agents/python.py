@@ -40,7 +40,7 @@ from viva.agents.tools import CannedTools
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.loops import time_steps
 from viva.concurrency.threads import DedicatedThread
-from viva.errors import AgentFailed, BadInput, TrialFault
+from viva.errors import AgentFailed, BadInput, TrialFault, with_article
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.model import codec
 from viva.model.case import Feature
@@ -48,7 +48,6 @@ from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import error_place, error_text
 from viva.protocols import Agent, AgentSession, SessionContext
-from viva.text.grammar import with_article
 
 _PARAMETERS = frozenset({"message", "messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 

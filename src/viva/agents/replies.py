@@ -12,11 +12,10 @@ from typing import Any, TypeGuard, cast
 from msgspec import UNSET, Struct, structs
 
 from viva.agents.streamed_reply import StreamedReply
-from viva.errors import AgentFailed
+from viva.errors import AgentFailed, with_article
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, Step, ToolCall
-from viva.text.grammar import with_article
 
 _CONTENT_KEYS = ("content", "data", "tool_calls")
 REPLY_KEYS = (

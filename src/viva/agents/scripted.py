@@ -14,12 +14,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.replies import REPLY_KEYS, parse_reply
-from viva.errors import AgentFailed, CheckError
+from viva.errors import AgentFailed, CheckError, with_article
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext
 from viva.text.duration import parse_duration
-from viva.text.grammar import with_article
 from viva.text.pattern import compile_pattern, search
 
 _CONTROL_KEYS = frozenset({"error", "delay", "when"})

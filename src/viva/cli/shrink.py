@@ -10,7 +10,7 @@ import click
 from msgspec import structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.options import handle_sigterm
+from viva.cli.streams import handle_sigterm
 from viva.errors import BadInput
 from viva.model.record import TrialRecord
 from viva.reporters.formatting import format_count

@@ -13,8 +13,8 @@ import click
 from msgspec import Struct, structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.options import create_annotations, create_console, handle_sigterm, has_terminal, reserve_stdout
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicts, reject_other_flags
+from viva.cli.streams import create_annotations, create_console, handle_sigterm, has_terminal, reserve_stdout
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
 from viva.protocols import Sink

@@ -294,7 +294,7 @@ def _digest(raw: bytes) -> int:
 
 
 def parse_json_document(raw: bytes, file: str) -> Document:
-    """A JSON text that is one document."""
+    """Parse a JSON text as one document."""
     value_of_file = _decode_json(file, 1, raw)
     _check_duplicate_keys(file, 1, raw, value_of_file)
     return Document(file, 1, value_of_file, raw=raw)

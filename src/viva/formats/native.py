@@ -4,21 +4,21 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from viva.errors import BadInput, Problem
 from viva.formats.assertions import AssertionBuilder, ReportProblem
-from viva.formats.attachments import Attachments
+from viva.formats.case_files import Attachments
 from viva.formats.documents import Document, Documents
 from viva.formats.load_options import LoadOptions
 from viva.formats.native_case import CaseBuilder, SuiteContext, may_hold_variables
-from viva.formats.placeholders import NATIVE_PLACEHOLDERS
-from viva.formats.repair import replace_invalid
-from viva.formats.rows import expand_rows
+from viva.formats.repair import NATIVE_PLACEHOLDERS, replace_invalid
 from viva.formats.typed_case import fits_types
+from viva.model import codec
 from viva.model.case import Case, Feature, Origin, Suite
 from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations
+from viva.text.template import fill_variables, unescape_template
 
 MAX_CASES_IN_MEMORY = 2000
 """How many checked cases of a file stay in memory; the others are rebuilt when they run."""
@@ -124,7 +124,7 @@ class _Reader:
         self._assertions.connectors.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
-        """The cases again, one at a time, with attachments read."""
+        """Reads the documents a second time and yields the cases one by one, with their attachments."""
         for number, decode in enumerate(self._documents.reread()):
             if (cases := self._kept.get(number)) is not None:
                 for case in cases:
@@ -192,3 +192,37 @@ def _explain_syntax(name: str) -> str:
 def _has_attachments(case: Case) -> bool:
     messages = (*case.history, *(planned.message for planned in case.user.planned_messages))
     return any(not isinstance(message.content, str) for message in messages)
+
+
+def expand_rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """One case or, with `for`, one case per row with `{{key}}` filled in and a suffix on its id."""
+    if "for" not in value:
+        return [value]
+    rest = {key: item for key, item in value.items() if key != "for"}
+    rows = cast("list[Mapping[str, Any]]", value["for"])
+    filled = [_convert_numbers(_unescape(fill_variables(rest, row, keep_unknown=True))) for row in rows]
+    # An id that names a variable tells its rows apart by itself.
+    return [
+        case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
+    ]
+
+
+_FILLED_LATER = frozenset(
+    {"input", "attachments", "assertions", "assert", "turns", "simulator", "checkpoints", "final_assertions"}
+)
+"""Fields that are filled again when the case runs. In all others only `for` fills variables."""
+
+
+def _unescape(case: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item if key in _FILLED_LATER else unescape_template(item) for key, item in case.items()}
+
+
+def _convert_numbers(case: Any) -> Any:
+    """Convert a filled-in number to text where only text is allowed."""
+    for violation in find_violations("native", case):
+        holder, last = case, violation.path[-1:]
+        for step in violation.path[:-1]:
+            holder = holder[step]
+        if last and isinstance(holder[last[0]], bool | int | float):
+            holder[last[0]] = codec.compact_json(holder[last[0]])
+    return case

@@ -13,10 +13,9 @@ from viva.agents.rules import Rules
 from viva.catalog import find_script
 from viva.errors import AgentFailed
 from viva.formats.assertions import AssertionBuilder, ReportProblem
-from viva.formats.attachments import Attachments
+from viva.formats.case_files import Attachments, explain_bad_link
 from viva.formats.documents import Document
 from viva.formats.hooks import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, find_hook
-from viva.formats.links import explain_bad_link
 from viva.formats.load_options import HINTS, TIMEOUT_S, LoadOptions
 from viva.formats.variables import find_unset_variables
 from viva.model import codec

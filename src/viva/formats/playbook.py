@@ -12,11 +12,10 @@ from typing import Any
 
 from viva import catalog
 from viva.errors import BadInput, Problem
+from viva.formats.case_files import explain_bad_link
 from viva.formats.documents import Document, Documents
-from viva.formats.links import explain_bad_link
 from viva.formats.load_options import HINTS, LoadOptions
-from viva.formats.placeholders import PLAYBOOK_PLACEHOLDERS
-from viva.formats.repair import replace_invalid
+from viva.formats.repair import PLAYBOOK_PLACEHOLDERS, replace_invalid
 from viva.model import codec
 from viva.model.case import Assertion, Case, Checkpoint, Goal, Limits, Origin, Suite, UserMessage, WorkspaceSpec
 from viva.model.component import BuildContext

@@ -24,7 +24,7 @@ from viva.agents.frameworks.recognition import explain_no_agent, find_framework
 from viva.agents.json_replies import JsonReplyAgent
 from viva.agents.python import PythonAgent
 from viva.config import Settings
-from viva.errors import BadInput, Problem, Role, Undetermined
+from viva.errors import BadInput, Problem, Role, Undetermined, with_article
 from viva.model.case import Feature
 from viva.model.connector import Connector, answer_settings, find_connector
 from viva.protocols import Agent, AgentSession, SessionContext
@@ -33,7 +33,6 @@ from viva.schemas.validation import SchemaViolation, find_schema_violations, fin
 from viva.session.connectors import ConnectorLookup
 from viva.session.source_files import digest_files
 from viva.text import credentials
-from viva.text.grammar import with_article
 
 _BUILT_IN_HELPERS: dict[Role, str] = {
     "simulator": "simulator",

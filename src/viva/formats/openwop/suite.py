@@ -19,8 +19,7 @@ from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, Documents
 from viva.formats.load_options import HINTS, LoadOptions
 from viva.formats.openwop.modes import LIVE_MODE, Mode, select_modes
-from viva.formats.placeholders import OPENWOP_PLACEHOLDERS
-from viva.formats.repair import replace_invalid
+from viva.formats.repair import OPENWOP_PLACEHOLDERS, replace_invalid
 from viva.model import codec
 from viva.model.case import (
     Assertion,
