@@ -45,9 +45,9 @@ def pack_project(root: Path, secret_file: Path | None) -> bytes:
     return out.getvalue()
 
 
-def unpack_project(archive: bytes) -> Path:
+def unpack_project(archive: bytes, parent: Path) -> Path:
     """Unpack an archive into a new private folder. The caller removes it."""
-    folder = Path(tempfile.mkdtemp(prefix="viva-project-"))
+    folder = Path(tempfile.mkdtemp(prefix="viva-project-", dir=parent))
     try:
         with tarfile.open(fileobj=BytesIO(archive), mode="r:gz") as files:
             files.extractall(folder, filter="data")

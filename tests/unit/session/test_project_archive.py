@@ -14,7 +14,7 @@ def test_the_same_files_give_the_same_digest(tmp_path: Path) -> None:
     (root / "own-secrets").write_text("KEY=1")
     first = pack_project(root, root / "own-secrets")
     assert pack_project(root, root / "own-secrets") == first
-    folder = unpack_project(first)
+    folder = unpack_project(first, tmp_path)
     assert [path.name for path in folder.iterdir()] == ["viva.toml"]
     (root / "viva.toml").write_text("# changed")
     assert digest_archive(pack_project(root, None)) != digest_archive(first)
