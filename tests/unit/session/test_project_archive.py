@@ -7,7 +7,6 @@ from pathlib import Path
 
 import bubblewrap
 from project import Project, case
-
 from viva.session.project_archive import ArchiveCache, digest_archive, pack_project, unpack_project
 
 
