@@ -281,7 +281,7 @@ def suggest_functions(module: object, name: str) -> str:
 
 def _import_script(reference: str, name: str) -> ModuleType | None:
     top, _, rest = name.partition(".")
-    if (program := _find_program(top)) is not None:
+    if (program := find_program(top)) is not None:
         return None if rest else program  # a program has no modules in it
     try:
         return importlib.import_module(name)
@@ -312,9 +312,21 @@ def find_module_in_import() -> str | None:
     return _in_import.get()
 
 
-def _find_program(name: str) -> ModuleType | None:
+@contextmanager
+def mark_import(name: str) -> Generator[None]:
+    """Inside, `find_module_in_import` returns this name."""
+    token = _in_import.set(name)
+    try:
+        yield
+    finally:
+        _in_import.reset(token)
+
+
+def find_program(name: str) -> ModuleType | None:
     """The program that runs, if a module of that name is its file: a second copy of it would run again."""
     program = sys.modules.get("__main__")
+    if program is not None and getattr(program.__spec__, "name", None) == name:
+        return program  # started by `python -m`
     file: str | None = getattr(program, "__file__", None)
     if program is None or file is None or Path(file).stem != name:
         return None
@@ -347,11 +359,10 @@ def import_from(roots: tuple[str, ...], name: str) -> Generator[None]:
             del sys.modules[other]
     sys.path[:0] = roots
     importlib.invalidate_caches()
-    token = _in_import.set(name)
     try:
-        yield
+        with mark_import(name):
+            yield
     finally:
-        _in_import.reset(token)
         for folder in roots:
             if folder in sys.path:  # the script may have removed it
                 sys.path.remove(folder)
