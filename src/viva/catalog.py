@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, Literal, TypeVar
 
 from viva.errors import BadInput
 from viva.model.tracebacks import error_text
+from viva.text.similar_names import find_similar
 
 ComponentKind = Literal["check", "agent", "reporter"]
 C = TypeVar("C", bound=type)
@@ -145,7 +145,7 @@ def register(kind: ComponentKind, name: str) -> Callable[[C], C]:
     The kinds are `check` (the `type` of an assertion), `agent` (the `type` of an agent) and `reporter` (a file extension).
     """
     if kind not in BUILT_IN:
-        near = get_close_matches(str(kind), BUILT_IN, 1)
+        near = find_similar(str(kind), BUILT_IN, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BadInput.of(f"register: kind {kind!r} is not one of {', '.join(BUILT_IN)}{hint}")
     if not isinstance(name, str) or not name:
@@ -275,8 +275,9 @@ def _find_script(reference: str, roots: tuple[str, ...]) -> tuple[ModuleType, Ca
 def suggest_functions(module: object, name: str) -> str:
     """Functions of a module that may be meant instead of a missing one, as the end of a sentence."""
     functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    similar = get_close_matches(name, functions, 3) or sorted(functions)[:5]
-    return f"; did you mean {' or '.join(similar)}?" if similar else ""
+    if similar := find_similar(name, functions):
+        return f"; did you mean {' or '.join(similar)}?"
+    return f"; it has {', '.join(sorted(functions)[:5])}" if functions else ""
 
 
 def _import_script(reference: str, name: str) -> ModuleType | None:

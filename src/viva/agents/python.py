@@ -22,7 +22,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +48,7 @@ from viva.model.progress import CallProgress
 from viva.model.tracebacks import error_place, error_text
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.text.grammar import with_article
+from viva.text.similar_names import find_similar
 
 _PARAMETERS = frozenset({"message", "messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
@@ -378,7 +378,7 @@ def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            near = get_close_matches(part, dir(target), 3)
+            near = find_similar(part, dir(target))
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             if getattr(module, "__name__", "") == "__main__":
                 hint = "; the program that runs has to define it above the call of viva.run" + hint

@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -13,6 +12,7 @@ from viva.formats.functions import is_function
 from viva.session.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_conflicts
 from viva.stats.sequential import SequentialTest
 from viva.text.duration import parse_duration
+from viva.text.similar_names import find_similar
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CALLABLE = Callable[..., Any]
@@ -26,7 +26,7 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
     A sequential test sets the number of runs and the pass rate.
     """
     if unknown := [name for name in keywords if name not in KEYWORDS]:
-        near = get_close_matches(unknown[0], KEYWORDS, 1)
+        near = find_similar(unknown[0], KEYWORDS, 1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}{hint}")
     values, problems = _parse_values(keywords)

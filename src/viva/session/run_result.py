@@ -1,7 +1,6 @@
 """`viva.RunResult`: the result of a run for Python code, consoles and notebooks."""
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,6 +15,7 @@ from viva.reporters.plain_text import format_transcript
 from viva.reporters.summary import format_summary_line
 from viva.stats.matrix import Matrix, MatrixBuilder, MatrixTrial
 from viva.stats.pass_rule import PassRule
+from viva.text.similar_names import find_similar
 
 _MAX_FAILURES = 20
 _MAX_ROWS = 200
@@ -104,7 +104,7 @@ class RunResult:
                 f"several suites have a case {case_id!r}: use trials({case_id!r}, suite={next(iter(suites))!r})"
             )
         if not records:
-            near = get_close_matches(case_id, {record.id for record in self}, 3)
+            near = find_similar(case_id, {record.id for record in self})
             raise KeyError(f"no case {case_id!r} ended" + (f"; did you mean {' or '.join(near)}?" if near else ""))
         return records
 
