@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import postgres
@@ -121,6 +122,41 @@ def test_a_database_that_restarts_holds_runs_up_and_loses_nothing(tmp_path: Path
             time.sleep(0.1)
         for run in runs:
             check_run([client], run)
+
+
+def test_a_database_that_does_not_answer_stops_no_other_requests(tmp_path: Path, server: postgres.Server | None):
+    if server is None:
+        return
+    url = server.create_database("frozen")
+    with start_host(write_host(tmp_path / "first", url), free_port()) as (client, _):
+        run = client.post("/v1/runs", EVAL).json["runId"]
+        with server.frozen():
+            refused = client.get(f"/v1/runs/{run}")
+            assert (refused.status, refused.json["error"]) == (503, "database_unavailable")
+            assert client.get("/healthz").status == 200
+            while client.get("/readyz").status == 200:
+                time.sleep(0.1)
+            assert client.post("/v1/runs", EVAL).status == 503
+        while client.get("/readyz").status != 200:
+            time.sleep(0.1)
+        check_run([client], run)
+
+
+def test_a_locked_table_holds_up_one_statement_only(tmp_path: Path, server: postgres.Server | None):
+    if server is None:
+        return
+    url = server.create_database("locked")
+    with start_host(write_host(tmp_path / "first", url), free_port()) as (client, _):
+        with psycopg.connect(url) as locking:
+            locking.execute("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+            while client.get("/readyz").status == 200:
+                time.sleep(0.1)
+            for _ in range(100):  # each that waited for the table would take seconds
+                assert client.get("/v1/runs/run-0").status == 503
+            assert client.get("/readyz").status == 503
+        while client.get("/readyz").status != 200:
+            time.sleep(0.1)
+        check_run([client], client.post("/v1/runs", EVAL).json["runId"])
 
 
 @pytest.mark.soak
