@@ -25,10 +25,12 @@ from running_host import (
     start_host,
     write_project,
 )
+from viva.host.token_file import TokenFile
 
 TASKS = [f"task-{number}" for number in range(5)]
 SUITE = "acme.evals.five@1.0.0"
 MOODY_ID = "local.viva.moody"
+ADMIN = "administrator-0123456789"
 SLOW = {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
 EVAL = {"mode": "eval", "evalSuiteRef": SUITE, "agentId": MOODY_ID}
 
@@ -100,6 +102,25 @@ def test_hosts_share_runs_and_one_takes_over_when_another_dies(tmp_path: Path, s
             assert reader.seen == check_run([second], reader.run_id)
         with start_host(folders[0], ports[0]) as (restarted, _):
             check_run([restarted, second], runs[0])
+
+
+def test_a_run_that_one_host_deletes_leaves_no_files_on_another(tmp_path: Path, server: postgres.Server | None):
+    if server is None:
+        return
+    url, ports = server.create_database("deletions"), [free_port(), free_port()]
+    folders = [write_host(tmp_path / name, url) for name in ("first", "second")]
+    TokenFile(folders[1] / ".viva" / "host").add(ADMIN, "", ["admin"])
+    with start_host(folders[0], ports[0]) as (first, _):
+        runs = [first.post("/v1/runs", EVAL).json["runId"] for _ in range(2)]
+        for run in runs:
+            check_run([first], run)
+    assert all(list(folders[0].rglob(f"*{run}*")) for run in runs)
+    with start_host(folders[1], ports[1]) as (second, _):
+        assert second.with_token(ADMIN).send("DELETE", f"/v1/admin/runs/{runs[0]}").json == {"deleted": 1}
+        with start_host(folders[0], ports[0]):
+            while list(folders[0].rglob(f"*{runs[0]}*")):
+                time.sleep(0.1)
+            assert list(folders[0].rglob(f"*{runs[1]}*"))
 
 
 def test_a_database_that_restarts_holds_runs_up_and_loses_nothing(tmp_path: Path, server: postgres.Server | None):
