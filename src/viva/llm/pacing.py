@@ -56,6 +56,10 @@ class ConversationLimit:
         """The listener is called when more conversations may run."""
         self._listeners.append(listener)
 
+    def unsubscribe(self, listener: Callable[[], None]) -> None:
+        """A limit is kept by the transport of its run; a listener of a run that ended would keep that transport for ever."""
+        self._listeners.remove(listener)
+
     def grow(self) -> None:
         """After a call that succeeded: one more, or later one more for each round of calls."""
         if self.is_fixed or self._limit >= self.maximum:
