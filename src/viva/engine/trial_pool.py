@@ -43,7 +43,7 @@ class TrialPool:
                     is_exhausted = True
                     return
                 await work(planned)
-                # Trials that never wait would be journaled, and could be stopped, only at the end.
+                # Else trials that never wait would be journaled, and could be stopped, only at the end.
                 await asyncio.sleep(0)
 
         def add_tasks() -> None:
