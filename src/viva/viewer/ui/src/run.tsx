@@ -221,16 +221,16 @@ function Counts({ summary, live }: { summary: Summary; live: boolean }) {
   const faultText = faults.map(([fault, each]) => `${each} ${fault}`).join(", ");
   const blame = faultText ? ` (${repeated ? "trials: " : ""}${faultText})` : "";
   const parts = [
-    `${formatNumber(summary.failed)} failed`,
-    `${formatCount(summary.errors, "error")}${blame}`,
-    ...(summary.undecided ? [`${formatNumber(summary.undecided)} undecided`] : []),
-    `${formatNumber(summary.skipped)} skipped${summary.unchecked ? ` (${formatNumber(summary.unchecked)} without checks)` : ""}`,
-    `${formatNumber(summary.not_run)} ${live ? "to go" : "not run"}`,
-  ];
+    summary.failed ? `${formatNumber(summary.failed)} failed` : "",
+    summary.errors ? `${formatCount(summary.errors, "error")}${blame}` : "",
+    summary.undecided ? `${formatNumber(summary.undecided)} undecided` : "",
+    summary.skipped ? `${formatNumber(summary.skipped)} skipped${summary.unchecked ? ` (${formatNumber(summary.unchecked)} without checks)` : ""}` : "",
+    summary.not_run ? `${formatNumber(summary.not_run)} ${live ? "to go" : "not run"}` : "",
+  ].filter(Boolean);
   if (repeated) {
     parts.push(`${formatNumber(many)} trials: ${trials.map(([status, each]) => `${formatNumber(each)} ${status}`).join(", ")}`);
   }
-  return <p class="counts">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;
+  return parts.length > 0 && <p class="counts">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;
 }
 
 /** The result of a suite with a threshold. */
