@@ -315,6 +315,16 @@ def test_a_crash_shows_file_line_source_and_output(browser: Any, detailed: Proje
     found.context.close()
 
 
+def test_the_most_expensive_turn_is_one_click_away(browser: Any, detailed: Project):
+    found = Opened(browser, detailed.folder / "report.html")
+    page = found.go("")
+    expect(page.locator("#costliest-turn")).to_contain_text("turn 2 of rubric")
+    page.locator("#costliest-turn a").click()
+    expect(page.locator("#turn-2")).to_be_in_viewport()
+    expect(page.locator("#turn-2")).to_contain_text("$0.2500")
+    assert found.troubles == []
+
+
 def test_a_judge_has_rows_quotes_and_its_words(browser: Any, detailed: Project):
     """Criteria with verdict, score, reason and quotes; a click shows what the judge was sent and answered."""
     found = Opened(browser, detailed.folder / "report.html")

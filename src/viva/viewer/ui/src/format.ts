@@ -21,9 +21,9 @@ export function formatCost(usd: number): string {
   return `$${usd.toFixed(4)}`;
 }
 
-/** Rounded down, so that only a full score reads 1.00. */
+/** Only a full score reads 1.00. */
 export function formatScore(score: number): string {
-  return (Math.floor(score * 100 + 1e-9) / 100).toFixed(2);
+  return (score < 1 ? Math.min(score, 0.99) : score).toFixed(2);
 }
 
 export function formatPercent(share: number, digits = 1): string {
