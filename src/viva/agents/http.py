@@ -312,7 +312,7 @@ class HttpSession:
                 raise AgentFailed("answer is empty") from error
             kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
             hint = f"; set `{_SETTINGS[kind]}` to take it" if kind in _SETTINGS else ""
-            raise AgentFailed(f"answer is not JSON: {detail} ({error}){hint}") from error
+            raise AgentFailed(f"answer is not JSON ({error}){hint}: {detail}") from error
 
 
 _SETTINGS = {

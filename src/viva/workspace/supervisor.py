@@ -88,7 +88,7 @@ class _ProcessTree:
     def wait(self) -> None:
         """Wait until the command has ended, or must be ended."""
         while not self._ended and not self._is_output_full():
-            ready, _, _ = select.select([self._control, self._wake], [], [], _POLL_S if self._output else None)
+            ready = _wait_for_input([self._control, self._wake], _POLL_S if self._output else None)
             if self._wake in ready:
                 signals = self._wake.recv(4096)
                 if set(signals) - {signal.SIGCHLD}:
@@ -107,7 +107,7 @@ class _ProcessTree:
                     with suppress(OSError):
                         os.kill(pid, number)
                 signalled |= left
-                select.select([self._wake], [], [], 0.02)
+                _wait_for_input([self._wake], 0.02)
                 self._reap()
         self._reap()
 
@@ -135,6 +135,15 @@ class _ProcessTree:
                     self._ended = True
                     with suppress(OSError):
                         self._control.send(f"exit {os.waitstatus_to_exitcode(found[1])}\n".encode())
+
+
+def _wait_for_input(sockets: list[socket.socket], limit_s: float | None) -> list[socket.socket]:
+    """Return the sockets that can be read, none after the time limit. `select` would refuse descriptors over 1023."""
+    poll = select.poll()
+    for each in sockets:
+        poll.register(each, select.POLLIN)
+    ready = {number for number, _ in poll.poll(None if limit_s is None else limit_s * 1000)}
+    return [each for each in sockets if each.fileno() in ready]
 
 
 def find_descendants(root: int) -> list[int]:
