@@ -14,7 +14,7 @@ from viva.api.case_dict import CaseDict
 from viva.api.notebook import create_progress_line
 from viva.api.run_options import RunOptions
 from viva.catalog import find_module_in_import
-from viva.errors import BadInput
+from viva.errors import BadInput, with_article
 from viva.formats.functions import Functions, is_function
 from viva.formats.sources import PlainMessage, parse_input
 from viva.session import run_options
@@ -23,7 +23,6 @@ from viva.session.option_values import build_run_options, describe_keywords, use
 from viva.session.run import execute
 from viva.session.run_plan import build_run_plan
 from viva.session.run_result import RunResult
-from viva.text.grammar import with_article
 
 R = TypeVar("R")
 RunInput = str | Path | CaseDict | Mapping[str, Any]

@@ -65,7 +65,7 @@ def _start_with_letters(source: str) -> str:
 
 
 def _bind_first_letter(part: str) -> str | None:
-    """The same with a word boundary before its first letter; None if it may start with something else."""
+    """The part of a pattern with a word boundary before its first letter; None if it may start with something else."""
     if part.startswith("(?:"):
         *choices, end = _split_choices(part, 3)
         bound = [

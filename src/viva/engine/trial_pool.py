@@ -43,9 +43,8 @@ class TrialPool:
                     is_exhausted = True
                     return
                 await work(planned)
-                await asyncio.sleep(
-                    0
-                )  # trials that never wait would be journaled, and could be stopped, only at the end
+                # Else trials that never wait would be journaled, and could be stopped, only at the end.
+                await asyncio.sleep(0)
 
         def add_tasks() -> None:
             while len(self._tasks) < self._parallel.limit and not (self._is_stopped or is_exhausted):

@@ -17,7 +17,7 @@ from viva.host.events import (
     run_started,
     utc_timestamp,
 )
-from viva.host.limits import Limits, too_many
+from viva.host.limits import HostLimits, too_many
 from viva.host.readiness import NotReadyReason, Readiness, ReasonCode, is_disk_full, not_ready
 from viva.host.store import (
     Claim,
@@ -68,7 +68,7 @@ class RunManager:
         store: Store,
         logs: RunLogs,
         run_functions: Mapping[RunKind, RunFunction],
-        limits: Limits,
+        limits: HostLimits,
         has_room: Callable[[], bool],
     ) -> None:
         self.store = store

@@ -212,7 +212,7 @@ class Merger:
 
 
 def _list_own_notes(source: MergeSource) -> Iterator[Note]:
-    """The notes of a run. What a merged run lacked may be there now, so this merge says anew what is missing."""
+    """The notes of a run. Notes of an earlier merge about missing parts are left out: this merge finds out again what is missing."""
     for note in source.notes:
         if note.kind != "not_merged":
             yield note
@@ -229,7 +229,7 @@ def _list_parts(source: MergeSource) -> list[Mapping[str, Any]]:
 
 
 def _measure_ms(sources: Sequence[MergeSource]) -> float:
-    """How long at least one of the runs was going on."""
+    """How long the runs took together: the time in which at least one of them was running."""
     spans = sorted(
         (datetime.fromisoformat(source.started.at).timestamp(), datetime.fromisoformat(source.ended.at).timestamp())
         for source in sources

@@ -213,7 +213,7 @@ def check_sources(sources: Sequence[MergeSource]) -> None:
 
 
 def _find_differences(first: MergeSource, other: MergeSource) -> Iterator[str]:
-    """What `other` has differently than a part of the same run would."""
+    """Why `other` is no part of the same run as `first`: the settings that differ."""
     before, now = (source.started.settings.get("fingerprint", {}) for source in (first, other))
     foreign = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     if foreign:

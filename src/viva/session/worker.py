@@ -293,11 +293,11 @@ def list_packages() -> dict[str, str]:
     from importlib import metadata
 
     loaded = {name.partition(".")[0] for name in sys.modules}
-    names = {each for package, each in _distributions().items() if package in loaded}
+    names = {each for package, each in _map_distributions().items() if package in loaded}
     return {"Python": platform.python_version()} | {name: metadata.version(name) for name in sorted(names)}
 
 
-def _distributions() -> dict[str, str]:
+def _map_distributions() -> dict[str, str]:
     from importlib import metadata
 
     return {package: names[0] for package, names in metadata.packages_distributions().items()}

@@ -23,7 +23,8 @@ def agent(messages, options):
         raise ConnectionError("the tool's server is down")
     return text
 """
-UNTIL_DECIDED = ("--until-decided", "--min-pass", "0.6", "--margin", "0.4", "--retry-faults", "0")
+# One at a time: how many trials of a case are in flight when it is decided depends on the other cases of the shard.
+UNTIL_DECIDED = ("--until-decided", "--min-pass", "0.6", "--margin", "0.4", "--retry-faults", "0", "--parallel", "1")
 RUN_FIELDS = ("agent", "viva", "inputs", "cases", "trials", "suites", "exit_code")
 
 

@@ -75,6 +75,7 @@ def test_runs_that_are_merged_agree_in_everything_that_decides_results():
             "shard_by",
             "before",
             "after",
+            "agent_fields",
         ),
         *("skip_interactive", "on_missing_input", "workspace", "link_mode", "sandbox", "update_snapshots"),
         *("baseline", "fail_on_regression", "allow_agent_mismatch"),
