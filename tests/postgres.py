@@ -106,6 +106,21 @@ class Server:
             self._process.wait(60)
             self._process = None
 
+    @contextmanager
+    def frozen(self) -> Generator[None]:
+        """It neither answers nor closes connections, as a machine that was cut off."""
+        assert self._process is not None
+        first = self._process.pid
+        os.kill(first, signal.SIGSTOP)  # it starts no more processes
+        stopped = [first, *map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+        for process in stopped[1:]:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in reversed(stopped):
+                os.kill(process, signal.SIGCONT)
+
     def restart(self) -> None:
         self.stop()
         self.start()
