@@ -134,7 +134,7 @@ def _compare_two(
     history: History, columns: Sequence[RunColumn], gates: Sequence[Gate], alpha: float, outputs: Sequence[Path]
 ) -> int:
     before, after = columns
-    flaky = find_known_flaky(history, [before.run, after.run])
+    flaky = find_known_flaky(history, [before.run, after.run], {before.agent, after.agent})
     base, head = (before.agent, after.agent) if before.run == after.run else (before.run, after.run)
     comparison = compare_runs((base, before.rows), (head, after.rows), alpha=alpha, gates=gates, flaky=flaky)
     failed = comparison.failed_gates(gates)

@@ -150,7 +150,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT, is_repeated=True,
         help="Another connector for the agent under test, or a well-known model such as gpt-4o.")] = None
     agent_fields: Annotated[Mapping[str, Any] | None, Option(
-        keyword=None, help="Fields that replace those of the agent's entry in the config, such as `temperature`.")] = None
+        keyword=None, on_resume="drop", help="Fields that replace those of the agent's entry in the config, such as `temperature`.")] = None
     format: Annotated[Format | None, Option(
         flags=("--format",), group=INPUT, actions=("host",), is_repeated=True,
         help="The format of the input. By default its keys decide.")] = None
