@@ -19,18 +19,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog="Example: tests/under_load.py --runs 1 tests/unit")
     parser.add_argument("--runs", type=int, default=3, help="How often (3).")
     parser.add_argument("--busy", type=int, default=8, help="How many busy processes beside it (8).")
+    parser.add_argument("--processes", type=int, default=2, help="How many processes run tests (2).")
     parser.add_argument("paths", nargs="*", help="What to run; without any, everything.")
-    asked = parser.parse_args()
-    busy = [multiprocessing.Process(target=spin, daemon=True) for _ in range(asked.busy)]
+    arguments = parser.parse_args()
+    busy = [multiprocessing.Process(target=spin, daemon=True) for _ in range(arguments.busy)]
     for process in busy:
         process.start()
     failed = 0
     try:
-        for number in range(1, asked.runs + 1):
+        for number in range(1, arguments.runs + 1):
             began = time.monotonic()
-            code = subprocess.run([sys.executable, "-m", "pytest", "-n", "2", *asked.paths], check=False).returncode
+            pytest = [sys.executable, "-m", "pytest", "-n", str(arguments.processes), *arguments.paths]
+            code = subprocess.run(pytest, check=False).returncode
             print(
-                f"under load: run {number} of {asked.runs}: exit code {code}, {time.monotonic() - began:.0f} s",
+                f"under load: run {number} of {arguments.runs}: exit code {code}, {time.monotonic() - began:.0f} s",
                 flush=True,
             )
             failed += code != 0

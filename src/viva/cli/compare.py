@@ -237,10 +237,10 @@ def _list_case_cells(case: CaseChange, label: Callable[[str, str], str]) -> list
     has_p = case.p is not None and case.change not in ("still passing", "still failing")
     reason = fit_line(case.error, 200) if case.error and case.change in ("broken", "suspect") else ""
     mark = f"  {_MARKS.get(case.change, '·')} {escape_controls(label(case.suite, case.case))}"
-    return [mark, sides, f"p={_round_p(case.p)}" if has_p else "", reason]
+    return [mark, sides, f"p={_format_p(case.p)}" if has_p else "", reason]
 
 
-def _round_p(p: float | None) -> str:
+def _format_p(p: float | None) -> str:
     return f"{p:.2g}" if p is not None and p >= 0.001 else "<0.001"
 
 
@@ -259,7 +259,7 @@ def _list_metric_cells(metric: Metric) -> list[str]:
         _format_number(metric.name, metric.base),
         _format_number(metric.name, metric.head),
         _format_number(metric.name, metric.delta, sign="+"),
-        "" if metric.p is None else _round_p(metric.p),
+        "" if metric.p is None else _format_p(metric.p),
         _format_interval(metric),
         _format_count(metric),
         metric.verdict,

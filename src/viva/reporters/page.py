@@ -306,7 +306,7 @@ def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], b
         trials=case.statuses,
         checks=sum(trial.checks for trial in details),
         checks_passed=sum(trial.checks_passed for trial in details),
-        score=_mean_score([trial.score for trial in details if trial.score is not None]),
+        score=_compute_mean_score([trial.score for trial in details if trial.score is not None]),
         findings=tuple(case.findings),
         group=group,
         failed_types=tuple(
@@ -324,7 +324,7 @@ def _classify(case: CaseTrials) -> str:
     return stability(case.statuses) or ""
 
 
-def _mean_score(scores: Sequence[float]) -> float | None:
+def _compute_mean_score(scores: Sequence[float]) -> float | None:
     mean = round(sum(scores) / len(scores), 4) if scores else 0.0
     return mean if 0.0 < mean < 1.0 else None
 

@@ -44,16 +44,16 @@ def _fit_widths(columns: Sequence[Column], widths: dict[int, int], width: int) -
     shortened = dict(widths)
     # Texts first: an id that is cut is hard to use.
     for at in sorted(widths, key=lambda at: not columns[at].is_text):
-        if columns[at].is_flexible and (excess := _total(shortened) - width) > 0:
+        if columns[at].is_flexible and (excess := _sum_widths(shortened) - width) > 0:
             shortened[at] = max(shortened[at] - excess, min(shortened[at], columns[at].min_width))
     optional = [at for at in widths if columns[at].is_optional]
-    if _total(shortened) > width and optional:
+    if _sum_widths(shortened) > width and optional:
         widths.pop(optional[-1])
         return _fit_widths(columns, widths, width)
     return shortened
 
 
-def _total(widths: dict[int, int]) -> int:
+def _sum_widths(widths: dict[int, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 

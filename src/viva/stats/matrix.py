@@ -229,7 +229,7 @@ _NOT_TESTED = _CellTest()
 def _share_cell(
     counts: tuple[int, int, int, int], is_sequential: bool, test: _CellTest, is_changed: bool
 ) -> MatrixCell:
-    """Most cells of a large matrix are equal."""
+    """One shared object for equal cells, to save memory: most cells of a large matrix are equal."""
     passed, judged, errors, skipped = counts
     interval = (anytime_interval if is_sequential else wilson_interval)(passed, judged)
     low, high = (interval.low, interval.high) if interval else (None, None)
@@ -249,7 +249,7 @@ def _test_cells(
 ) -> dict[tuple[str, CaseName], _CellTest]:
     """The tests of single cases with repeats, corrected over all cases and agents."""
     tested = {
-        (column, name): (pair, _fisher(pair))
+        (column, name): (pair, _run_fisher_test(pair))
         for column, cases in pairs.items()
         for name, pair in cases.items()
         if not pair[0].judged == pair[1].judged == 1
@@ -258,7 +258,7 @@ def _test_cells(
     return {key: _judge_cell(pair, test, correction, alpha) for key, (pair, test) in tested.items()}
 
 
-def _fisher(pair: tuple[Tally, Tally]) -> CaseTest:
+def _run_fisher_test(pair: tuple[Tally, Tally]) -> CaseTest:
     return fisher_test((pair[0].passed, pair[0].judged), (pair[1].passed, pair[1].judged))
 
 

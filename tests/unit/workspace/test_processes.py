@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import uvloop
 
 from real_clis import node
 from viva.errors import AgentFailed, Undetermined, Unreachable
+from viva.session.file_limit import raise_file_limit
 from viva.workspace.processes import (
     TRIAL_VARIABLE,
     CommandLimits,
@@ -173,6 +175,19 @@ def test_a_hundred_megabytes_are_read_and_bounded(run: Run, tmp_path: Path):
     size, code, overflowed = run(scenario())
     assert (code, overflowed) == (0, True)
     assert 900_000 < size <= 1_000_000
+
+
+def test_a_process_with_very_many_open_files_can_run_commands(run: Run, tmp_path: Path):
+    """`--parallel 5000` opens as many connections; a supervisor gets a descriptor with a number above theirs."""
+
+    async def scenario() -> tuple[list[bytes], int]:
+        async with run_command(["sh", "-c", "echo hi; exit 3"], cwd=str(tmp_path), env=environment()) as process:
+            return [line async for line in process.lines()], await process.wait()
+
+    with ExitStack() as files, raise_file_limit(1100):
+        for _ in range(1100):
+            files.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        assert run(scenario()) == ([b"hi"], 3)
 
 
 def test_one_endless_line_is_left_out_and_the_next_one_is_read(run: Run, tmp_path: Path):
