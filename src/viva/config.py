@@ -298,7 +298,7 @@ def _create_default_connectors(environ: Mapping[str, str]) -> dict[str, Connecto
 
 
 def _find_provider(name: str, table: Mapping[str, Any]) -> str:
-    """From `provider`, the name of the connector, or its model. The default is OpenAI's API, which many servers have."""
+    """The provider of a connector: from its field `provider`, its name or its model. The default is `openai`, an API that many servers have."""
     if "provider" in table:
         return str(table["provider"])
     if name in _KEY_VARIABLES:

@@ -300,7 +300,7 @@ class AcpSession:
         if self._process is not None:
             self._monitor.stderr = self._process.stderr_tail
         if isinstance(wrong, RpcError):
-            detail = _detail(wrong.data)
+            detail = _find_error_detail(wrong.data)
             message = f"{wrong.message}: {detail}" if detail else wrong.message
             if wrong.code == _AUTH_REQUIRED and not self._turn.build_reply().content:
                 return Unreachable(f"{title} needs a login: {to_one_line(message)}")
@@ -415,7 +415,7 @@ def _list_mcp_servers(url: str, initialized: Any) -> list[dict[str, Any]]:
     return [{"name": MCP_SERVER, "command": sys.executable, "args": ["-I", str(BRIDGE), url], "env": []}]
 
 
-def _detail(data: Any) -> str:
+def _find_error_detail(data: Any) -> str:
     if isinstance(data, str):
         return data
     if isinstance(data, Mapping):

@@ -26,7 +26,7 @@ _USAGE_NAMES = {
 
 
 class RunReader:
-    """One run: its reply so far, the shared state, the interrupts that it ended with, and the messages of a snapshot."""
+    """Reads one run: its reply so far, the shared state, the interrupts that it ended with, and the messages of a snapshot."""
 
     def __init__(self, progress: CallProgress, state: Any) -> None:
         self._state = {"": state}  # changed in place by patches
@@ -40,7 +40,7 @@ class RunReader:
         self._has_state_changed = False
 
     def add(self, data: bytes) -> None:
-        """One event. What is not an event of the protocol is the agent's failure; unknown types are ignored."""
+        """Adds one event. What is not an event of the protocol is the agent's failure; unknown types are ignored."""
         try:
             value = codec.decode(data)
         except codec.DecodeError as wrong:

@@ -39,7 +39,7 @@ from viva.agents.tools import CannedTools
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.loops import time_steps
 from viva.concurrency.threads import DedicatedThread
-from viva.errors import AgentFailed, BadInput, TrialFault
+from viva.errors import AgentFailed, BadInput, TrialFault, with_article
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.model import codec
 from viva.model.case import Feature
@@ -47,7 +47,6 @@ from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import error_place, error_text
 from viva.protocols import Agent, AgentSession, SessionContext
-from viva.text.grammar import with_article
 from viva.text.similar_names import find_similar
 
 _PARAMETERS = frozenset({"message", "messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
@@ -85,9 +84,9 @@ class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
 
 
 class PythonAgent(Struct, frozen=True):
-    """A Python object that replies. With `takes_fixtures` it reads stubs from its options.
+    """A Python object that replies. With `takes_fixtures`, it gets stubbed tools and memory in its options.
 
-    Errors of the `provider_packages` are those of its model's provider.
+    An exception of one of the `provider_packages` is the fault of the model provider, not of the agent.
     """
 
     target: Any
@@ -100,7 +99,7 @@ class PythonAgent(Struct, frozen=True):
 
     @property
     def provides(self) -> frozenset[Feature]:
-        names = _parameters(_find_function(self.target))
+        names = _list_parameters(_find_function(self.target))
         features: set[Feature] = {"workspace"}
         if self.takes_fixtures or "tools" in names:
             features.add("tool_stubs")
@@ -186,7 +185,7 @@ class PythonSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(_to_dict(message))
         self._text = message.text
-        ordered, named = self._arguments(deepcopy(dict(options)))  # the agent may change them
+        ordered, named = self._build_arguments(deepcopy(dict(options)))  # the agent may change them
         streamed, started = StreamedReply(), time.perf_counter()
         try:
             returned = await self._code.call(self._call, *ordered, **named)
@@ -263,7 +262,7 @@ class PythonSession:
             self._warned.update(new)
             self._context.progress.warnings += new
 
-    def _arguments(self, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _build_arguments(self, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         context, fixtures = self._context, self._context.fixtures
         memory = list(fixtures.memory) if fixtures else None
         if fixtures is not None:
@@ -295,7 +294,7 @@ def _to_plain_copy(reply: Reply) -> Reply:
 
 def _choose_arguments(call: Any) -> tuple[list[str], list[str]]:
     """What is passed in order, and what by name."""
-    parameters, text_parameter = _parameters(call), _find_text_parameter(call)
+    parameters, text_parameter = _list_parameters(call), _find_text_parameter(call)
     ordered: list[str] = []
     queue = ["options"] if "message" in parameters or text_parameter else ["messages", "options"]
     for name, kind in parameters.items():
@@ -316,7 +315,7 @@ def _choose_arguments(call: Any) -> tuple[list[str], list[str]]:
     return ordered, named
 
 
-def _parameters(call: Any) -> dict[str, Any]:
+def _list_parameters(call: Any) -> dict[str, Any]:
     """Parameters to fill, with their kinds. One with a default is filled only if its name is known."""
     try:
         parameters = inspect.signature(call).parameters.values()

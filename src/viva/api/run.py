@@ -17,7 +17,7 @@ from viva.api.notebook import create_progress_line
 from viva.api.project import AgentInput, refuse_in_import
 from viva.api.run_options import RunOptions
 from viva.check import AgentFunction
-from viva.errors import BadInput
+from viva.errors import BadInput, with_article
 from viva.formats.functions import Functions, is_function
 from viva.formats.sources import PlainMessage, parse_input
 from viva.session import run_options
@@ -27,7 +27,6 @@ from viva.session.run import execute
 from viva.session.run_options import KEYWORDS
 from viva.session.run_plan import build_run_plan
 from viva.session.run_result import RunResult
-from viva.text.grammar import with_article
 
 R = TypeVar("R")
 RunInput = str | Path | CaseDict | Mapping[str, Any]

@@ -60,7 +60,7 @@ class VivaFixture:
             raise use_pytest_flags(error) from None
 
     async def arun(self, inputs: RunInputs, agent: AgentInput = None, **keywords: Unpack[RunKeywords]) -> RunResult:
-        """The same for async tests, on their event loop."""
+        """As `run`, for async tests: runs on their event loop."""
         __tracebackhide__ = True
         return await arun(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
 

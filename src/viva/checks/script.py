@@ -168,7 +168,7 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
     def _explain_error(self, error: BaseException, context: CheckContext) -> Verdict:
         """The verdict of an assertion that failed. Anything else that the user's code raises is not a verdict on the agent."""
         if isinstance(error, AssertionError):
-            return self._fail(str(error) or _quote_line(error), context)
+            return self._create_failure(str(error) or _quote_line(error), context)
         if isinstance(error, CheckError) or is_ctrl_c(error):
             raise error
         place = error_place(error)
@@ -179,7 +179,7 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
         ) from error
 
     def _list_values(self, context: CheckContext) -> Mapping[str, Callable[[], Any]]:
-        """What a function can ask for, made when it is asked for. Copies, so that a script cannot change the record."""
+        """The values that a function can take, by parameter name. Each is a copy, so that a script cannot change the record."""
         return {
             "output": lambda: context.text,
             "input": lambda: context.turn.user_message.message.text,
@@ -208,9 +208,9 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
             return Verdict("passed", str(reason), score=score)
         if not reason and not self.function.is_passed:
             reason = f"{self.function.name} returned {quote_value(result)}"
-        return self._fail(str(reason), context, score)
+        return self._create_failure(str(reason), context, score)
 
-    def _fail(self, reason: str, context: CheckContext, score: float | None = None) -> Verdict:
+    def _create_failure(self, reason: str, context: CheckContext, score: float | None = None) -> Verdict:
         """A failure shows the source of a function that Python code has passed."""
         reason = "\n".join(part for part in (reason, self.function.source) if part)
         return Verdict("failed", reason, score=score, actual=truncate_text(context.text))

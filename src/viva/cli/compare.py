@@ -230,10 +230,10 @@ def _list_case_cells(case: CaseChange) -> list[str]:
     has_p = case.p is not None and case.change not in ("still passing", "still failing")
     reason = fit_line(case.error, 200) if case.error and case.change in ("broken", "suspect") else ""
     mark = f"  {_MARKS.get(case.change, '·')} {escape_controls(case.case)}"
-    return [mark, sides, f"p={_round_p(case.p)}" if has_p else "", reason]
+    return [mark, sides, f"p={_format_p(case.p)}" if has_p else "", reason]
 
 
-def _round_p(p: float | None) -> str:
+def _format_p(p: float | None) -> str:
     return f"{p:.2g}" if p is not None and p >= 0.001 else "<0.001"
 
 
@@ -284,7 +284,7 @@ def _format_count(metric: Metric) -> str:
 
 
 def _format_test(metric: Metric) -> str:
-    return metric.verdict if metric.p is None else f"p={_round_p(metric.p)}: {metric.verdict}"
+    return metric.verdict if metric.p is None else f"p={_format_p(metric.p)}: {metric.verdict}"
 
 
 def _format_markdown(comparison: Comparison) -> str:

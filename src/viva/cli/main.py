@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BadInput as error:
         print(error, file=sys.stderr)
         if os.environ.get("GITHUB_ACTIONS"):
-            from viva.cli.options import annotate_bad_input
+            from viva.cli.streams import annotate_bad_input
 
             annotate_bad_input(error)
         code = 4

@@ -8,7 +8,7 @@ import click
 
 from viva import catalog, config
 from viva.cli.history import config_option, find_run, open_history
-from viva.cli.options import create_annotations, create_console, reserve_stdout
+from viva.cli.streams import create_annotations, create_console, reserve_stdout
 from viva.errors import BadInput
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.record.journal import Journal, read_events

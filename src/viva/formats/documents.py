@@ -90,7 +90,7 @@ def read_chunks(
             line += 1
             if size > max_bytes:
                 yield Chunk(*(start if buffered else (line, offset)), b"", is_too_long=True)
-                return  # where it ends cannot be told without reading all of it
+                return  # where it ends cannot be known without reading all of it
             at, offset = offset, offset + len(text)
             if line == 1:
                 text = text.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 -- a byte-order mark is not content
@@ -243,10 +243,10 @@ class LoadedDocuments(Struct, frozen=True):
 
     def reread(self) -> Iterator[Callable[[], Document]]:
         for document in self.documents:
-            yield partial(_identity, document)
+            yield partial(_return_itself, document)
 
 
-def _identity(document: Document) -> Document:
+def _return_itself(document: Document) -> Document:
     return document
 
 
@@ -294,7 +294,7 @@ def _digest(raw: bytes) -> int:
 
 
 def parse_json_document(raw: bytes, file: str) -> Document:
-    """A JSON text that is one document."""
+    """Parse a JSON text as one document."""
     value_of_file = _decode_json(file, 1, raw)
     _check_duplicate_keys(file, 1, raw, value_of_file)
     return Document(file, 1, value_of_file, raw=raw)
@@ -332,7 +332,7 @@ def _find_member_spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterat
         yield len(raw) - len(raw.lstrip()), len(raw)
         return
     depth, start = 1, 0
-    for token in _PIECES.finditer(raw, _array_start(raw)):
+    for token in _PIECES.finditer(raw, _find_array_start(raw)):
         piece = token.group()
         if depth == 1:
             if piece == b",":
@@ -345,7 +345,7 @@ def _find_member_spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterat
             yield start, token.end()
 
 
-def _array_start(raw: bytes) -> int:
+def _find_array_start(raw: bytes) -> int:
     """The offset after the bracket that opens the list of documents: the outermost one, or that of `cases`."""
     depth = 0
     for token in _KEYS.finditer(raw):

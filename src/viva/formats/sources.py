@@ -167,14 +167,14 @@ def _check_suite_file(path: Path, text: str) -> SuiteFiles:
 
 def _select_suite_files(matches: Sequence[Path], text: str) -> SuiteFiles:
     """The suite files in folders and globs, without output of Viva."""
-    files = [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
+    files = [file for match in matches for file in (_find_suite_files(match) if match.is_dir() else [match])]
     skipped = [file for file in files if not file.is_dir() and detect_viva_file(file) is not None]
     if len(skipped) == len(files):
         raise BadInput.of("contains no suites, only files written by Viva", text)
     return SuiteFiles(tuple(file for file in files if file not in skipped), tuple(skipped))
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
+def _find_suite_files(folder: Path) -> Iterator[Path]:
     """The suite files below a folder, sorted. Hidden folders and schemas are skipped; a pack is one item."""
     problems: list[Problem] = []
     files_found: list[Path] = []
@@ -230,7 +230,7 @@ def load_files(
     problems: list[Problem] = []
     for path in paths:
         piped = isinstance(path, StandardInput)
-        shown = STDIN if piped else _display_path(path, folder)
+        shown = STDIN if piped else _shorten_path(path, folder)
         try:
             if not piped and (pack_suites := _load_pack(path, folder, options, has_format=format_ is not None)):
                 suites += pack_suites
@@ -270,7 +270,7 @@ def _load_pack(path: Path, folder: Path, options: LoadOptions, *, has_format: bo
         only = root and path.resolve().relative_to(root).as_posix()
     if root is None:
         return []
-    return import_module("viva.formats.openwop.packs").load_pack(root, _display_path(root, folder), options, only)
+    return import_module("viva.formats.openwop.packs").load_pack(root, _shorten_path(root, folder), options, only)
 
 
 def _find_duplicates(suites: Sequence[Suite]) -> Iterator[Problem]:
@@ -290,7 +290,7 @@ def _join_playbooks(playbooks: list[Suite]) -> list[Suite]:
     return [import_module(_LOADERS["playbook"]).join_suites(parts) for parts in folders.values()]
 
 
-def _display_path(path: Path, folder: Path) -> str:
+def _shorten_path(path: Path, folder: Path) -> str:
     """The path relative to the working folder if it is inside it."""
     resolved = path.resolve()
     return str(resolved.relative_to(folder.resolve())) if resolved.is_relative_to(folder.resolve()) else str(path)

@@ -60,7 +60,7 @@ class _CaseHistory(Struct):
 
 def find_flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
     """Return flaky cases, most flips first. A single change is a fix or a regression; two changes are flaky."""
-    cases = [_flaky_case(name, case) for name, case in _case_histories(history, runs).items()]
+    cases = [_find_flips(name, case) for name, case in _collect_case_histories(history, runs).items()]
     flaky = [case for case in cases if case is not None]
     flaky.sort(key=lambda case: (-case.flips, -len(case.runs), case.suite, case.case, case.agent))
     return flaky
@@ -76,12 +76,12 @@ def find_known_flaky(history: History, compared_runs: Sequence[str]) -> set[tupl
     runs = [row.id for row in newest if row.id not in compared_runs][:_FLAKY_RUNS]
     return {
         (suite, case, results.digest)
-        for (agent, suite, case), results in _case_histories(history, runs).items()
-        if agent in agents and _flaky_case((agent, suite, case), results) is not None
+        for (agent, suite, case), results in _collect_case_histories(history, runs).items()
+        if agent in agents and _find_flips((agent, suite, case), results) is not None
     }
 
 
-def _case_histories(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _CaseHistory]:
+def _collect_case_histories(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _CaseHistory]:
     """Return results by agent, suite and case, without those of an earlier definition of the case."""
     cases: dict[tuple[str, str, str], _CaseHistory] = {}
     if not runs:
@@ -95,7 +95,7 @@ def _case_histories(history: History, runs: Sequence[str]) -> dict[tuple[str, st
     return cases
 
 
-def _flaky_case(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase | None:
+def _find_flips(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase | None:
     agent, suite, case = name
     statuses: list[Status] = [case_status(trials) for trials in results.trials.values()]
     judged = [status for status in statuses if status in ("passed", "failed")]

@@ -23,7 +23,7 @@ from viva.host.errors import not_found
 from viva.host.events import RunLog, RunLogs, utc_timestamp
 from viva.host.idempotency import IdempotencyCache
 from viva.host.known_hosts import KnownHosts
-from viva.host.limits import Limits
+from viva.host.limits import HostLimits
 from viva.host.monitoring import Monitor
 from viva.host.operation_options import OperationOptions
 from viva.host.readiness import Readiness, has_free_space
@@ -56,7 +56,7 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     tokens: TokenRegistry
     agents: AgentRegistry
     suites: SuiteRegistry
-    limits: Limits
+    limits: HostLimits
     has_judge: bool
     bind_address: str
     port: int

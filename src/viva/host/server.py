@@ -40,7 +40,7 @@ from viva.host.connections import Connection, ConnectionRegistry, fit_to_open_fi
 from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup, ServeOptions
 from viva.host.invocations import run_invocation
-from viva.host.limits import Limits
+from viva.host.limits import HostLimits
 from viva.host.operation_options import load_operation_options
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import LEASE_S, Store
@@ -121,7 +121,7 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
             lease_s=_load_lease(settings),
             min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
         ),
-        limits=Limits(
+        limits=HostLimits(
             at_once=serve.get("at_once", 16),
             max_unfinished=serve.get("max_unfinished", 10_000),
             defaults=serve.get("tenant_limits", {}),

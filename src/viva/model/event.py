@@ -205,7 +205,7 @@ class RunEnded(Event, frozen=True, tag="run_ended"):
     stopped: StopReason | None = None
     """Why it ended early, if it did."""
     stop_message: str | None = None
-    """The same in words."""
+    """The reason in words."""
 
 
 class SuiteSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The commands that reports print: how to run cases again."""
+"""Builds the commands that reports print, to run cases again."""
 
 import re
 import shlex

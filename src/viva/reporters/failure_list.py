@@ -1,4 +1,4 @@
-"""The end of the console output: the cases that did not pass, once more, each with its place and one reason."""
+"""The list at the end of the console output: each case that did not pass, with its place and one reason."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -100,7 +100,7 @@ class FailureList:
             return []
         from viva.reporters.repeats import format_suite_rate  # few runs have repeats
 
-        cases = {name: _in_order(trials) for name, trials in self._trials.items()}
+        cases = {name: _order_statuses(trials) for name, trials in self._trials.items()}
         if self._names_agents and self._rule.test is None:
             return []  # the matrix has them
         suite_rate = format_suite_rate(cases.values(), self._rule)
@@ -143,7 +143,7 @@ class FailureList:
         return self._rule.status(statuses, max(0, case.record.trials - len(statuses)) if not self._rule.test else 0)
 
     def _get_statuses(self, name: Cell) -> Sequence[Status]:
-        return _in_order((self._trials or {})[name])
+        return _order_statuses((self._trials or {})[name])
 
     def _format_case(self, case: _FailedCase, mark: str) -> list[str]:
         lines = [f"{mark} {self._format_place(case, self._width - 2)}"]
@@ -173,7 +173,7 @@ class FailureList:
         return "  ".join(part for part in (name, label) if part) + f"\n    {source}"
 
 
-def _in_order(trials: Mapping[int, Status]) -> list[Status]:
+def _order_statuses(trials: Mapping[int, Status]) -> list[Status]:
     return [trials[number] for number in sorted(trials)]
 
 

@@ -45,12 +45,12 @@ class MarkdownReport(Report):
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         text = _format_overview(ended) + self._format_agents() + self._format_repeats()
-        rows, left_out = _fit_cases(self._not_passed(), _format_row, _ROWS_ROOM)
+        rows, left_out = _fit_cases(self._iter_not_passed(), _format_row, _ROWS_ROOM)
         if rows:
             text += "\n### Not passed\n\n| Case | Status | Reason |\n| --- | --- | --- |\n" + rows
         text += _format_left_out(left_out)
         text += self._format_findings()
-        cases = (case for case in self._not_passed() if case.status != "skipped")
+        cases = (case for case in self._iter_not_passed() if case.status != "skipped")
         details, left_out = _fit_cases(
             cases, lambda case: _format_details(case, self.settings), _TOTAL_ROOM - len(text)
         )
@@ -88,7 +88,7 @@ class MarkdownReport(Report):
         head = "\n### Safety findings\n\n| Case | Findings |\n| --- | --- |\n"
         return f"{head}{rows}{_format_left_out(left_out)}" if rows else ""
 
-    def _not_passed(self) -> Iterator[CaseTrials]:
+    def _iter_not_passed(self) -> Iterator[CaseTrials]:
         """Cases with a trial that did not pass."""
         return (case for case in self.cases() if {case.status, *case.statuses} != {"passed"})
 
@@ -129,7 +129,7 @@ def _format_overview(ended: RunEnded) -> str:
 
 
 def _format_title(case: CaseTrials) -> str:
-    """The id, shorten_line in the middle, and the name."""
+    """The id, shortened in the middle, and the name."""
     name = "" if case.head.name == case.head.id else case.head.name
     title = fit_line(f"{shorten_id(case.head.id, 80)} {name}".rstrip(), 120)
     return escape_markdown(f"{title} [{fit_line(case.head.agent or '', 60)}]" if case.names_agent else title)

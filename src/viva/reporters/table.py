@@ -42,16 +42,16 @@ def _fit_widths(columns: Sequence[Column], widths: dict[int, int], width: int) -
     """The width of each column that is shown."""
     shortened = dict(widths)
     for at in widths:
-        if columns[at].is_flexible and (excess := _total(shortened) - width) > 0:
+        if columns[at].is_flexible and (excess := _sum_widths(shortened) - width) > 0:
             shortened[at] = max(shortened[at] - excess, min(shortened[at], _MIN_WIDTH))
     optional = [at for at in widths if columns[at].is_optional]
-    if _total(shortened) > width and optional:
+    if _sum_widths(shortened) > width and optional:
         widths.pop(optional[-1])
         return _fit_widths(columns, widths, width)
     return shortened
 
 
-def _total(widths: dict[int, int]) -> int:
+def _sum_widths(widths: dict[int, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 

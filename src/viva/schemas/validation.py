@@ -56,7 +56,7 @@ def find_violations(name: SchemaName, value: Any) -> list[SchemaViolation]:
 
 
 def find_schema_violations(schema: dict[str, Any], value: Any) -> list[SchemaViolation]:
-    """The same for a schema that is not one of ours, such as a plugin's."""
+    """As `find_violations`, for a schema that is not a file beside this one, such as a plugin's."""
     return _find(_compile(schema), schema, value)
 
 

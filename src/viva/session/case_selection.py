@@ -81,7 +81,7 @@ class CaseSelection(Struct, frozen=True):
 async def select_cases(
     options: RunOptions, history: History, suites: Sequence[Suite], select_case: SelectCase
 ) -> CaseSelection:
-    """Chooses the cases of the shard and counts. The options save a choice by time: the times change with every run."""
+    """Chooses and counts the cases of the shard. A choice by duration is saved in the options, because durations change with every run."""
     if options.is_filtered:
         counts = await _count_selected_cases(iterate_trials(options, suites, select_case))
     else:

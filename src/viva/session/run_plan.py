@@ -165,7 +165,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         return max(1, min(limit, sum(agent.parallel or limit for agent in self.tested_agents), self.trial_count))
 
     def describe_pace(self) -> str:
-        """What runs at once now: on workers, or as the providers take it."""
+        """How many conversations run now, for the progress line: on workers, or as paced by the providers."""
         return self.worker_load.describe() if self.options.has_workers else get_pacing(self.http).describe()
 
     @property
@@ -186,7 +186,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class PlanInputs(Struct, frozen=True, kw_only=True):
-    """What a plan takes from an earlier part of its run, or a worker from its coordinator, instead of making it anew."""
+    """What a plan reuses instead of building it again: from the interrupted run, or in a worker from its coordinator."""
 
     generated_cases: Mapping[str, Sequence[Any]] = {}
     standard_input: bytes | None = None

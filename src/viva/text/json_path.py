@@ -31,7 +31,7 @@ def compile_path(path: str) -> FindValues:
     if not path.strip():
         raise ValueError("the path is empty; write for example $.order.status")
     try:
-        query = _environment().compile(full_path(path))
+        query = _create_environment().compile(full_path(path))
     except JSONPathError as wrong:
         hint = "; write such a key as $['some-key']" if "-" in path or " " in path else ""
         raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(wrong).splitlines()[0]}{hint}") from wrong
@@ -67,7 +67,7 @@ def values_at(path: str, document: Any) -> list[Any]:
 
 
 @cache
-def _environment() -> Any:
+def _create_environment() -> Any:
     """RFC 9535 with a time limit on the patterns of `match()` and `search()`."""
     import regex
     from iregexp_check import check

@@ -203,7 +203,7 @@ class RunJournal:
         return overview
 
     def load_rows(self) -> RowTable | None:
-        """The rows of a large run, which its overview does not hold; None for any other run."""
+        """The rows of the cases of a large run, whose overview has none; None for a small run."""
         self.load_overview()
         return self._table
 

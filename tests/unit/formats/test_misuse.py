@@ -166,7 +166,7 @@ persona:
         [
             (1, "$", "did you mean 'name'?"),
             (2, "$", "did you mean 'timeout'?"),
-            (3, "$.env[1]", "is no name of a variable"),
+            (3, "$.env[1]", "is not the name of a variable"),
             (4, "$.tmpdir.link_paths[0]", "leaves the working folder"),
             (5, "$.evaluator_model", "is the number 7"),
             (7, "$.steps[0].user_input", "is empty"),

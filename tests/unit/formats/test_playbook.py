@@ -94,27 +94,33 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"name": "x", "steps": []}, "$.steps: is empty, and there is no persona: nothing would be said"),
+        ({"name": "x", "steps": []}, "$.steps: is empty, and there is no persona: the playbook has no message"),
         ({"name": "x", "stesp": [STEP]}, "$: unknown key 'stesp'; did you mean 'steps'?"),
         ({"steps": [STEP]}, "$: misses 'name'"),
         ({"name": "x", "tmpdir": {}}, "$: misses 'steps' or 'persona'"),
         ({"name": "x", "steps": [{"user_input": "a"}]}, "$.steps[0]: misses 'expected_outcome'"),
         ({"name": "x", "steps": [{**STEP, "user_input": " "}]}, "$.steps[0].user_input: is empty; there would be"),
-        ({"name": "x", "steps": [{**STEP, "expected_outcome": ""}]}, "$.steps[0].expected_outcome: is empty; say what"),
+        (
+            {"name": "x", "steps": [{**STEP, "expected_outcome": ""}]},
+            "$.steps[0].expected_outcome: is empty; describe the",
+        ),
         ({"name": "x", "steps": [STEP], "timeout": 0}, "$.timeout: is 0; should be at least 1"),
         ({"name": "x", "steps": [STEP], "timeout": "60s"}, "$.timeout: is a string; should be an integer"),
-        ({"name": "x", "steps": [STEP], "env": ["$KEY"]}, "$.env[0]: '$KEY' is no name of a variable; write it bare"),
+        (
+            {"name": "x", "steps": [STEP], "env": ["$KEY"]},
+            "$.env[0]: '$KEY' is not the name of a variable; write the name",
+        ),
         ({"name": "x", "persona": {**PERSONA, "initial_user_input": ""}}, "$.persona.initial_user_input: is empty"),
-        (persona(context=""), "$.persona.context: is empty; say who the user is"),
+        (persona(context=""), "$.persona.context: is empty; describe who the user is"),
         (persona(max_turns=0), "$.persona.max_turns: is 0; should be at least 1"),
-        (persona(success_criteria={}), "$.persona.success_criteria: holds nothing; without a criterion"),
+        (persona(success_criteria={}), "$.persona.success_criteria: is empty; the case can pass only"),
         (
             persona(success_criteria={"llm_checks": [], "files_contain": {}}),
-            "$.persona.success_criteria: holds nothing; without a criterion",
+            "$.persona.success_criteria: is empty; the case can pass only",
         ),
         (
             persona(success_criteria={"llm_checks": [""]}),
-            "$.persona.success_criteria.llm_checks[0]: is empty; say what",
+            "$.persona.success_criteria.llm_checks[0]: is empty; describe what",
         ),
         (persona(success_criteria={"flow_contains": [""]}), "$.persona.success_criteria.flow_contains[0]: is empty"),
         (
@@ -131,7 +137,7 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
         ),
         (
             persona(success_criteria={"files_exist": ["."]}),
-            "$.persona.success_criteria.files_exist[0]: '.' names no file",
+            "$.persona.success_criteria.files_exist[0]: '.' is not a file name",
         ),
         (
             {"name": "x", "persona": {"context": "c", "success_criteria": {"flow_contains": ["a"]}}},
@@ -296,7 +302,7 @@ def test_a_refused_path_is_shown_as_it_was_written(tmp_path: Path):
 
 def test_a_value_that_is_no_text_is_refused(tmp_path: Path):
     (said,) = wrong(tmp_path, {"name": "x", "env": ["KEY"], "steps": [STEP]}, environ={"KEY": "\udcff"})
-    assert said == "$.env[0]: the value of KEY is no UTF-8 text"  # P6
+    assert said == "$.env[0]: the value of KEY is not valid UTF-8"  # P6
 
 
 def test_what_is_only_looked_at_needs_neither_variables_nor_an_evaluator(tmp_path: Path):
@@ -328,7 +334,7 @@ def test_the_workspace_is_a_copy_or_what_tmpdir_says(tmp_path: Path):
         ("/etc", "'/etc' is absolute; give a path relative to the working folder"),
         ("", "'' names nothing"),
         ("gone", "there is no 'gone' in the working folder"),
-        ("x" * 300, f"{'x' * 300!r} cannot be looked at: "),
+        ("x" * 300, f"{'x' * 300!r} cannot be read: "),
         ("a\0b", "'a\\x00b' names nothing"),
         ("dangling", "'dangling' is a broken symbolic link"),
         ("circle", "'circle' is a broken symbolic link"),
@@ -369,7 +375,9 @@ def test_who_evaluates(tmp_path: Path, flag: str | None, own: str | None, defaul
 def test_an_evaluator_is_needed_where_somebody_is_asked(tmp_path: Path):
     """P3: a persona of one line whose criteria need no judge does without."""
     (said,) = wrong(tmp_path, {"name": "x", "steps": [STEP]}, evaluator=None)
-    assert said.startswith("$: nobody grades it and plays the user: give `evaluator_model` here, --evaluator NAME")
+    assert said.startswith(
+        "$: the playbook has no evaluator, which judges the steps and plays the user: set `evaluator_model` here, --evaluator NAME"
+    )
     assert wrong(tmp_path, persona(), evaluator=None) == [said]
     assert wrong(tmp_path, persona(max_turns=1, success_criteria={"llm_checks": ["x"]}), evaluator=None) == [said]
     assert case(tmp_path, persona(max_turns=1), evaluator=None).limits.max_turns == 1

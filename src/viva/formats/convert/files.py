@@ -25,7 +25,7 @@ from viva.formats.load_options import LoadOptions
 from viva.formats.raw_files import check_is_text, check_regular_file, read_bytes
 
 
-class Tool(Struct, frozen=True):
+class OtherTool(Struct, frozen=True):
     """Another tool: how its files are recognised and converted."""
 
     name: str
@@ -57,11 +57,11 @@ def _has_rows(*keys: str) -> Callable[[Any], bool]:
 TOOLS = {
     tool.name: tool
     for tool in (
-        Tool("promptfoo", _has("tests"), convert_promptfoo),
-        Tool("adk", lambda value: _has("eval_cases")(value) or _has_rows("query")(value), convert_adk),
-        Tool("pydantic-evals", _has("cases"), convert_pydantic_evals),
-        Tool("inspect", _has_rows("target"), convert_inspect),
-        Tool("deepeval", _has_rows("expected_output", "scenario", "actual_output"), convert_deepeval),
+        OtherTool("promptfoo", _has("tests"), convert_promptfoo),
+        OtherTool("adk", lambda value: _has("eval_cases")(value) or _has_rows("query")(value), convert_adk),
+        OtherTool("pydantic-evals", _has("cases"), convert_pydantic_evals),
+        OtherTool("inspect", _has_rows("target"), convert_inspect),
+        OtherTool("deepeval", _has_rows("expected_output", "scenario", "actual_output"), convert_deepeval),
     )
 }
 

@@ -44,14 +44,14 @@ def convert_promptfoo(source: Source) -> Iterator[dict[str, Any]]:
             if conversation is None:
                 yield {"id": source.create_id(name, f"test-{number}"), **turn}
             elif (case := conversations.get((at, conversation))) is not None:
-                case["turns"].append({**turn, "input": _last_message(turn["input"])})
+                case["turns"].append({**turn, "input": _get_last_message(turn["input"])})
             else:
                 case_id = source.create_id(name, f"test-{number}")
                 conversations[at, conversation] = {"id": case_id, "turns": [turn]}
     yield from conversations.values()
 
 
-def _last_message(chat: Any) -> Any:
+def _get_last_message(chat: Any) -> Any:
     """What is new in a later turn: the conversation itself has the messages before it."""
     return chat[-1]["content"] if isinstance(chat, list) else chat
 
@@ -123,10 +123,10 @@ class _TestConverter:
             case "equals" | "regex":
                 return {"type": kind, "value": value}
             case "contains" | "icontains":
-                return _contains(value, kind)
+                return _build_contains(value, kind)
             case "contains-all" | "icontains-all" | "contains-any" | "icontains-any":
                 texts = value if isinstance(value, list) else str(value).split(",")
-                return {"type": kind[-3:], "assertions": [_contains(_strip(text), kind) for text in texts]}
+                return {"type": kind[-3:], "assertions": [_build_contains(_strip(text), kind) for text in texts]}
             case "starts-with":
                 return {"type": "regex", "pattern": rf"\A{re.escape(str(value))}"}
             case "is-json" | "contains-json":
@@ -147,7 +147,7 @@ class _TestConverter:
                 return None
 
 
-def _contains(text: Any, kind: str) -> dict[str, Any]:
+def _build_contains(text: Any, kind: str) -> dict[str, Any]:
     found = {"type": "contains", "value": _as_text(text)}
     return found | ({"ignore_case": True} if kind.startswith("i") else {})
 

@@ -306,7 +306,7 @@ def test_a_pack_that_no_trusted_key_signed_is_refused(tmp_path: Path):
     assert "it is not signed" in refused(tarball(tmp_path / "unsigned.tgz", pack_files()), inline(KEY))
     other = signed(tmp_path / "other", by=OTHER, own=OTHER)
     assert "pack.json is signed with a key that [openwop] trusted_keys does not name" in refused(other, inline(KEY))
-    assert "does not hold" in refused(signed(tmp_path / "unknown", by=OTHER, own=None), inline(KEY))
+    assert "matches no key" in refused(signed(tmp_path / "unknown", by=OTHER, own=None), inline(KEY))
     assert "Sigstore" in refused(signed(tmp_path / "sigstore", method="sigstore"), inline(KEY))
     gone = signed(tmp_path / "gone")
     (gone / "s.sig").unlink()
@@ -324,7 +324,7 @@ def test_a_signature_of_the_manifest_alone_is_not_enough(tmp_path: Path, missing
 def test_a_list_that_another_key_signed_is_refused(tmp_path: Path):
     path = signed(tmp_path / "p")
     listed(path, pack_files(), by=OTHER)
-    assert "the signature of evals.sha256 does not hold" in refused(path, inline(KEY))
+    assert "the signature of evals.sha256 matches no key" in refused(path, inline(KEY))
 
 
 def test_a_suite_that_was_changed_or_is_not_listed_is_refused(tmp_path: Path):
@@ -397,7 +397,7 @@ UNKNOWN = b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % base64
 def test_a_key_of_the_packs_own_that_is_none_proves_nothing(tmp_path: Path, own: bytes):
     path = signed(tmp_path / "p", by=OTHER, own=OTHER)
     (path / json.loads((path / "pack.json").read_text())["signing"]["publicKeyRef"]).write_bytes(own)
-    assert "does not hold" in refused(path, inline(KEY))
+    assert "matches no key" in refused(path, inline(KEY))
     (tmp_path / "odd.pem").write_bytes(own)
     assert f"trusted_keys: {tmp_path / 'odd.pem'}: is " in refused(path, str(tmp_path / "odd.pem"))
 
@@ -406,7 +406,7 @@ def test_a_manifest_that_was_changed_is_refused(tmp_path: Path):
     path = signed(tmp_path / "p")
     raw = (path / "pack.json").read_bytes()
     (path / "pack.json").write_bytes(raw.replace(b"Be kind.", b"Be evil."))
-    assert "the signature of pack.json does not hold" in refused(path, inline(KEY))
+    assert "the signature of pack.json matches no key" in refused(path, inline(KEY))
 
 
 def test_a_signature_beside_a_tarball_is_one_of_the_whole(tmp_path: Path):
@@ -417,7 +417,7 @@ def test_a_signature_beside_a_tarball_is_one_of_the_whole(tmp_path: Path):
     assert "signature present, not verified" in note(path)
     assert "demo-1.0.0.sig, which covers the whole of demo-1.0.0.tgz" in verified(path, inline(KEY))
     beside.write_bytes(KEY.sign(b"something else"))
-    assert "does not hold" in refused(path, inline(KEY))
+    assert "matches no key" in refused(path, inline(KEY))
 
 
 def test_a_bad_trusted_key_is_named(tmp_path: Path):

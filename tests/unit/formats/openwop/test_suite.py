@@ -326,7 +326,7 @@ def test_the_modes_of_a_run(declared: Any, asked: Any, modes: Any):
 NOT_CHOSEN = [
     (("golden",), {"modes": ("rubric",)}, "does not declare the mode rubric"),  # R10
     (ALL, {"modes": ("golden", "live-shadow"), "is_live": True}, "cannot be mixed"),  # section 4
-    (ALL, {"modes": ("live-shadow",)}, "say --live"),
+    (ALL, {"modes": ("live-shadow",)}, "confirm that with --live"),
     (ALL, {"is_live": True}, "--live belongs to"),
     (ALL, {"modes": ("golden",), "is_live": True}, "--live belongs to"),
     (ALL, {"modes": ("regression",)}, "needs --baseline"),
@@ -348,7 +348,7 @@ def test_modes_are_written_with_commas():
     assert parse_modes("golden, adversarial,golden") == ("golden", "adversarial")
     with pytest.raises(BadInput, match="did you mean 'adversarial'"):
         parse_modes("golden,adverserial")
-    with pytest.raises(BadInput, match="names none"):
+    with pytest.raises(BadInput, match="no mode given"):
         parse_modes(" , ")
 
 
