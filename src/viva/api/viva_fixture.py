@@ -62,7 +62,10 @@ class VivaFixture:
     async def arun(self, inputs: RunInputs, agent: AgentInput = None, **keywords: Unpack[RunKeywords]) -> RunResult:
         """As `run`, for async tests: runs on their event loop."""
         __tracebackhide__ = True
-        return await arun(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
+        try:
+            return await arun(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
+        except BadInput as error:
+            raise use_pytest_flags(error) from None
 
     def chat(
         self,
