@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Compiled tests are kept: compiling them anew takes half a minute of each test run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox postgres page page-tools wheel docs pictures schemas reference prices soak soak-load mutate bench clean
+.PHONY: demo test lint unit browser clis large-clis protocols frameworks all-frameworks sandbox postgres proxy page page-tools wheel docs pictures schemas reference prices soak soak-load mutate bench clean
 
 demo: $(VENV)/.run
 	@$(BIN)/python examples/demo.py
@@ -19,7 +19,7 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev browser clis protocols frameworks sandbox postgres page-tools
+unit: $(VENV)/.dev browser clis protocols frameworks sandbox postgres proxy page-tools
 	@$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n 3  # for two cores: some tests wait for a time limit
 
@@ -55,6 +55,10 @@ sandbox: $(VENV)/.dev
 # PostgreSQL, for the tests of hosts that share a database. Where it does not install, they say NOT RUN.
 postgres: $(VENV)/.dev
 	-@test -e $(VENV)/.postgres || { $(BIN)/python tests/postgres.py && touch $(VENV)/.postgres; }
+
+# nginx and systemd-analyze, for the tests of a host's deployment. Where they do not install, they say NOT RUN.
+proxy: $(VENV)/.dev
+	-@test -e $(VENV)/.proxy || { $(BIN)/python tests/system_packages.py nginx systemd-analyze=systemd && touch $(VENV)/.proxy; }
 
 # The page of report.html and `viva view`, built anew from its sources (src/viva/viewer/ui). A test compares the two; where
 # npm cannot install what the build needs, it says NOT RUN.
@@ -97,7 +101,7 @@ soak: $(VENV)/.dev large-clis all-frameworks sandbox postgres
 	$(BIN)/python tests/mutation.py
 
 # The whole suite with eight busy processes beside it, three times: what depends on time fails here.
-soak-load: $(VENV)/.dev browser clis protocols frameworks sandbox postgres page-tools
+soak-load: $(VENV)/.dev browser clis protocols frameworks sandbox postgres proxy page-tools
 	$(BIN)/python tests/under_load.py
 
 # Small changes in the code of engine, checks and stats, one at a time: those that no test notices are printed.

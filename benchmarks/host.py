@@ -1,7 +1,7 @@
 """`viva serve` under load: `python benchmarks/host.py [--quick] [--store sqlite|postgres]`.
 
 For each store: creates a second, events a second, the response time of other requests while 500 readers follow event
-streams, and the memory of the host as runs end. PostgreSQL is a server of Debian's packages on a socket of its own, with
+streams, and the memory of the host as runs end, also of mixed ones in the number of an hour. PostgreSQL is a server of Debian's packages on a socket of its own, with
 its default settings; without it, that part says NOT RUN. The client runs on the same machine and takes its share of it.
 """
 
@@ -219,6 +219,40 @@ async def measure_memory(host: Host, count: int) -> Figures:
     return figures
 
 
+async def measure_soak(host: Host, minutes: int) -> Figures:
+    """What a team does in a minute, again and again: evals, calls, refused requests, cancelled runs and readers that leave."""
+    figures: Figures = {}
+    call = {"workflowId": "viva.agent", "agentId": AGENT, "inputs": {"input": "x" * 1000}}
+    hanging = {**call, "agentId": "local.viva.hang"}
+
+    async def leave_early() -> None:
+        run = await host.create(hanging)
+        async with host.http.get(f"{host.url}/v1/runs/{run}/events?streamMode=debug") as response:
+            await response.content.readline()
+        async with host.http.post(f"{host.url}/v1/runs/{run}/cancel", json={}) as response:
+            assert response.status == 200, await response.text()
+
+    async def be_refused() -> None:
+        async with host.http.post(f"{host.url}/v1/runs", data=b'{"mode": "eval", "mode": 1}') as response:
+            assert response.status == 400, await response.text()
+
+    async def annotate(run: str) -> None:
+        body = {"signal": {"kind": "rating", "rating": 4}, "note": "x" * 100}
+        key = {"Idempotency-Key": f"note-{run}"}
+        async with host.http.post(f"{host.url}/v1/runs/{run}/annotations", json=body, headers=key) as response:
+            assert response.status == 201, await response.text()
+
+    for minute in range(1, minutes + 1):
+        evals = await run_at_once([lambda: host.create_eval("twenty")] * 30, 20)
+        calls = await run_at_once([lambda: host.create(call)] * 30, 20)
+        await run_at_once([leave_early] * 5 + [be_refused] * 20, 20)
+        await run_at_once([lambda run=run: host.count_events(run) for run in [*evals, *calls]], 60)
+        await run_at_once([lambda run=run: annotate(run) for run in evals], 20)
+        if minute % max(1, minutes // 6) == 0:
+            figures[f"after {minute} minutes MB"] = host.memory_mb
+    return figures
+
+
 async def measure_waiting(host: Host, count: int) -> Figures:
     """Evals of 3,000 tasks that wait behind calls that do not end, and discovery meanwhile."""
     call = {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
@@ -243,6 +277,8 @@ async def measure(store: str, store_url: str | None, *, is_quick: bool) -> None:
         show("readers", await measure_readers(host, 500 // share, 50 // share))
     async with start_host(store_url) as host:
         show("memory", await measure_memory(host, 10_000 // share))
+    async with start_host(store_url) as host:
+        show("soak", await measure_soak(host, 60 // share))
     async with start_host(store_url) as host:
         show("waiting", await measure_waiting(host, 1000 // share))
 

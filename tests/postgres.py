@@ -9,9 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from system_packages import install_packages
 
 SYSTEM_USER = "postgres"
 """PostgreSQL refuses to run as root; Debian's package has a user for it."""
@@ -33,17 +35,13 @@ def say_not_run(what: str) -> None:
 
 
 def install() -> None:
-    """As root with apt-get only: nobody's password is asked for. Debian's own cluster is not created."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return
-    quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    Path("/etc/postgresql-common").mkdir(exist_ok=True)
-    config = Path("/etc/postgresql-common/createcluster.conf")
-    if not config.exists():
-        config.write_text("create_main_cluster = false\n")
-    for command in (["update"], ["install", "-y", "--no-install-recommends", "postgresql"]):
-        done = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120", *command]
-        subprocess.run(done, env=quietly, stdout=subprocess.DEVNULL, check=False)
+    """Debian's own cluster is not created."""
+    with suppress(OSError):
+        Path("/etc/postgresql-common").mkdir(exist_ok=True)
+        config = Path("/etc/postgresql-common/createcluster.conf")
+        if not config.exists():
+            config.write_text("create_main_cluster = false\n")
+    install_packages("postgresql")
 
 
 def _find_user() -> pwd.struct_passwd | None:
@@ -107,6 +105,21 @@ class Server:
             self._process.send_signal(stop_signal)
             self._process.wait(60)
             self._process = None
+
+    @contextmanager
+    def frozen(self) -> Generator[None]:
+        """It neither answers nor closes connections, as a machine that was cut off."""
+        assert self._process is not None
+        first = self._process.pid
+        os.kill(first, signal.SIGSTOP)  # it starts no more processes
+        stopped = [first, *map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+        for process in stopped[1:]:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in reversed(stopped):
+                os.kill(process, signal.SIGCONT)
 
     def restart(self) -> None:
         self.stop()

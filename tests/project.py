@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -189,10 +189,20 @@ def case(case_id: str, said: str = "hello", **fields: Any) -> dict[str, Any]:
 
 def remove_times(value: Any) -> Any:
     """A record without what differs between two runs of the same agent."""
+    return _remove_keys(value, lambda key: key.endswith("_ms") or key in ("started_at", "session_id"))
+
+
+def remove_measured_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records without what differs between a run and its replay. The durations of replies are replayed, those of checks not."""
+    own = ("started_at", "session_id", "start_ms", "checks_ms", "workspace", "metadata")
+    rest = _remove_keys(records, own.__contains__)
+    for record in rest:
+        for result in (*record["final_assertions"], *(each for turn in record["turns"] for each in turn["assertions"])):
+            result.pop("duration_ms", None)
+    return rest
+
+
+def _remove_keys(value: Any, is_removed: Callable[[str], bool]) -> Any:
     if isinstance(value, dict):
-        return {key: remove_times(item) for key, item in value.items() if not _is_time(key)}
-    return [remove_times(item) for item in value] if isinstance(value, list) else value
-
-
-def _is_time(key: str) -> bool:
-    return key.endswith("_ms") or key in ("started_at", "session_id")
+        return {key: _remove_keys(item, is_removed) for key, item in value.items() if not is_removed(key)}
+    return [_remove_keys(item, is_removed) for item in value] if isinstance(value, list) else value

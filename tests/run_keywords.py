@@ -67,8 +67,6 @@ def make_module() -> str:
 OPTIONS_KEYWORD = '''    options: RunOptions | None
     """The other options of the run."""
 '''
-FUNCTION_KEYWORDS = {"simulator"}
-"""Keywords that take a function where a flag takes a name."""
 
 
 def default_text(option: Option) -> str:
@@ -88,7 +86,7 @@ def keyword_type(option: Option) -> str:
     elif option.is_list:
         text = f"Sequence[{type_text(option.item_type)}]"
     else:
-        text = type_text(option.type) + (" | Callable[..., Any]" if option.keyword in FUNCTION_KEYWORDS else "")
+        text = type_text(option.type) + (" | Callable[..., Any]" if option.takes_function else "")
     return text if option.default is not None or "Any" in text.split(" | ") or "None" in text else f"{text} | None"
 
 

@@ -224,13 +224,15 @@ class Client:
     def wait_for_events(self, run: str) -> list[dict[str, Any]]:
         """All events of a run, after its end."""
         received: list[dict[str, Any]] = []
-        for _ in range(20):
+        silent = 0
+        while silent < 10:
             last = received[-1]["sequence"] if received else -1
             response = self.get(f"/v1/runs/{quote(run)}/events/poll?lastSequence={last}&timeout=20")
             assert response.status == 200, response
             received += response.json["events"]
             if response.json["isComplete"]:
                 return received
+            silent = 0 if response.json["events"] else silent + 1
         raise AssertionError(f"{run} does not end: {[each['type'] for each in received]}")
 
     def run_eval(self, ref: str = SUITE, agent: str = ECHO, **configurable: Any) -> tuple[str, list[dict[str, Any]]]:

@@ -17,11 +17,12 @@ from project import Ended, Project
 from running_host import ACME, ECHO, SUITE, Client, build_suite, golden_task, run_host, write_project
 from viva import config
 from viva.agents.openwop import parse_reference
-from viva.agents.openwop_client import HostClient
+from viva.agents.openwop_client import MAX_STREAM_FAILURES, HostClient
 from viva.errors import BadInput, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
 from viva.session.remote import RemoteRun, RemoteSuite, resolve_remote_suite
+from viva.testing import HttpServer, ReceivedRequest, StubResponse
 
 GOOD = build_suite("good", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), targetAgentId=ECHO)
 
@@ -293,5 +294,30 @@ def test_a_host_whose_stream_never_ends_is_given_up(host: tuple[Client, Path]):
             asyncio.run(follow())
     finally:
         proxy.close()
-    assert len(pauses) >= 6
+    assert sum(pauses) >= 45  # a host that is restarted drains for 30 seconds first
     assert pauses == sorted(pauses)
+
+
+def test_a_run_that_waits_is_followed_across_any_number_of_restarts():
+    """A stream on which the host said that it has nothing new has not failed."""
+    answers = 3 * MAX_STREAM_FAILURES
+    ended = b'data: {"type": "run.completed", "sequence": 0, "payload": {}}\n\n'
+
+    def stream(_: ReceivedRequest) -> StubResponse:
+        is_last = len(server.requests) == answers
+        chunks = (ended if is_last else b": keep-alive\n\n",)
+        return StubResponse(chunks=chunks, headers={"Content-Type": "text/event-stream"})
+
+    async def pause(_: float) -> None:
+        return
+
+    async def follow() -> list[str]:
+        http = HttpTransport()
+        client = HostClient(url=server.url, token=None, http=http, sleep=pause)
+        try:
+            return [event["type"] async for event in client.iterate_events("run-1")]
+        finally:
+            await http.close()
+
+    with HttpServer(stream) as server:
+        assert asyncio.run(follow()) == ["run.completed"]

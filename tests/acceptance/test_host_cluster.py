@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import postgres
@@ -24,10 +25,12 @@ from running_host import (
     start_host,
     write_project,
 )
+from viva.host.token_file import TokenFile
 
 TASKS = [f"task-{number}" for number in range(5)]
 SUITE = "acme.evals.five@1.0.0"
 MOODY_ID = "local.viva.moody"
+ADMIN = "administrator-0123456789"
 SLOW = {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
 EVAL = {"mode": "eval", "evalSuiteRef": SUITE, "agentId": MOODY_ID}
 
@@ -101,6 +104,25 @@ def test_hosts_share_runs_and_one_takes_over_when_another_dies(tmp_path: Path, s
             check_run([restarted, second], runs[0])
 
 
+def test_a_run_that_one_host_deletes_leaves_no_files_on_another(tmp_path: Path, server: postgres.Server | None):
+    if server is None:
+        return
+    url, ports = server.create_database("deletions"), [free_port(), free_port()]
+    folders = [write_host(tmp_path / name, url) for name in ("first", "second")]
+    TokenFile(folders[1] / ".viva" / "host").add(ADMIN, "", ["admin"])
+    with start_host(folders[0], ports[0]) as (first, _):
+        runs = [first.post("/v1/runs", EVAL).json["runId"] for _ in range(2)]
+        for run in runs:
+            check_run([first], run)
+    assert all(list(folders[0].rglob(f"*{run}*")) for run in runs)
+    with start_host(folders[1], ports[1]) as (second, _):
+        assert second.with_token(ADMIN).send("DELETE", f"/v1/admin/runs/{runs[0]}").json == {"deleted": 1}
+        with start_host(folders[0], ports[0]):
+            while list(folders[0].rglob(f"*{runs[0]}*")):
+                time.sleep(0.1)
+            assert list(folders[0].rglob(f"*{runs[1]}*"))
+
+
 def test_a_database_that_restarts_holds_runs_up_and_loses_nothing(tmp_path: Path, server: postgres.Server | None):
     if server is None:
         return
@@ -121,6 +143,41 @@ def test_a_database_that_restarts_holds_runs_up_and_loses_nothing(tmp_path: Path
             time.sleep(0.1)
         for run in runs:
             check_run([client], run)
+
+
+def test_a_database_that_does_not_answer_stops_no_other_requests(tmp_path: Path, server: postgres.Server | None):
+    if server is None:
+        return
+    url = server.create_database("frozen")
+    with start_host(write_host(tmp_path / "first", url), free_port()) as (client, _):
+        run = client.post("/v1/runs", EVAL).json["runId"]
+        with server.frozen():
+            refused = client.get(f"/v1/runs/{run}")
+            assert (refused.status, refused.json["error"]) == (503, "database_unavailable")
+            assert client.get("/healthz").status == 200
+            while client.get("/readyz").status == 200:
+                time.sleep(0.1)
+            assert client.post("/v1/runs", EVAL).status == 503
+        while client.get("/readyz").status != 200:
+            time.sleep(0.1)
+        check_run([client], run)
+
+
+def test_a_locked_table_holds_up_one_statement_only(tmp_path: Path, server: postgres.Server | None):
+    if server is None:
+        return
+    url = server.create_database("locked")
+    with start_host(write_host(tmp_path / "first", url), free_port()) as (client, _):
+        with psycopg.connect(url) as locking:
+            locking.execute("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+            while client.get("/readyz").status == 200:
+                time.sleep(0.1)
+            for _ in range(100):  # each that waited for the table would take seconds
+                assert client.get("/v1/runs/run-0").status == 503
+            assert client.get("/readyz").status == 503
+        while client.get("/readyz").status != 200:
+            time.sleep(0.1)
+        check_run([client], client.post("/v1/runs", EVAL).json["runId"])
 
 
 @pytest.mark.soak

@@ -320,7 +320,7 @@ def test_old_runs_go_and_metrics_have_an_address_of_their_own(tmp_path: Path):
     with sqlite3.connect(tmp_path / ".viva" / "host" / "host.sqlite") as db:
         doc = json.loads(db.execute("SELECT doc FROM runs WHERE id = ?", (old,)).fetchone()[0])
         doc["completed_at"] = "2026-01-01T00:00:00.000Z"
-        db.execute("UPDATE runs SET doc = ? WHERE id = ?", (json.dumps(doc).encode(), old))
+        db.execute("UPDATE runs SET doc = ?, created = 0 WHERE id = ?", (json.dumps(doc).encode(), old))
     db.close()
     with start_host(tmp_path, port) as (client, _):
         while client.get(f"/v1/runs/{old}").status != 404:

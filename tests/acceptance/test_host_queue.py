@@ -12,7 +12,9 @@ import pytest
 
 from running_host import (
     ACME,
+    ECHO,
     OTHER,
+    SUITE,
     Client,
     build_suite,
     event_types,
@@ -22,7 +24,9 @@ from running_host import (
     start_host,
     write_project,
 )
+from viva.engine.trial import RunContext
 from viva.host.auth import Principal
+from viva.host.evals import EvalEventWriter
 from viva.host.routes import prepare_run
 from viva.host.server import load_setup, open_host
 from viva.model import codec
@@ -97,6 +101,30 @@ def test_waiting_evals_share_one_suite_and_hold_no_plan(tmp_path: Path):
     plans, waiting, loaded = asyncio.run(act())
     assert (waiting, loaded) == (19, 1)
     assert plans <= 3  # of the call that executes, and of the check of the first eval
+
+
+def test_nothing_of_an_eval_that_ended_stays_in_memory(tmp_path: Path):
+    write_project(tmp_path)
+    setup = load_setup(
+        tmp_path / "viva.toml", tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=False
+    )
+    request = codec.encode({"mode": "eval", "evalSuiteRef": SUITE, "agentId": ECHO})
+
+    async def act() -> list[str]:
+        host = open_host(setup, asyncio.Event())
+        host.runs.open()
+        for _ in range(5):
+            mutation = await prepare_run(host, Principal("acme", "acme/1"), request)
+            mutation.write()
+            mutation.start()
+        while host.store.count_unfinished() or host.runs.running_count:
+            await asyncio.sleep(0.01)
+        gc.collect()
+        kept = [type(each).__name__ for each in gc.get_objects() if isinstance(each, (EvalEventWriter, RunContext))]
+        await host.close()
+        return kept
+
+    assert asyncio.run(act()) == []
 
 
 def test_a_changed_suite_is_loaded_again(client: Client, tmp_path: Path):

@@ -202,7 +202,7 @@ def streams(request: pytest.FixtureRequest) -> bool:
 
 
 def without_time(reply: Reply) -> Reply:
-    return structs.replace(reply, first_token_ms=None)
+    return structs.replace(reply, first_token_ms=None, steps=())
 
 
 def test_a_message_is_sent_and_answered(provider: Provider, streams: bool) -> None:

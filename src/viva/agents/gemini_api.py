@@ -82,17 +82,10 @@ class GeminiEndpoint(Endpoint):
         return prefix + b',"contents":[', []
 
     def encode_message(self, message: Message) -> bytes:
-        if message.role == "tool":
-            call = ToolCall(message.name or "tool", id=message.tool_call_id or "", result=message.text)
-            return _encode_content("user", [_encode_result(call)])
-        parts = (Text(message.content),) if isinstance(message.content, str) else message.content
-        pieces = [_encode_part(part) for part in parts if part != Text("") or not message.tool_calls]
-        pieces += [_encode_call(call, first=at == 0) for at, call in enumerate(message.tool_calls)]
-        return _encode_content("model" if message.role == "assistant" else "user", pieces)
+        return encode_content(message)
 
     def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
-        """All results in one message: the API counts them."""
-        return [_encode_content("user", [_encode_result(call) for call in calls])]
+        return [encode_result_content(calls)]
 
     def parse_completion(self, body: bytes) -> Completion:
         return _build_completion([decode_answer(_answers, body, _KIND)])
@@ -114,6 +107,22 @@ class GeminiAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind the Gemini API."""
 
     endpoint_type: ClassVar[type[Endpoint]] = GeminiEndpoint
+
+
+def encode_content(message: Message) -> bytes:
+    """A message as a Content of the API."""
+    if message.role == "tool":
+        call = ToolCall(message.name or "tool", id=message.tool_call_id or "", result=message.text)
+        return encode_result_content([call])
+    parts = (Text(message.content),) if isinstance(message.content, str) else message.content
+    pieces = [_encode_part(part) for part in parts if part != Text("") or not message.tool_calls]
+    pieces += [_encode_call(call, first=at == 0) for at, call in enumerate(message.tool_calls)]
+    return _encode_content("model" if message.role == "assistant" else "user", pieces)
+
+
+def encode_result_content(calls: Sequence[ToolCall]) -> bytes:
+    """All results of tool calls in one Content: the API counts them."""
+    return _encode_content("user", [_encode_result(call) for call in calls])
 
 
 def _encode_content(role: str, parts: Sequence[Any]) -> bytes:

@@ -19,8 +19,9 @@ from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
 
 FINAL_EVENTS = frozenset({"run.completed", "run.failed", "run.cancelled"})
-MAX_STREAM_FAILURES = 6
-"""Consecutive stream failures without a new event, after which the run is given up."""
+MAX_STREAM_FAILURES = 16
+"""Consecutive stream failures without a sign of life, after which the run is given up: about a minute, since a host that
+is restarted drains first."""
 _IDLE_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
@@ -75,6 +76,9 @@ class HostClient(Struct, frozen=True, kw_only=True):
             try:
                 async with aclosing(self._stream_events(run, mode, last)) as stream:
                     async for event in stream:
+                        if event is None:
+                            failures = 0
+                            continue
                         if event["sequence"] <= last:
                             continue
                         last, failures = event["sequence"], 0
@@ -89,7 +93,8 @@ class HostClient(Struct, frozen=True, kw_only=True):
                 raise Unreachable("the host closes the event stream before the run has ended")
             await self.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures))
 
-    async def _stream_events(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any], None]:
+    async def _stream_events(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any] | None, None]:
+        """The events of one connection; None for a comment, by which the host says that it has nothing new."""
         headers = self._build_headers({"Accept": "text/event-stream"})
         if last >= 0:
             headers["Last-Event-ID"] = str(last)
@@ -101,6 +106,8 @@ class HostClient(Struct, frozen=True, kw_only=True):
                 self._decode(Response(answer.status, answer.headers, body))
             lines = SseParser()
             async for piece in answer.chunks():
+                if piece.startswith(b":"):
+                    yield None
                 for data in lines.feed(piece):
                     yield self._decode_event(data)
 

@@ -22,7 +22,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +47,7 @@ from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import error_place, error_text
 from viva.protocols import Agent, AgentSession, SessionContext
+from viva.text.similar_names import find_similar
 
 _PARAMETERS = frozenset({"message", "messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
@@ -372,11 +372,12 @@ def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
         raise BadInput.of(
             f"python:{reference} names no attribute; write python:pkg.module:attr or python:./file.py:attr"
         )
-    module = _from_file(place, folder) if place.endswith(".py") or "/" in place else _from_name(place, folder)
+    is_file = place.endswith(".py") or "/" in place
+    module = _from_file(place, folder) if is_file else _from_name(place, attribute, folder)
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            near = get_close_matches(part, dir(target), 3)
+            near = find_similar(part, dir(target))
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             if getattr(module, "__name__", "") == "__main__":
                 hint = "; the program that runs has to define it above the call of viva.run" + hint
@@ -428,10 +429,18 @@ def _load_file(path: str) -> ModuleType:
     return module
 
 
-def _from_name(place: str, folder: str) -> ModuleType:
+def _from_name(place: str, attribute: str, folder: str) -> ModuleType:
+    loaded = sys.modules.get(place)
+    if loaded is not None and hasattr(loaded, attribute.partition(".")[0]):
+        return loaded  # not waiting for the end of its import: the module itself may wait for this conversation
     try:
         _add_to_path(folder)
-        return importlib.import_module(place)
+        if (program := catalog.find_program(place)) is not None:
+            return program
+        with catalog.mark_import(place):
+            return importlib.import_module(place)
+    except BadInput:
+        raise
     except Exception as raised:  # user code may raise anything
         raise _import_error(place, raised) from raised
 

@@ -6,7 +6,6 @@ Anything else is the agent's failure.
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from typing import Any, TypeGuard, cast
 
 from msgspec import UNSET, Struct, structs
@@ -16,6 +15,7 @@ from viva.errors import AgentFailed, with_article
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, Step, ToolCall
+from viva.text.similar_names import find_similar
 
 _CONTENT_KEYS = ("content", "data", "tool_calls")
 REPLY_KEYS = (
@@ -130,7 +130,7 @@ def describe_unknown_keys(value: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_unknown_key(key: str) -> str:
-    near = get_close_matches(key, REPLY_KEYS, 1, cutoff=0.5)
+    near = find_similar(key, REPLY_KEYS, 1)
     meant = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(REPLY_KEYS)}"
     return f"the agent returned the unknown key {key!r}, which is ignored; {meant}"
 

@@ -51,25 +51,10 @@ class ResponsesEndpoint(ChatEndpoint):
         return True
 
     def encode_message(self, message: Message) -> bytes:
-        """One item or several, joined by commas: each tool call is an item of its own."""
-        if message.role == "tool":
-            return _encode_result(message.tool_call_id or "", message.text)
-        role = "developer" if message.role == "system" else message.role
-        items: list[bytes] = []
-        if isinstance(message.content, str):
-            if message.content or not message.tool_calls:
-                items.append(_encode_text(role, message.content))
-        else:
-            kind = "output_text" if role == "assistant" else "input_text"
-            parts = [
-                {"type": kind, "text": part.text} if isinstance(part, Text) else _encode_attachment(part)
-                for part in message.content
-            ]
-            items.append(codec.encode({"role": role, "content": parts}))
-        return b",".join([*items, *map(_encode_call, message.tool_calls)])
+        return b",".join(encode_items(message))
 
     def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
-        return [_encode_result(call.id, format_result(call)) for call in calls]
+        return encode_result_items(calls)
 
     def parse_completion(self, body: bytes) -> Completion:
         return _build_completion(decode_answer(_answers, body, _KIND))
@@ -96,6 +81,30 @@ class ResponsesAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind the Responses API."""
 
     endpoint_type: ClassVar[type[Endpoint]] = ResponsesEndpoint
+
+
+def encode_items(message: Message) -> list[bytes]:
+    """A message as items of the API: each tool call is an item of its own."""
+    if message.role == "tool":
+        return [_encode_result(message.tool_call_id or "", message.text)]
+    role = "developer" if message.role == "system" else message.role
+    items: list[bytes] = []
+    if isinstance(message.content, str):
+        if message.content or not message.tool_calls:
+            items.append(_encode_text(role, message.content))
+    else:
+        kind = "output_text" if role == "assistant" else "input_text"
+        parts = [
+            {"type": kind, "text": part.text} if isinstance(part, Text) else _encode_attachment(part)
+            for part in message.content
+        ]
+        items.append(codec.encode({"role": role, "content": parts}))
+    return [*items, *map(_encode_call, message.tool_calls)]
+
+
+def encode_result_items(calls: Sequence[ToolCall]) -> list[bytes]:
+    """The results of tool calls, as items of the API."""
+    return [_encode_result(call.id, format_result(call)) for call in calls]
 
 
 class _Part(Struct, gc=False):

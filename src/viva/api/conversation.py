@@ -11,7 +11,7 @@ from typing import Any, Self, get_args
 from msgspec import Struct, structs
 
 from viva.api.failure_text import build_partial_record, format_failed_assertions
-from viva.api.project import Project
+from viva.api.project import Project, refuse_in_import
 from viva.check import AssertionInput, build_assertion
 from viva.engine.conversation import evaluate_assertion, run_turn
 from viva.engine.sending import Send, merge_options, send_in_session
@@ -98,6 +98,7 @@ class Conversation:
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
+        refuse_in_import("viva.Conversation")
         try:
             project = Project.load(self._config, self._folder, self._connector, self._functions)
             agent = project.agents.find_agent_under_test(self._agent)

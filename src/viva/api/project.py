@@ -11,6 +11,7 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.engine.sending import AgentCaller, NamedAgent
+from viva.errors import BadInput
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
 from viva.protocols import WorkspaceFactory
@@ -66,6 +67,15 @@ class Project(Struct, frozen=True):
             progress=state.progress,
             base_options={"session_id": state.key.case, "referer": "agent-test"},
             empty_workspaces=self.empty_workspaces,
+        )
+
+
+def refuse_in_import(name: str) -> None:
+    """Raises BadInput if this code runs while Viva imports it: it would wait for its own end."""
+    if (module := catalog.find_module_in_import()) is not None:
+        raise BadInput.of(
+            f"{name} was called while Viva imports {module}, which would never end; "
+            'put the call below `if __name__ == "__main__":`'
         )
 
 

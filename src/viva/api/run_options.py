@@ -36,7 +36,7 @@ class RunOptions:
     earlier runs in .viva, which must be the same on all machines.
     """
 
-    reporter: str | None = None
+    reporter: str | Callable[..., Any] | None = None
     """An agent that writes the reports of `outputs`; without `outputs` its text is printed. It has the time limit of a
     case for each.
     """
@@ -80,7 +80,7 @@ class RunOptions:
     agent_model: str | None = None
     """The model of the agent under test, instead of a playbook's agent_model."""
 
-    evaluator: str | None = None
+    evaluator: str | Callable[..., Any] | None = None
     """The agent that grades playbooks and plays their user, instead of their evaluator_model: an agent, a connector, a
     well-known model, or a model that `models` of a connector matches.
     """

@@ -178,12 +178,20 @@ class _OpenSession:
     async def _request(self, work: Callable[[], Awaitable[Any]]) -> CallOutcome[Any]:
         future: asyncio.Future[CallOutcome[Any]] = asyncio.get_running_loop().create_future()
         self._requests.put_nowait((work, future))
-        await asyncio.wait((future, self._task), return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait((future, self._task), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # Ctrl-C in the thread that waits: `close` must not wait for the reply either
+            self._task.cancel()
+            raise
         if not future.done():
+            if self._task.cancelled():
+                raise RuntimeError("the session with the agent was interrupted")
             await self._task  # the session has ended: raises why
             raise RuntimeError("the session with the agent has ended")
         return future.result()
 
     async def _stop(self) -> None:
         self._requests.put_nowait(None)
-        await self._task
+        await asyncio.wait((self._task,))
+        if not self._task.cancelled():
+            await self._task  # raises what closing the session raised

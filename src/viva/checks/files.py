@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Awaitable, Sequence
-from difflib import get_close_matches
 from typing import ClassVar
 
 from viva.checks.base_check import LocalCheck, NonEmptyText, Validators
@@ -13,6 +12,7 @@ from viva.errors import CheckError
 from viva.model.case import Feature
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
+from viva.text.similar_names import find_similar
 from viva.workspace.safe_open import open_regular_file
 
 _CHUNK = 1024 * 1024
@@ -131,7 +131,7 @@ def _suggest(path: str, root: str) -> str:
     """Similar names, as the end of a sentence."""
     folder, name = os.path.split(path.rstrip("/"))
     try:
-        similar = get_close_matches(name, os.listdir(os.path.join(root, folder)), 3)  # noqa: PTH118, PTH208 -- as above
+        similar = find_similar(name, os.listdir(os.path.join(root, folder)))  # noqa: PTH118, PTH208 -- as above
     except OSError:
         return "; nor is the folder that it should be in"
     return f"; there is {', '.join(map(quote_value, similar))}" if similar else ""

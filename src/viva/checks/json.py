@@ -1,7 +1,7 @@
 """Checks of structured replies: the reply's data, JSON in its text, or (for a whole case) what tools returned."""
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -77,7 +77,7 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.exists is False and any(True for _ in self._list_operators()):
+        if self.exists is False and self._list_operators():
             raise ValueError("`exists: false` together with another operator can never hold: leave one of them out")
 
     @property
@@ -97,7 +97,7 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
                 return PASSED
             actual = _unwrap_single(values)
             return Verdict("failed", f"{path} must not exist, but is {quote_value(actual)}", actual=actual)
-        operators = list(self._list_operators())
+        operators = self._list_operators()
         if not values:
             return _fail_without_match(path, context, operators[0][1] if operators else UNSET)
         value = _unwrap_single(values)
@@ -106,7 +106,7 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
                 return Verdict("failed", f"{path}: {reason}", expected=expected, actual=value)
         return PASSED
 
-    def _list_operators(self) -> Iterator[tuple[str, Any]]:
+    def _list_operators(self) -> list[tuple[str, Any]]:
         """The operators of this check, each with its sign."""
         operators = {
             "=": self.value,
@@ -116,7 +116,7 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
             "<": self.lt,
             "<=": self.lte,
         }
-        return ((sign, expected) for sign, expected in operators.items() if expected is not UNSET)
+        return [(sign, expected) for sign, expected in operators.items() if expected is not UNSET]
 
 
 def _unwrap_single(values: list[Any]) -> Any:

@@ -141,6 +141,11 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
     def label(self) -> str:
         return self.use if self.function.is_passed else format_label("script", quote_value(self.use))
 
+    @property
+    def _name(self) -> str:
+        """How a reason names the function. The label has the source of one that Python code has passed."""
+        return "it" if self.function.is_passed else self.use
+
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
         values = self._list_values(context)
         if not context.calls_directly or self.function.is_async:
@@ -168,7 +173,7 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
             raise error
         place = error_place(error)
         raise CheckError(
-            f"{self.use} raised {error_text(error)}" + (f" ({place})" if place else ""),
+            f"{self._name} raised {error_text(error)}" + (f" ({place})" if place else ""),
             fault="judge",
             deterministic=isinstance(error, _MISTAKES),
         ) from error
@@ -195,7 +200,7 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
         has_score = score is None or is_score(score)
         if not isinstance(passed, bool) or not has_score or answer.get("pass", passed) is not passed:
             raise CheckError(
-                f"{self.use} returned {quote_value(result)}; it must return {_ALLOWED_RESULTS}",
+                f"{self._name} returned {quote_value(result)}; it must return {_ALLOWED_RESULTS}",
                 fault="judge",
                 deterministic=True,
             )

@@ -95,6 +95,7 @@ async def run_turn(state: TrialState, turn: Turn, send: Send) -> None:
     finally:
         _keep_progress(state, turn)
     turn.latency_ms = stopwatch.latency_ms(reply.elapsed_ms)
+    state.add_replayed_time(turn.start_ms, turn.latency_ms)
     progress.reset()  # the state of this call must not be charged to what comes next
     turn.awaiting = detect(reply, state.confirmation_tools)
     if turn.user_message.variables:

@@ -28,6 +28,7 @@ _MAX_TEXT = 32_000
 _TEST_MODES: dict[Role, str] = {"judge": "validator"}
 _PASSED_ON = (HelperFailed, NotRecorded, TrialEnd)
 """Faults that are not the fault of the helper that raises them."""
+_CUT_OFF = "cut off"
 
 
 class HelperPool:
@@ -136,23 +137,24 @@ class _CallLog:
         if state is None:
             yield notes
             return
-        began_ms, first = state.ms_since_start(), len(self.calls)
+        began_ms, first, place = state.ms_since_start(), len(self.calls), len(state.helper_calls)
+        call = HelperCall(role, self._agent, len(state.turns), round(began_ms, 3), 0.0)
+        state.helper_calls.append(call)  # in the order of the questions: several judges may answer concurrently
         try:
             yield notes
         finally:
             usage = Usage.of(self.calls[first:])
-            state.helper_calls.append(
-                HelperCall(
-                    role,
-                    self._agent,
-                    len(state.turns),
-                    round(began_ms, 3),
-                    round(state.ms_since_start() - began_ms, 3),
-                    **(notes.cut(state) if role == "judge" else {}),
-                    error=notes.error,
-                    tokens=usage.total_tokens,
-                    cost_usd=usage.cost_usd if usage.calls else None,
-                )
+            if notes.elapsed_ms is not None:
+                state.add_replayed_time(began_ms, notes.elapsed_ms)
+            state.helper_calls[place] = structs.replace(
+                call,
+                duration_ms=round(state.ms_since_start() - began_ms, 3)
+                if notes.elapsed_ms is None
+                else notes.elapsed_ms,
+                **(notes.cut(state) if role == "judge" else {}),
+                error=notes.error,
+                tokens=usage.total_tokens,
+                cost_usd=usage.cost_usd if usage.calls else None,
             )
 
 
@@ -164,6 +166,8 @@ class _CallNotes(Struct):
     metadata: Mapping[str, Any] | None = None
     answer: str = ""
     error: str | None = None
+    elapsed_ms: float | None = None
+    """The time of an answer that is recorded or replayed."""
 
     def cut(self, state: TrialState) -> dict[str, Any]:
         """The texts, cut to the room that the record has left."""
@@ -220,12 +224,17 @@ class _OpenHelper:
             try:
                 with self._mark_waiting():
                     reply = await self._session.send(Message("user", text), options)
+                notes.elapsed_ms = reply.elapsed_ms
+            except asyncio.CancelledError:
+                notes.error = _CUT_OFF
+                raise
             except TrialFault as fault:
-                notes.error = fault.message
+                notes.error = _CUT_OFF if isinstance(fault, CallCutOff) else fault.message
                 if isinstance(fault, _PASSED_ON):
                     raise
                 raise HelperFailed(self._role, fault.message, deterministic=fault.deterministic) from fault
             finally:
+                notes.elapsed_ms = notes.elapsed_ms or self._progress.elapsed_ms
                 if sent := self._progress.sent:  # by a model
                     notes.sent = tuple(SentMessage(message.role, message.text) for message in sent)
                 else:

@@ -8,12 +8,14 @@ from viva.protocols import PlannedTrial
 
 
 class ParallelLimit(Protocol):
-    """How many trials may run at once; `subscribe` registers who is called when it grows."""
+    """How many trials may run at once; `subscribe` registers who is called when it grows, until `unsubscribe`."""
 
     @property
     def limit(self) -> int: ...
 
     def subscribe(self, listener: Callable[[], None]) -> None: ...
+
+    def unsubscribe(self, listener: Callable[[], None]) -> None: ...
 
 
 class TrialPool:
@@ -43,9 +45,8 @@ class TrialPool:
                     is_exhausted = True
                     return
                 await work(planned)
-                await asyncio.sleep(
-                    0
-                )  # trials that never wait would be journaled, and could be stopped, only at the end
+                # Else trials that never wait would be journaled, and could be stopped, only at the end.
+                await asyncio.sleep(0)
 
         def add_tasks() -> None:
             while len(self._tasks) < self._parallel.limit and not (self._is_stopped or is_exhausted):
@@ -53,14 +54,15 @@ class TrialPool:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
+        self._parallel.subscribe(add_tasks)
         try:
             async with asyncio.TaskGroup() as group:
-                self._parallel.subscribe(add_tasks)
                 add_tasks()
         except* Exception as errors:
             raise _first_error(errors) from None
         finally:
             is_exhausted = True  # later calls, of a reporter, start nothing more
+            self._parallel.unsubscribe(add_tasks)
 
     def stop(self) -> None:
         self._is_stopped = True  # a task that never suspends would not see its cancellation in time

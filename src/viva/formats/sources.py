@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +19,7 @@ from viva.formats.load_options import LoadOptions
 from viva.formats.viva_files import detect_viva_file
 from viva.model.case import Suite
 from viva.text.credentials import mask_text
+from viva.text.similar_names import find_similar
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
@@ -205,7 +205,7 @@ def _describe_missing_file(text: str, folder: Path) -> str:
     similar: list[str] = []
     if path.parent.is_dir():
         names = [p.name for p in path.parent.iterdir()]
-        similar = [str(Path(text).parent / name) for name in get_close_matches(path.name, names, 3, 0.5)]
+        similar = [str(Path(text).parent / name) for name in find_similar(path.name, names)]
     return f"there is no file {text!r}" + (f"; did you mean {' or '.join(similar)}?" if similar else "")
 
 
@@ -304,5 +304,5 @@ def detect_format(first: Document | None) -> Format:
         return "openwop"
     if "id" in keys:
         return "native"
-    mistyped = any(get_close_matches(key, _PLAYBOOK, 1, 0.8) for key in keys)
+    mistyped = any(find_similar(key, _PLAYBOOK, 1, 0.8) for key in keys)
     return "playbook" if mistyped else "native"

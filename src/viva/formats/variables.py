@@ -5,10 +5,10 @@ at run time, so a case with a `before` is left alone.
 """
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, cast
 
 from viva.schemas.positions import KeyPath
+from viva.text.similar_names import find_similar
 from viva.text.template import variables_in
 from viva.users.simulator import facts_from_options
 
@@ -40,7 +40,7 @@ def _describe_unset(name: str, known: set[str], setters: Mapping[str, int]) -> s
     what = f"nothing sets {{{{{name}}}}}"
     if name in setters:
         return f"{what} before this: turn {setters[name]} does, which comes later"
-    if near := get_close_matches(name, known, 1):
+    if near := find_similar(name, known, 1):
         return f"{what}; did you mean {{{{{near[0]}}}}}?"
     return f"{what}; set it with `set` in an earlier turn or with `before`, or write \\{{{{ for a literal {{{{"
 

@@ -24,8 +24,10 @@ class OperationOptions(Struct, frozen=True, kw_only=True):
         return self.keep_by_tenant.get(tenant, self.keep_s)
 
     @property
-    def has_retention(self) -> bool:
-        return self.keep_s is not None or bool(self.keep_by_tenant)
+    def shortest_keep_s(self) -> float | None:
+        """How long runs stay at least. None: no run is deleted."""
+        ages = [*self.keep_by_tenant.values(), *([] if self.keep_s is None else [self.keep_s])]
+        return min(ages, default=None)
 
 
 def load_operation_options(

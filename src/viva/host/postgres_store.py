@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from typing import Any, LiteralString, cast
 
@@ -16,7 +16,10 @@ from viva.errors import BadInput
 from viva.host.store import LEASE_S, RENEW_LEASE, TABLES, LeaseLost, SequenceTaken, Store, StoreUnavailable
 
 CONNECT_TIMEOUT_S = 5
-STATEMENT_TIMEOUT_MS = 10_000
+STATEMENT_TIMEOUT_S = 3
+"""Nothing else happens on the event loop meanwhile. The server ends a statement that takes longer."""
+REPLY_TIMEOUT_S = 4
+"""A server that has not answered by then is stopped or cut off."""
 WAIT_S = 0.5
 MAX_BLOCKED_LEASES = 20
 """How many times the time of a lease the event loop may be blocked before other hosts take over."""
@@ -30,8 +33,7 @@ _WORD = re.compile(r"\?|clock\(\)|\bBLOB\b")
 _OPTIONS: dict[str, Any] = {
     "connect_timeout": CONNECT_TIMEOUT_S,
     "application_name": "viva serve",
-    "tcp_user_timeout": STATEMENT_TIMEOUT_MS,
-    "options": f"-c synchronous_commit=off -c statement_timeout={STATEMENT_TIMEOUT_MS}",
+    "options": f"-c synchronous_commit=off -c statement_timeout={STATEMENT_TIMEOUT_S}s",
 }
 
 
@@ -61,7 +63,7 @@ class PostgresStore(Store):
                 self._change(statement)
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return psycopg.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
+        return _Connection.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Generator[None]:
@@ -136,11 +138,18 @@ class PostgresStore(Store):
             db.execute(_translate(sql), (self.lease_s, self.owner, list(self._tokens)))
 
     def check(self) -> None:
+        if self._db is not None and not self._db.closed:
+            return
         try:
-            if self._db is None or self._db.closed:
-                self._db = self._connect()
+            db = self._connect()
+            try:
+                db.execute("SELECT 1 FROM runs LIMIT 1")  # a table may be locked
+            except psycopg.Error:
+                db.close()
+                raise
         except psycopg.Error as error:
             raise StoreUnavailable("database_unavailable") from error
+        self._db = db
 
     def close(self) -> None:
         if self._watcher is not None:
@@ -157,7 +166,29 @@ class PostgresStore(Store):
         except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory) as error:
             raise StoreUnavailable("disk_full") from error
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            if self._db is not None:
+                self._db.close()  # or each statement would wait as long as this one
             raise StoreUnavailable("database_unavailable") from error
+
+
+class _Connection(psycopg.Connection[Any]):
+    """A connection whose statements end in time, also if the server does not answer at all."""
+
+    def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **options: Any) -> Any:
+        return super().wait(_end_in_time(gen, time.monotonic() + REPLY_TIMEOUT_S), *arguments, **options)
+
+
+def _end_in_time(gen: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
+    """What a statement waits for. psycopg asks it ten times a second, also if there is no answer."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= deadline:
+                raise psycopg.OperationalError("the server does not answer")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        return end.value
 
 
 class _Watcher(threading.Thread):
@@ -189,7 +220,7 @@ class _Watcher(threading.Thread):
                 self._stopped.wait(1)
 
     def _listen(self) -> None:
-        with self._connect() as db:
+        with closing(self._connect()) as db:
             db.execute(f"LISTEN {CHANNEL}")
             while not self._stopped.is_set():
                 self._keep_leases(db)

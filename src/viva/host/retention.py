@@ -4,7 +4,7 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,17 +41,16 @@ async def delete_tenant_runs(host: Host, tenant: str) -> int:
 
 async def delete_old_runs(host: Host, now: float) -> int:
     """Deletes the finished runs that are older than they may be, and files of runs that are gone."""
-    count, before = 0, None
-    if not host.operations.has_retention:
-        return 0
-    while page := host.store.list_runs(None, tuple(FINAL_STATUSES), before, _BATCH):
-        before = page[-1][0], page[-1][1].id
-        old = [run for _, run in page if _is_old(host, run, now)]
-        await delete_runs(host, old)
-        count += len(old)
-        await asyncio.sleep(0)  # other requests come first
-    if host.operations.keep_s is not None:
-        await _delete_orphans(host, now - host.operations.keep_s)
+    count, shortest_s = 0, host.operations.shortest_keep_s
+    if shortest_s is not None:
+        before = now - shortest_s, ""  # a run that was created later has not ended earlier
+        while page := host.store.list_runs(None, tuple(FINAL_STATUSES), before, _BATCH):
+            before = page[-1][0], page[-1][1].id
+            old = [run for _, run in page if _is_old(host, run, now)]
+            await delete_runs(host, old)
+            count += len(old)
+            await asyncio.sleep(0)  # other requests come first
+    await _delete_leftovers(host, now)
     return count
 
 
@@ -82,25 +81,28 @@ def _delete_files(host: Host, names: Sequence[str]) -> None:
         (_summaries(host) / name).unlink(missing_ok=True)
 
 
-async def _delete_orphans(host: Host, before: float) -> None:
-    """Files of hosted runs that the store no longer has: another host deleted the run, or a deletion was cut off."""
+async def _delete_leftovers(host: Host, now: float) -> None:
+    """Files of hosted runs that are gone: another host deleted the run, or a deletion was cut off."""
+    deleted, keep_s = host.store.list_deletions(), host.operations.keep_s
+    if not deleted and keep_s is None:
+        return
+    for path, changed_at in await run_in_thread(lambda: _list_files(host)):
+        is_old = keep_s is not None and changed_at <= now - keep_s
+        if path.name in deleted or (is_old and not host.store.has_run(path.name)):
+            await run_in_thread(lambda path=path: _delete_leftover(host, path))
+
+
+def _list_files(host: Host) -> list[tuple[Path, float]]:
     folders = (host.history.home / "runs", _summaries(host))
-    for path in await run_in_thread(lambda: _list_old_files(folders, before)):
-        if not host.store.has_run(path.name):
-            await run_in_thread(lambda path=path: _remove(path))
-
-
-def _list_old_files(folders: Iterable[Path], before: float) -> list[Path]:
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    return [path for path in paths if _RUN_NAME.fullmatch(path.name) and path.stat().st_mtime <= before]
+    return [(path, path.stat().st_mtime) for path in paths if _RUN_NAME.fullmatch(path.name)]
+
+
+def _delete_leftover(host: Host, path: Path) -> None:
+    _delete_files(host, [path.name])
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _summaries(host: Host) -> Path:
     return host.settings.data_folder / "host" / "summaries"
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -185,7 +185,10 @@ class RunManager:
         if run.id in self._tasks:
             self._cancel_task(run.id, cancelled_by)
         elif (claim := self.store.claim_run(run.id)) is not None:
-            self.end(claim.run, self.logs.open_log(run.id), "cancelled", [run_cancelled(cancelled_by)])
+            try:
+                self.end(claim.run, self.logs.open_log(run.id), "cancelled", [run_cancelled(cancelled_by)])
+            finally:
+                self.store.forget_lease(run.id)  # if nothing can be written now, whoever claims it later ends it
             return claim.run
         run.status = "cancelling"
         return run
@@ -224,8 +227,9 @@ class RunManager:
         self.store.forget_lease(run.id)
 
     async def _execute(self, claim: Claim) -> None:
-        run, log = claim.run, self.logs.open_log(claim.run.id)
+        run = claim.run
         try:
+            log = self.logs.open_log(run.id)
             ending = await self._run_to_end(claim, log)
             await self._save_ending(run, log, ending)
         except asyncio.CancelledError:  # the host shuts down, or another one has the run
@@ -235,6 +239,9 @@ class RunManager:
         except StoreUnavailable as error:
             self._interrupted.add(run.id)
             self._pause(error)
+        except Exception as error:  # a bug in one run must not end the host; the run is tried again when its lease ends
+            log_error(f"run {run.id}", error)
+            self.store.forget_lease(run.id)
 
     async def _run_to_end(self, claim: Claim, log: RunLog) -> RunEnding:
         run = claim.run

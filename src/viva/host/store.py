@@ -23,6 +23,8 @@ RunStatus = Literal["pending", "running", "cancelling", "completed", "failed", "
 FINAL_STATUSES: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 RESPONSE_TTL_S = 48 * 3600
 """How long a response is stored under its idempotency key; OpenWOP asks for at least a day."""
+DELETION_TTL_S = 90 * 86400
+"""How long a shared store knows which runs were deleted: a host that was stopped meanwhile deletes its files later."""
 LEASE_S = 15.0
 """A host that does not renew the lease of a run for so long has lost it."""
 
@@ -114,6 +116,7 @@ TABLES = (
     """CREATE TABLE IF NOT EXISTS answers (tenant TEXT, operation TEXT, key TEXT, request TEXT NOT NULL,
     status INTEGER NOT NULL, body BLOB NOT NULL, at DOUBLE PRECISION NOT NULL, PRIMARY KEY (tenant, operation, key))""",
     "CREATE INDEX IF NOT EXISTS answers_by_age ON answers (at)",
+    "CREATE TABLE IF NOT EXISTS deletions (run TEXT PRIMARY KEY, at DOUBLE PRECISION NOT NULL)",
 )
 # fmt: on
 RENEW_LEASE = "UPDATE runs SET lease_until = clock() + ? WHERE id = ? AND lease_owner = ? AND lease_token = ?"
@@ -227,6 +230,13 @@ class Store(ABC):
                 if self._change(f"DELETE FROM runs WHERE id = ? AND NOT ({_UNFINISHED})", name):  # noqa: S608 -- a constant
                     for table in ("events", "annotations", "journals"):
                         self._change(f"DELETE FROM {table} WHERE run = ?", name)  # noqa: S608 -- a constant
+                    if self.is_shared:
+                        self._change("INSERT INTO deletions VALUES (?, clock()) ON CONFLICT (run) DO NOTHING", name)
+            self._change("DELETE FROM deletions WHERE at <= clock() - ?", DELETION_TTL_S)
+
+    def list_deletions(self) -> set[str]:
+        """The runs that any host has deleted: others may still have files of them."""
+        return {row[0] for row in self._select("SELECT run FROM deletions")}
 
     def delete_responses(self, tenant: str) -> None:
         """Deletes the responses that are stored under idempotency keys of a tenant."""

@@ -118,6 +118,8 @@ class RecordedReply(Struct, tag_field="line", tag="reply", omit_defaults=True, g
     tracebacks: tuple[Traceback, ...] = ()
     """Errors in the user's own Python during the call."""
     warnings: tuple[str, ...] = ()
+    prompt: tuple[Message, ...] = ()
+    """What the model of a judge was sent, for reports."""
     turn_files: TurnFiles | None = None
 
     @property

@@ -154,7 +154,7 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
             recorded.reply = cast("Reply", codec.to_raw(reply))
         if workspace is not None:
             recorded.turn_files = await self._collect_turn_files(workspace, before)
-        _add_remarks(recorded, self._context.progress)
+        _add_remarks(recorded, self._context)
         self._recorder.add_line(recorded)
         if workspace is not None:
             self._recorder.flush()  # files may be large
@@ -171,7 +171,7 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
         if progress.partial is not None:
             recorded.partial = cast("Reply", codec.to_raw(progress.partial))
         recorded.stderr = progress.stderr_tail
-        _add_remarks(recorded, progress)
+        _add_remarks(recorded, self._context)
         recorded.calls = tuple(self._calls)
         self._calls.clear()
         self._new_session = None
@@ -235,8 +235,7 @@ class _ReplayingSession(_CassetteSession):
         self._messages.append((message, options))
         for call in recorded.model_calls:
             self._context.meter(call)
-        self._context.progress.tracebacks += recorded.tracebacks
-        self._context.progress.warnings += recorded.warnings
+        _restore_remarks(recorded, self._context.progress)
         if (files := recorded.turn_files) is not None and self._context.workspace is not None:
             if files.omitted_reason:
                 raise NotRecorded(f"not in the cassette: the files of turn {recorded.turn} ({files.omitted_reason})")
@@ -259,9 +258,18 @@ class _ReplayingSession(_CassetteSession):
         raise error(f"not in the cassette: {reason}")
 
 
-def _add_remarks(recorded: RecordedReply, progress: CallProgress) -> None:
+def _add_remarks(recorded: RecordedReply, context: SessionContext) -> None:
+    progress = context.progress
     if progress.tracebacks or progress.warnings:
         recorded.tracebacks, recorded.warnings = tuple(progress.tracebacks), tuple(progress.warnings)
+    if context.role == "judge":  # reports show it
+        recorded.prompt = progress.sent
+
+
+def _restore_remarks(recorded: RecordedReply, progress: CallProgress) -> None:
+    progress.tracebacks += recorded.tracebacks
+    progress.warnings += recorded.warnings
+    progress.sent = recorded.prompt
 
 
 def _restore_fault(recorded: RecordedReply, progress: CallProgress) -> TrialFault:

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
 from viva.model.event import RunEnded, SuiteSummary
@@ -54,7 +54,7 @@ class JunitReport(Report):
         out.write(_open_tag("testsuites", total.attributes() | timestamp))
         for counts, (suite, cases) in zip(suites, groupby(self.cases(), key=lambda case: case.head.suite), strict=True):
             out.write(_open_tag("testsuite", counts.attributes() | timestamp))
-            out.writelines("".join(_format_testcase(case)).encode() for case in cases)
+            out.writelines("".join(_format_testcase(case, self.settings)).encode() for case in cases)
             for summary in summaries.get(suite, ()):
                 out.write("".join(_format_threshold(summary, names_agent=self._has_several_agents)).encode())
             out.write(b"</testsuite>\n")
@@ -86,7 +86,7 @@ def _format_threshold(summary: SuiteSummary, *, names_agent: bool) -> Iterator[s
     yield "</testcase>\n"
 
 
-def _format_testcase(case: CaseTrials) -> Iterator[str]:
+def _format_testcase(case: CaseTrials, settings: Mapping[str, Any]) -> Iterator[str]:
     records = case.records()
     file, line = split_source(records[0].source)
     attributes = {
@@ -100,12 +100,12 @@ def _format_testcase(case: CaseTrials) -> Iterator[str]:
         attributes["line"] = str(line)
     yield f"<testcase{_format_attributes(attributes)}>\n"
     yield from _format_properties(case, records)
-    yield from _format_outcome(case, records)
+    yield from _format_outcome(case, records, settings)
     output = "\n".join(_format_system_out(case, record) for record in records)
     yield f"<system-out>{_escape_text(output)}</system-out>\n</testcase>\n"
 
 
-def _format_outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
+def _format_outcome(case: CaseTrials, records: list[TrialRecord], settings: Mapping[str, Any]) -> Iterator[str]:
     """A failure, an error or a skip, with all trials that did not pass."""
     status = case.status
     if status == "passed":
@@ -116,10 +116,8 @@ def _format_outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[st
     if status == "skipped":
         yield f"<skipped{_format_attributes({'message': message})}/>\n"
         return
-    texts = group_texts(
-        case,
-        ((record, format_failure_text(explain_failure(record))) for record in records if record.status != "passed"),
-    )
+    failed = (record for record in records if record.status != "passed")
+    texts = group_texts(case, ((record, format_failure_text(explain_failure(record, settings))) for record in failed))
     tag = "failure" if status == "failed" else "error"
     kind = "undetermined" if undetermined else failure.fault or status
     if case.rule.is_undecided(case.statuses):

@@ -220,6 +220,10 @@ class AgentFactory:
         files = digest_files(getattr(agent, "user_code", ()), self._settings.folder)
         return {FILES_KEY: files} if files else {}
 
+    def has_function(self, name: str) -> bool:
+        """Does the name stand for an object that Python code passes?"""
+        return name in self._functions
+
     def list_names(self) -> list[str]:
         return list(self._settings.agents)
 

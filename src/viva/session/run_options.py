@@ -73,6 +73,8 @@ class Option(Struct, frozen=True, kw_only=True):
     """Parses the text of a flag that has a form of its own. Raises BadInput or ValueError."""
     takes_one: bool = False
     """May Python code pass one value, which may be any object, in place of a list?"""
+    takes_function: bool = False
+    """May Python code pass a function or an object that replies, in place of the name of an agent?"""
     is_existing_file: bool = False
     keyword: str | None = ""
     """The keyword of `viva.run`: the name of the field if empty, none if None."""
@@ -192,7 +194,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("-o", "--output"), group=OUTPUT, metavar="FILE", on_resume="replace",
         may_differ=True, help=f"Write a report: {REPORT_FORMATS}. Repeatable.")] = ()
     reporter: Annotated[str | None, Option(
-        flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", on_resume="reference", may_differ=True,
+        flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", takes_function=True, on_resume="reference", may_differ=True,
         help="An agent that writes the reports of -o; without -o its text is printed. It has the time limit of a case for "
         "each.")] = None
 
@@ -240,7 +242,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="The project's folder as the workers see it. Without it the project's files are sent to them.")] = None
 
     simulator: Annotated[str | None, Option(
-        flags=("--simulator",), group=USERS, metavar="AGENT", on_resume="reference", is_repeated=True,
+        flags=("--simulator",), group=USERS, metavar="AGENT", takes_function=True, on_resume="reference", is_repeated=True,
         help="The agent that plays the user in cases that have checkpoints but no simulator.")] = None
     interactive: Annotated[bool, Option(
         flags=("--interactive",), group=USERS, keyword=None, actions=("chat",), on_resume="drop",
@@ -265,7 +267,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("--agent-model",), group=WORKSPACES, metavar="MODEL", actions=_CHAT, is_repeated=True,
         help="The model of the agent under test, instead of a playbook's agent_model.")] = None
     evaluator: Annotated[str | None, Option(
-        flags=("--evaluator",), group=WORKSPACES, metavar="NAME", on_resume="reference", is_repeated=True,
+        flags=("--evaluator",), group=WORKSPACES, metavar="NAME", takes_function=True, on_resume="reference", is_repeated=True,
         help="The agent that grades playbooks and plays their user, instead of their evaluator_model: an agent, a connector, a "
         "well-known model, or a model that `models` of a connector matches.")] = None
     workspace: Annotated[WorkspaceKind | None, Option(

@@ -23,7 +23,13 @@ AGENT_OPTION_FLAGS: Mapping[str, str] = {
 def save_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
     """The entries of the journal's settings: the options, and the flags to repeat when one case runs again."""
     saved = dump_options(options, redactor)
-    return {"options": saved, "rerun_flags": list(_list_rerun_flags(saved))}
+    return {"options": saved, "rerun_flags": list(_list_rerun_flags(saved)), "has_objects": _has_objects(options)}
+
+
+def _has_objects(options: RunOptions) -> bool:
+    """Does the run have agents, cases or functions of a Python program, which no command can name?"""
+    named = (*options.agents, options.before, options.after)
+    return bool(options.cases or options.functions) or not all(isinstance(each, str | None) for each in named)
 
 
 def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class TrialState(Struct):
     `notes` are what the test logged. `tracebacks` are errors of the user's own code. `helper_trouble` is the provider
     failure that a helper's call was retrying when it was cut off. `helper_calls` are the questions to simulators and judges;
     `text_room` is how many characters of them the record still takes. `missing_input` says why the user stopped early: a person
-    stopped, or did not answer in time.
+    stopped, or did not answer in time. `replayed_ms` is the time that replayed replies took when they were recorded.
     """
 
     case: Case
@@ -70,9 +70,14 @@ class TrialState(Struct):
     confirmation_tools: frozenset[str] = frozenset()
     started: float = field(default_factory=time.perf_counter)
     started_at: str = field(default_factory=_utc_now)
+    replayed_ms: float = 0.0
 
     def ms_since_start(self) -> float:
-        return (time.perf_counter() - self.started) * 1e3
+        return (time.perf_counter() - self.started) * 1e3 + self.replayed_ms
+
+    def add_replayed_time(self, began_ms: float, known_ms: float) -> None:
+        """Add what a call that began then took when it was recorded, as far as it takes less time now."""
+        self.replayed_ms += max(0.0, began_ms + known_ms - self.ms_since_start())
 
     @property
     def last_turn(self) -> Turn | None:

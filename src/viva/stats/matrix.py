@@ -64,6 +64,11 @@ class MatrixCell(Struct, frozen=True, omit_defaults=True, gc=False):
     verdict: DifferenceVerdict | None = None
     is_changed: bool = False
 
+    @property
+    def outcome(self) -> float | str:
+        """The pass rate or, without a verdict, why there is none."""
+        return self.passed / self.judged if self.judged else "error" if self.errors else "skipped"
+
 
 class MatrixRow(Struct, frozen=True, gc=False):
     """A case on each agent, in the order of the columns; None where it did not run."""
@@ -74,9 +79,8 @@ class MatrixRow(Struct, frozen=True, gc=False):
 
     @property
     def is_different(self) -> bool:
-        """Do the agents differ in how often they pass?"""
-        rates = {cell.passed / cell.judged for cell in self.cells if cell is not None and cell.judged}
-        return len(rates) > 1 or any(cell is None or not cell.judged for cell in self.cells)
+        """Do the agents differ in how often they pass, or in why there is no verdict?"""
+        return len({cell and cell.outcome for cell in self.cells}) > 1
 
 
 class RateDifference(Struct, frozen=True, kw_only=True):

@@ -96,6 +96,8 @@ class RunLauncher:
             raise BadInput.of(
                 "This run comes from another machine, and so do its agent and folder. Run it with viva test"
             )
+        if started.settings.get("has_objects"):
+            raise BadInput.of("This run has agents, cases or functions of a Python program. Run that program again")
         names = [f"--name={agent}" for agent in agents if agent]
         flags = [flag if value is None else f"{flag}={value}" for flag, value in list_rerun_flags(started.settings)]
         folder = dict(started.settings.get("options", {})).get("folder")

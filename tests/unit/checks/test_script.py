@@ -172,7 +172,7 @@ def test_the_first_root_that_has_a_module_wins(bench):  # N8
         ("scripts:mod.number", "has no function 'number'"),
         ("mod:_missing", "has no function '_missing'"),
         ("scripts:folder.thing", "there is no folder.py with a function thing in "),
-        ("scripts:plain", "neither `validate` nor `check`; did you mean helper?"),
+        ("scripts:plain", "neither `validate` nor `check`; it has helper"),
         ("scripts:broken", "'scripts:broken' does not import: ZeroDivisionError: division by zero"),
         ("scripts:broken.check", "does not import: ZeroDivisionError"),
         ("scripts:needy", "does not import: ModuleNotFoundError: No module named 'not_installed_anywhere'"),

@@ -119,3 +119,41 @@ def test_after_one_thread_was_given_up_there_is_another():
 
     assert asyncio.run(scenario()) == "still here"
     release.set()
+
+
+def test_a_thread_is_not_ended_while_it_starts_another_one():
+    """CPython has the new thread under the same id until it runs: the exception would end that one, and `start` would wait forever."""
+    is_starting, released, ended = threading.Event(), threading.Event(), threading.Event()
+    reached: list[str] = []
+
+    class SlowStart(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            is_starting.set()
+            while not released.wait(0.01):  # here the exception would be raised
+                pass
+            return super().wait(timeout)
+
+    def work() -> None:
+        thread = threading.Thread(target=reached.append, args=["new thread"])
+        vars(thread)["_started"] = SlowStart()
+        try:
+            thread.start()
+            reached.append("started")
+            while True:
+                time.sleep(0.001)
+        finally:
+            thread.join()
+            ended.set()
+
+    async def scenario() -> None:
+        task = asyncio.create_task(run_in_thread(work))
+        await asyncio.to_thread(is_starting.wait)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0.05)
+        released.set()
+        await asyncio.to_thread(ended.wait, 60)  # the thread is ended after all
+
+    asyncio.run(scenario())
+    assert ended.is_set()
+    assert sorted(reached) == ["new thread", "started"]

@@ -124,10 +124,17 @@ def test_workers_follow_the_limit():  # N19
         elif each.index == 60:
             for _ in range(20):
                 limit.shrink(0.5)
-        await asyncio.sleep(0)
+        if len(running) == 22:
+            all_run.set()
+        await (all_run.wait() if 20 <= each.index < 42 else asyncio.sleep(0))
         running.remove(each.index)
 
-    asyncio.run(TrialPool(limit).run(trials(200), work))
+    async def scenario() -> None:
+        async with asyncio.timeout(60):
+            await TrialPool(limit).run(trials(200), work)
+
+    all_run = asyncio.Event()
+    asyncio.run(scenario())
     assert counts[0] == 1
     assert max(counts) == 22
     assert len(counts) == 200

@@ -254,6 +254,16 @@ def test_tools_that_fail_most_come_first(tmp_path: Path) -> None:
     ]
 
 
+def test_the_most_expensive_turn_is_known(tmp_path: Path) -> None:  # issue 19: found in under 20 seconds
+    costs = {("a", 1): [0.01, 0.2], ("a", 2): [0.3], ("b", 1): [0.3]}
+    records = [
+        trial(name, trial=number, turns=[turn(at, "x", cost_usd=cost) for at, cost in enumerate(values, 1)])
+        for (name, number), values in costs.items()
+    ]
+    found = report(tmp_path, records).overview["costliest_turn"]
+    assert (found["id"], found["trial"], found["turn"], found["cost_usd"]) == ("a", 2, 1, 0.3)
+
+
 def test_records_are_copied_from_the_journal(tmp_path: Path) -> None:
     records = [passed_static(), trial("a", trial=1), trial("a", "failed", trial=2, error="secret is ***")]
     (_, piece), *_ = report(tmp_path, records).pieces

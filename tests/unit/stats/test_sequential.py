@@ -181,6 +181,24 @@ def test_unfinished_runs_are_undetermined_not_undecided():
     assert test.evaluate([True] * 25) is None
 
 
+@pytest.mark.parametrize(("min_pass", "margin", "max_runs"), [(0.6, 0.4, 15), (0.9, 0.2, 15), (1.0, 0.2, 15)])
+def test_no_mixture_of_outcomes_decides_before_the_runs_that_are_surely_needed(min_pass, margin, max_runs):
+    """Otherwise the number of trials would depend on which of them end first."""
+    test = SequentialTest(min_pass=min_pass, margin=margin, max_runs=max_runs)
+    triples = [
+        (passed, failed, errors)
+        for passed in range(max_runs + 1)
+        for failed in range(max_runs + 1 - passed)
+        for errors in range(max_runs + 1 - passed - failed)
+    ]
+    for passed, failed, errors in triples:
+        if test.decide(passed, failed, errors) is None:
+            needed = test.min_trials_left(passed, failed, errors)
+            assert needed >= 1
+            for more in (each for each in triples if sum(each) < needed):
+                assert test.decide(passed + more[0], failed + more[1], errors + more[2]) is None
+
+
 def test_the_margin_shrinks_with_a_low_threshold():
     assert SequentialTest(min_pass=0.9, max_runs=1).too_low == pytest.approx(0.7)
     assert SequentialTest(min_pass=0.1, max_runs=1).too_low == pytest.approx(0.05)
