@@ -323,28 +323,28 @@ def test_other_hosts_hear_of_new_events_and_notices(open_shared: OpenStore | Non
     if open_shared is None:
         return
     writer, reader = open_shared(), open_shared()
-    heard: list[tuple[str, bool]] = []
+    received: list[tuple[str, bool]] = []
     both = threading.Event()
 
     def note(run: str, notice: bytes | None) -> None:
-        heard.append((run, notice is not None))
-        if len(heard) >= 2:
+        received.append((run, notice is not None))
+        if len(received) >= 2:
             both.set()
 
-    writer.watch(lambda run, _notice: heard.append((run, False)))  # its own events are no news
+    writer.watch(lambda run, _notice: received.append((run, False)))  # its own events are no news
     reader.watch(note)
     writer.create_run(make_run("a"))
     writer.claim_run("a")
     read, written = RunLogs(reader).open_log("a"), RunLogs(writer).open_log("a")
-    while not heard:  # the watcher may not listen yet
+    while not received:  # the watcher may not listen yet
         written.append([run_started("w", "t")] if not written.events else [EventDraft("node.started", {})])
         both.wait(0.05)
-    heard.clear()
+    received.clear()
     written.send_notice(EventDraft("run.annotated", {}))
     written.append([run_completed()])
     assert both.wait(30)
-    assert ("a", True) in heard
-    assert ("a", False) in heard
+    assert ("a", True) in received
+    assert ("a", False) in received
     assert read.events == []
     read.refresh()
     assert [each.encoded for each in read.events] == [each.encoded for each in written.events]

@@ -189,6 +189,6 @@ def _read_file(part: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None] |
         content = base64.b64decode(raw, validate=True)
         if "fileWithBytes" in source:  # the SDKs of version 0.3 encode the bytes twice
             content = base64.b64decode(content, validate=True)
-    except (binascii.Error, ValueError) as wrong:
-        raise AgentFailed(f"the file {described['name'][:80]!r} of its reply is not base64") from wrong
+    except (binascii.Error, ValueError) as error:
+        raise AgentFailed(f"the file {described['name'][:80]!r} of its reply is not base64") from error
     return described | {"bytes": len(content)}, content

@@ -274,15 +274,15 @@ class _StreamJoiner:
         for index, text in self._inputs.items():
             try:
                 self._blocks[index]["input"] = codec.decode(text) if text else {}
-            except codec.DecodeError as wrong:
+            except codec.DecodeError as error:
                 if self._stop_reason != "max_tokens":
-                    raise Unreachable(f"the arguments of a tool are not JSON: {wrong}") from wrong
+                    raise Unreachable(f"the arguments of a tool are not JSON: {error}") from error
                 self._blocks[index]["input"] = {}
         content = codec.encode([block for _, block in sorted(self._blocks.items())])
         try:
             usage = codec.convert({name: self._usage.get(name) for name in _Usage.__struct_fields__}, _Usage)
-        except codec.ValidationError as wrong:
-            raise Unreachable(f"the answer is not {_KIND}: {wrong}") from wrong
+        except codec.ValidationError as error:
+            raise Unreachable(f"the answer is not {_KIND}: {error}") from error
         return _build_completion(content, self._stop_reason, self._model, usage)
 
 

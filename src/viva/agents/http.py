@@ -333,8 +333,8 @@ def _follow_redirect(request: Request, answer: Response) -> Request | None:
         url = urljoin(request.url, place)
         before, after = urlsplit(request.url), urlsplit(url)
         is_same_origin = (before.scheme, before.netloc) == (after.scheme, after.netloc)
-    except ValueError as wrong:
-        raise AgentFailed(f"HTTP {describe_status(answer.status)} to an address that is not valid: {wrong}") from wrong
+    except ValueError as error:
+        raise AgentFailed(f"HTTP {describe_status(answer.status)} to an address that is not valid: {error}") from error
     headers = dict(request.headers)
     if not is_same_origin:
         headers = {name: value for name, value in headers.items() if not _is_credential(name, value)}

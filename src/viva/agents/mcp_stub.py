@@ -46,8 +46,8 @@ class McpStub:
         """The answer to a message or a batch of them; None if none of them is a request."""
         try:
             value = codec.decode(body)
-        except codec.DecodeError as wrong:
-            return codec.encode(_build_error(None, _PARSE_ERROR, f"not JSON: {wrong}"))
+        except codec.DecodeError as error:
+            return codec.encode(_build_error(None, _PARSE_ERROR, f"not JSON: {error}"))
         if isinstance(value, list):
             answers = [answer for each in value if (answer := self._answer(each)) is not None]
             return codec.encode(answers) if answers else None

@@ -114,8 +114,8 @@ class HostClient(Struct, frozen=True, kw_only=True):
     def _decode_event(self, data: bytes) -> dict[str, Any]:
         try:
             event = codec.decode(data)
-        except codec.DecodeError as wrong:
-            raise Unreachable("the host sent an event that is not JSON") from wrong
+        except codec.DecodeError as error:
+            raise Unreachable("the host sent an event that is not JSON") from error
         fields = as_object(event)
         if not isinstance(fields.get("type"), str) or type(fields.get("sequence")) is not int:
             raise Unreachable("the host sent something that is not an event of a run")

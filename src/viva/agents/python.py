@@ -229,8 +229,8 @@ class PythonSession:
             return _to_plain_copy(reply)
         except AgentFailed:
             raise
-        except Exception as wrong:  # user objects may raise anything
-            raise AgentFailed(f"returned what JSON cannot hold: {error_text(wrong)}") from wrong
+        except Exception as error:  # user objects may raise anything
+            raise AgentFailed(f"returned what JSON cannot hold: {error_text(error)}") from error
 
     def _add_tool_calls(self, reply: Reply) -> Reply:
         """Adds the canned tools that were used in this turn, if the agent does not report them itself."""

@@ -54,8 +54,8 @@ def command(file: Path, tool: str | None, output: Path | None, *, strict: bool) 
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
             replace_file(output, text.encode())
-        except OSError as wrong:
-            raise BadInput.of(f"cannot be written: {wrong.strerror}", str(output)) from wrong
+        except OSError as error:
+            raise BadInput.of(f"cannot be written: {error.strerror}", str(output)) from error
     cases, notes = len(conversion.cases), len(conversion.notes)
     what = f"{cases} case{'s' * (cases != 1)} from {conversion.tool}"
     lost = f"{notes} thing{'s' * (notes != 1)} to look at" if notes else "everything has a counterpart"

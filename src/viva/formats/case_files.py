@@ -86,6 +86,6 @@ def explain_bad_link(path: str, root: str) -> str | None:
             return None
         if host.is_symlink():
             return f"{path!r} is a broken symbolic link"
-    except (OSError, UnicodeError) as wrong:  # too long, not allowed, or no name at all
-        return f"{path!r} cannot be read: {wrong}"
+    except (OSError, UnicodeError) as error:  # too long, not allowed, or no name at all
+        return f"{path!r} cannot be read: {error}"
     return f"there is no {path!r} in the working folder {root}"

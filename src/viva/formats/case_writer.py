@@ -58,8 +58,8 @@ def append_case(file: Path, value: Mapping[str, Any]) -> str:
     case_id = next(each for each in _iter_ids(value["id"]) if each not in taken)
     try:
         _append(file, codec.encode({**value, "id": case_id}) + b"\n")
-    except OSError as wrong:
-        raise BadInput.of(f"cannot be written: {wrong.strerror}", str(file)) from wrong
+    except OSError as error:
+        raise BadInput.of(f"cannot be written: {error.strerror}", str(file)) from error
     return case_id
 
 

@@ -149,9 +149,9 @@ def _decode_json(file: str, line: int, raw: bytes) -> Any:
         raise BadInput.of(_TOO_LONG, file, line)
     try:
         return codec.decode(raw)
-    except codec.DecodeError as wrong:
-        inside, what = explain_json_error(raw, wrong)
-        raise BadInput.of(what, file, line - 1 + inside) from wrong
+    except codec.DecodeError as error:
+        inside, what = explain_json_error(raw, error)
+        raise BadInput.of(what, file, line - 1 + inside) from error
 
 
 def _check_duplicate_keys(file: str, line: int, raw: bytes, value: Any) -> None:
@@ -192,14 +192,14 @@ class StreamedDocuments:
                 try:
                     document = decode_chunk(self._file, chunk)
                     _check_duplicate_keys(self._file, chunk.line, chunk.raw, document.value)
-                except BadInput as wrong:
-                    problems += wrong.problems
+                except BadInput as error:
+                    problems += error.problems
                 else:
                     yield document
-        except OSError as wrong:
-            problems.append(Problem(self._file, 0, "", f"cannot be read: {wrong.strerror}"))
-        except BadInput as wrong:
-            problems += wrong.problems
+        except OSError as error:
+            problems.append(Problem(self._file, 0, "", f"cannot be read: {error.strerror}"))
+        except BadInput as error:
+            problems += error.problems
 
     def peek(self) -> Document | None:
         """The first document, if it is readable."""
@@ -392,18 +392,18 @@ def parse_yaml_documents(raw: bytes, file: str) -> list[tuple[Document, list[int
     try:
         text = raw.decode("utf-8-sig")
         values = parse_yaml(text)
-    except UnicodeDecodeError as wrong:
-        raise BadInput.of(f"is not UTF-8: {wrong.reason}", file, raw[: wrong.start].count(b"\n") + 1) from wrong
-    except yaml.MarkedYAMLError as wrong:
-        mark = wrong.problem_mark or wrong.context_mark
+    except UnicodeDecodeError as error:
+        raise BadInput.of(f"is not UTF-8: {error.reason}", file, raw[: error.start].count(b"\n") + 1) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
         raise BadInput.of(
-            f"is not YAML: {wrong.problem or wrong}", file, min(mark.line + 1, len(raw.splitlines())) if mark else 0
-        ) from wrong
-    except yaml.reader.ReaderError as wrong:
-        line = raw[: wrong.position].count(b"\n") + 1
-        raise BadInput.of(f"is not YAML: {wrong.reason} (character {wrong.character!r})", file, line) from wrong
-    except (yaml.YAMLError, ValueError) as wrong:
-        raise BadInput.of(f"is not YAML: {wrong}", file) from wrong
+            f"is not YAML: {error.problem or error}", file, min(mark.line + 1, len(raw.splitlines())) if mark else 0
+        ) from error
+    except yaml.reader.ReaderError as error:
+        line = raw[: error.position].count(b"\n") + 1
+        raise BadInput.of(f"is not YAML: {error.reason} (character {error.character!r})", file, line) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadInput.of(f"is not YAML: {error}", file) from error
     find_line = yaml_line_finder(text)
     return [
         (Document(file, 1, value, find_line=partial(find_line, position)), starts)

@@ -113,13 +113,13 @@ class _Reader:
     def _check_references(self, document: Document) -> None:
         """Report helpers and connectors that a case names and that cannot be built. Config problems are reported once."""
         for name, at in self._assertions.references.items():
-            wrong = self._options.find_helper_problems(name)
+            error = self._options.find_helper_problems(name)
             self.problems += [
-                each if each.file else document.make_problem(at, each.message, key="use") for each in wrong
+                each if each.file else document.make_problem(at, each.message, key="use") for each in error
             ]
         for (name, helper), at in self._assertions.connectors.items():
-            wrong = self._options.find_connector_problems(name, helper)
-            self.problems += [document.make_problem(at, each.message, key="connector") for each in wrong]
+            error = self._options.find_connector_problems(name, helper)
+            self.problems += [document.make_problem(at, each.message, key="connector") for each in error]
         self._assertions.references.clear()
         self._assertions.connectors.clear()
 

@@ -132,8 +132,8 @@ def _suggest_reference(text: str) -> str | None:
 def _exists(path: Path) -> bool:
     try:
         path.stat()
-    except PermissionError as wrong:
-        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+    except PermissionError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
     except (OSError, ValueError):  # a long message is not a valid path
         if _is_link(path):
             raise BadInput.of("is a broken symbolic link", str(path)) from None
@@ -180,8 +180,8 @@ def _find_suite_files(folder: Path) -> Iterator[Path]:
     files_found: list[Path] = []
     packs: list[Path] = []
 
-    def unreadable(wrong: OSError) -> None:
-        problems.append(Problem(str(wrong.filename), 0, "", f"cannot be read: {wrong.strerror}"))
+    def unreadable(error: OSError) -> None:
+        problems.append(Problem(str(error.filename), 0, "", f"cannot be read: {error.strerror}"))
 
     for place, folders, files in os.walk(folder, onerror=unreadable):  # links to folders are not followed
         here = Path(place)
@@ -244,12 +244,12 @@ def load_files(
             load = import_module(_LOADERS[kind]).load
             suite = load(documents, shown, folder if piped else path.parent, options)
             (playbooks if kind == "playbook" else suites).append(suite)
-        except BadInput as wrong:
-            problems += wrong.problems
+        except BadInput as error:
+            problems += error.problems
     try:
         suites += _join_playbooks(playbooks)
-    except BadInput as wrong:
-        problems += wrong.problems
+    except BadInput as error:
+        problems += error.problems
     if not problems:
         problems += _find_duplicates(suites)
     if problems:

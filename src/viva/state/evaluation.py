@@ -84,8 +84,8 @@ def _to_plain(verdict: Verdict) -> Verdict:
         return verdict
     try:
         return codec.decode_kept(codec.encode(verdict), type=Verdict)
-    except Exception as wrong:
-        raise CheckError(f"its verdict cannot be stored: {error_text(wrong)}", fault="judge") from None
+    except Exception as error:
+        raise CheckError(f"its verdict cannot be stored: {error_text(error)}", fault="judge") from None
 
 
 def is_live(assertion: Assertion, state: TrialState) -> bool:

@@ -72,8 +72,8 @@ def _iter_values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
             codec.decode(text[start:at])  # a value must be valid for our decoder too
         except (codec.TooDeepError, RecursionError):
             break
-        except ValueError as wrong:
-            work_left -= start // 64 + (wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1)
+        except ValueError as error:
+            work_left -= start // 64 + (error.pos - start if isinstance(error, json.JSONDecodeError) else 1)
             at = start + 1
             continue
         yield value

@@ -195,9 +195,9 @@ def test_a_missing_script_is_refused_at_load(bench, use, message):  # N8, N24
     write(bench.folder, "needy.py", "import not_installed_anywhere")
     write(bench.folder, "leaving.py", "raise SystemExit(3)")
     (bench.folder / "folder").mkdir()
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "script", "use": use})
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_a_missing_script_is_refused_at_load(bench, use, message):  # N8, N24
 )
 def test_misuse_is_refused_at_load(bench, fields, message):  # N24
     write(bench.folder, "ok.py", "def check(): return True")
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "script", **fields})
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 def test_label(bench):

@@ -218,7 +218,7 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("latest", "latest~5"), "there is no run 'latest~5'"),
         (("absent.jsonl", "latest"), "'absent.jsonl' does not exist"),
@@ -227,10 +227,10 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
         (("latest", "latest", "-o", "absent/c.md"), "-o absent/c.md: No such file or directory"),
     ],
 )
-def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[str, ...], said: str):
+def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[str, ...], message: str):
     project.suite(case("a"))
     project.test()
-    assert said in project.viva("compare", *arguments, code=4).err
+    assert message in project.viva("compare", *arguments, code=4).err
 
 
 def test_a_run_whose_folder_was_moved_is_not_resumed(project: Project):

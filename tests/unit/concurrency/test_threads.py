@@ -28,10 +28,10 @@ def test_what_it_raises_is_raised_here():
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("raised", "message"),
     [(StopIteration, "StopIteration"), (SystemExit(3), "SystemExit: 3"), (KeyboardInterrupt, "KeyboardInterrupt")],
 )
-def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException, said: str):
+def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException, message: str):
     """`sys.exit()` in a tool must not end the run, and a future cannot carry StopIteration."""
 
     def work() -> None:
@@ -39,7 +39,7 @@ def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException,
 
     with pytest.raises(RuntimeError) as found:
         asyncio.run(run_in_thread(work))
-    assert str(found.value) == said
+    assert str(found.value) == message
 
 
 def test_blocking_work_runs_side_by_side():
@@ -113,9 +113,9 @@ def test_after_one_thread_was_given_up_there_is_another():
         mine = DedicatedThread()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(mine.run(release.wait, 60), 0.05)
-        said = await mine.run(lambda: "still here")
+        message = await mine.run(lambda: "still here")
         mine.release()
-        return said
+        return message
 
     assert asyncio.run(scenario()) == "still here"
     release.set()

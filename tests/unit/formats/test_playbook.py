@@ -92,7 +92,7 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "output"),
     [
         ({"name": "x", "steps": []}, "$.steps: is empty, and there is no persona: the playbook has no message"),
         ({"name": "x", "stesp": [STEP]}, "$: unknown key 'stesp'; did you mean 'steps'?"),
@@ -145,10 +145,10 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, value: Any, said: str):
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, value: Any, output: str):
     """P1: by the schema and by hand."""
     (found,) = wrong(tmp_path, value)
-    assert found.startswith(said)
+    assert found.startswith(output)
 
 
 def test_every_problem_has_its_line_and_all_come_at_once(tmp_path: Path):
@@ -169,17 +169,17 @@ persona:
     (tmp_path / "b.yaml").write_text("name: B\nsteps: []\nenv:\n  - ALSO_MISSING\n", encoding="utf-8")
     with pytest.raises(BadInput) as raised:
         suites(tmp_path, "a.yaml", "b.yaml", evaluator=None)
-    said = str(raised.value)
-    assert "a.yaml:7: $.steps[0]: unknown key 'expected'; did you mean 'expected_outcome'?" in said
+    output = str(raised.value)
+    assert "a.yaml:7: $.steps[0]: unknown key 'expected'; did you mean 'expected_outcome'?" in output
     assert (
-        "a.yaml:2: $.env[0]: NOT_THERE is not set; set it in the environment, or in a file for --env-file" in said
+        "a.yaml:2: $.env[0]: NOT_THERE is not set; set it in the environment, or in a file for --env-file" in output
     )  # P6
-    assert "a.yaml:2: $.env[1]: NOR_THIS is not set" in said
-    assert "a.yaml:4: $.tmpdir.link_paths[0]: there is no 'nowhere' in the working folder" in said  # P5
-    assert "a.yaml:9: $.persona.context: is empty" in said
-    assert "a.yaml:11: $.persona.success_criteria.files_exist[0]: '../x' leaves the workspace" in said  # P1
-    assert "b.yaml:4: $.env[0]: ALSO_MISSING is not set" in said
-    assert "b.yaml:2: $.steps: is empty" in said
+    assert "a.yaml:2: $.env[1]: NOR_THIS is not set" in output
+    assert "a.yaml:4: $.tmpdir.link_paths[0]: there is no 'nowhere' in the working folder" in output  # P5
+    assert "a.yaml:9: $.persona.context: is empty" in output
+    assert "a.yaml:11: $.persona.success_criteria.files_exist[0]: '../x' leaves the workspace" in output  # P1
+    assert "b.yaml:4: $.env[0]: ALSO_MISSING is not set" in output
+    assert "b.yaml:2: $.steps: is empty" in output
 
 
 def test_a_second_playbook_in_a_file_is_refused(tmp_path: Path):
@@ -295,14 +295,14 @@ def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
 def test_a_refused_path_is_shown_as_it_was_written(tmp_path: Path):
     """P6: not with the value of a variable in it."""
     value = {**persona(success_criteria={"files_exist": ["../$KEY"]}), "env": ["KEY"]}
-    (said,) = wrong(tmp_path, value, environ={"KEY": "hidden-value"})
-    assert "'../$KEY' leaves the workspace" in said
-    assert "hidden-value" not in said
+    (output,) = wrong(tmp_path, value, environ={"KEY": "hidden-value"})
+    assert "'../$KEY' leaves the workspace" in output
+    assert "hidden-value" not in output
 
 
 def test_a_value_that_is_no_text_is_refused(tmp_path: Path):
-    (said,) = wrong(tmp_path, {"name": "x", "env": ["KEY"], "steps": [STEP]}, environ={"KEY": "\udcff"})
-    assert said == "$.env[0]: the value of KEY is not valid UTF-8"  # P6
+    (output,) = wrong(tmp_path, {"name": "x", "env": ["KEY"], "steps": [STEP]}, environ={"KEY": "\udcff"})
+    assert output == "$.env[0]: the value of KEY is not valid UTF-8"  # P6
 
 
 def test_what_is_only_looked_at_needs_neither_variables_nor_an_evaluator(tmp_path: Path):
@@ -325,7 +325,7 @@ def test_the_workspace_is_a_copy_or_what_tmpdir_says(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "output"),
     [
         ("..", "'..' leaves the working folder"),
         ("away", "'away' leads outside the working folder, to /"),
@@ -340,14 +340,14 @@ def test_the_workspace_is_a_copy_or_what_tmpdir_says(tmp_path: Path):
         ("circle", "'circle' is a broken symbolic link"),
     ],
 )
-def test_links_that_cannot_be_are_refused(tmp_path: Path, path: str, said: str):
+def test_links_that_cannot_be_are_refused(tmp_path: Path, path: str, output: str):
     """P5: before anything runs."""
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "away").symlink_to(tmp_path.parent)
     (tmp_path.parent / "x").touch()
     (found,) = wrong(tmp_path, {"name": "x", "steps": [STEP], "tmpdir": {"link_paths": [path]}})
-    assert found.startswith(f"$.tmpdir.link_paths[0]: {said}")
+    assert found.startswith(f"$.tmpdir.link_paths[0]: {output}")
 
 
 def test_the_model_of_the_agent_is_an_option(tmp_path: Path):
@@ -374,12 +374,12 @@ def test_who_evaluates(tmp_path: Path, flag: str | None, own: str | None, defaul
 
 def test_an_evaluator_is_needed_where_somebody_is_asked(tmp_path: Path):
     """P3: a persona of one line whose criteria need no judge does without."""
-    (said,) = wrong(tmp_path, {"name": "x", "steps": [STEP]}, evaluator=None)
-    assert said.startswith(
+    (output,) = wrong(tmp_path, {"name": "x", "steps": [STEP]}, evaluator=None)
+    assert output.startswith(
         "$: the playbook has no evaluator, which judges the steps and plays the user: set `evaluator_model` here, --evaluator NAME"
     )
-    assert wrong(tmp_path, persona(), evaluator=None) == [said]
-    assert wrong(tmp_path, persona(max_turns=1, success_criteria={"llm_checks": ["x"]}), evaluator=None) == [said]
+    assert wrong(tmp_path, persona(), evaluator=None) == [output]
+    assert wrong(tmp_path, persona(max_turns=1, success_criteria={"llm_checks": ["x"]}), evaluator=None) == [output]
     assert case(tmp_path, persona(max_turns=1), evaluator=None).limits.max_turns == 1
 
 

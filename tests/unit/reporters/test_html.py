@@ -207,7 +207,7 @@ def refused(number: int) -> TrialRecord:
 
 def test_equal_failures_are_one_group(tmp_path: Path) -> None:
     """Numbers and ids may differ; a failed check is known by its name, whatever the reply was."""
-    wrong = [
+    problem = [
         trial(
             f"w{n}",
             "failed",
@@ -216,7 +216,7 @@ def test_equal_failures_are_one_group(tmp_path: Path) -> None:
         )
         for n in range(2)
     ]
-    found = report(tmp_path, [refused(1), *wrong, refused(2), trial("ok", tags=("net",)), failed()]).overview
+    found = report(tmp_path, [refused(1), *problem, refused(2), trial("ok", tags=("net",)), failed()]).overview
     groups = [(group["title"], group["cases"], group["status"]) for group in found["groups"]]
     assert groups == [
         ("agent error: ConnectionError: refused by …", 2, "error"),

@@ -127,11 +127,11 @@ def test_simulated_cases_get_the_decision_they_deserve():
     """1,000 cases at each of the two rates: wrong decisions within three standard errors of 5 %, half the runs."""
     test = SequentialTest(min_pass=0.8, max_runs=400, margin=0.1, beta=0.05)
     random = Random(7)
-    for rate, wrong in ((test.too_low, "passes"), (test.min_pass, "fails")):
+    for rate, error in ((test.too_low, "passes"), (test.min_pass, "fails")):
         ends = [test.evaluate(random.random() < rate for _ in range(test.max_runs)) for _ in range(1000)]
         decided = [end for end in ends if end is not None]
         assert len(decided) == 1000
-        assert sum(end.decision == wrong for end in decided) / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
+        assert sum(end.decision == error for end in decided) / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
         assert sum(end.passed + end.failed for end in decided) / 1000 < 0.6 * fixed_runs(test)
 
 
@@ -206,7 +206,7 @@ def test_the_margin_shrinks_with_a_low_threshold():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("error", "message"),
     [
         ({"min_pass": 0.0}, "min_pass is 0.0"),
         ({"min_pass": 1.1}, "min_pass is 1.1"),
@@ -219,6 +219,6 @@ def test_the_margin_shrinks_with_a_low_threshold():
         ({"max_runs": 0, "margin": 1e-4}, "takes more than 20,000 runs"),
     ],
 )
-def test_what_makes_no_test_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
-        SequentialTest(**{"min_pass": 0.9, "max_runs": 10} | wrong)
+def test_what_makes_no_test_is_refused(error, message):
+    with pytest.raises(ValueError, match=message):
+        SequentialTest(**{"min_pass": 0.9, "max_runs": 10} | error)

@@ -238,8 +238,8 @@ def prepare_environment(
         for name, text in spec.build_home_files(env).items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text, encoding="utf-8")
-    except OSError as wrong:  # a full disk, an unreadable login file
-        raise Undetermined(f"its HOME cannot be prepared: {wrong.filename or home}: {wrong.strerror}") from wrong
+    except OSError as error:  # a full disk, an unreadable login file
+        raise Undetermined(f"its HOME cannot be prepared: {error.filename or home}: {error.strerror}") from error
     return env
 
 

@@ -83,9 +83,9 @@ def convert_file(path: Path, tool_name: str | None = None) -> Conversion:
     source = Source(document, path.parent)
     try:
         cases = list(tool.convert(source))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as wrong:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         # The file has the keys of this tool, but not the form that they have there.
-        raise BadInput.of(f"has not the form of {tool.name}'s files: {type(wrong).__name__}: {wrong}", file) from wrong
+        raise BadInput.of(f"has not the form of {tool.name}'s files: {type(error).__name__}: {error}", file) from error
     if not cases:
         raise BadInput.of("has no cases", file)
     for number, case in enumerate(cases):

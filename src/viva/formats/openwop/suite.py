@@ -149,8 +149,8 @@ def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -
         problems.append(Problem(name, 1, "", "holds no eval suite"))
     try:
         suite = load_suite(found[0], options) if found else None
-    except BadInput as wrong:
-        problems += wrong.problems
+    except BadInput as error:
+        problems += error.problems
         suite = None
     if problems or suite is None:
         raise BadInput(*problems)
@@ -231,8 +231,8 @@ def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo 
     try:
         if "modes" not in unclear:
             modes, left_out = select_modes(suite.modes, eval_options)
-    except ValueError as wrong:
-        problems.append(document.make_problem((), str(wrong), key="modes"))
+    except ValueError as error:
+        problems.append(document.make_problem((), str(error), key="modes"))
     if problems:
         raise BadInput(*problems)
     odd = (str(problem) for problem in _find_warnings(document, suite))
@@ -277,9 +277,9 @@ def _find_missing_judge(document: Document, suite: EvalSuite, options: LoadOptio
     if options.eval_options.safety_judge and "adversarial" in suite.modes:
         helpers.append((options.eval_options.safety_judge, ("modes",)))
     for name, place in helpers:
-        wrong = options.find_helper_problems(name)
+        error = options.find_helper_problems(name)
         yield from (
-            each if each.file else document.make_problem(place, f"needs a judge: {each.message}") for each in wrong
+            each if each.file else document.make_problem(place, f"needs a judge: {each.message}") for each in error
         )
 
 
@@ -289,8 +289,8 @@ def _find_input_mismatches(document: Document, suite: EvalSuite, manifest_info: 
         return
     schema = ReturnSchema(schema=manifest_info.task_schema)
     for at, task in enumerate(suite.tasks):
-        if (wrong := schema.describe_errors(task.input)) is not None:
-            what = f"task {task.task_id!r}: the agent's task schema does not take this input: {wrong}"
+        if (error := schema.describe_errors(task.input)) is not None:
+            what = f"task {task.task_id!r}: the agent's task schema does not take this input: {error}"
             yield document.make_problem(("tasks", at), what, key="input")
 
 

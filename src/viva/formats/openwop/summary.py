@@ -130,8 +130,8 @@ def parse_eval_summary(raw: bytes, file: str) -> EvalSummary:
     """Parse a summary file. Raises BadInput if it is not one."""
     try:
         return codec.decode(raw, type=EvalSummary)
-    except codec.DecodeError as wrong:
-        raise BadInput.of(f"is no eval summary: {wrong}", file) from wrong
+    except codec.DecodeError as error:
+        raise BadInput.of(f"is no eval summary: {error}", file) from error
 
 
 class EvalSummaryReport(Report):
