@@ -526,6 +526,10 @@ def test_monkeypatch_reaches_the_agent(viva, monkeypatch):
 def test_flags_are_those_of_pytest(viva):
     with pytest.raises(viva.BadInput, match="--viva-agent http"):
         viva.chat("http://u:***@host/")
+
+async def test_flags_in_async_code(viva):
+    with pytest.raises(viva.BadInput, match="--viva-agent http"):
+        await viva.arun("Hello there", "http://u:***@host/")
 """,
     )
     inner.write(
@@ -539,6 +543,7 @@ def test_flags_are_those_of_pytest(viva):
         "test_async_function": "PASSED",
         "test_monkeypatch_reaches_the_agent": "PASSED",
         "test_flags_are_those_of_pytest": "PASSED",
+        "test_flags_in_async_code": "PASSED",
     }, out
 
 

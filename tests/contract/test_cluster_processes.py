@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from dask_processes import open_processes
-from project import Project, case, contains
+from project import Project, case, contains, remove_times
 
 WORDED = """\
 import asyncio
@@ -111,3 +112,45 @@ def test_an_agent_that_ends_its_process_or_leaks_costs_no_worker_of_a_cluster(tm
             workers = {each.pid for each in nanny.children() if "spawn_main" in " ".join(each.cmdline())}
             assert workers == (before or workers)  # the process that others use too
             before = workers
+
+
+LOGGING = """\
+import os, time
+from pathlib import Path
+def agent(messages, options):
+    text = messages[-1]["content"]
+    with Path({log!r}).open("a") as log:
+        log.write(f"{{os.getpid()}} {{text}}\\n")
+    time.sleep(0.05)
+    return text
+"""
+PARALLEL = 4
+
+
+@pytest.mark.parametrize("killed", ["process of the run", "worker of the cluster"])
+def test_a_process_that_is_killed_costs_only_what_was_in_flight(tmp_path: Path, killed: str) -> None:
+    project = Project(tmp_path / "project")
+    log = tmp_path / "calls.log"
+    project.write("agent.py", LOGGING.format(log=str(log)))
+    project.suite(*(case(f"case{n}", f"hello {n}") for n in range(40)))
+    _, expected = project.report()
+    log.unlink()
+    flags = ("-i", "suite.jsonl", "-n", "python:./agent.py:agent", "--parallel", str(PARALLEL), "-o", "report.jsonl")
+    with open_processes(tmp_path) as processes:
+        processes.start_workers(2)
+        process = project.start("test", *flags, "--cluster", processes.address)
+        while not log.exists() or len(lines := log.read_text().splitlines()) < 12:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        victim = psutil.Process(int(lines[-1].split()[0]))
+        if killed == "worker of the cluster":
+            of_run, victim = victim, victim.parents()[0]
+            victim.kill()
+            of_run.wait(timeout=60)  # it ends with its worker
+        else:
+            victim.kill()
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, (out, err)
+    assert remove_times(project.records()) == remove_times(expected)
+    calls = [line.partition(" ")[2] for line in log.read_text().splitlines()]
+    assert len(calls) - len(set(calls)) <= PARALLEL

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -249,6 +250,22 @@ def test_leases_are_renewed_while_the_event_loop_is_blocked(server: postgres.Ser
         ends.append(store._select("SELECT lease_until FROM runs")[0][0])
     assert ends == sorted(ends)
     store.close()
+
+
+def test_annotations_of_several_hosts_are_all_kept(open_shared: OpenStore | None):
+    if open_shared is None:
+        return
+    hosts = [open_shared(), open_shared()]
+    hosts[0].create_run(make_run("a"))
+
+    def annotate(host: Store) -> None:
+        for number in range(50):
+            with host.transaction():
+                host.add_annotation("a", {"n": number})
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(annotate, hosts))
+    assert len(hosts[0].load_annotations("a")) == 100
 
 
 def test_one_of_many_hosts_claims_a_run(open_shared: OpenStore | None):

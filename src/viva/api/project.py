@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from viva import catalog, config
+from viva.check import AgentFunction
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.engine.sending import AgentCaller, NamedAgent
@@ -19,6 +20,9 @@ from viva.record.redaction import Redactor
 from viva.session.agents import AgentFactory
 from viva.session.workspaces import EmptyWorkspaces
 from viva.state.trial_state import TrialState
+
+AgentInput = str | AgentFunction | object
+"""What Viva tests: a name or reference, a function, or any object that can reply; `object` leaves lambdas their types."""
 
 
 class Project(Struct, frozen=True):

@@ -1,9 +1,11 @@
 """`viva.run` and `viva.arun`: the command `viva test` as a function."""
 
+from __future__ import annotations  # `help(viva.run)` shows `AgentInput`, not what it stands for
+
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -12,8 +14,9 @@ from msgspec import structs
 
 from viva.api.case_dict import CaseDict
 from viva.api.notebook import create_progress_line
-from viva.api.project import refuse_in_import
+from viva.api.project import AgentInput, refuse_in_import
 from viva.api.run_options import RunOptions
+from viva.check import AgentFunction
 from viva.errors import BadInput, with_article
 from viva.formats.functions import Functions, is_function
 from viva.formats.sources import PlainMessage, parse_input
@@ -33,11 +36,11 @@ RunInputs = RunInput | Sequence[RunInput]
 @describe_keywords
 def run(
     inputs: RunInputs,
-    agent: Any = None,
+    agent: AgentInput = None,
     *,
     config: str | Path | None = None,
     connector: str | None = None,
-    simulator: str | Callable[..., Any] | None = None,
+    simulator: str | AgentFunction | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
     parallel: int | Literal["auto"] | None = None,
@@ -77,11 +80,11 @@ def run(
 @describe_keywords
 async def arun(
     inputs: RunInputs,
-    agent: Any = None,
+    agent: AgentInput = None,
     *,
     config: str | Path | None = None,
     connector: str | None = None,
-    simulator: str | Callable[..., Any] | None = None,
+    simulator: str | AgentFunction | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
     parallel: int | Literal["auto"] | None = None,

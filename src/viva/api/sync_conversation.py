@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from viva.api.conversation import Conversation
-from viva.check import AssertionInput
+from viva.api.project import AgentInput
+from viva.check import AgentFunction, AssertionInput
 from viva.model.case import TurnScope
 from viva.model.message import Message
 from viva.model.turn import Verdict
@@ -31,7 +32,7 @@ class SyncConversation:
 
     def __init__(
         self,
-        agent: Any = None,
+        agent: AgentInput = None,
         *,
         options: Mapping[str, Any] | None = None,
         history: MessageInput = (),
@@ -98,7 +99,7 @@ class SyncConversation:
         self,
         criteria: str | AssertionInput,
         *,
-        use: str | Callable[..., Any] | None = None,
+        use: str | AgentFunction | None = None,
         min_score: float | None = None,
         votes: int | None = None,
         metadata: Mapping[str, Any] | None = None,

@@ -23,7 +23,7 @@ class _HelperCheck(HelperOptions, frozen=True, kw_only=True):
     """A check that asks an agent."""
 
     default_helper: ClassVar[str | None] = BUILT_IN_JUDGE
-    python_types: ClassVar[Mapping[str, str]] = {"use": "str | Callable[..., Any]"}
+    python_types: ClassVar[Mapping[str, str]] = {"use": "str | AgentFunction"}
     use: str = BUILT_IN_JUDGE
     """The judge: an agent of the config, as `agents:name`; in Python also a function."""
     votes: Annotated[int, Meta(ge=1)] = 1

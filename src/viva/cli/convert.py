@@ -66,6 +66,6 @@ def command(file: Path, tool: str | None, output: Path | None, *, strict: bool) 
 def _format_cases(cases: list[dict[str, object]], *, is_jsonl: bool) -> str:
     if is_jsonl:
         return "".join(codec.encode(case).decode() + "\n" for case in cases)
-    import yaml
+    from viva.formats.yaml_values import format_yaml
 
-    return yaml.safe_dump(cases, sort_keys=False, allow_unicode=True, width=120)
+    return format_yaml(cases)

@@ -43,6 +43,19 @@ def parse_yaml(text: str) -> list[tuple[Any, list[int]]]:
     return found
 
 
+def format_yaml(value: Any) -> str:
+    """A value as YAML that `parse_yaml` and other readers take for the same value: texts like `1e3` and `no` are quoted."""
+    return yaml.dump(value, Dumper=_create_dumper(), sort_keys=False, allow_unicode=True, width=120)
+
+
+@cache
+def _create_dumper() -> Any:
+    dumper: Any = type("CoreDumper", (yaml.SafeDumper,), {})
+    for name, pattern, first in _CORE:
+        dumper.add_implicit_resolver(_TAG + name, re.compile(f"(?:{pattern})$"), list(first))
+    return dumper
+
+
 def _check_depth(text: str) -> None:
     """Limit the nesting before composing: the C composer recurses and crashes on deep input; events do not."""
     depth = 0

@@ -436,8 +436,9 @@ def _iter_case_notes(changes: Sequence[CaseChange], pairs: Sequence[_Pair], alph
     enough = min_trials_to_detect(alpha / len(pairs))
     counts = Counter(case.change for case in changes)
     if unsure := counts["suspect"] + counts["maybe fixed"]:
+        kinds = ", ".join(f"{counts[kind]} {kind}" for kind in ("suspect", "maybe fixed") if counts[kind])
         yield (
-            f"{counts['suspect']} suspect, {counts['maybe fixed']} maybe fixed: in {unsure} of {len(pairs)} cases there are too "
+            f"{kinds}: in {unsure} of {len(pairs)} cases there are too "
             f"few trials to tell even a change from all passed to none passed from chance; --runs {enough} on both sides "
             "can show a single broken case"
         )

@@ -298,7 +298,7 @@ class History:
 
 
 def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
-    inputs, agents = codec.compact_json(event.inputs), codec.compact_json(event.agents or (event.agent,))
+    inputs, agents = codec.compact_json(event.inputs), codec.compact_json(event.agents or ("",))
     row = (event.run, event.number, event.at, event.viva, event.agent, inputs, event.cases, agents)
     names = "id, number, at, viva, agent, inputs, cases, agents"
     db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 -- only names

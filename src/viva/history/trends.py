@@ -1,6 +1,6 @@
 """Flaky cases, and the times of cases, from the newest runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -66,12 +66,13 @@ def find_flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
     return flaky
 
 
-def find_known_flaky(history: History, compared_runs: Sequence[str]) -> set[tuple[str, str, str | None]]:
-    """Return suite, case and definition of cases that are flaky with an agent of the compared runs.
+def find_known_flaky(
+    history: History, compared_runs: Sequence[str], agents: Collection[str]
+) -> set[tuple[str, str, str | None]]:
+    """Return suite, case and definition of cases that are flaky with one of these agents.
 
-    The compared runs themselves do not count. A report file names no agent.
+    The compared runs themselves do not count.
     """
-    agents = {agent for row in history.list_runs() if row.id in compared_runs for agent in row.agents}
     newest = history.list_runs(limit=_FLAKY_RUNS + len(compared_runs))
     runs = [row.id for row in newest if row.id not in compared_runs][:_FLAKY_RUNS]
     return {

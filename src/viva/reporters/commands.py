@@ -52,7 +52,7 @@ def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord
     if not all(map(build_case_filter, failed)) or started.settings.get("has_objects"):
         return None
     inputs = "".join(f" -i {quote_shell(text)}" for text in started.inputs)
-    agents = "".join(f" -n {quote_shell(agent)}" for agent in started.agents or (started.agent,) if agent)
+    agents = "".join(f" -n {quote_shell(agent)}" for agent in started.agents)
     command = f"viva test{inputs}{agents}{_join_flags(dict(list_rerun_flags(started.settings)))}"
     if started.settings.get("journal"):
         return f"{command} --last-failed"

@@ -10,7 +10,7 @@ from viva.model.record import Cell, Status, TrialRecord
 from viva.reporters.commands import build_rerun_command, build_rerun_failed_command, quote_shell
 from viva.reporters.console_lines import Palette, to_copyable
 from viva.reporters.failures import TrialFailure
-from viva.reporters.formatting import display_width, fit_line, shorten_id
+from viva.reporters.formatting import display_width, fit_line, shorten_id, wrap_text
 from viva.stats.pass_rate import pass_rate
 from viva.stats.pass_rule import PassRule
 
@@ -19,6 +19,7 @@ _MAX_CASES = 50
 _MIN_GROUP = 3
 """So many cases with the same reason are listed together."""
 _REASON_WIDTH = 400
+_REASON_LINES = 2
 
 
 class _FailedCase(Struct):
@@ -151,7 +152,9 @@ class FailureList:
             lines.append(f"    {fit_line(self._format_rate(case.record.cell), self._width - 4)}")
         for reason, trials in case.reasons.items():
             count = f"{len(trials)} × " if self.has_repeats else ""
-            lines.append(f"    {count}{fit_line(reason, self._width - 4 - len(count))}")
+            room = self._width - 4 - len(count)
+            first, *more = wrap_text(reason, room, _REASON_LINES)
+            lines += [f"    {count}{first}", *(f"    {' ' * len(count)}{line}" for line in more)]
         return lines
 
     def _format_rate(self, name: Cell) -> str:

@@ -74,7 +74,7 @@ class Option(Struct, frozen=True, kw_only=True):
     takes_one: bool = False
     """May Python code pass one value, which may be any object, in place of a list?"""
     takes_function: bool = False
-    """May Python code pass a function or an object that replies, in place of the name of an agent?"""
+    """May Python code pass a function that replies?"""
     is_existing_file: bool = False
     keyword: str | None = ""
     """The keyword of `viva.run`: the name of the field if empty, none if None."""
@@ -84,9 +84,7 @@ class Option(Struct, frozen=True, kw_only=True):
     """The option without which this one has no effect."""
     excludes: tuple[str, ...] = ()
     on_resume: Literal["keep", "replace", "reference", "drop"] = "keep"
-    """A resumed run keeps the value; a flag may replace it; it names an agent, whose secrets must be passed again; or the
-    journal does not save it.
-    """
+    """Kept; replaced if the flag is given; the name of an agent, whose secrets must be passed again; or not saved at all."""
     is_repeated: bool = False
     """Does the printed command that runs one case again repeat it? Cost and repeats are left to the user."""
     may_differ: bool = False
@@ -150,7 +148,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT, is_repeated=True,
         help="Another connector for the agent under test, or a well-known model such as gpt-4o.")] = None
     agent_fields: Annotated[Mapping[str, Any] | None, Option(
-        keyword=None, help="Fields that replace those of the agent's entry in the config, such as `temperature`.")] = None
+        keyword=None, on_resume="drop", help="Fields that replace those of the agent's entry in the config, such as `temperature`.")] = None
     format: Annotated[Format | None, Option(
         flags=("--format",), group=INPUT, actions=("host",), is_repeated=True,
         help="The format of the input. By default its keys decide.")] = None

@@ -306,7 +306,7 @@ class ProjectRuns:
         sides = [_choose_side(row, each.agent) for row, each in zip(rows, (base, head), strict=True)]
         key = tuple(part for row, side in zip(rows, sides, strict=True) for part in (row.id, row.ended, side.agent))
         if (comparison := self._comparisons.get(key)) is None:
-            flaky = find_known_flaky(self.history, [row.id for row in rows])
+            flaky = find_known_flaky(self.history, [row.id for row in rows], {side.agent for side in sides})
             before, after = ((side.run, self._iter_results(side)) for side in sides)
             comparison = compare_runs(before, after, flaky=flaky)
             if all(row.ended for row in rows):

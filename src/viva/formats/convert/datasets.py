@@ -55,6 +55,8 @@ def convert_inspect(source: Source) -> Iterator[Case]:
                 source.note((*path, key), "is not converted: use `workspace` of the case and a CLI agent")
         text = sample["input"]
         choices = sample.get("choices") or ()
+        if isinstance(choices, str):  # a cell of a .csv file
+            choices = [choice.strip() for choice in choices.split(",")]
         if choices and isinstance(text, str):
             letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
             text += "\n\n" + "\n".join(f"{letter}) {choice}" for letter, choice in zip(letters, choices, strict=False))

@@ -1,6 +1,7 @@
 """Converts a file of another tool into native cases; its keys show which tool wrote it."""
 
 import csv
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,14 @@ def _read_document(path: Path, file: str) -> Document:
     raw = read_bytes(path, file)
     check_is_text(raw, file)
     if path.suffix == ".csv":
-        rows = list(csv.DictReader(raw.decode("utf-8-sig").splitlines()))
-        return Document(file, 1, rows, find_line=lambda *at: at[0] + 2 if at else 1)
+        reader = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
+        rows, lines = list[Any](), list[int]()  # a cell may have several lines
+        line = 2
+        for row in reader:
+            rows.append(row)
+            lines.append(line)
+            line = reader.line_num + 1
+        return Document(file, 1, rows, find_line=lambda *at: lines[at[0]] if at else 1)
     if path.suffix == ".json":
         return parse_json_document(raw, file)
     if path.suffix in (".yaml", ".yml"):
