@@ -222,8 +222,7 @@ def test_a_baseline_is_what_the_run_says_of_the_tested_agent(two: Project):  # W
     ended = two.test(*inputs, "-n", "same", *flags, agent=None, code=1)
     assert "baseline: 1 " in ended.out
     assert "a regression" in ended.out
-    run, *_ = (each.name for each in sorted((two.folder / ".viva/runs").iterdir()))
-    flags = ("--baseline", run)
+    flags = ("--baseline", "latest~1")
     assert "there are 2" in two.test(*inputs, *BOTH, *flags, agent=None, code=4).err
     two.write("viva.toml", CONFIG + '[agents.third]\nuse = "python:pair:same"\n')
     assert "none of them is 'third'" in two.test(*inputs, "-n", "third", *flags, agent=None, code=4).err
