@@ -7,6 +7,7 @@ A reply is a text or a dict: `content`, `data`, `tool_calls`, `awaiting_input`, 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
@@ -19,7 +20,6 @@ from viva.model.message import Message, Reply
 from viva.protocols import SessionContext
 from viva.text.duration import parse_duration
 from viva.text.pattern import compile_pattern, search
-from viva.text.similar_names import find_similar
 
 _CONTROL_KEYS = frozenset({"error", "delay", "when"})
 _KNOWN_KEYS = (*_CONTROL_KEYS, *REPLY_KEYS, "role")
@@ -86,7 +86,8 @@ def _refuse_typos(number: int, reply: Mapping[str, Any]) -> None:
     for key in reply:
         if key in _KNOWN_KEYS:
             continue
-        near = find_similar(key, _KNOWN_KEYS, 1)
+        # Stricter than a suggestion: `reason` of a judge is no typo of `finish_reason`.
+        near = get_close_matches(key, _KNOWN_KEYS, 1, 0.8)
         if near or "content" in reply:
             raise ValueError(
                 f"reply {number} has the unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")

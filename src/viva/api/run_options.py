@@ -46,7 +46,7 @@ class RunOptions:
     """Time limit for one reply."""
 
     fail_fast: bool = False
-    """Stop when a case can no longer pass: it failed or broke, or too many of its trials did."""
+    """Stop when a case can no longer pass: it failed or ended in an error, or too many of its trials did."""
 
     retry_faults: int = 1
     """Run a trial again, up to N times, if its error was not the agent's fault."""

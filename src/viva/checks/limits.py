@@ -17,51 +17,52 @@ Duration = Annotated[str | int | float, Meta(extra_json_schema={"$ref": "#/$defs
 _HOW_TO_REPORT = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
 
 
-class MaxLatency(LocalCheck, frozen=True, kw_only=True):
+class _TimeLimit(LocalCheck, frozen=True, kw_only=True):
+    value: Duration
+
+    def __post_init__(self) -> None:
+        if not (seconds := parse_duration(self.value)) >= 0:
+            raise ValueError(f"value is {seconds}: a limit is 0 or more")
+
+    def _format_label(self, name: str) -> str:
+        return format_label(name, format_duration(parse_duration(self.value)))
+
+    def _compare(self, took_s: float, prefix: str) -> Verdict:
+        """The verdict on a measured time; a reason starts with `prefix`."""
+        limit_s = parse_duration(self.value)
+        if took_s <= limit_s:
+            return PASSED
+        took, limit = format_duration(took_s), format_duration(limit_s)
+        return Verdict("failed", f"{prefix} {took}, allowed {limit}", expected=limit, actual=took)
+
+
+class MaxLatency(_TimeLimit, frozen=True, kw_only=True):
     """The agent took no longer than this in the turn or case."""
 
     value: Duration
     """A duration such as `2s` or `2m30s`; a bare number is seconds."""
 
-    def __post_init__(self) -> None:
-        if not (seconds := parse_duration(self.value)) >= 0:
-            raise ValueError(f"value is {seconds}: a limit is 0 or more")
-
     @property
     def label(self) -> str:
-        return format_label("max_latency", format_duration(parse_duration(self.value)))
+        return self._format_label("max_latency")
 
     def check(self, context: CheckContext) -> Verdict:
-        limit_s = parse_duration(self.value)
-        took_s = sum(turn.latency_ms for turn in context.turns) / 1e3
-        if took_s <= limit_s:
-            return PASSED
-        reason = f"took {format_duration(took_s)}, allowed {format_duration(limit_s)}"
-        return Verdict("failed", reason, expected=format_duration(limit_s), actual=format_duration(took_s))
+        return self._compare(sum(turn.latency_ms for turn in context.turns) / 1e3, "took")
 
 
-class MaxFirstToken(LocalCheck, frozen=True, kw_only=True):
+class MaxFirstToken(_TimeLimit, frozen=True, kw_only=True):
     """The first text of a streamed reply arrived within this time: of the turn's reply or of each reply of the case."""
 
     value: Duration
     """A duration such as `800ms` or `2s`; a bare number is seconds."""
 
-    def __post_init__(self) -> None:
-        if not (seconds := parse_duration(self.value)) >= 0:
-            raise ValueError(f"value is {seconds}: a limit is 0 or more")
-
     @property
     def label(self) -> str:
-        return format_label("max_first_token", format_duration(parse_duration(self.value)))
+        return self._format_label("max_first_token")
 
     def check(self, context: CheckContext) -> Verdict:
-        limit_s = parse_duration(self.value)
         replies = [turn.reply for turn in context.turns if turn.reply is not None] or [Reply()]
-        took_s = max(map(_require_first_token_ms, replies)) / 1e3
-        if took_s <= limit_s:
-            return PASSED
-        reason = f"the first text came after {format_duration(took_s)}, allowed {format_duration(limit_s)}"
-        return Verdict("failed", reason, expected=format_duration(limit_s), actual=format_duration(took_s))
+        return self._compare(max(map(_require_first_token_ms, replies)) / 1e3, "the first text came after")
 
 
 class MaxCost(LocalCheck, frozen=True, kw_only=True):

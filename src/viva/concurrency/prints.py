@@ -4,15 +4,12 @@ The text is still printed. Output of subprocesses and foreign threads belongs to
 """
 
 import sys
-import threading
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
+from viva.concurrency.process_changes import SharedChange
 from viva.model.tracebacks import printed_output
-
-_lock = threading.Lock()
-_users = 0
 
 
 class _Tee:
@@ -35,23 +32,6 @@ class _Tee:
         return getattr(self.stream, name)
 
 
-@contextmanager
-def capture_prints() -> Generator[None]:
-    """Captures prints while it is open. Several may be open in parallel, in any thread."""
-    global _users  # noqa: PLW0603 -- stdout and stderr are global, too
-    with _lock:
-        _users += 1
-        if _users == 1:
-            _replace_streams()
-    try:
-        yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _restore_streams()
-
-
 def _replace_streams() -> None:
     for name in ("stdout", "stderr"):
         if (stream := getattr(sys, name)) is not None:
@@ -62,3 +42,11 @@ def _restore_streams() -> None:
     for name in ("stdout", "stderr"):
         if isinstance(stream := getattr(sys, name), _Tee):  # else other code has replaced it, and will restore ours
             setattr(sys, name, stream.stream)
+
+
+_change = SharedChange(_replace_streams, _restore_streams)
+
+
+def capture_prints() -> AbstractContextManager[None]:
+    """Captures prints inside the block. Several blocks may be open in parallel, in any thread."""
+    return _change.keep()

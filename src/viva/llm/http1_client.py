@@ -146,7 +146,7 @@ class Http1Client:
         return connection
 
     async def _start_connection(self, target: Target) -> dict[str, Any]:
-        """What to connect to: a single IPv4 address, or a socket that is connected to the fastest of several addresses."""
+        """Chooses the address to connect to: the only IPv4 address, or a socket already connected to the fastest of several."""
         addresses = await self._addresses(target.host, target.port)
         if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
             host, port = addresses[0][4]

@@ -108,7 +108,7 @@ def _extract_journals(path: Path, scratch: Path) -> list[Path]:
 
 
 class _LineHead(Struct):
-    """The part of an event that says where it belongs."""
+    """The fields of a journal line that identify its event and trial."""
 
     event: str
     index: int = -1

@@ -132,7 +132,7 @@ def _parse_item(option: Option, value: Any) -> Any:
 
 
 def find_sequential_problems(test: SequentialTest, prefix: str) -> Iterator[str]:
-    """A test that no case can pass within its runs is refused. `prefix` is `--` for flags."""
+    """Why a sequential test can pass no case within its `max_runs`; empty if it can. `prefix` is `--` for flags."""
     if test.min_passes > test.max_runs:
         runs = "--max-runs" if prefix else "max_runs"
         yield (

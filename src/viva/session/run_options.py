@@ -208,7 +208,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         "the provider refuses them; 4 for agents in this process, 2 for CLIs.")] = None
     fail_fast: Annotated[bool, Option(
         flags=("--fail-fast",), group=LIMITS, may_differ=True,
-        help="Stop when a case can no longer pass: it failed or broke, or too many of its trials did.")] = False
+        help="Stop when a case can no longer pass: it failed or ended in an error, or too many of its trials did.")] = False
     max_cost_usd: Annotated[float | None, Option(
         flags=("--max-cost",), group=LIMITS, metavar="USD", range=Range(0, is_open=True), keyword="max_cost",
         actions=_CHAT, on_resume="replace", may_differ=True,
@@ -357,8 +357,7 @@ class CommandFlags(Struct, frozen=True, kw_only=True):
         help="Run each case until it is clear whether its pass rate is at least --min-pass (a sequential test).")] = False
     max_runs: Annotated[int | None, Option(
         flags=("--max-runs",), group=REPEATS, metavar="N", range=Range(1), needs="until_decided",
-        help="Maximum trials per case; a case still undecided then fails the run (default: so many that a case with a pass "
-        "rate of exactly --min-pass stays undecided with a chance of at most --beta).")] = None
+        help="Maximum trials per case; a case still undecided then fails the run (default: from --min-pass, --margin and --beta).")] = None
     alpha: Annotated[float, Option(
         flags=("--alpha",), group=REPEATS, metavar="P", range=_CHANCE, needs="until_decided",
         help="Chance that a case passes although its pass rate is --margin below --min-pass.")] = 0.05

@@ -240,9 +240,8 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     audience_notes = check_audience(suites, tested_agents, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, tested_agents, inputs.files)
     helpers = HelperPool(agents.find_helper, http, settings.connectors, given.budget.spend, workspaces.empty_workspaces)
-    generator = CaseGenerator(
-        tested_agents[0], helpers, settings, load_options, timeout_s=options.timeout_s or load_options.timeout_s
-    )
+    timeout_s = options.timeout_s or load_options.timeout_s
+    generator = CaseGenerator(tested_agents[0], helpers, settings, load_options, timeout_s=timeout_s)
     generated_cases = await _generate_cases(generator, inputs.generators, given)
     for name, cases in generated_cases.items():
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
