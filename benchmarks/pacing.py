@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,16 +122,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="the shortest possible time of each run")
     parser.add_argument("--serve", choices=PROVIDERS, help=argparse.SUPPRESS)
-    parser.add_argument("--only-auto", action="store_true")
+    parser.add_argument("--together", action="store_true", help="all runs at the same time, each with its own provider")
     a = parser.parse_args()
     if a.serve:
         asyncio.run(serve(a.serve))
         return
     os.environ["OPENAI_API_KEY"] = "x"
     print("| provider | conversations | run s | of its rate after 10 s | rejected | lost calls |\n|" + " --- |" * 6)
-    for kind in PROVIDERS:
-        for parallel in ("auto", *(() if a.only_auto else map(str, FIXED[kind]))):
-            r = measure(kind, parallel, a.seconds)
+    runs = [(kind, parallel) for kind in PROVIDERS for parallel in ("auto", *map(str, FIXED[kind]))]
+    with ThreadPoolExecutor(len(runs) if a.together else 1) as threads:
+        for (kind, parallel), r in zip(
+            runs, threads.map(lambda run: measure(run[0], run[1], a.seconds), runs), strict=True
+        ):
             print(
                 f"| {kind} | {parallel} | {r['wall']:.1f} | {r['share']:.0%} | {r['rejected']:.1%} | {r['lost']} |",
                 flush=True,

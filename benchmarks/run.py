@@ -13,15 +13,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "bench"))
+sys.path[:0] = [str(HERE), str(HERE / "bench")]
 os.environ.setdefault("BENCH_SERVER_PY", sys.executable)
 
 import harness
+import viva_run
 
 Measured = dict[str, Any]
 Marginal = dict[str, list[float]]
@@ -108,6 +110,7 @@ def show_instructions(server: harness.Server, workload: str, few: int, many: int
     bare = 0.0
     commands = {BARE: WHO[BARE], "viva.run": WHO["viva.run"], "viva.run with a cassette": KEEPING["and a cassette"]}
     for who, command in commands.items():
+        run_once(server, who, command, workload, 1, 32)  # the first run after a change also compiles the source
         low, high = (count_instructions(server, who, command, workload, n) for n in (few, many))
         each = (high[0] - low[0]) / (high[1] - low[1]) / 1e3
         bare = bare or each
@@ -149,23 +152,52 @@ def show_memory(server: harness.Server, sizes: list[int]) -> None:
         row(n, f"{result['rss_mb']:.0f}", f"{1e3 * result['run_cpu_s'] / result['requests']:.3f}")
 
 
+FIRST_RUN = """
+import time; start = time.perf_counter()
+import viva; result = viva.run("suite.jsonl", "bench")
+print(time.perf_counter() - start); raise SystemExit(result.exit_code)
+"""
+
+
 def show_start_up(server: harness.Server, rounds: int) -> None:
     table("start-up", "command", "wall s")
-    for label, command in (
-        ("viva --help", [sys.executable, "-m", "viva", "--help"]),
-        ("python -c pass", [sys.executable, "-c", "pass"]),
-    ):
-        walls = [run_once(server, label, command, raw=True)["wall_s"] for _ in range(rounds)]
-        row(label, spread(walls))
+    commands = {
+        "python -c pass": ["-c", "pass"],
+        "viva --help": ["-m", "viva", "--help"],
+        "viva test, one case of a chat agent, three turns": ["-m", "viva", "test", "suite.jsonl", "-n", "bench"],
+        "import viva and the first viva.run of it, in a process that runs": ["-c", FIRST_RUN],
+    }
+    with tempfile.TemporaryDirectory(prefix="viva-start-") as name:
+        folder = Path(name)
+        viva_run.write_project(folder, f"{server.url}/v1", [viva_run.static(0)])
+        environment = {**os.environ, "OPENAI_API_KEY": viva_run.KEY, "HOME": name, "NO_COLOR": "1"}
+        for label, command in commands.items():
+            walls: list[float] = []
+            for _ in range(rounds + 1):
+                start = time.perf_counter()
+                done = subprocess.run(
+                    [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=True
+                )
+                walls.append(float(done.stdout) if FIRST_RUN in command else time.perf_counter() - start)
+            row(label, spread(walls[1:]))  # the first one may have compiled the source
+
+
+def run_script(name: str, *arguments: str) -> None:
+    """A benchmark of its own, as a part of all."""
+    print(f"\n{name} {' '.join(arguments)}\n", flush=True)
+    subprocess.run([sys.executable, str(HERE / name), *arguments], check=True)
 
 
 def make_peers() -> dict[str, list[str]]:
     """Commands of the peers; their packages are in an environment of their own below BENCH_TMP."""
-    folder = Path(harness.TMP) / "venvs" / "pydantic"
+    folder = Path(harness.TMP) / "venvs" / "+".join(PEER_PACKAGES)
     python = folder / "bin" / "python"
-    if not python.exists():
+    if not (folder / "installed").exists():
         venv.create(folder, with_pip=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", "aiohttp", *PEER_PACKAGES], check=True)
+        if subprocess.run([python, "-m", "pip", "install", "-q", "aiohttp", *PEER_PACKAGES], check=False).returncode:
+            print("\nthe peer cannot be installed: it is left out")
+            return {}
+        (folder / "installed").touch()
     script = str(HERE / "bench" / "peer_pydantic_evals.py")
     return {
         f"{PEER_PACKAGES[0].replace('==', ' ')}, openai SDK in the task": [str(python), script],
@@ -176,17 +208,18 @@ def make_peers() -> dict[str, list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, small sizes: does it work at all?")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", help="one part: " + ", ".join(PARTS))
-    parser.add_argument(
-        "--peers", action="store_true", help="also measure pydantic-evals, in an environment of its own"
-    )
     a = parser.parse_args()
     rounds, scale = (1, 10) if a.quick else (a.rounds, 1)
+    began = time.perf_counter()
     with harness.Server() as server:
         for name, part in PARTS.items():
-            if a.only in (None, name) and (name != "peers" or a.peers or a.only):
+            if a.only in (None, name):
+                start = time.perf_counter()
                 part(server, rounds, scale)
+                print(f"\n({name}: {time.perf_counter() - start:.0f} s; load {os.getloadavg()[0]:.1f})", flush=True)
+    print(f"\n{time.perf_counter() - began:.0f} s in all")
 
 
 PARTS: dict[str, Any] = {
@@ -214,6 +247,12 @@ PARTS: dict[str, Any] = {
         )
         for workload, n in (("static", 200), ("dynamic", 100))
     ],
+    "pacing": lambda _server, _rounds, scale: run_script(
+        "pacing.py", "--together", "--seconds", "30" if scale == 1 else "12"
+    ),
+    "scale": lambda _server, _rounds, scale: run_script(
+        "scale.py", *(["10000", "100000", "--extremes"] if scale == 1 else ["1000"])
+    ),
 }
 """The parts of the benchmark, each with the rounds and what to divide sizes by."""
 

@@ -6,7 +6,6 @@ table: peak memory and CPU at each size. `--extremes` adds a conversation of 10,
 """
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -24,7 +23,6 @@ os.environ.setdefault("BENCH_SERVER_PY", sys.executable)
 
 import harness
 import viva_run
-import workload as w
 
 VIVA = [sys.executable, "-m", "viva"]
 REPORTS = ("jsonl", "json", "xml", "html", "md")
@@ -77,21 +75,10 @@ def open_page(folder: Path) -> Cost:
     return Cost(int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024, used.ru_utime + used.ru_stime, wall)
 
 
-def write_suite(path: Path, cases: Iterable[dict[str, Any]]) -> None:
-    with path.open("w") as file:
-        file.writelines(json.dumps(case) + "\n" for case in cases)
-
-
-def write_config(folder: Path, url: str) -> None:
-    (folder / "viva.toml").write_text(viva_run.CONFIG.format(url=url, system=w.SYSTEM, user=w.USER_SYSTEM))
-    (folder / "judge.md").write_text(viva_run.JUDGE)
-
-
 def measure_size(url: str, size: int) -> dict[str, Cost]:
     with tempfile.TemporaryDirectory(prefix="viva-scale-") as name:
         folder = Path(name)
-        write_config(folder, url)
-        write_suite(folder / "suite.jsonl", map(viva_run.static, range(size)))
+        viva_run.write_project(folder, url, map(viva_run.static, range(size)))
         costs = {"viva check": run("check", "suite.jsonl", folder=folder)}
         costs["viva test"] = run("test", "suite.jsonl", "-n", "bench", "--parallel", "32", "-q", folder=folder)
         costs["viva runs show latest"] = run("runs", "show", "latest", folder=folder)
@@ -110,7 +97,7 @@ def measure_extremes(url: str) -> None:
     print("\n| | a tenth | the whole |\n| --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory(prefix="viva-scale-") as name:
         folder = Path(name)
-        write_config(folder, url)
+        viva_run.write_project(folder, url, [])
         text = "Where is my order? " * 50
 
         def turns(count: int) -> dict[str, Any]:
@@ -136,7 +123,7 @@ def measure_extremes(url: str) -> None:
         for label, (make, agent) in suites.items():
             costs: list[Cost] = []
             for part in (10, 1):
-                write_suite(folder / "suite.jsonl", make(part))
+                viva_run.write_suite(folder / "suite.jsonl", make(part))
                 command = ["test", "suite.jsonl", "-n", agent, "-q"] if agent else ["check", "suite.jsonl"]
                 code = 5 if "turns" in label else 0  # nothing is checked there
                 costs.append(run(*command, folder=folder, code=code))

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,18 @@ def dynamic(case: int) -> dict[str, Any]:
     }
 
 
+def write_project(folder: Path, url: str, cases: Iterable[dict[str, Any]]) -> None:
+    """The config of the benchmark's agents, and a suite."""
+    (folder / "viva.toml").write_text(CONFIG.format(url=url, system=w.SYSTEM, user=w.USER_SYSTEM))
+    (folder / "judge.md").write_text(JUDGE)
+    write_suite(folder / "suite.jsonl", cases)
+
+
+def write_suite(path: Path, cases: Iterable[dict[str, Any]]) -> None:
+    with path.open("w") as file:
+        file.writelines(json.dumps(case) + "\n" for case in cases)
+
+
 STRETCHES: list[float] = []
 """CPU seconds between two wake-ups, while conversations run."""
 
@@ -104,11 +117,7 @@ def watch_lag() -> None:
 def main() -> None:
     a = w.args(("api", "cli", "kept", "unkept", "lag"))
     os.chdir(a.out)
-    make = static if a.workload == "static" else dynamic
-    with Path("suite.jsonl").open("w") as file:
-        file.writelines(json.dumps(make(i)) + "\n" for i in range(a.n))
-    Path("viva.toml").write_text(CONFIG.format(url=a.base_url, system=w.SYSTEM, user=w.USER_SYSTEM))
-    Path("judge.md").write_text(JUDGE)
+    write_project(Path(), a.base_url, map(static if a.workload == "static" else dynamic, range(a.n)))
     os.environ["OPENAI_API_KEY"] = KEY
     timed = w.Timed()
     if a.variant == "cli":

@@ -43,13 +43,17 @@ class DaskProcesses:
         env: Mapping[str, str] | None = None,
         path: Path | None = None,
         before: tuple[str, ...] = (),
+        scratch: Path | None = None,
+        options: tuple[str, ...] = (),
     ) -> subprocess.Popen[bytes]:
         """Start workers. One that is killed is started again by its nanny, which is the process that is returned.
 
-        `path` is a folder whose packages they find first; `before` goes before the command.
+        `path` is a folder whose packages they find first; `before` goes before the command; `scratch` is for their files.
         """
-        options = ["--nworkers", str(count), "--nthreads", "1", "--local-directory", str(self.folder)]
-        return self._start("distributed.cli.dask_worker", *options, env=dict(env or {}) | _search(path), before=before)
+        folder = ("--local-directory", str(scratch or self.folder))
+        count_options = ("--nworkers", str(count), "--nthreads", "1")
+        command = ("distributed.cli.dask_worker", *count_options, *folder, *options)
+        return self._start(*command, env=dict(env or {}) | _search(path), before=before)
 
     def _start(
         self, *command: str, env: Mapping[str, str] | None = None, before: tuple[str, ...] = ()

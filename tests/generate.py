@@ -147,6 +147,9 @@ from viva.formats.assertions import build_assertion as build_assertion  # noqa: 
 AssertionDict = dict[str, Any]
 """An assertion as a suite file contains it: `{"type": "contains", "value": "hello"}`."""
 
+AgentFunction = Callable[[Any], Any] | Callable[[Any, Any], Any]
+"""A function that replies: to the message or the messages, or to the messages with the options. A lambda has these types."""
+
 CheckFunction = Callable[[TurnView], object]
 """A function that checks a turn: it returns True or False, or asserts."""
 

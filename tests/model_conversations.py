@@ -18,7 +18,7 @@ from viva.testing.model_server import ModelServer
 ADD = Tool("add", "Adds.", {"type": "object", "properties": {"a": {"type": "number"}}}, run=lambda a, b: a + b)
 
 
-class Told(Struct):
+class HeldConversation(Struct):
     """What came of a conversation."""
 
     replies: list[Reply]
@@ -45,7 +45,7 @@ def hold_conversation(
     agent: type[ModelAgent] = ChatAgent,
     stand_in: type[ModelServer] = OpenAIServer,
     **fields,
-) -> Told:
+) -> HeldConversation:
     metered: list[ModelCall] = []
 
     async def scenario() -> list[Reply]:
@@ -62,9 +62,9 @@ def hold_conversation(
             await http.close()
 
     with stand_in(script) as server:
-        return Told(asyncio.run(scenario()), metered, server)
+        return HeldConversation(asyncio.run(scenario()), metered, server)
 
 
-def only(told: Told) -> Reply:
+def only(told: HeldConversation) -> Reply:
     (reply,) = told.replies
     return reply

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from viva.check import AgentFunction
 from viva.session.option_values import check_values
 from viva.stats.sequential import SequentialTest
 
@@ -67,8 +68,6 @@ def make_module() -> str:
 OPTIONS_KEYWORD = '''    options: RunOptions | None
     """The other options of the run."""
 '''
-FUNCTION_KEYWORDS = {"simulator"}
-"""Keywords that take a function where a flag takes a name."""
 
 
 def default_text(option: Option) -> str:
@@ -88,7 +87,7 @@ def keyword_type(option: Option) -> str:
     elif option.is_list:
         text = f"Sequence[{type_text(option.item_type)}]"
     else:
-        text = type_text(option.type) + (" | Callable[..., Any]" if option.keyword in FUNCTION_KEYWORDS else "")
+        text = type_text(option.type) + (" | AgentFunction" if option.takes_function else "")
     return text if option.default is not None or "Any" in text.split(" | ") or "None" in text else f"{text} | None"
 
 

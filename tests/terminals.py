@@ -63,7 +63,7 @@ def command_agent(host: Mapping[str, str] | None = None, **fields: Any) -> CliAg
     return CommandConfig(**fields).build(setup)
 
 
-class Told(Struct):
+class HeldConversation(Struct):
     """What came of a conversation, and what was left of its folders before they went."""
 
     replies: list[Reply]
@@ -82,7 +82,7 @@ def hold_conversation(
     spec: WorkspaceSpec | None = None,
     history: tuple[Message, ...] = (),
     limit_s: float | None = None,
-) -> Told:
+) -> HeldConversation:
     """All lines in one session, in a workspace of its own."""
     metered: list[ModelCall] = []
     replies: list[Reply] = []
@@ -102,4 +102,4 @@ def hold_conversation(
                     home[str(path.relative_to(workspace.home))] = path.read_text(encoding="utf-8", errors="replace")
 
     asyncio.run(scenario())
-    return Told(replies, metered, home)
+    return HeldConversation(replies, metered, home)

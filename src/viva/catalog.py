@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, Literal, TypeVar
 
 from viva.errors import BadInput
 from viva.model.tracebacks import error_text
+from viva.text.similar_names import find_similar
 
 ComponentKind = Literal["check", "agent", "reporter"]
 C = TypeVar("C", bound=type)
@@ -145,7 +145,7 @@ def register(kind: ComponentKind, name: str) -> Callable[[C], C]:
     The kinds are `check` (the `type` of an assertion), `agent` (the `type` of an agent) and `reporter` (a file extension).
     """
     if kind not in BUILT_IN:
-        near = get_close_matches(str(kind), BUILT_IN, 1)
+        near = find_similar(str(kind), BUILT_IN, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BadInput.of(f"register: kind {kind!r} is not one of {', '.join(BUILT_IN)}{hint}")
     if not isinstance(name, str) or not name:
@@ -207,7 +207,7 @@ def _load_installed() -> None:
 
 
 def _may_have_plugins() -> bool:
-    """Does an installed package name the group `viva`? A look at the files is ten times as fast as `entry_points`.
+    """Does an installed package have an entry point of the group `viva`? Searching the files is ten times as fast as `entry_points`.
 
     Packages in an archive cannot be looked at: they may.
     """
@@ -275,13 +275,14 @@ def _find_script(reference: str, roots: tuple[str, ...]) -> tuple[ModuleType, Ca
 def suggest_functions(module: object, name: str) -> str:
     """Functions of a module that may be meant instead of a missing one, as the end of a sentence."""
     functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    similar = get_close_matches(name, functions, 3) or sorted(functions)[:5]
-    return f"; did you mean {' or '.join(similar)}?" if similar else ""
+    if similar := find_similar(name, functions):
+        return f"; did you mean {' or '.join(similar)}?"
+    return f"; it has {', '.join(sorted(functions)[:5])}" if functions else ""
 
 
 def _import_script(reference: str, name: str) -> ModuleType | None:
     top, _, rest = name.partition(".")
-    if (program := _find_program(top)) is not None:
+    if (program := find_program(top)) is not None:
         return None if rest else program  # a program has no modules in it
     try:
         return importlib.import_module(name)
@@ -312,9 +313,21 @@ def find_module_in_import() -> str | None:
     return _in_import.get()
 
 
-def _find_program(name: str) -> ModuleType | None:
+@contextmanager
+def mark_import(name: str) -> Generator[None]:
+    """Inside, `find_module_in_import` returns this name."""
+    token = _in_import.set(name)
+    try:
+        yield
+    finally:
+        _in_import.reset(token)
+
+
+def find_program(name: str) -> ModuleType | None:
     """The program that runs, if a module of that name is its file: a second copy of it would run again."""
     program = sys.modules.get("__main__")
+    if program is not None and getattr(program.__spec__, "name", None) == name:
+        return program  # started by `python -m`
     file: str | None = getattr(program, "__file__", None)
     if program is None or file is None or Path(file).stem != name:
         return None
@@ -347,11 +360,10 @@ def import_from(roots: tuple[str, ...], name: str) -> Generator[None]:
             del sys.modules[other]
     sys.path[:0] = roots
     importlib.invalidate_caches()
-    token = _in_import.set(name)
     try:
-        yield
+        with mark_import(name):
+            yield
     finally:
-        _in_import.reset(token)
         for folder in roots:
             if folder in sys.path:  # the script may have removed it
                 sys.path.remove(folder)

@@ -18,6 +18,9 @@ from viva.formats.assertions import build_assertion as build_assertion  # noqa: 
 AssertionDict = dict[str, Any]
 """An assertion as a suite file contains it: `{"type": "contains", "value": "hello"}`."""
 
+AgentFunction = Callable[[Any], Any] | Callable[[Any, Any], Any]
+"""A function that replies: to the message or the messages, or to the messages with the options. A lambda has these types."""
+
 CheckFunction = Callable[[TurnView], object]
 """A function that checks a turn: it returns True or False, or asserts."""
 
@@ -314,7 +317,7 @@ def judge(
     criteria: str | None = None,
     *,
     min_score: float | None = None,
-    use: str | Callable[..., Any] | None = None,
+    use: str | AgentFunction | None = None,
     votes: int | None = None,
     metadata: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -335,7 +338,7 @@ def judge(
 def rubric(
     *criteria: str | Mapping[str, Any],
     min_score: float | None = None,
-    use: str | Callable[..., Any] | None = None,
+    use: str | AgentFunction | None = None,
     votes: int | None = None,
     metadata: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,

@@ -4,7 +4,6 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -23,6 +22,7 @@ from viva.schemas.validation import find_violations
 from viva.text import credentials
 from viva.text.duration import parse_duration
 from viva.text.pattern import LazyPattern
+from viva.text.similar_names import find_similar
 
 CONFIG_FILE = "viva.toml"
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
@@ -156,7 +156,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def explain_unknown_connector(self, name: str) -> str:
         known = list(self.connectors)
-        similar = get_close_matches(name, known, 3, 0.5)
+        similar = find_similar(name, known)
         hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(known) or 'none'}"
         return f"there is no connector {name!r}; {hint}"
 
@@ -166,10 +166,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{wrong_prefix[1]}")
         if _ADDRESS.fullmatch(name):
             return BadInput.of(f"there is no agent {name!r}; did you mean http://{name}?")
-        similar = get_close_matches(name, known, 3, 0.5) or get_close_matches(name, built_in, 3, 0.7)
+        similar = find_similar(name, known) or find_similar(name, built_in)
         kind, colon, place = name.partition(":")
         if colon and not similar:  # a kind with a mistake, as in langgrap:./app.py:graph
-            similar = [f"{each}:{place}" for each in get_close_matches(kind, catalog.BUILT_IN["agent"], 1, 0.7)]
+            similar = [f"{each}:{place}" for each in find_similar(kind, catalog.BUILT_IN["agent"], 1)]
         if similar:
             return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(similar)}?")
         where = f"{self.file} has " + (", ".join(known) or "none") if self.file else f"there is no {CONFIG_FILE} here"
@@ -298,7 +298,7 @@ def _create_default_connectors(environ: Mapping[str, str]) -> dict[str, Connecto
 
 
 def _find_provider(name: str, table: Mapping[str, Any]) -> str:
-    """From `provider`, the name of the connector, or its model. The default is OpenAI's API, which many servers have."""
+    """The provider of a connector: from its field `provider`, its name or its model. The default is `openai`, an API that many servers have."""
     if "provider" in table:
         return str(table["provider"])
     if name in _KEY_VARIABLES:

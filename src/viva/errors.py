@@ -40,6 +40,11 @@ def to_valid_text(text: str) -> str:
     return text
 
 
+def with_article(noun: str) -> str:
+    """A noun with its article, for messages: `a dict`, `an int`."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 class VivaError(Exception):
     """The base of all errors that Viva raises on purpose."""
 

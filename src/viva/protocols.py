@@ -51,7 +51,7 @@ class Transport(Protocol):
     async def request(self, request: Request) -> Response: ...
 
     def stream(self, request: Request) -> AbstractAsyncContextManager["StreamingResponse"]:
-        """The same, with the body in chunks as they arrive."""
+        """Sends a request and returns the response as soon as its headers are there; the body arrives in chunks."""
         ...
 
     async def close(self) -> None: ...
@@ -111,7 +111,7 @@ class Workspace(Protocol):
         ...
 
     async def files_since(self, since: Any) -> tuple[FileImage, ...]:
-        """The same as whole files, for a cassette."""
+        """The files added, changed and removed since a snapshot, with their whole content, for a cassette."""
         ...
 
     async def restore_files(self, images: Sequence[FileImage], changes: Sequence[FileChange] | None = None) -> None:
@@ -288,7 +288,7 @@ class Hooks(Protocol):
         ...
 
 
-class Redactor(Protocol):
+class RedactorProtocol(Protocol):
     """Removes secrets from what a run stores and shows."""
 
     def redact(self, value: T) -> T: ...

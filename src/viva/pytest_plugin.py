@@ -249,6 +249,7 @@ class VivaFile(pytest.Module):
         return bool(manager.getfixturedefs(_AGENT_FIXTURE, self))
 
     def _importtestmodule(self) -> NoReturn:
+        """Overrides the method by which pytest imports a test file: a suite is no Python module."""
         raise self.CollectError(f"{self.path.name} is a suite, not a module")
 
 

@@ -7,8 +7,9 @@ def test_refund(viva: VivaFixture) -> None:
 """
 
 from viva.api.case_dict import CaseDict, CheckpointDict, TurnDict
+from viva.api.project import AgentInput
 from viva.api.viva_fixture import VivaFixture
-from viva.check import AssertionDict, AssertionInput, CheckFunction
+from viva.check import AgentFunction, AssertionDict, AssertionInput, CheckFunction
 from viva.checks.script import TurnView
 from viva.model.message import Message
 from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
@@ -18,6 +19,8 @@ from viva.session.tester import T
 from viva.stats.sequential import SequentialTest
 
 __all__ = [
+    "AgentFunction",
+    "AgentInput",
     "AgentReply",
     "AssertionDict",
     "AssertionInput",

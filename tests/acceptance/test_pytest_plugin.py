@@ -306,6 +306,8 @@ async def test_async_unmet(viva):
 def test_skip(t):
     t.skip("not today")
 
+def test_unknown_agent(t, ctx):
+    ctx.call("absent", "hello")
 def test_fatal(t):
     t.fatal("no use")
 
@@ -338,6 +340,7 @@ def Testing():
         "test_async_by_viva": "PASSED",
         "test_async_unmet": "FAILED",
         "test_skip": "SKIPPED",
+        "test_unknown_agent": "FAILED",
         "test_fatal": "FAILED",
         "test_skip_after_failure": "FAILED",
         "test_raises": "FAILED",
@@ -349,6 +352,7 @@ def Testing():
     assert re.search(r"SKIPPED \[1\] test_script\.py:\d+: nothing was checked\. Use t\.assert_ in the test", out)
     assert "SKIPPED (not today)" in out
     assert "AgentFailed: ValueError: boom" in out
+    assert "viva.errors.BadInput: there is no agent 'absent'" in out
     assert " error" not in out.splitlines()[-1]
 
 
@@ -522,6 +526,10 @@ def test_monkeypatch_reaches_the_agent(viva, monkeypatch):
 def test_flags_are_those_of_pytest(viva):
     with pytest.raises(viva.BadInput, match="--viva-agent http"):
         viva.chat("http://u:***@host/")
+
+async def test_flags_in_async_code(viva):
+    with pytest.raises(viva.BadInput, match="--viva-agent http"):
+        await viva.arun("Hello there", "http://u:***@host/")
 """,
     )
     inner.write(
@@ -535,6 +543,7 @@ def test_flags_are_those_of_pytest(viva):
         "test_async_function": "PASSED",
         "test_monkeypatch_reaches_the_agent": "PASSED",
         "test_flags_are_those_of_pytest": "PASSED",
+        "test_flags_in_async_code": "PASSED",
     }, out
 
 
@@ -554,6 +563,9 @@ def test_direct():
 def test_in_a_function():
     check(make_result("ciao"))
 
+def test_without_a_variable():
+    assert make_result("hola")
+
 def test_other_error():
     result = make_result("other")
     raise ValueError(result)
@@ -566,7 +578,8 @@ def test_a_result_that_is_asserted_says_why_it_did_not_pass(inner: Pytest):
     out, outcomes = inner.run()
     assert set(outcomes.values()) == {"FAILED"}, out
     texts = re.findall(r"^-+ viva -+\n.*\n✗ greets: failed \(agent\)\n +(.*)$", out, re.MULTILINE)
-    assert texts == [f'turn 1: contains "{word}": was "You said: hello"' for word in ("bye", "ciao")], out
+    assert texts == [f'turn 1: contains "{word}": was "You said: hello"' for word in ("bye", "ciao", "hola")], out
+    assert 'assert <RunResult greets: turn 1: contains "hola": was' in out  # the summary line begins with it
 
 
 ASYNC_TESTS = """

@@ -315,19 +315,29 @@ def test_a_crash_shows_file_line_source_and_output(browser: Any, detailed: Proje
     found.context.close()
 
 
+def test_the_most_expensive_turn_is_one_click_away(browser: Any, detailed: Project):
+    found = Opened(browser, detailed.folder / "report.html")
+    page = found.go("")
+    expect(page.locator("#costliest-turn")).to_contain_text("turn 2 of rubric")
+    page.locator("#costliest-turn a").click()
+    expect(page.locator("#turn-2")).to_be_in_viewport()
+    expect(page.locator("#turn-2")).to_contain_text("$0.2500")
+    assert found.troubles == []
+
+
 def test_a_judge_has_rows_quotes_and_its_words(browser: Any, detailed: Project):
     """Criteria with verdict, score, reason and quotes; a click shows what the judge was sent and answered."""
     found = Opened(browser, detailed.folder / "report.html")
     page = found.go("#/case/suite.jsonl/rubric")
     rows = page.locator(".criteria > li")
     assert [row.get_attribute("class") for row in rows.all()] == ["passed", "failed"]
-    assert "It is polite score 0.90 weight 2" in rows.first.text_content()
+    assert "It is polite score 0.90 · weight 2" in rows.first.text_content()
     assert "no time is named" in rows.nth(1).text_content()
     rows.first.get_by_role("button", name="turn 2").click()
     expect(page.locator("#turn-2 mark.found.passed")).to_be_in_viewport()
     page.locator(".exchange summary").click()
+    expect(page.locator(".exchange")).to_contain_text("Call 1")  # it is rendered when it is opened
     exchange = page.locator(".exchange").text_content()
-    assert "Call 1" in exchange
     assert "Criteria: It is polite" in exchange
     assert '"it says sorry"' in exchange
     reply = page.locator("#turn-2 .message.agent")

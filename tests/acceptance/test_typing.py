@@ -36,6 +36,9 @@ def main() -> None:
     viva.run({"input": "Hello", "assertions": [lambda turn: turn.text == "x"], "simulator": judge}, reply)
     result = viva.run([case], reply, parallel=8, options=viva.RunOptions(fail_fast=True, sandbox="none"))
     assert result, result
+    lambdas = viva.RunOptions(reporter=lambda message: "x", evaluator=lambda messages, options: True)
+    viva.run(case, lambda message: f"hi {message}", simulator=lambda messages, options: "x", options=lambdas)
+    viva.run({"input": "x", "assertions": [check.judge("x", use=lambda messages, options: True)]}, {"a": reply})
     for record in result:
         print(record.id, record.turns[0].output)
     first: TrialRecord = result["case-1"]

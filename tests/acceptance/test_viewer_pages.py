@@ -180,6 +180,30 @@ def test_the_header_fits_in_one_line_on_a_phone(browser: Any, shared_history: Hi
     visit.end()
 
 
+def test_names_and_choices_are_whole(browser: Any, shared_history: History):
+    """Issue 19, 9: ids of cases, agents and the chosen values of selects are not cut, and no count is zero."""
+    visit = Visit(browser, shared_history.viewer, viewport=PHONE)
+    base, head = shared_history.runs[-2:]
+    is_cut = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.textContent)"
+    page = visit.go(f"#/compare/{base}/{head}", "#changes a")
+    assert page.eval_on_selector_all("#changes .title b", is_cut) == []
+    assert "that can be chance" in page.text_content("#answer")
+    page = visit.go("#/runs", "#runs a")
+    assert page.eval_on_selector_all("#runs .title b, #runs .mono", is_cut) == []
+    page = visit.go(f"#/runs/{head}", "#cases a")
+    assert not re.search(r"\b0 ", page.text_content(".counts"))
+    page.set_viewport_size(DESKTOP)
+    wanted = """select => {
+        const line = document.createElement("span");
+        line.style.font = getComputedStyle(select).font;
+        line.textContent = select.selectedOptions[0].textContent;
+        document.body.append(line);
+        return line.getBoundingClientRect().width + 34; // its padding and its arrow
+    }"""
+    assert page.eval_on_selector("#sort", wanted) <= page.eval_on_selector("#sort", "each => each.clientWidth")
+    visit.end()
+
+
 def test_charts_work_with_the_keyboard(browser: Any, shared_history: History):
     visit = Visit(browser, shared_history.viewer)
     page = visit.go("#/history", ".charts")
@@ -188,7 +212,9 @@ def test_charts_work_with_the_keyboard(browser: Any, shared_history: History):
     page.keyboard.press("Home")
     expect(chart).to_have_attribute("aria-valuenow", "1")
     page.keyboard.press("ArrowRight")
-    expect(chart).to_have_attribute("aria-valuetext", re.compile(r"100 %.*2 of 2"))
+    expect(chart).to_have_attribute(
+        "aria-valuetext", re.compile(r"^0 %.*0 of 1")
+    )  # the suite that is worst now comes first
     page.keyboard.press("Enter")
     page.wait_for_selector("#cases a")
     assert shared_history.runs[1] in page.url
@@ -506,6 +532,9 @@ def test_several_agents_have_a_matrix_that_leads_to_both_conversations(browser: 
         page.go_back()
         page.locator("#matrix .difference a").click()
         page.wait_for_selector("#changes a")
+        expect(page.locator("#answer")).to_have_text(
+            re.compile(r"Head is worse: 0\.0 % pass, before 100\.0 % \(more than chance, p 0\.\d+\)")
+        )
         expect(page.locator("#differences")).to_contain_text("python:pair:same")
         expect(page.locator("#changes a").first).to_contain_text("2 of 2")
         expect(page.locator("#changes a").first).to_contain_text("is not in")

@@ -4,6 +4,8 @@ import json
 import platform
 import re
 import shutil
+import signal
+import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from pathlib import Path
 
@@ -27,7 +29,7 @@ async def agent(messages, options):
         (ATTEMPTS / f"{os.getpid()}-{len(list(ATTEMPTS.iterdir()))}").touch()
         if len(list(ATTEMPTS.iterdir())) == 1:
             raise ConnectionRefusedError("refused")
-    if text == "slow":
+    if text == "slow" or (text == "slow once" and not SLOW.exists()):
         SLOW.touch()
         await asyncio.sleep(600)
     while text == "wait for the other" and not SLOW.exists():
@@ -58,11 +60,13 @@ def project(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Project:
     return project
 
 
-@pytest.fixture(params=["local", "cluster"])
+@pytest.fixture(params=["local", "workers", "cluster"])
 def flags(request: pytest.FixtureRequest, tmp_path: Path) -> Sequence[str]:
     """The flags of each executor."""
     if request.param == "local":
         return ()
+    if request.param == "workers":
+        return ("--workers", "2")
     return ("--cluster", request.getfixturevalue("cluster"), "--cluster-folder", str(tmp_path))
 
 
@@ -88,7 +92,7 @@ def test_the_budget_stops_the_run(project: Project, flags: Sequence[str]) -> Non
     assert ended.code == 1, ended
     assert "budget of $1 is spent ($1.2000)" in ended.out
     assert ("in flight, at most 1" in ended.out) is bool(flags)  # by how much it can be exceeded
-    assert ("without TLS, everybody" in ended.out) is bool(flags)
+    assert ("without TLS, everybody" in ended.out) is ("--cluster" in flags)
     assert len(records) <= 3
 
 
@@ -149,9 +153,26 @@ def test_a_stopped_run_is_resumed_with_another_executor(project: Project, flags:
     project.suite(case("wrong", assertions=[contains("bye")]), *(case(f"case{n}") for n in range(8)))
     _, records = project.report("--parallel", "1", "--fail-fast", *flags)
     assert len(records) == 1
-    ended = project.viva("test", "--resume", "latest", "-o", "report.jsonl")
+    ended = project.viva("test", "--resume", "latest", "--workers", "1", "-o", "report.jsonl")
     assert ended.code == 1, ended
     assert [each["id"] for each in project.records()] == ["wrong", *(f"case{n}" for n in range(8))]
+
+
+def test_ctrl_c_stops_the_run_and_a_resume_completes_it(project: Project, flags: Sequence[str]) -> None:
+    project.suite(case("first"), case("second", "slow once"), case("third"))
+    process = project.start(
+        *("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "--parallel", "1", "-o", "report.jsonl", *flags)
+    )
+    while not (project.folder / "slow").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 2, (out, err)
+    assert [each["id"] for each in project.records()] == ["first"]
+    ended = project.viva("test", "--resume", "latest", "-o", "report.jsonl")
+    assert ended.code == 0, ended
+    assert [each["id"] for each in project.records()] == ["first", "second", "third"]
 
 
 def test_a_terminal_agent_works_in_its_workspace(project: Project, flags: Sequence[str]) -> None:
@@ -320,7 +341,7 @@ def test_a_worker_without_disk_space_is_named(project: Project, tmp_path_factory
     project.write("large.bin", bytes(range(256)) * 400)
     project.suite(case("one"))
     with open_processes(folder) as processes:
-        processes.start_workers(1, env={"TMPDIR": str(small)}, before=(*sandbox, "--die-with-parent"))
+        processes.start_workers(1, scratch=small, before=(*sandbox, "--die-with-parent"))
         ended = project.test("--cluster", processes.address)
     assert ended.code == 4, ended
     assert f"worker on {platform.node()}: [Errno 28] No space left on device" in ended.err

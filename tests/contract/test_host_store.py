@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -251,6 +252,22 @@ def test_leases_are_renewed_while_the_event_loop_is_blocked(server: postgres.Ser
     store.close()
 
 
+def test_annotations_of_several_hosts_are_all_kept(open_shared: OpenStore | None):
+    if open_shared is None:
+        return
+    hosts = [open_shared(), open_shared()]
+    hosts[0].create_run(make_run("a"))
+
+    def annotate(host: Store) -> None:
+        for number in range(50):
+            with host.transaction():
+                host.add_annotation("a", {"n": number})
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(annotate, hosts))
+    assert len(hosts[0].load_annotations("a")) == 100
+
+
 def test_one_of_many_hosts_claims_a_run(open_shared: OpenStore | None):
     if open_shared is None:
         return
@@ -306,28 +323,28 @@ def test_other_hosts_hear_of_new_events_and_notices(open_shared: OpenStore | Non
     if open_shared is None:
         return
     writer, reader = open_shared(), open_shared()
-    heard: list[tuple[str, bool]] = []
+    received: list[tuple[str, bool]] = []
     both = threading.Event()
 
     def note(run: str, notice: bytes | None) -> None:
-        heard.append((run, notice is not None))
-        if len(heard) >= 2:
+        received.append((run, notice is not None))
+        if len(received) >= 2:
             both.set()
 
-    writer.watch(lambda run, _notice: heard.append((run, False)))  # its own events are no news
+    writer.watch(lambda run, _notice: received.append((run, False)))  # its own events are no news
     reader.watch(note)
     writer.create_run(make_run("a"))
     writer.claim_run("a")
     read, written = RunLogs(reader).open_log("a"), RunLogs(writer).open_log("a")
-    while not heard:  # the watcher may not listen yet
+    while not received:  # the watcher may not listen yet
         written.append([run_started("w", "t")] if not written.events else [EventDraft("node.started", {})])
         both.wait(0.05)
-    heard.clear()
+    received.clear()
     written.send_notice(EventDraft("run.annotated", {}))
     written.append([run_completed()])
     assert both.wait(30)
-    assert ("a", True) in heard
-    assert ("a", False) in heard
+    assert ("a", True) in received
+    assert ("a", False) in received
     assert read.events == []
     read.refresh()
     assert [each.encoded for each in read.events] == [each.encoded for each in written.events]

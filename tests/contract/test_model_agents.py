@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET, Struct, structs
 
-from model_conversations import ADD, Told, hold_conversation, only
+from model_conversations import ADD, HeldConversation, hold_conversation, only
 from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent, Tool
 from viva.agents.gemini_api import GeminiAgent
@@ -40,7 +40,7 @@ class Provider(Struct):
     agent: type[ModelAgent]
     priced: str
 
-    def hold_conversation(self, script: Any, *said: str | Message, **fields: Any) -> Told:
+    def hold_conversation(self, script: Any, *said: str | Message, **fields: Any) -> HeldConversation:
         return hold_conversation(script, *said, agent=self.agent, stand_in=self.stand_in, **fields)
 
     def fails(self, script: Any, **fields: Any) -> str:
@@ -68,17 +68,17 @@ class Provider(Struct):
 
 class OpenAI(Provider):
     def spoken(self, asked: Any) -> Spoken:
-        told: Spoken = []
+        outcome: Spoken = []
         for message in asked["messages"]:
             match message:
                 case {"role": "tool"}:
-                    told.append(("result", message["content"]))
+                    outcome.append(("result", message["content"]))
                 case {"role": "system"}:
                     continue
                 case _:
-                    told += [(message["role"], message["content"])] if message["content"] is not None else []
-                    told += [("call", call["function"]["name"]) for call in message.get("tool_calls", ())]
-        return told
+                    outcome += [(message["role"], message["content"])] if message["content"] is not None else []
+                    outcome += [("call", call["function"]["name"]) for call in message.get("tool_calls", ())]
+        return outcome
 
     def system(self, asked: Any) -> str | None:
         first = asked["messages"][0]
@@ -103,20 +103,20 @@ class ResponsesServer(OpenAIServer):
 
 class Responses(Provider):
     def spoken(self, asked: Any) -> Spoken:
-        told: Spoken = []
+        outcome: Spoken = []
         for item in asked["input"]:
             match item:
                 case {"type": "function_call"}:
-                    told.append(("call", item["name"]))
+                    outcome.append(("call", item["name"]))
                 case {"type": "function_call_output"}:
-                    told.append(("result", item["output"]))
+                    outcome.append(("result", item["output"]))
                 case {"type": "reasoning"} | {"role": "developer"}:
                     continue
                 case _:
                     content = item["content"]
                     text = content if isinstance(content, str) else "".join(part["text"] for part in content)
-                    told.append((item["role"], text))
-        return told
+                    outcome.append((item["role"], text))
+        return outcome
 
     def system(self, asked: Any) -> str | None:
         first = asked["input"][0]
@@ -128,20 +128,20 @@ class Responses(Provider):
 
 class Anthropic(Provider):
     def spoken(self, asked: Any) -> Spoken:
-        told: Spoken = []
+        outcome: Spoken = []
         for message in asked["messages"]:
             blocks = message["content"]
             for block in [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks:
                 match block["type"]:
                     case "text":
-                        told.append((message["role"], block["text"]))
+                        outcome.append((message["role"], block["text"]))
                     case "tool_use":
-                        told.append(("call", block["name"]))
+                        outcome.append(("call", block["name"]))
                     case "tool_result":
-                        told.append(("result", block["content"]))
+                        outcome.append(("result", block["content"]))
                     case _:  # what it thought
                         continue
-        return told
+        return outcome
 
     def schema(self, asked: Any) -> Any:
         return asked.get("output_config", {}).get("format", {}).get("schema")
@@ -149,24 +149,26 @@ class Anthropic(Provider):
 
 class Gemini(Provider):
     def spoken(self, asked: Any) -> Spoken:
-        told: Spoken = []
+        outcome: Spoken = []
         for content in asked["contents"]:
             role = "assistant" if content["role"] == "model" else content["role"]
             for part in content["parts"]:
                 match part:
                     case {"functionCall": call}:
-                        told.append(("call", call["name"]))
+                        outcome.append(("call", call["name"]))
                     case {"functionResponse": response}:
-                        told.append(("result", response["response"].get("output", response["response"].get("error"))))
+                        outcome.append(
+                            ("result", response["response"].get("output", response["response"].get("error")))
+                        )
                     case {"thought": True}:
                         continue
                     case _ if (
-                        told and told[-1][0] == role == "assistant"
+                        outcome and outcome[-1][0] == role == "assistant"
                     ):  # a stream goes back in the pieces in which it came
-                        told[-1] = (role, told[-1][1] + part["text"])
+                        outcome[-1] = (role, outcome[-1][1] + part["text"])
                     case _:
-                        told.append((role, part["text"]))
-        return told
+                        outcome.append((role, part["text"]))
+        return outcome
 
     def system(self, asked: Any) -> str | None:
         return asked["systemInstruction"]["parts"][0]["text"] if "systemInstruction" in asked else None
@@ -204,53 +206,53 @@ def without_time(reply: Reply) -> Reply:
 
 
 def test_a_message_is_sent_and_answered(provider: Provider, streams: bool) -> None:
-    told = provider.hold_conversation(["Hello, näturlich!"], "Hi", system="Be kind.", stream=streams)
-    assert without_time(only(told)) == Reply("Hello, näturlich!", finish_reason="stop", calls=only(told).calls)
-    assert (only(told).first_token_ms is not None) == streams
-    assert provider.spoken(told.sent) == [("user", "Hi")]
-    assert provider.system(told.sent) == "Be kind."
+    outcome = provider.hold_conversation(["Hello, näturlich!"], "Hi", system="Be kind.", stream=streams)
+    assert without_time(only(outcome)) == Reply("Hello, näturlich!", finish_reason="stop", calls=only(outcome).calls)
+    assert (only(outcome).first_token_ms is not None) == streams
+    assert provider.spoken(outcome.sent) == [("user", "Hi")]
+    assert provider.system(outcome.sent) == "Be kind."
 
 
 def test_the_whole_history_is_sent_each_turn(provider: Provider, streams: bool) -> None:  # N19
     before = (Message("user", "before"), Message("assistant", "then"))
-    told = provider.hold_conversation(["One", "Two"], "a", "b", context={"history": before}, stream=streams)
-    assert [reply.content for reply in told.replies] == ["One", "Two"]
-    assert provider.spoken(told.sent) == [
+    outcome = provider.hold_conversation(["One", "Two"], "a", "b", context={"history": before}, stream=streams)
+    assert [reply.content for reply in outcome.replies] == ["One", "Two"]
+    assert provider.spoken(outcome.sent) == [
         ("user", "before"), ("assistant", "then"), ("user", "a"), ("assistant", "One"), ("user", "b"),
     ]  # fmt: skip
 
 
 def test_each_message_is_encoded_once(provider: Provider) -> None:
     """The pieces of earlier turns are the very same bytes in every request."""
-    told = provider.hold_conversation(["one", "two", "three"], "a", "b", "c")
-    first, second, third = (request.body for request in told.server.requests)
+    outcome = provider.hold_conversation(["one", "two", "three"], "a", "b", "c")
+    first, second, third = (request.body for request in outcome.server.requests)
     assert second.startswith(first[:-2])
     assert third.startswith(second[:-2])
 
 
 def test_what_the_model_thought_goes_back_as_it_came(provider: Provider) -> None:
     thinking = Say(content="One", thought="A long thought.")
-    told = provider.hold_conversation([thinking, "Two"], "a", "b")
-    assert [reply.content for reply in told.replies] == ["One", "Two"]
-    assert b"A long thought." in told.server.requests[1].body
+    outcome = provider.hold_conversation([thinking, "Two"], "a", "b")
+    assert [reply.content for reply in outcome.replies] == ["One", "Two"]
+    assert b"A long thought." in outcome.server.requests[1].body
 
 
 def test_a_system_message_of_the_history_reaches_the_model(provider: Provider) -> None:  # N5
-    told = provider.hold_conversation(["x"], "a", context={"history": (Message("system", "Speak softly."),)})
-    assert provider.spoken(told.sent) == [("user", "a")]
-    assert provider.system(told.sent) == "Speak softly."
+    outcome = provider.hold_conversation(["x"], "a", context={"history": (Message("system", "Speak softly."),)})
+    assert provider.spoken(outcome.sent) == [("user", "a")]
+    assert provider.system(outcome.sent) == "Speak softly."
 
 
 def test_an_empty_reply_is_one_and_the_conversation_can_go_on(provider: Provider, streams: bool) -> None:
-    told = provider.hold_conversation([Say(content=""), "Hello"], "a", "b", stream=streams)
-    assert [reply.content for reply in told.replies] == ["", "Hello"]
-    assert [line for line in provider.spoken(told.sent) if line[1]] == [("user", "a"), ("user", "b")]
+    outcome = provider.hold_conversation([Say(content=""), "Hello"], "a", "b", stream=streams)
+    assert [reply.content for reply in outcome.replies] == ["", "Hello"]
+    assert [line for line in provider.spoken(outcome.sent) if line[1]] == [("user", "a"), ("user", "b")]
 
 
 @pytest.mark.parametrize("word", ["stop", "length", "content_filter"])
 def test_the_finish_reason_has_one_name_for_all(provider: Provider, streams: bool, word: str) -> None:  # N22
-    told = provider.hold_conversation([Say(content="Well", finish_reason=word)], "a", stream=streams)
-    assert only(told).finish_reason == word
+    outcome = provider.hold_conversation([Say(content="Well", finish_reason=word)], "a", stream=streams)
+    assert only(outcome).finish_reason == word
 
 
 def test_temperature_seed_and_longest_answer(provider: Provider) -> None:
@@ -261,8 +263,8 @@ def test_temperature_seed_and_longest_answer(provider: Provider) -> None:
             provider.stand_in("").connector(seed=7)
     else:
         asked["seed"] = 7
-    told = provider.hold_conversation(["x"], "a", connector=asked)
-    sent = provider.settings(told.sent)
+    outcome = provider.hold_conversation(["x"], "a", connector=asked)
+    sent = provider.settings(outcome.sent)
     assert sent["temperature"] == 0.0
     assert 50 in (sent.get("max_tokens"), sent.get("maxOutputTokens"), sent.get("max_output_tokens"))
     assert sent.get("seed") == asked.get("seed")
@@ -276,14 +278,14 @@ def test_the_config_adds_fields_to_the_request(provider: Provider) -> None:
         "gemini": ({"generationConfig": {"topP": 0.1, "topK": 3}}, {"generationConfig": {"topP": 0.5}}),
     }
     extra, body = more[provider.stand_in.provider]
-    told = provider.hold_conversation(
+    outcome = provider.hold_conversation(
         ["x"], "a", connector={"temperature": 0.3, "extra": extra}, body=body, output=SCHEMA
     )
-    sent = provider.settings(told.sent)
+    sent = provider.settings(outcome.sent)
     assert (sent["temperature"], 0.5 in (sent.get("top_p"), sent.get("topP"))) == (0.3, True)
     assert sent.get("user", "c") == "c"
     assert sent.get("topK", 3) == 3
-    assert provider.schema(told.sent)["properties"] == SCHEMA["properties"]
+    assert provider.schema(outcome.sent)["properties"] == SCHEMA["properties"]
 
 
 def test_the_address_may_have_a_query(provider: Provider) -> None:
@@ -297,15 +299,17 @@ def test_the_address_may_have_a_query(provider: Provider) -> None:
 
 def test_the_key_is_sent_and_never_shown(provider: Provider) -> None:
     key = "sk-geheim-123"
-    told = provider.hold_conversation(["x"], "a", connector={"api_key": Secret(key)})
-    assert any(key in value for value in told.server.requests[0].headers.values())
+    outcome = provider.hold_conversation(["x"], "a", connector={"api_key": Secret(key)})
+    assert any(key in value for value in outcome.server.requests[0].headers.values())
     said = provider.fails([provider.error(401, f"Incorrect API key: {key}")], connector={"api_key": Secret(key)})
     assert said == "stand-in: 401 Unauthorized: Incorrect API key: ***"
 
 
 def test_a_key_of_another_kind_takes_the_place_of_ours(provider: Provider) -> None:
-    told = provider.hold_conversation(["x"], "a", connector={"headers": {"authorization": "Token abc", "X-Team": "t"}})
-    headers = told.server.requests[0].headers
+    outcome = provider.hold_conversation(
+        ["x"], "a", connector={"headers": {"authorization": "Token abc", "X-Team": "t"}}
+    )
+    headers = outcome.server.requests[0].headers
     assert (headers["authorization"], headers["x-team"]) == ("Token abc", "t")
     assert "test-key" not in "".join(headers.values())
 
@@ -322,23 +326,25 @@ def test_a_key_that_is_not_set_is_named(provider: Provider) -> None:
 def test_tools_run_and_the_model_reads_their_results(provider: Provider, streams: bool) -> None:
     wanted = [ToolCall("add", {"a": 1, "b": 2}, "c1"), ToolCall("add", {"a": 30, "b": 4}, "c2")]
     script = [Say(content="Let me see.", thought="Hm.", tool_calls=wanted), "3 and 34"]
-    told = provider.hold_conversation(script, "?", tools=(ADD,), stream=streams)
+    outcome = provider.hold_conversation(script, "?", tools=(ADD,), stream=streams)
     done = tuple(structs.replace(call, result=total) for call, total in zip(wanted, (3, 34), strict=True))
-    assert without_time(only(told)) == Reply("3 and 34", tool_calls=done, finish_reason="stop", calls=only(told).calls)
-    spoken = provider.spoken(told.sent)
+    assert without_time(only(outcome)) == Reply(
+        "3 and 34", tool_calls=done, finish_reason="stop", calls=only(outcome).calls
+    )
+    spoken = provider.spoken(outcome.sent)
     assert spoken[:4] == [("user", "?"), ("assistant", "Let me see."), ("call", "add"), ("call", "add")]
     assert [(who, str(what)) for who, what in spoken[4:]] == [("result", "3"), ("result", "34")]
 
 
 def test_results_are_told_once(provider: Provider) -> None:
     script = [Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), "3", "Bye."]
-    told = provider.hold_conversation(script, "?", "thanks", tools=(ADD,))
-    assert [who for who, _ in provider.spoken(told.sent)] == ["user", "call", "result", "assistant", "user"]
+    outcome = provider.hold_conversation(script, "?", "thanks", tools=(ADD,))
+    assert [who for who, _ in provider.spoken(outcome.sent)] == ["user", "call", "result", "assistant", "user"]
 
 
 def test_a_tool_is_described_to_the_model(provider: Provider) -> None:
-    told = provider.hold_conversation(["x"], "a", tools=(ADD, Tool("look")))
-    sent = str(told.sent["tools"])
+    outcome = provider.hold_conversation(["x"], "a", tools=(ADD, Tool("look")))
+    sent = str(outcome.sent["tools"])
     assert "'name': 'add', 'description': 'Adds.'" in sent
     assert str(ADD.parameters) in sent
     assert "'name': 'look'" in sent
@@ -348,12 +354,12 @@ def test_a_tool_that_fails_tells_the_model_and_the_report(provider: Provider) ->
     def boom() -> None:
         raise LookupError("no such order")
 
-    told = provider.hold_conversation(
+    outcome = provider.hold_conversation(
         [Say(tool_calls=[ToolCall("boom", {})]), "Sorry."], "?", tools=(Tool("boom", run=boom),)
     )
-    (used,) = only(told).tool_calls
+    (used,) = only(outcome).tool_calls
     assert (used.error, used.result) == ("LookupError: no such order", UNSET)
-    assert "LookupError: no such order" in provider.spoken(told.sent)[-1][1]
+    assert "LookupError: no such order" in provider.spoken(outcome.sent)[-1][1]
 
 
 def test_stubs_stand_for_tools_and_nothing_runs_live(provider: Provider) -> None:  # W3
@@ -362,33 +368,35 @@ def test_stubs_stand_for_tools_and_nothing_runs_live(provider: Provider) -> None
 
     fixtures = Fixtures(tools=(ToolStub("look", {"n": 1}),), memory=("Likes tea",), stub_all_tools=True)
     script = [Say(tool_calls=[ToolCall("look", {}), ToolCall("pay", {})]), "ok"]
-    told = provider.hold_conversation(
+    outcome = provider.hold_conversation(
         script, "?", tools=(Tool("look", run=never), Tool("pay", run=never)), context={"fixtures": fixtures}
     )
-    assert [(call.result, call.error) for call in only(told).tool_calls] == [
+    assert [(call.result, call.error) for call in only(outcome).tool_calls] == [
         ({"n": 1}, None),
         (UNSET, "no canned response for the tool 'pay'"),
     ]
-    assert provider.system(told.sent) == "What you remember:\n- Likes tea"
+    assert provider.system(outcome.sent) == "What you remember:\n- Likes tea"
 
 
 def test_a_tool_that_is_not_run_here_ends_the_turn_and_the_conversation_can_go_on(provider: Provider) -> None:
     asked = [ToolCall("add", {"a": 1, "b": 1}, "c1"), ToolCall("confirm", {"x": 1}, "c2")]
-    told = provider.hold_conversation(
+    outcome = provider.hold_conversation(
         [Say(content="One moment.", tool_calls=asked), "Done."], "go", "yes", tools=(ADD, Tool("confirm"))
     )
-    first, second = told.replies
+    first, second = outcome.replies
     assert (first.content, first.finish_reason, second.content) == ("One moment.", "tool_calls", "Done.")
     assert [call.result for call in first.tool_calls] == [2, UNSET]
-    assert [who for who, _ in provider.spoken(told.sent)] == [
+    assert [who for who, _ in provider.spoken(outcome.sent)] == [
         "user", "assistant", "call", "call", "result", "result", "user",
     ]  # fmt: skip
 
 
 def test_the_result_of_such_a_tool_may_be_the_next_message(provider: Provider) -> None:
     script = [Say(tool_calls=[ToolCall("confirm", {}, "c1")]), "Done."]
-    told = provider.hold_conversation(script, "go", Message("tool", "yes", tool_call_id="c1"), tools=(Tool("confirm"),))
-    assert provider.spoken(told.sent) == [("user", "go"), ("call", "confirm"), ("result", "yes")]
+    outcome = provider.hold_conversation(
+        script, "go", Message("tool", "yes", tool_call_id="c1"), tools=(Tool("confirm"),)
+    )
+    assert provider.spoken(outcome.sent) == [("user", "go"), ("call", "confirm"), ("result", "yes")]
 
 
 def test_the_tool_loop_has_a_limit(provider: Provider) -> None:
@@ -402,8 +410,8 @@ def test_the_tool_loop_has_a_limit(provider: Provider) -> None:
 def test_tools_that_a_history_tells_of_come_before_what_was_said(provider: Provider, arguments: Any) -> None:
     used = (ToolCall("look", arguments, result={"ok": True}), ToolCall("pay", error="refused"))
     before = (Message("user", "a"), Message("assistant", "Done.", tool_calls=used))
-    told = provider.hold_conversation(["x"], "b", context={"history": before})
-    assert [who for who, _ in provider.spoken(told.sent)] == [
+    outcome = provider.hold_conversation(["x"], "b", context={"history": before})
+    assert [who for who, _ in provider.spoken(outcome.sent)] == [
         "user", "call", "call", "result", "result", "assistant", "user",
     ]  # fmt: skip
 
@@ -412,8 +420,8 @@ def test_tools_that_a_history_tells_of_come_before_what_was_said(provider: Provi
 def test_a_history_may_hold_results_as_messages_of_their_own_or_none(provider: Provider, answered: bool) -> None:
     asked = Message("assistant", "", tool_calls=(ToolCall("look", {}, "functions.look:0"),))
     result = (Message("tool", "seen", tool_call_id="functions.look:0"),) if answered else ()
-    told = provider.hold_conversation(["x"], "b", context={"history": (Message("user", "a"), asked, *result)})
-    spoken = provider.spoken(told.sent)
+    outcome = provider.hold_conversation(["x"], "b", context={"history": (Message("user", "a"), asked, *result)})
+    spoken = provider.spoken(outcome.sent)
     assert [who for who, _ in spoken] == ["user", "call", "result", "user"]
     assert spoken[2][1] == ("seen" if answered else "This tool is not run here. The user gives its result next.")
 
@@ -422,17 +430,19 @@ def test_a_history_may_hold_results_as_messages_of_their_own_or_none(provider: P
 
 
 def test_answers_of_a_fixed_shape_are_asked_for_by_their_schema(provider: Provider, streams: bool) -> None:
-    told = provider.hold_conversation(['{"passed": true, "notes": []}'], "a", output=SCHEMA, stream=streams)
-    assert only(told).content == '{"passed": true, "notes": []}'
-    sent = provider.schema(told.sent)
+    outcome = provider.hold_conversation(['{"passed": true, "notes": []}'], "a", output=SCHEMA, stream=streams)
+    assert only(outcome).content == '{"passed": true, "notes": []}'
+    sent = provider.schema(outcome.sent)
     assert {key: sent[key] for key in SCHEMA} == SCHEMA
 
 
 @pytest.mark.parametrize("structured", ["json", "text"])
 def test_a_server_that_knows_no_schemas_gets_none(provider: Provider, structured: str) -> None:
-    told = provider.hold_conversation(["{}"], "a", output=SCHEMA, connector={"structured": structured})
-    assert provider.schema(told.sent) is None
-    as_json = b"json_object" in told.server.requests[0].body or b"application/json" in told.server.requests[0].body
+    outcome = provider.hold_conversation(["{}"], "a", output=SCHEMA, connector={"structured": structured})
+    assert provider.schema(outcome.sent) is None
+    as_json = (
+        b"json_object" in outcome.server.requests[0].body or b"application/json" in outcome.server.requests[0].body
+    )
     assert as_json == (structured == "json" and provider.stand_in is not AnthropicServer)
 
 
@@ -451,16 +461,16 @@ def test_every_call_is_metered_with_its_price(provider: Provider, streams: bool)
         Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})], input_tokens=100, output_tokens=10, cached_tokens=30),
         Say(content="3", thought="Hm.", input_tokens=200, output_tokens=20, reasoning_tokens=8),
     ]
-    told = provider.hold_conversation(
+    outcome = provider.hold_conversation(
         script, "1+2?", tools=(ADD,), connector={"price": Price(1.0, 10.0)}, stream=streams
     )
     name = provider.stand_in.provider
-    assert [structs.replace(call, cost_usd=None) for call in told.metered] == [
+    assert [structs.replace(call, cost_usd=None) for call in outcome.metered] == [
         ModelCall("stand-in", name, 100, 10, 30),
         ModelCall("stand-in", name, 200, 20),
     ]
-    assert [call.cost_usd for call in told.metered] == pytest.approx([0.0002, 0.0004])
-    assert only(told).calls == tuple(told.metered)
+    assert [call.cost_usd for call in outcome.metered] == pytest.approx([0.0002, 0.0004])
+    assert only(outcome).calls == tuple(outcome.metered)
 
 
 def test_the_price_of_a_known_model_is_looked_up(provider: Provider) -> None:
@@ -523,9 +533,9 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(
 def test_an_answer_that_is_none_is_the_providers_fault(
     provider: Provider, answer: StubResponse, said: str
 ) -> None:  # N17
-    told = provider.fails([answer])
-    assert told.startswith("stand-in: ")
-    assert said in told
+    outcome = provider.fails([answer])
+    assert outcome.startswith("stand-in: ")
+    assert said in outcome
 
 
 def test_a_json_object_without_an_answer_is_the_providers_fault(provider: Provider) -> None:  # N17
@@ -581,9 +591,9 @@ def test_a_stream_may_come_in_any_pieces(provider: Provider) -> None:
         Say(content="Hello there", tool_calls=[ToolCall("add", {"a": 1, "b": 2})]), {"model": "m"}
     )
     torn = tuple(bytes([byte]) for byte in b": ping\r\n\r\n" + b"".join(whole))
-    told = provider.hold_conversation([StubResponse(chunks=torn), "3"], "?", stream=True, tools=(ADD,))
-    assert only(told).tool_calls[0].result == 3
-    assert ("assistant", "Hello there") in provider.spoken(told.sent)
+    outcome = provider.hold_conversation([StubResponse(chunks=torn), "3"], "?", stream=True, tools=(ADD,))
+    assert only(outcome).tool_calls[0].result == 3
+    assert ("assistant", "Hello there") in provider.spoken(outcome.sent)
 
 
 def test_a_provider_that_recovers_is_tried_again(provider: Provider, streams: bool) -> None:
@@ -592,9 +602,9 @@ def test_a_provider_that_recovers_is_tried_again(provider: Provider, streams: bo
         provider.error(429, "slow down", now), provider.error(529, "overloaded", now), provider.error(503, "down", now),
         "Hello",
     ]  # fmt: skip
-    told = provider.hold_conversation(script, "a", connector={"retries": 3}, stream=streams)
-    assert only(told).content == "Hello"
-    assert len(told.server.requests) == 4
+    outcome = provider.hold_conversation(script, "a", connector={"retries": 3}, stream=streams)
+    assert only(outcome).content == "Hello"
+    assert len(outcome.server.requests) == 4
 
 
 def test_a_wait_that_is_too_long_is_not_waited_for(provider: Provider) -> None:
@@ -650,11 +660,13 @@ def test_an_option_chooses_another_connector_of_any_provider(provider: Provider)
     for other in _others(provider):
         with other.stand_in(["Hello from there"]) as elsewhere:
             connectors = {"big": elsewhere.connector(name="big")}
-            told = provider.hold_conversation([], "a", options={"connector": "big"}, context={"connectors": connectors})
+            outcome = provider.hold_conversation(
+                [], "a", options={"connector": "big"}, context={"connectors": connectors}
+            )
             asked = elsewhere.requests[0].json
-        assert only(told).content == "Hello from there"
+        assert only(outcome).content == "Hello from there"
         assert other.spoken(asked) == [("user", "a")]
-        assert told.metered[0].provider == other.stand_in.provider
+        assert outcome.metered[0].provider == other.stand_in.provider
 
 
 def test_a_conversation_stays_with_the_provider_it_began_on(provider: Provider) -> None:
@@ -691,7 +703,7 @@ def test_usage_below_zero_counts_as_none(provider: Provider):
     said = provider.stand_in("").build_completion(Say(content="x"), {"model": "m", "turn": 1})
     answer = json_response({name: _below_zero(value) if "usage" in name else value for name, value in said.items()})
     assert b"-7" in answer.body
-    told = provider.hold_conversation([answer], "?", connector={"price": Price(input=1.0, output=1.0)})
-    assert only(told).content == "x"
-    (call,) = told.metered
+    outcome = provider.hold_conversation([answer], "?", connector={"price": Price(input=1.0, output=1.0)})
+    assert only(outcome).content == "x"
+    (call,) = outcome.metered
     assert (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd) == (0, 0, 0, 0.0)

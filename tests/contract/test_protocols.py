@@ -34,14 +34,14 @@ def server() -> Generator[str]:
         yield origin
 
 
-def converse(agent: Agent, *said: str | Message, meter: Meter = lambda _: None, **context: Any) -> list[Reply]:
+def converse(agent: Agent, *output: str | Message, meter: Meter = lambda _: None, **context: Any) -> list[Reply]:
     async def scenario() -> list[Reply]:
         http = HttpTransport()
         try:
             opened = SessionContext(key=Key("s", "c"), meter=meter, http=http, **context)
             async with agent.open(opened) as session:
                 return [
-                    await session.send(Message("user", line) if isinstance(line, str) else line, {}) for line in said
+                    await session.send(Message("user", line) if isinstance(line, str) else line, {}) for line in output
                 ]
         finally:
             await http.close()

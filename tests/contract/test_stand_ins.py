@@ -271,11 +271,11 @@ def test_the_first_line_that_fits_and_is_not_used_up_answers(client: Client):
     with client.stand_in(script) as server:
         said = [client.ask(server)[1].text for _ in range(2)]
         said += [client.ask(server, "Hi", after="")[1].text, client.ask(server)[1].text]
-        status, told = client.ask(server)
+        status, outcome = client.ask(server)
         over, why = client.ask(server)
     assert said == ["hello again", "hello again", "the sum is 3", "the first of the rest"]
     assert (status, over) == (503, 400)
-    assert "enough" in json.dumps(told)
+    assert "enough" in json.dumps(outcome)
     assert "the script has 6 lines; none is left for request 6" in json.dumps(why)
 
 
@@ -297,10 +297,10 @@ def test_an_error_has_its_status_headers_and_words(client: Client, status: int):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         connection.request("POST", client.path(stream=False), body, client.headers)
         answer = connection.getresponse()
-        told = json.load(answer)
+        outcome = json.load(answer)
         connection.close()
     assert (answer.status, answer.headers["Retry-After"]) == (status, "7")
-    assert told["error"]["message"] == "not now"
+    assert outcome["error"]["message"] == "not now"
 
 
 @clients
@@ -326,11 +326,11 @@ def test_a_reply_can_be_dropped(client: Client):
 @clients
 def test_what_is_not_there_is_said_and_kept(client: Client):
     with client.stand_in() as server:
-        status, told = client.post(server, "/v7/else", {})
+        status, outcome = client.post(server, "/v7/else", {})
         assert [received.path for received in server.unknown_requests] == ["/v7/else"]
         assert server.model_requests == []
     assert status == 404
-    assert "no endpoint /v7/else; this stand-in has POST /v1" in json.dumps(told)
+    assert "no endpoint /v7/else; this stand-in has POST /v1" in json.dumps(outcome)
 
 
 @clients
@@ -396,22 +396,24 @@ def client_status(client: Client, server: ModelServer) -> int:
 def test_tokens_are_counted_where_the_provider_counts_them():
     gemini, anthropic = CLIENTS[0], CLIENTS[3]
     with GeminiServer([]) as server:
-        status, told = gemini.post(server, "/v1beta/models/m-1:countTokens", gemini.first("Hi " * 400, "x"))
+        status, outcome = gemini.post(server, "/v1beta/models/m-1:countTokens", gemini.first("Hi " * 400, "x"))
         assert (status, server.model_requests) == (200, [])
-        assert 200 < told["totalTokens"] < 600
+        assert 200 < outcome["totalTokens"] < 600
     with AnthropicServer([]) as server:
-        status, told = anthropic.post(server, "/v1/messages/count_tokens?beta=true", anthropic.first("Hi " * 400, "x"))
+        status, outcome = anthropic.post(
+            server, "/v1/messages/count_tokens?beta=true", anthropic.first("Hi " * 400, "x")
+        )
         assert (status, server.model_requests) == (200, [])
-        assert 200 < told["input_tokens"] < 600
+        assert 200 < outcome["input_tokens"] < 600
 
 
 def test_what_the_gemini_cli_asks_for_itself_is_answered_without_the_script():
     with GeminiServer(["for the user"]) as server:
         schema = {"type": "OBJECT", "properties": {"complexity_score": {"type": "INTEGER"}}}
         body = CLIENTS[0].first("Hi", "x") | {"generationConfig": {"responseJsonSchema": schema}}
-        status, told = CLIENTS[0].post(server, CLIENTS[0].path(stream=False), body)
+        status, outcome = CLIENTS[0].post(server, CLIENTS[0].path(stream=False), body)
         assert status == 200
-        assert json.loads(told.text)["complexity_score"] == 1
+        assert json.loads(outcome.text)["complexity_score"] == 1
         assert CLIENTS[0].ask(server)[1].text == "for the user"
         assert len(server.model_requests) == 1
 

@@ -193,8 +193,8 @@ def test_a_request_to_be_sent_once_is_not_sent_again(make):
 
 def test_a_new_connection_that_is_dropped_is_not_tried_again(make):
     with HttpServer(lambda r: StubResponse(cut="before")) as server:
-        said = fails(make, server)
-    assert said == f"127.0.0.1:{server.port}: closed the connection without an answer"
+        output = fails(make, server)
+    assert output == f"127.0.0.1:{server.port}: closed the connection without an answer"
     assert len(server.requests) == 1
 
 
@@ -451,8 +451,8 @@ def test_a_cancelled_call_closes_its_tls_connection(make, monkeypatch):
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(make):
     with HttpServer(lambda r: StubResponse(body=b"x"), tls=_tls()) as server:
-        said = fails(make, server, ConnectFailed)
-    assert "its certificate is not trusted" in said
+        output = fails(make, server, ConnectFailed)
+    assert "its certificate is not trusted" in output
     assert server.requests == []
 
 
@@ -563,18 +563,18 @@ def test_a_piece_of_a_stream_does_not_wait_for_the_next(make):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "output"),
     [
         (StubResponse(chunks=(b"one", b"two"), cut="amid_body"), "its answer was cut off"),
         (StubResponse(chunks=(b"x" * 60, b"x" * 41)), "longer than 100 bytes"),
         (StubResponse(raw=(OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n",)), "no answer within 50ms"),
     ],
 )
-def test_a_stream_that_breaks_says_so(make, answer, said):
+def test_a_stream_that_breaks_says_so(make, answer, output):
     with HttpServer(lambda r: answer) as server:
 
         async def scenario(http):
-            with pytest.raises(Unreachable, match=said):
+            with pytest.raises(Unreachable, match=output):
                 async with http.stream(
                     Request(server.url, timeout_s=0.05 if answer.raw else 30, max_bytes=100)
                 ) as streaming:

@@ -19,6 +19,7 @@ from viva.agents.frameworks.recognition import find_framework
 from viva.cli.main import main
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.llm.transport import HttpTransport
+from viva.model import codec
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.message import Message, ModelCall, ToolCall
 from viva.model.record import TrialRecord
@@ -48,17 +49,24 @@ def say(text: str) -> Say | str:
 def answer(request: ModelRequest) -> Say | Fail | str:
     """The model: it calls the tool that the user names, and greets otherwise."""
     text, called, messages = read_request(request)
+    if called and any("then fail" in each.text for each in request.messages):
+        return Fail(500)
     if called:
         return say(f"{called[-1]} is done")
     if text.startswith("fail "):
         return Fail(int(text.split()[1]))
     if text.startswith("call "):
-        _, name, *numbers = text.split()
-        arguments = dict(zip("ab", map(int, numbers), strict=False))
-        return Say(tool_calls=[ToolCall(name, arguments)], cached_tokens=4)
+        return Say(
+            tool_calls=[read_call(each) for each in text[5:].partition(" then ")[0].split(" and ")], cached_tokens=4
+        )
     if "trip" in text:
         return app.say_trip(TRIP)
     return say(f"Hello, {messages}")
+
+
+def read_call(text: str) -> ToolCall:
+    name, *numbers = text.split()
+    return ToolCall(name, dict(zip("ab", map(int, numbers), strict=False)))
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +110,24 @@ def test_three_turns_with_a_tool_and_memory(server: Any, agent: Any):
     assert (first.awaiting_input, first.path[:1]) == (False, app.PATH)
 
 
+def test_tools_that_are_called_together_keep_their_results(server: Any, agent: Any):
+    record = run(agent, "call add 1 2 and add 3 4 and book 5")
+    assert record.status == "passed", record.error
+    calls = [(call.name, call.args, str(call.result)) for call in record.turns[0].tool_calls]
+    expected = [("add", {"a": 1, "b": 2}, "3"), ("add", {"a": 3, "b": 4}, "7"), ("book", {"a": 5}, "booked 5")]
+    assert calls == expected
+
+
+def test_a_turn_that_raises_keeps_its_own_tool_calls_and_model_calls(server: Any, agent: Any):
+    record = run(agent, "call add 1 2", "call add 3 4 then fail")
+    assert (record.status, record.fault) == ("error", "infra"), record.error
+    assert [(call.name, call.args, str(call.result)) for call in record.turns[1].tool_calls] == [
+        ("add", {"a": 3, "b": 4}, "7")
+    ]
+    assert record.usage is not None
+    assert record.usage.calls == 3  # the one that failed has no usage
+
+
 def test_every_model_call_is_counted_and_priced(server: Any, agent: Any):
     record = run(agent, "call add 1 2", "bye")
     assert record.usage is not None
@@ -124,6 +150,22 @@ def test_each_trial_has_a_new_session_and_the_history_of_its_case(server: Any, a
     history = ["I am Ada", "Hi Ada", "hello"]
     assert [part for text in texts[-3:] for part in history if part in text] == history
     assert any(app.INSTRUCTIONS in text for text in texts)
+
+
+def test_tool_calls_in_the_history_of_a_case_reach_the_model(server: Any, agent: Any):
+    call = {"id": "call_1", "name": "add", "arguments": {"a": 20, "b": 22}, "result": "the sum is 42"}
+    before = [
+        {"role": "user", "content": "add 20 and 22"},
+        {"role": "assistant", "content": "It is 42.", "tool_calls": [call]},
+        {"role": "user", "content": "hello"},
+    ]
+    (record,) = run_all(agent, [{"id": "h", "input": before, "assertions": {"type": "contains", "value": "Hello"}}])
+    assert record.status == "passed", record.error
+    assert record.turns[0].tool_calls == []
+    sent = codec.compact_json(server.model_requests[-1].json)
+    places = [sent.find(text) for text in ("add 20 and 22", "the sum is 42", "It is 42.", "hello")]
+    assert places == sorted(places)
+    assert -1 not in places
 
 
 @pytest.mark.parametrize(("status", "fault"), [(401, "infra"), (429, "infra"), (500, "infra"), (400, "agent")])
@@ -165,7 +207,7 @@ def test_a_turn_that_is_cut_off_keeps_its_tool_calls_and_model_calls(server: Any
     asyncio.run(scenario())
     assert context.progress.partial is not None
     assert [call.name for call in context.progress.partial.tool_calls] == [tool]
-    assert [call.input_tokens for call in metered] == [10]
+    assert [(call.model, call.provider, call.input_tokens) for call in metered] == [(app.MODEL, app.PROVIDER, 10)]
 
 
 @pytest.mark.parametrize(
@@ -195,8 +237,23 @@ def test_an_approval_waits_for_the_users_next_line(server: Any, decision: Any, o
     assert output is None or after.output == output
 
 
+@pytest.mark.parametrize(("decision", "booked"), [("approve", [7, 8]), ("deny", [])])
+def test_calls_that_wait_together_are_decided_together(server: Any, decision: str, booked: list[int]):
+    app.BOOKED.clear()
+    answered = {"input": "hm", "options": {"approval": decision}}
+    record = run(app.make_approving_agent(), "call book 7 and book 8", answered)
+    assert record.status == "passed", record.error
+    waiting, after = record.turns
+    assert [(call.args, call.pending) for call in waiting.tool_calls] == [({"a": 7}, True), ({"a": 8}, True)]
+    assert [(call.args, call.refused) for call in after.tool_calls] == [
+        ({"a": 7}, not booked),
+        ({"a": 8}, not booked),
+    ]
+    assert sorted(app.BOOKED) == booked
+
+
 if not hasattr(app, "make_approving_agent"):  # the framework has no approvals
-    del test_an_approval_waits_for_the_users_next_line
+    del test_an_approval_waits_for_the_users_next_line, test_calls_that_wait_together_are_decided_together
 
 
 def test_stubs_replace_every_tool(server: Any, agent: Any):
@@ -234,7 +291,7 @@ def test_a_conversation_on_the_users_own_loop(server: Any, agent: Any):
     async def talk() -> str:
         async with viva.Conversation(agent) as chat:
             await chat.say("call add 1 2")
-            chat.expect({"type": "tool_called", "name": "add"}, {"type": "path_contains", "names": [app.PATH[0]]})
+            chat.expect({"type": "tool_sequence", "names": ["add"]}, {"type": "path_contains", "names": [app.PATH[0]]})
             return (await chat.say("and now?")).content
 
     assert [asyncio.run(talk()) for _ in range(2)] == ["Hello, 2", "Hello, 2"]

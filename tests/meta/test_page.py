@@ -12,7 +12,7 @@ from viva.model.message import Step
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.turn import CriterionResult, HelperCall
 from viva.reporters.breakdown import Breakdown, FailureGroup, Rate
-from viva.reporters.page import CaseRow, Overview
+from viva.reporters.page import CaseRow, Overview, TurnCost
 
 CODE = sorted(path for path in (SOURCES / "src").rglob("*") if path.is_file())
 
@@ -47,6 +47,7 @@ def test_texts_are_never_inserted_as_html(path) -> None:
     [
         ("CaseRow", CaseRow),
         ("Overview", Overview),
+        ("TurnCost", TurnCost),
         ("Trial", TrialRecord),
         ("Turn", TurnRecord),
         ("ToolCall", ToolCallRecord),

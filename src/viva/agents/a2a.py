@@ -115,8 +115,8 @@ async def _find_service(agent: A2aAgent, context: SessionContext) -> A2aService:
             continue
         try:
             card = codec.decode(answer.body)
-        except codec.DecodeError as wrong:
-            statuses.append(f"{mask_text(url)} ({wrong})")
+        except codec.DecodeError as error:
+            statuses.append(f"{mask_text(url)} ({error})")
             continue
         service = read_card(card, url, endpoint.headers)
         if agent.service_url:
@@ -288,15 +288,15 @@ class A2aSession:
                 opened = open_regular_file(f"{path}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
                 with os.fdopen(opened, "wb") as target:
                     target.write(file.content)
-            except OSError as wrong:
-                self._context.progress.warnings.append(f"the file {name!r} could not be written: {wrong.strerror}")
+            except OSError as error:
+                self._context.progress.warnings.append(f"the file {name!r} could not be written: {error.strerror}")
 
 
 def _decode(data: bytes) -> Any:
     try:
         return codec.decode(data)
-    except codec.DecodeError as wrong:
-        raise AgentFailed(f"its answer is not JSON: {wrong}") from wrong
+    except codec.DecodeError as error:
+        raise AgentFailed(f"its answer is not JSON: {error}") from error
 
 
 def _encode_text(text: str, *, is_old: bool) -> dict[str, Any]:

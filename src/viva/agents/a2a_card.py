@@ -41,7 +41,7 @@ def list_card_urls(url: str) -> list[str]:
 
 
 def read_card(card: Any, card_url: str, headers: Mapping[str, str]) -> A2aService:
-    """The service that a card names. Unreachable says what Viva lacks for it."""
+    """The service that a card names. Raises Unreachable if Viva cannot use it, and says what is missing."""
     if not isinstance(card, dict):
         raise Unreachable(f"{mask_text(card_url)} is not an agent card: it is no JSON object", deterministic=True)
     fields = cast("dict[str, Any]", card)

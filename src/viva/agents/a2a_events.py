@@ -35,7 +35,7 @@ class ArtifactFile(Struct, frozen=True):
 
 
 class TaskReader:
-    """One turn. `known_artifacts` are those of earlier turns of the same task, which it may report again. With the `progress`
+    """Reads the answer of one turn. `known_artifacts` are those of earlier turns of the same task, which it may report again. With the `progress`
     of a streamed answer, the time of its first text is measured. `wraps_data`: data parts wrap their value, as in HTTP+JSON
     of version 0.3.
     """
@@ -62,13 +62,13 @@ class TaskReader:
         return self._has_message or self.state in END_STATES or self.state in WAITING_STATES
 
     def add(self, value: Any) -> None:
-        """A message, a task or an update. Anything else is the agent's failure."""
+        """Adds a message, a task or an update to the turn. Anything else is the agent's failure."""
         kind, fields = _find_kind(value)
         match kind:
             case "message":
                 self._note_ids(fields)
                 self._has_message = True
-                self._add_parts(_parts(fields))
+                self._add_parts(_list_parts(fields))
                 self._streamed.end_message()
             case "task":
                 self._note_ids(fields, fields.get("id"))
@@ -96,7 +96,7 @@ class TaskReader:
     def build_reply(self) -> Reply:
         """The reply so far."""
         data = self._data[0] if len(self._data) == 1 else self._data or None
-        hint = _join_text(_parts(as_object(self._status.get("message")))) if self.state in WAITING_STATES else None
+        hint = _join_text(_list_parts(as_object(self._status.get("message")))) if self.state in WAITING_STATES else None
         return structs.replace(
             self._streamed.build(), data=data, protocol_state=self.state or None, input_hint=hint or None
         )
@@ -116,7 +116,7 @@ class TaskReader:
     def _add_status_message(self) -> None:
         """The message of the last state. Those of a task that still works are news of its progress, not its reply."""
         message = as_object(self._status.get("message"))
-        parts = _parts(message)
+        parts = _list_parts(message)
         if self.state in ("working", "submitted") or _join_text(parts) in self._texts:
             return
         self._streamed.end_message()
@@ -133,7 +133,7 @@ class TaskReader:
         if is_whole or key != self._open_artifact:
             self._streamed.end_message()
         self._open_artifact = key
-        self._add_parts(_parts(artifact), "")  # its parts may be the pieces in which it was streamed
+        self._add_parts(_list_parts(artifact), "")  # its parts may be the pieces in which it was streamed
 
     def _add_parts(self, parts: list[dict[str, Any]], separator: str = "\n") -> None:
         text = _join_text(parts, separator)
@@ -162,7 +162,7 @@ def _find_kind(value: Any) -> tuple[str, dict[str, Any]]:
     return "", fields
 
 
-def _parts(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_parts(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The parts of a message or artifact. Messages of HTTP+JSON in version 0.3 call them `content`."""
     return [as_object(part) for part in as_list(holder.get("parts")) or as_list(holder.get("content"))]
 
@@ -189,6 +189,6 @@ def _read_file(part: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None] |
         content = base64.b64decode(raw, validate=True)
         if "fileWithBytes" in source:  # the SDKs of version 0.3 encode the bytes twice
             content = base64.b64decode(content, validate=True)
-    except (binascii.Error, ValueError) as wrong:
-        raise AgentFailed(f"the file {described['name'][:80]!r} of its reply is not base64") from wrong
+    except (binascii.Error, ValueError) as error:
+        raise AgentFailed(f"the file {described['name'][:80]!r} of its reply is not base64") from error
     return described | {"bytes": len(content)}, content

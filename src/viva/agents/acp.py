@@ -209,8 +209,8 @@ class AcpSession:
         except asyncio.CancelledError:
             await run_to_completion(self._cancel())
             raise
-        except (RpcError, ConnectionClosed) as wrong:
-            raise await self._find_fault(wrong) from wrong
+        except (RpcError, ConnectionClosed) as error:
+            raise await self._find_fault(error) from error
         finally:
             self._is_prompt_running = False
             for call in turn.usage:
@@ -295,14 +295,14 @@ class AcpSession:
                 async with asyncio.timeout(_CANCEL_S):
                     await self._connection.notify("session/cancel", {"sessionId": self._id})
 
-    async def _find_fault(self, wrong: RpcError | ConnectionClosed) -> TrialFault:
+    async def _find_fault(self, error: RpcError | ConnectionClosed) -> TrialFault:
         title = self._agent.spec.title
         if self._process is not None:
             self._monitor.stderr = self._process.stderr_tail
-        if isinstance(wrong, RpcError):
-            detail = _detail(wrong.data)
-            message = f"{wrong.message}: {detail}" if detail else wrong.message
-            if wrong.code == _AUTH_REQUIRED and not self._turn.build_reply().content:
+        if isinstance(error, RpcError):
+            detail = _find_error_detail(error.data)
+            message = f"{error.message}: {detail}" if detail else error.message
+            if error.code == _AUTH_REQUIRED and not self._turn.build_reply().content:
                 return Unreachable(f"{title} needs a login: {to_one_line(message)}")
             return self._monitor.find_fault(message) or AgentFailed(message)
         assert self._process is not None
@@ -386,8 +386,8 @@ def _read(path: str, line: Any, limit: Any) -> str:
             text = file.read()
     except FileNotFoundError:
         raise RpcError(RESOURCE_NOT_FOUND, f"Resource not found: {path}") from None
-    except OSError as wrong:
-        raise RpcError(INTERNAL_ERROR, f"{path}: {wrong.strerror}") from None
+    except OSError as error:
+        raise RpcError(INTERNAL_ERROR, f"{path}: {error.strerror}") from None
     if not isinstance(line, int) and not isinstance(limit, int):
         return text
     start = max(0, line - 1) if isinstance(line, int) else 0
@@ -400,8 +400,8 @@ def _write(path: str, text: str) -> dict[str, Any]:
         opened = open_regular_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make_folders=True)
         with open(opened, "wb") as file:  # noqa: PTH123 -- a file descriptor
             file.write(text.encode(errors="replace"))
-    except OSError as wrong:
-        raise RpcError(INTERNAL_ERROR, f"{path}: {wrong.strerror}") from None
+    except OSError as error:
+        raise RpcError(INTERNAL_ERROR, f"{path}: {error.strerror}") from None
     return {}
 
 
@@ -415,7 +415,7 @@ def _list_mcp_servers(url: str, initialized: Any) -> list[dict[str, Any]]:
     return [{"name": MCP_SERVER, "command": sys.executable, "args": ["-I", str(BRIDGE), url], "env": []}]
 
 
-def _detail(data: Any) -> str:
+def _find_error_detail(data: Any) -> str:
     if isinstance(data, str):
         return data
     if isinstance(data, Mapping):

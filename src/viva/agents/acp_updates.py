@@ -40,7 +40,7 @@ def parse_update(update: Any) -> Iterator[CliEvent]:
             yield parse_tool_call(fields)
             yield from _parse_result(fields)
         case "tool_call_update":
-            yield ToolStarted(_name(fields, use_title=False), fields.get("rawInput"), _id(fields))
+            yield ToolStarted(_find_tool_name(fields, use_title=False), fields.get("rawInput"), _get_call_id(fields))
             yield from _parse_result(fields)
         case _:
             return
@@ -49,7 +49,9 @@ def parse_update(update: Any) -> Iterator[CliEvent]:
 def parse_tool_call(call: Mapping[str, Any]) -> ToolStarted:
     """A new tool call. Without raw input, its displayed details are its arguments."""
     arguments = call.get("rawInput")
-    return ToolStarted(_name(call), _details(call) if arguments is None else arguments, _id(call))
+    return ToolStarted(
+        _find_tool_name(call), _collect_displayed_details(call) if arguments is None else arguments, _get_call_id(call)
+    )
 
 
 def get_tool_kind(call: Mapping[str, Any]) -> str:
@@ -63,36 +65,36 @@ def parse_usage(result: Any) -> Iterator[UsageReported]:
     fields = cast("Mapping[str, Any]", result)
     usage = fields.get("usage")
     if isinstance(usage, Mapping):
-        yield UsageReported((_call("", cast("Mapping[str, Any]", usage), "inputTokens", "outputTokens"),))
+        yield UsageReported((_build_model_call("", cast("Mapping[str, Any]", usage), "inputTokens", "outputTokens"),))
         return
-    models = _at(fields, "_meta", "quota", "model_usage")
+    models = _look_up(fields, "_meta", "quota", "model_usage")
     if isinstance(models, list):
-        counts = [(each, _at(each, "token_count")) for each in cast("list[Any]", models)]
+        counts = [(each, _look_up(each, "token_count")) for each in cast("list[Any]", models)]
         yield UsageReported(
             tuple(
-                _call(str(_at(each, "model") or ""), count, "input_tokens", "output_tokens")
+                _build_model_call(str(_look_up(each, "model") or ""), count, "input_tokens", "output_tokens")
                 for each, count in counts
                 if isinstance(count, Mapping)
             )
         )
 
 
-def _call(model: str, counts: Mapping[str, Any], *names: str) -> ModelCall:
-    read, written, cached = (_count(counts.get(name)) for name in (*names, "cachedReadTokens"))
+def _build_model_call(model: str, counts: Mapping[str, Any], *names: str) -> ModelCall:
+    read, written, cached = (_read_count(counts.get(name)) for name in (*names, "cachedReadTokens"))
     return build_model_call("gemini" if model.startswith("gemini") else "", model, read, written, cached)
 
 
-def _count(value: Any) -> int:
+def _read_count(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value <= MAX_TOKENS else 0
 
 
-def _name(call: Mapping[str, Any], *, use_title: bool = True) -> str:
+def _find_tool_name(call: Mapping[str, Any], *, use_title: bool = True) -> str:
     """The tool's name. Without `use_title` it is empty if only a title or kind is there."""
     meta = call.get("_meta")
     for part in cast("Mapping[str, Any]", meta).values() if isinstance(meta, Mapping) else ():
         if isinstance(part, Mapping) and isinstance(name := part.get("toolName"), str):
             return name
-    if (match := _NAME_IN_ID.fullmatch(_id(call))) is not None:
+    if (match := _NAME_IN_ID.fullmatch(_get_call_id(call))) is not None:
         return match[1]
     if not use_title:
         return ""
@@ -100,20 +102,20 @@ def _name(call: Mapping[str, Any], *, use_title: bool = True) -> str:
     return title if _WORD.fullmatch(title) else get_tool_kind(call) or "tool"
 
 
-def _id(call: Mapping[str, Any]) -> str:
+def _get_call_id(call: Mapping[str, Any]) -> str:
     return str(call.get("toolCallId") or "")
 
 
-def _details(call: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_displayed_details(call: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"title": call["title"]} if call.get("title") else {}
     locations = call.get("locations")
     if isinstance(locations, list):
-        paths = [_at(each, "path") for each in cast("list[Any]", locations)]
+        paths = [_look_up(each, "path") for each in cast("list[Any]", locations)]
         fields |= {"paths": paths} if paths else {}
     content = call.get("content")
     for part in cast("list[Any]", content) if isinstance(content, list) else ():
-        if _at(part, "type") == "diff":
-            fields |= {"path": _at(part, "path"), "content": _at(part, "newText")}
+        if _look_up(part, "type") == "diff":
+            fields |= {"path": _look_up(part, "path"), "content": _look_up(part, "newText")}
     return fields
 
 
@@ -121,27 +123,27 @@ def _parse_result(call: Mapping[str, Any]) -> Iterator[ToolEnded]:
     status = call.get("status")
     if status not in ("completed", "failed"):
         return
-    output = _output(call)
-    code = _at(call, "rawOutput", "exit_code")
+    output = _read_output(call)
+    code = _look_up(call, "rawOutput", "exit_code")
     if status == "failed" or (isinstance(code, int) and code != 0):
         text = output if isinstance(output, str) else codec.compact_json(output)
-        yield ToolEnded(_id(call), "error", text or (f"exit code {code}" if code else "failed"))
+        yield ToolEnded(_get_call_id(call), "error", text or (f"exit code {code}" if code else "failed"))
     else:
-        yield ToolEnded(_id(call), "ok", output)
+        yield ToolEnded(_get_call_id(call), "ok", output)
 
 
-def _output(call: Mapping[str, Any]) -> Any:
+def _read_output(call: Mapping[str, Any]) -> Any:
     raw = call.get("rawOutput")
     if isinstance(raw, Mapping):
         return next((raw[name] for name in _OUTPUTS if isinstance(raw.get(name), str)), cast("Any", raw))
     if raw is not None:
         return raw
     content = call.get("content")
-    parts = [_at(part, "content") for part in cast("list[Any]", content)] if isinstance(content, list) else []
+    parts = [_look_up(part, "content") for part in cast("list[Any]", content)] if isinstance(content, list) else []
     return join_texts([part for part in parts if part is not None])
 
 
-def _at(value: Any, *path: str) -> Any:
+def _look_up(value: Any, *path: str) -> Any:
     for step in path:
         value = cast("Mapping[str, Any]", value).get(step) if isinstance(value, Mapping) else None
     return value

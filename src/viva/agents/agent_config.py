@@ -128,7 +128,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def uses_mcp_stub(self) -> bool:
-        """Does it get the canned tools of a case from an MCP server? Kinds that can have a field `mcp_stub`."""
+        """Does it get the canned tools of a case from an MCP server? Kinds that support this have a field `mcp_stub`."""
         return bool(getattr(self, "mcp_stub", False))
 
     @classmethod
@@ -229,7 +229,7 @@ def agents_schema(names: Iterable[str]) -> Schema:
     for name in names:
         if (kind := find_kind(name)) is not None and (schema := entry_schema(kind)) is not None:
             groups.setdefault(codec.compact_json(schema), ([], schema))[0].append(name)
-    branches = [(_type_is(kinds), schema) for kinds, schema in groups.values()]
+    branches = [(_require_type(kinds), schema) for kinds, schema in groups.values()]
     inferable = [schema for kinds, schema in groups.values() if any(map(_is_inferable, kinds))]
     branches.append(({"not": {"required": ["type"]}}, _merge_kinds(inferable)))
     properties = {"type": struct_schema(AgentConfig)["properties"]["type"]}
@@ -256,7 +256,7 @@ def _merge_kinds(schemas: Iterable[Schema]) -> Schema:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _type_is(kinds: list[str]) -> Schema:
+def _require_type(kinds: list[str]) -> Schema:
     value = {"const": kinds[0]} if len(kinds) == 1 else {"enum": kinds}
     return {"properties": {"type": value}, "required": ["type"]}
 

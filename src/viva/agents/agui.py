@@ -142,7 +142,7 @@ class AguiSession:
     def _add_message(self, message: Message) -> None:
         """Adds a message in the protocol's form; results of tool calls are messages of their own."""
         number = len(self._messages) + 1
-        encoded: dict[str, Any] = {"id": f"viva-{number}", "role": message.role, "content": _content(message)}
+        encoded: dict[str, Any] = {"id": f"viva-{number}", "role": message.role, "content": _encode_content(message)}
         if message.role == "tool":
             encoded["toolCallId"] = message.tool_call_id or message.name or ""
         if message.tool_calls:
@@ -165,7 +165,7 @@ class AguiSession:
                 self._messages.append({"id": f"viva-{len(self._messages) + 1}", **result})
 
 
-def _content(message: Message) -> Any:
+def _encode_content(message: Message) -> Any:
     if isinstance(message.content, str):
         return message.content
     return [

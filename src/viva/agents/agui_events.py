@@ -26,7 +26,7 @@ _USAGE_NAMES = {
 
 
 class RunReader:
-    """One run: its reply so far, the shared state, the interrupts that it ended with, and the messages of a snapshot."""
+    """Reads one run: its reply so far, the shared state, the interrupts that it ended with, and the messages of a snapshot."""
 
     def __init__(self, progress: CallProgress, state: Any) -> None:
         self._state = {"": state}  # changed in place by patches
@@ -40,11 +40,11 @@ class RunReader:
         self._has_state_changed = False
 
     def add(self, data: bytes) -> None:
-        """One event. What is not an event of the protocol is the agent's failure; unknown types are ignored."""
+        """Adds one event. What is not an event of the protocol is the agent's failure; unknown types are ignored."""
         try:
             value = codec.decode(data)
-        except codec.DecodeError as wrong:
-            raise AgentFailed(f"it sent an event that is not JSON: {wrong}") from wrong
+        except codec.DecodeError as error:
+            raise AgentFailed(f"it sent an event that is not JSON: {error}") from error
         event = as_object(value)
         kind = event.get("type")
         if not isinstance(kind, str):
@@ -77,8 +77,8 @@ class RunReader:
         """The shared state. One that patches have nested too deeply is the agent's failure."""
         try:
             return codec.to_plain_checked(self._state[""])
-        except (ValueError, RecursionError) as wrong:
-            raise AgentFailed(f"its state cannot be used: {wrong}") from wrong
+        except (ValueError, RecursionError) as error:
+            raise AgentFailed(f"its state cannot be used: {error}") from error
 
     def build_reply(self) -> Reply:
         """The reply so far."""
@@ -143,8 +143,8 @@ def apply_patch(holder: dict[str, Any], operations: Any) -> None:
                     raise ValueError("a test of the patch fails")
             else:
                 _change(holder, path, kind, operation.get("value"))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as wrong:
-        raise AgentFailed(f"its STATE_DELTA does not fit the state: {wrong!r}"[:_MAX_SHOWN]) from wrong
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise AgentFailed(f"its STATE_DELTA does not fit the state: {error!r}"[:_MAX_SHOWN]) from error
 
 
 def _split_pointer(pointer: str) -> list[str]:

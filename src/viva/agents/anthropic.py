@@ -77,25 +77,27 @@ class AnthropicEndpoint(Endpoint):
 
     def encode_message(self, message: Message) -> bytes:
         if message.role == "tool":
-            return _encode("user", [_result(message.tool_call_id or "", message.text)])
+            return _encode_turn("user", [_encode_result(message.tool_call_id or "", message.text)])
         role = "assistant" if message.role == "assistant" else "user"
         if isinstance(message.content, str) and not message.tool_calls:
-            return _encode(role, message.content)
+            return _encode_turn(role, message.content)
         parts = (Text(message.content),) if isinstance(message.content, str) else message.content
         blocks = [
-            _text(part.text) if isinstance(part, Text) else _attachment(part) for part in parts if part != Text("")
+            _encode_text(part.text) if isinstance(part, Text) else _encode_attachment(part)
+            for part in parts
+            if part != Text("")
         ]
-        return _encode(role, blocks + [_tool_use(call) for call in message.tool_calls])
+        return _encode_turn(role, blocks + [_encode_tool_use(call) for call in message.tool_calls])
 
     def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
         """All results in one message: the API takes nothing between tool calls and their results."""
-        return [_encode("user", [_result(call.id, *_result_text(call)) for call in calls])]
+        return [_encode_turn("user", [_encode_result(call.id, *_format_result_text(call)) for call in calls])]
 
     def parse_completion(self, body: bytes) -> Completion:
         answer = decode_answer(_answers, body, _KIND)
         if answer.type != "message":
             raise Unreachable(f"the answer is not {_KIND}: its type is {answer.type!r}")
-        return _completion(bytes(answer.content), answer.stop_reason, answer.model, answer.usage)
+        return _build_completion(bytes(answer.content), answer.stop_reason, answer.model, answer.usage)
 
     async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
         events, joiner = SseParser(), _StreamJoiner(on_text)
@@ -111,40 +113,40 @@ class AnthropicAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     endpoint_type: ClassVar[type[Endpoint]] = AnthropicEndpoint
 
 
-def _encode(role: str, content: Any) -> bytes:
+def _encode_turn(role: str, content: Any) -> bytes:
     return codec.encode({"role": role, "content": content})
 
 
-def _text(text: str) -> dict[str, Any]:
+def _encode_text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _attachment(part: Attachment) -> dict[str, Any]:
+def _encode_attachment(part: Attachment) -> dict[str, Any]:
     if isinstance(part, Audio):
         raise AgentFailed("the Anthropic API takes no audio")
     kind, data = guess_media_type(part), get_inline_data(part)
     if isinstance(part, Image):
-        return {"type": "image", "source": _source(kind, data, part.url)}
+        return {"type": "image", "source": _encode_source(kind, data, part.url)}
     named = {"title": part.name} if part.name else {}
     if data is not None and kind.startswith("text/"):
         text = base64.b64decode(data).decode(errors="replace")
         return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}} | named
-    return {"type": "document", "source": _source(kind, data, part.url)} | named
+    return {"type": "document", "source": _encode_source(kind, data, part.url)} | named
 
 
-def _source(kind: str, data: str | None, url: str) -> dict[str, Any]:
+def _encode_source(kind: str, data: str | None, url: str) -> dict[str, Any]:
     return {"type": "url", "url": url} if data is None else {"type": "base64", "media_type": kind, "data": data}
 
 
-def _tool_use(call: ToolCall) -> dict[str, Any]:
+def _encode_tool_use(call: ToolCall) -> dict[str, Any]:
     return {"type": "tool_use", "id": _NO_ID.sub("_", call.id), "name": call.name, "input": parse_arguments(call)}
 
 
-def _result_text(call: ToolCall) -> tuple[str, bool]:
+def _format_result_text(call: ToolCall) -> tuple[str, bool]:
     return (format_result(call), False) if call.error is None else (call.error, True)
 
 
-def _result(call_id: str, text: str, failed: bool = False) -> dict[str, Any]:
+def _encode_result(call_id: str, text: str, failed: bool = False) -> dict[str, Any]:
     result = {"type": "tool_result", "tool_use_id": _NO_ID.sub("_", call_id), "content": text}
     return result | {"is_error": True} if failed else result
 
@@ -178,7 +180,7 @@ _objects = codec.Decoder[list[dict[str, Any]]](list[dict[str, Any]])
 _blocks = codec.Decoder[list[_Block]](list[_Block])
 
 
-def _completion(content: bytes, stop_reason: str | None, model: str, usage: _Usage) -> Completion:
+def _build_completion(content: bytes, stop_reason: str | None, model: str, usage: _Usage) -> Completion:
     blocks = decode_answer(_blocks, content, _KIND)
     if any(block.type == "text" and not block.text for block in blocks):  # the API does not accept empty text blocks
         content = codec.encode(
@@ -272,16 +274,16 @@ class _StreamJoiner:
         for index, text in self._inputs.items():
             try:
                 self._blocks[index]["input"] = codec.decode(text) if text else {}
-            except codec.DecodeError as wrong:
+            except codec.DecodeError as error:
                 if self._stop_reason != "max_tokens":
-                    raise Unreachable(f"the arguments of a tool are not JSON: {wrong}") from wrong
+                    raise Unreachable(f"the arguments of a tool are not JSON: {error}") from error
                 self._blocks[index]["input"] = {}
         content = codec.encode([block for _, block in sorted(self._blocks.items())])
         try:
             usage = codec.convert({name: self._usage.get(name) for name in _Usage.__struct_fields__}, _Usage)
-        except codec.ValidationError as wrong:
-            raise Unreachable(f"the answer is not {_KIND}: {wrong}") from wrong
-        return _completion(content, self._stop_reason, self._model, usage)
+        except codec.ValidationError as error:
+            raise Unreachable(f"the answer is not {_KIND}: {error}") from error
+        return _build_completion(content, self._stop_reason, self._model, usage)
 
 
 def _append(text: Any, more: str) -> str:

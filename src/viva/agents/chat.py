@@ -46,9 +46,11 @@ class ChatEndpoint(Endpoint):
         fields: dict[str, Any] = {"model": connector.model}
         fields |= {name: value for name, value in settings.items() if value is not None}
         if agent.tools:
-            fields["tools"] = [_tool(tool) for tool in agent.tools]
+            fields["tools"] = [_encode_tool(tool) for tool in agent.tools]
         if agent.output is not None and connector.structured != "text":
-            fields["response_format"] = _format(agent.output) if connector.structured == "schema" else _ANY_JSON
+            fields["response_format"] = (
+                _encode_output_format(agent.output) if connector.structured == "schema" else _ANY_JSON
+            )
         if agent.stream:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}
         return fields
@@ -85,11 +87,11 @@ class ChatAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
 _ANY_JSON = {"type": "json_object"}
 
 
-def _format(output: Any) -> dict[str, Any]:
+def _encode_output_format(output: Any) -> dict[str, Any]:
     schema = close_objects(output)
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _encode_tool(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}

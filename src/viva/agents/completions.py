@@ -66,11 +66,11 @@ def parse_completion(body: bytes) -> Completion:
         raise Unreachable("the answer has no choices")
     choice = answer.choices[0]
     message_in = decode_answer(_messages, choice.message, "a chat completion")
-    content, calls = _text(message_in), _calls(message_in.tool_calls or ())
+    content, calls = _read_text(message_in), _read_calls(message_in.tool_calls or ())
     # A model may refuse to take back a message without role or content.
     usable = message_in.role == "assistant" and (message_in.content is not None or calls)
     message = bytes(choice.message) if usable else encode_assistant(content, calls)
-    return Completion(message, content, calls, choice.finish_reason, answer.model or "", *_tokens(answer.usage))
+    return Completion(message, content, calls, choice.finish_reason, answer.model or "", *_count_tokens(answer.usage))
 
 
 async def parse_completion_stream(chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
@@ -106,7 +106,7 @@ class _DeltaJoiner:
         self._usage = answer.usage or self._usage
         for choice in (answer.choices or ())[:1]:
             self._finish_reason = choice.finish_reason or self._finish_reason
-            if text := _text(choice.delta):
+            if text := _read_text(choice.delta):
                 self._on_text(text)
                 self._texts.append(text)
             for call in choice.delta.tool_calls or ():
@@ -129,23 +129,23 @@ class _DeltaJoiner:
             raise Unreachable("the stream ended before the answer did")
         for at, call in self._calls.items():
             call.function.arguments = "".join(self._arguments.get(at, ()))
-        content, calls = "".join(self._texts), _calls([call for _, call in sorted(self._calls.items())])
+        content, calls = "".join(self._texts), _read_calls([call for _, call in sorted(self._calls.items())])
         message = encode_assistant(content or (None if calls else ""), calls)
-        return Completion(message, content, calls, self._finish_reason, self._model or "", *_tokens(self._usage))
+        return Completion(message, content, calls, self._finish_reason, self._model or "", *_count_tokens(self._usage))
 
 
 def _decode(body: bytes) -> _Answer:
     return decode_answer(_answers, body, "a chat completion")
 
 
-def _tokens(usage: _Usage | None) -> tuple[int, int, int]:
+def _count_tokens(usage: _Usage | None) -> tuple[int, int, int]:
     if usage is None:
         return 0, 0, 0
     cached = usage.prompt_tokens_details
     return usage.prompt_tokens or 0, usage.completion_tokens or 0, 0 if cached is None else cached.cached_tokens or 0
 
 
-def _text(message_in: _Message) -> str:
+def _read_text(message_in: _Message) -> str:
     """The text, else the refusal. Some servers send a list of parts."""
     content = message_in.content
     if isinstance(content, list):
@@ -157,7 +157,7 @@ def _text(message_in: _Message) -> str:
     return content or message_in.refusal or ""
 
 
-def _calls(calls: "list[_Call] | tuple[()]") -> list[ToolCall]:
+def _read_calls(calls: "list[_Call] | tuple[()]") -> list[ToolCall]:
     return [
         ToolCall(call.function.name or "", call.function.arguments, call.id or f"call_{number}")
         for number, call in enumerate(calls, 1)

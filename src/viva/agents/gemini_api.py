@@ -73,7 +73,7 @@ class GeminiEndpoint(Endpoint):
         config = {name: value for name, value in settings.items() if value is not None}
         fields: dict[str, Any] = {"generationConfig": config}
         if agent.tools:
-            fields["tools"] = [{"functionDeclarations": [_tool(tool) for tool in agent.tools]}]
+            fields["tools"] = [{"functionDeclarations": [_encode_tool(tool) for tool in agent.tools]}]
         return fields
 
     def encode_system(self, system: str) -> tuple[bytes, list[bytes]]:
@@ -82,32 +82,25 @@ class GeminiEndpoint(Endpoint):
         return prefix + b',"contents":[', []
 
     def encode_message(self, message: Message) -> bytes:
-        if message.role == "tool":
-            call = ToolCall(message.name or "tool", id=message.tool_call_id or "", result=message.text)
-            return _encode("user", [_result(call)])
-        parts = (Text(message.content),) if isinstance(message.content, str) else message.content
-        pieces = [_part(part) for part in parts if part != Text("") or not message.tool_calls]
-        pieces += [_function_call(call, first=at == 0) for at, call in enumerate(message.tool_calls)]
-        return _encode("model" if message.role == "assistant" else "user", pieces)
+        return encode_content(message)
 
     def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
-        """All results in one message: the API counts them."""
-        return [_encode("user", [_result(call) for call in calls])]
+        return [encode_result_content(calls)]
 
     def parse_completion(self, body: bytes) -> Completion:
-        return _completion([decode_answer(_answers, body, _KIND)])
+        return _build_completion([decode_answer(_answers, body, _KIND)])
 
     async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
         events, answers = SseParser(), list[_Answer]()
         async for chunk in chunks:
             for event in events.feed(chunk):
                 answers.append(decode_answer(_answers, event, _KIND))
-                if text := _text(answers[-1]):
+                if text := _read_text(answers[-1]):
                     on_text(text)
         answers += [decode_answer(_answers, event, _KIND) for event in events.feed_eof()]
         if not any(answer.is_end for answer in answers):
             raise Unreachable("the stream ended before the answer did")
-        return _completion(answers)
+        return _build_completion(answers)
 
 
 class GeminiAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
@@ -116,42 +109,58 @@ class GeminiAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     endpoint_type: ClassVar[type[Endpoint]] = GeminiEndpoint
 
 
-def _encode(role: str, parts: Sequence[Any]) -> bytes:
+def encode_content(message: Message) -> bytes:
+    """A message as a Content of the API."""
+    if message.role == "tool":
+        call = ToolCall(message.name or "tool", id=message.tool_call_id or "", result=message.text)
+        return encode_result_content([call])
+    parts = (Text(message.content),) if isinstance(message.content, str) else message.content
+    pieces = [_encode_part(part) for part in parts if part != Text("") or not message.tool_calls]
+    pieces += [_encode_call(call, first=at == 0) for at, call in enumerate(message.tool_calls)]
+    return _encode_content("model" if message.role == "assistant" else "user", pieces)
+
+
+def encode_result_content(calls: Sequence[ToolCall]) -> bytes:
+    """All results of tool calls in one Content: the API counts them."""
+    return _encode_content("user", [_encode_result(call) for call in calls])
+
+
+def _encode_content(role: str, parts: Sequence[Any]) -> bytes:
     return codec.encode({"role": role, "parts": parts})
 
 
-def _part(part: Any) -> dict[str, Any]:
-    return {"text": part.text} if isinstance(part, Text) else _attachment(part)
+def _encode_part(part: Any) -> dict[str, Any]:
+    return {"text": part.text} if isinstance(part, Text) else _encode_attachment(part)
 
 
-def _attachment(part: Attachment) -> dict[str, Any]:
+def _encode_attachment(part: Attachment) -> dict[str, Any]:
     kind, data = guess_media_type(part), get_inline_data(part)
     if data is None:
         return {"fileData": {"mimeType": kind, "fileUri": part.url}}
     return {"inlineData": {"mimeType": kind, "data": data}}
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _encode_tool(tool: Tool) -> dict[str, Any]:
     declared: dict[str, Any] = {"name": tool.name, "description": tool.description}
     if tool.parameters.get("properties"):  # the API refuses an object without properties
         declared["parametersJsonSchema"] = tool.parameters
     return declared
 
 
-def _function_call(call: ToolCall, *, first: bool) -> dict[str, Any]:
+def _encode_call(call: ToolCall, *, first: bool) -> dict[str, Any]:
     part: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": parse_arguments(call)}}
     return part | {"thoughtSignature": _NO_SIGNATURE} if first else part
 
 
-def _result(call: ToolCall) -> dict[str, Any]:
+def _encode_result(call: ToolCall) -> dict[str, Any]:
     """Calls of older models have no id; then their results must have none."""
-    response = {"error": call.error} if call.error is not None else {"output": _output(call)}
+    response = {"error": call.error} if call.error is not None else {"output": _get_output(call)}
     return {
         "functionResponse": {"name": call.name, "response": response} | ({"id": call.id} if call.id else {}),
     }
 
 
-def _output(call: ToolCall) -> Any:
+def _get_output(call: ToolCall) -> Any:
     return NOT_RUN_TEXT if call.result is UNSET else call.result
 
 
@@ -205,7 +214,7 @@ _objects = codec.Decoder[dict[str, Any]](dict[str, Any])
 _parts = codec.Decoder[_Part](_Part)
 
 
-def _completion(answers: list[_Answer]) -> Completion:
+def _build_completion(answers: list[_Answer]) -> Completion:
     """The completion, from a complete answer or the pieces of a stream. The model's parts are sent back unchanged."""
     candidates = [answer.candidates[0] for answer in answers if answer.candidates]
     blocked = any(answer.prompt_feedback.block_reason for answer in answers)
@@ -221,7 +230,7 @@ def _completion(answers: list[_Answer]) -> Completion:
         b'{"role":"model","parts":[%b]}' % b",".join(message_parts) if message_parts else b"",
         "".join(part.text for _, part in parts if not part.thought),
         calls,
-        "content_filter" if blocked else _finish(finish, calls),
+        "content_filter" if blocked else _choose_finish_reason(finish, calls),
         next((answer.model_version for answer in answers if answer.model_version), ""),
         usage.prompt_token_count + usage.tool_use_prompt_token_count,
         usage.candidates_token_count + usage.thoughts_token_count,
@@ -229,7 +238,7 @@ def _completion(answers: list[_Answer]) -> Completion:
     )
 
 
-def _text(answer: _Answer) -> str:
+def _read_text(answer: _Answer) -> str:
     content = answer.candidates[0].content if answer.candidates else None
     parts = [decode_answer(_parts, part, _KIND) for part in (content.parts if content else None) or ()]
     return "".join(part.text for part in parts if not part.thought)
@@ -240,7 +249,7 @@ def _is_empty(raw_part: msgspec.Raw, part: _Part) -> bool:
     return not part.text and decode_answer(_objects, raw_part, _KIND).keys() <= {"text", "thought"}
 
 
-def _finish(reason: str | None, calls: Sequence[ToolCall]) -> str | None:
+def _choose_finish_reason(reason: str | None, calls: Sequence[ToolCall]) -> str | None:
     if reason == "STOP" and calls:
         return "tool_calls"
     return _FINISH.get(reason or "", reason and reason.lower())

@@ -218,7 +218,7 @@ class HttpSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         history = _join(self._messages)
         self._messages += encode_steps(message)
-        request = self._build_request(self._variables(message, options, history))
+        request = self._build_request(self._build_variables(message, options, history))
         reply, session_id = await self._call(request)
         self._session_id = self._session_id if session_id is None else session_id
         self._messages += encode_steps(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
@@ -242,7 +242,7 @@ class HttpSession:
             request, left = following, left - 1
 
     async def _read_stream(self, request: Request, kind: StreamFormat) -> tuple[Reply, Any] | Response:
-        """The same for a streamed answer; the answer itself if its status is not a success."""
+        """The reply and session id of a streamed answer; the answer itself if its status is not a success."""
         http, progress = self._context.http, self._context.progress
         streamed = StreamedReply(progress)
         reader = StreamReader(kind, self._agent.stream_paths, streamed, self._retry.secrets)
@@ -262,7 +262,7 @@ class HttpSession:
             raise AgentFailed("answer is empty")
         return Reply(answer.body.decode(errors="replace")), None
 
-    def _variables(self, message: Message, options: Mapping[str, Any], history: codec.Raw) -> dict[str, Any]:
+    def _build_variables(self, message: Message, options: Mapping[str, Any], history: codec.Raw) -> dict[str, Any]:
         context = self._context
         return {
             "input": message.text,
@@ -333,8 +333,8 @@ def _follow_redirect(request: Request, answer: Response) -> Request | None:
         url = urljoin(request.url, place)
         before, after = urlsplit(request.url), urlsplit(url)
         is_same_origin = (before.scheme, before.netloc) == (after.scheme, after.netloc)
-    except ValueError as wrong:
-        raise AgentFailed(f"HTTP {describe_status(answer.status)} to an address that is not valid: {wrong}") from wrong
+    except ValueError as error:
+        raise AgentFailed(f"HTTP {describe_status(answer.status)} to an address that is not valid: {error}") from error
     headers = dict(request.headers)
     if not is_same_origin:
         headers = {name: value for name, value in headers.items() if not _is_credential(name, value)}

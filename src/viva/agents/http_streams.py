@@ -121,13 +121,13 @@ class StreamReader:
         """The value of an event. Without a path for the text, what is no JSON object or array is text itself."""
         try:
             value = codec.decode(data)
-        except codec.DecodeError as wrong:
+        except codec.DecodeError as error:
             if self._is_ended and self._has_documents:
-                raise AgentFailed(f"the stream ended in the middle of event {self._count}") from wrong
+                raise AgentFailed(f"the stream ended in the middle of event {self._count}") from error
             if self._kind == "sse" and self._paths.delta is None:
                 return data.decode(errors="replace")
             shown = extract_error_message(data[:_SHOWN], self._secrets)
-            raise AgentFailed(f"event {self._count} of the stream is not JSON: {shown} ({wrong})") from wrong
+            raise AgentFailed(f"event {self._count} of the stream is not JSON: {shown} ({error})") from error
         return value if isinstance(value, str | dict | list) else data.decode(errors="replace")
 
     def _add_document(self, document: Any, data: bytes) -> None:

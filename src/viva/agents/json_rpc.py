@@ -122,8 +122,8 @@ class JsonRpcConnection:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": line.id}
         try:
             answer["result"] = await self._on_request(line.method, line.params)
-        except RpcError as wrong:
-            answer["error"] = {"code": wrong.code, "message": wrong.message}
+        except RpcError as error:
+            answer["error"] = {"code": error.code, "message": error.message}
         with suppress(ConnectionClosed):
             await self._send(answer)
 

@@ -46,8 +46,8 @@ class McpStub:
         """The answer to a message or a batch of them; None if none of them is a request."""
         try:
             value = codec.decode(body)
-        except codec.DecodeError as wrong:
-            return codec.encode(_error(None, _PARSE_ERROR, f"not JSON: {wrong}"))
+        except codec.DecodeError as error:
+            return codec.encode(_build_error(None, _PARSE_ERROR, f"not JSON: {error}"))
         if isinstance(value, list):
             answers = [answer for each in value if (answer := self._answer(each)) is not None]
             return codec.encode(answers) if answers else None
@@ -59,26 +59,26 @@ class McpStub:
         method, key = message.get("method"), message.get("id")
         if not isinstance(method, str):
             is_answer = "result" in message or "error" in message
-            return None if is_answer else _error(key, _INVALID_REQUEST, "not a message of JSON-RPC")
+            return None if is_answer else _build_error(key, _INVALID_REQUEST, "not a message of JSON-RPC")
         if "id" not in message:
             return None
         params = as_object(message.get("params"))
         match method:
             case "initialize":
-                return _result(key, self._initialize(params))
+                return _build_result(key, self._initialize(params))
             case "ping":
-                return _result(key, {})
+                return _build_result(key, {})
             case "tools/list":
                 self.is_used = True
-                return _result(key, {"tools": [_describe_tool(name) for name in self.tool_names]})
+                return _build_result(key, {"tools": [_describe_tool(name) for name in self.tool_names]})
             case "tools/call":
                 self.is_used = True
-                return _result(key, self._call_tool(params))
+                return _build_result(key, self._call_tool(params))
             case "resources/list" | "resources/templates/list" | "prompts/list":
                 field = {"resources/list": "resources", "prompts/list": "prompts"}.get(method, "resourceTemplates")
-                return _result(key, {field: []})
+                return _build_result(key, {field: []})
             case _:
-                return _error(key, _METHOD_NOT_FOUND, f"unknown method {method[:60]!r}")
+                return _build_error(key, _METHOD_NOT_FOUND, f"unknown method {method[:60]!r}")
 
     def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
         wanted = params.get("protocolVersion")
@@ -102,11 +102,11 @@ def _describe_tool(name: str) -> dict[str, Any]:
     return {"name": name, "description": f"The tool {name}.", "inputSchema": {"type": "object", "properties": {}}}
 
 
-def _result(key: Any, result: Any) -> dict[str, Any]:
+def _build_result(key: Any, result: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": key, "result": result}
 
 
-def _error(key: Any, code: int, message: str) -> dict[str, Any]:
+def _build_error(key: Any, code: int, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": key, "error": {"code": code, "message": message}}
 
 

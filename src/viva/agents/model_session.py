@@ -326,8 +326,8 @@ class ModelSession:
                 raise endpoint.build_fault(answer)
             try:
                 answer = endpoint.parse_completion(answer.body)
-            except Unreachable as wrong:
-                raise Unreachable(f"{connector.name}: {wrong.message}") from wrong
+            except Unreachable as error:
+                raise Unreachable(f"{connector.name}: {error.message}") from error
         limiter.adjust(answer.input_tokens + answer.output_tokens - estimate)
         return answer
 

@@ -16,14 +16,14 @@ def encode_steps(message: Message) -> list[bytes]:
 
 
 def encode_message(message: Message) -> bytes:
-    plain: dict[str, Any] = {"role": message.role, "content": _content(message.content)}
+    plain: dict[str, Any] = {"role": message.role, "content": _encode_content(message.content)}
     if message.name is not None:
         plain["name"] = message.name
     if message.tool_call_id is not None:
         plain["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
         plain["content"] = plain["content"] or None
-        plain["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+        plain["tool_calls"] = [_encode_call(call) for call in message.tool_calls]
     return codec.encode(plain)
 
 
@@ -36,17 +36,19 @@ def encode_assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -
     """An assistant message, where the model's own bytes cannot be used."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if tool_calls:
-        message["tool_calls"] = [_tool_call(call) for call in tool_calls]
+        message["tool_calls"] = [_encode_call(call) for call in tool_calls]
     return codec.encode(message)
 
 
-def _content(content: Content) -> Any:
+def _encode_content(content: Content) -> Any:
     if isinstance(content, str):
         return content
-    return [{"type": "text", "text": part.text} if isinstance(part, Text) else _attachment(part) for part in content]
+    return [
+        {"type": "text", "text": part.text} if isinstance(part, Text) else _encode_attachment(part) for part in content
+    ]
 
 
-def _attachment(part: Attachment) -> dict[str, Any]:
+def _encode_attachment(part: Attachment) -> dict[str, Any]:
     match part:
         case Audio():
             head, comma, data = part.url.partition(";base64,")
@@ -63,7 +65,7 @@ def _attachment(part: Attachment) -> dict[str, Any]:
 _AUDIO = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "x-m4a": "m4a"}
 
 
-def _tool_call(call: ToolCall) -> dict[str, Any]:
+def _encode_call(call: ToolCall) -> dict[str, Any]:
     arguments = (
         call.arguments
         if isinstance(call.arguments, str)

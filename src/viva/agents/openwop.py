@@ -109,13 +109,13 @@ class OpenwopSession:
                 payload = as_object(event.get("payload"))
                 match event["type"]:
                     case "provider.usage":
-                        calls.append(_call(payload))
+                        calls.append(_read_model_call(payload))
                         self._context.meter(calls[-1])
                     case "agent.toolReturned":
                         failed = "failed" if payload.get("status", "ok") != "ok" else None
                         tools.append(ToolCall(str(payload.get("toolName")), error=failed))
                     case "run.completed":
-                        reply = _reply(payload, tuple(calls), tuple(tools))
+                        reply = _build_reply(payload, tuple(calls), tuple(tools))
                     case "run.failed" | "run.cancelled":
                         raise AgentFailed(str(as_object(payload.get("error")).get("message") or event["type"]))
                     case _:
@@ -155,23 +155,23 @@ def _encode_message(message: Message) -> dict[str, Any]:
     return encoded if message.data is None else {**encoded, "data": message.data}
 
 
-def _call(payload: Mapping[str, Any]) -> ModelCall:
+def _read_model_call(payload: Mapping[str, Any]) -> ModelCall:
     usd = payload.get("currency", "USD") == "USD"  # other currencies are not converted: the cost is unknown
     return ModelCall(
         model=str(payload.get("model", "")),
         provider=str(payload.get("provider", "")),
-        input_tokens=int(_number(payload.get("inputTokens")) or 0),
-        output_tokens=int(_number(payload.get("outputTokens")) or 0),
-        cost_usd=0.0 if payload.get("cacheHit") else _number(payload.get("costEstimateUsd")) if usd else None,
+        input_tokens=int(_read_number(payload.get("inputTokens")) or 0),
+        output_tokens=int(_read_number(payload.get("outputTokens")) or 0),
+        cost_usd=0.0 if payload.get("cacheHit") else _read_number(payload.get("costEstimateUsd")) if usd else None,
     )
 
 
-def _number(value: Any) -> float | None:
+def _read_number(value: Any) -> float | None:
     """A number between 0 and the maximum; None for anything else."""
     return value if type(value) in (int, float) and 0 <= value <= MAX_TOKENS else None
 
 
-def _reply(payload: Mapping[str, Any], calls: tuple[ModelCall, ...], tools: tuple[ToolCall, ...]) -> Reply:
+def _build_reply(payload: Mapping[str, Any], calls: tuple[ModelCall, ...], tools: tuple[ToolCall, ...]) -> Reply:
     outputs = as_object(payload.get("outputs"))
     output = outputs.get("output")
     text = output if isinstance(output, str) else ""

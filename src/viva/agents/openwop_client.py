@@ -53,14 +53,14 @@ class HostClient(Struct, frozen=True, kw_only=True):
     sleep: Callable[[float], Any] = asyncio.sleep
 
     async def get(self, path: str) -> Any:
-        return self._decode(await self._send(Request(self._url(path), b"", self._headers(), "GET", 90.0)))
+        return self._decode(await self._send(Request(self._build_url(path), b"", self._build_headers(), "GET", 90.0)))
 
     async def post(self, path: str, body: Any, *, idempotent: bool = False) -> Any:
         """With `idempotent` it has an Idempotency-Key, so that it can be resent if the answer is lost."""
-        headers = self._headers({"Content-Type": "application/json"})
+        headers = self._build_headers({"Content-Type": "application/json"})
         if idempotent:
             headers["Idempotency-Key"] = secrets.token_hex(16)
-        return self._decode(await self._send(Request(self._url(path), codec.encode(body), headers, "POST", 90.0)))
+        return self._decode(await self._send(Request(self._build_url(path), codec.encode(body), headers, "POST", 90.0)))
 
     async def create_run(self, body: Any) -> str:
         """Starts a run and returns its id."""
@@ -74,7 +74,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
         last, failures = -1, 0
         while True:
             try:
-                async with aclosing(self._stream(run, mode, last)) as stream:
+                async with aclosing(self._stream_events(run, mode, last)) as stream:
                     async for event in stream:
                         if event is None:
                             failures = 0
@@ -93,13 +93,13 @@ class HostClient(Struct, frozen=True, kw_only=True):
                 raise Unreachable("the host closes the event stream before the run has ended")
             await self.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures))
 
-    async def _stream(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any] | None, None]:
+    async def _stream_events(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any] | None, None]:
         """The events of one connection; None for a comment, by which the host says that it has nothing new."""
-        headers = self._headers({"Accept": "text/event-stream"})
+        headers = self._build_headers({"Accept": "text/event-stream"})
         if last >= 0:
             headers["Last-Event-ID"] = str(last)
         path = f"/v1/runs/{quote(run, safe='')}/events?streamMode={mode}"
-        request = Request(self._url(path), b"", headers, "GET", _IDLE_S, 2**40)
+        request = Request(self._build_url(path), b"", headers, "GET", _IDLE_S, 2**40)
         async with self.http.stream(request) as answer:
             if answer.status != 200:
                 body = b"".join([piece async for piece in answer.chunks()])
@@ -109,13 +109,13 @@ class HostClient(Struct, frozen=True, kw_only=True):
                 if piece.startswith(b":"):
                     yield None
                 for data in lines.feed(piece):
-                    yield self._event(data)
+                    yield self._decode_event(data)
 
-    def _event(self, data: bytes) -> dict[str, Any]:
+    def _decode_event(self, data: bytes) -> dict[str, Any]:
         try:
             event = codec.decode(data)
-        except codec.DecodeError as wrong:
-            raise Unreachable("the host sent an event that is not JSON") from wrong
+        except codec.DecodeError as error:
+            raise Unreachable("the host sent an event that is not JSON") from error
         fields = as_object(event)
         if not isinstance(fields.get("type"), str) or type(fields.get("sequence")) is not int:
             raise Unreachable("the host sent something that is not an event of a run")
@@ -123,7 +123,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
 
     async def _send(self, request: Request) -> Response:
         only_unsent = request.method == "POST" and "Idempotency-Key" not in request.headers
-        retry = Retry("openwop host", self.retries, is_busy, only_unsent=only_unsent, secrets=self._secrets())
+        retry = Retry("openwop host", self.retries, is_busy, only_unsent=only_unsent, secrets=self._list_secrets())
         return await send_request(self.http, request, retry, self.progress)
 
     def _decode(self, answer: Response) -> Any:
@@ -135,17 +135,19 @@ class HostClient(Struct, frozen=True, kw_only=True):
             return value
         error = as_object(value)
         code, message = str(error.get("error", "")), str(error.get("message", ""))
-        text = extract_error_message(message.encode(), self._secrets()) if message else describe_status(answer.status)
+        text = (
+            extract_error_message(message.encode(), self._list_secrets()) if message else describe_status(answer.status)
+        )
         details = as_object(error.get("details"))
         where = f" ({details['field']})" if isinstance(details.get("field"), str) else ""
         raise HostRefused(answer.status, code, f"{self.url}: {text}{where}", details)
 
-    def _url(self, path: str) -> str:
+    def _build_url(self, path: str) -> str:
         return self.url.rstrip("/") + path
 
-    def _headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    def _build_headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         own = {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
         return {"Accept": "application/json", **own, **(more or {})}
 
-    def _secrets(self) -> tuple[str, ...]:
+    def _list_secrets(self) -> tuple[str, ...]:
         return (self.token.reveal(),) if self.token else ()

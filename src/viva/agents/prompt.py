@@ -37,9 +37,9 @@ PER_CALL_VARIABLES = _CONVERSATION_VARIABLES | {
     "fence",
     "problem",
 }
-_OUTCOME = frozenset({"can_end", "ending", "answer_format"})
+_END_VARIABLES = frozenset({"can_end", "ending", "answer_format"})
 _OWN_VARIABLES = (
-    frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _OUTCOME | PER_CALL_VARIABLES
+    frozenset({"metadata", "max_turns", "session_id", "test_id", "test_mode"}) | _END_VARIABLES | PER_CALL_VARIABLES
 )
 """Variables that Viva sets; the rest of the metadata comes from the author."""
 PROMPT_VARIABLES: Mapping[str, Any] = {
@@ -65,7 +65,7 @@ PROMPT_VARIABLES: Mapping[str, Any] = {
 _TEXT = {"type": "string"}
 
 
-class _Outcome(NamedTuple):
+class _EndInstructions(NamedTuple):
     """What a simulated user is told about the end of the conversation, and the schema of its answers."""
 
     instruction: str
@@ -73,7 +73,7 @@ class _Outcome(NamedTuple):
     output: Mapping[str, Any]
 
 
-_CAN_END = _Outcome(
+_CAN_END = _EndInstructions(
     "The goal is achieved only when the assistant has really done it or clearly says so; a promise is not enough. "
     "Then set goal_achieved to true and leave input empty.",
     f'{{"input": "{EXAMPLE_INPUT}", "goal_achieved": false, "reasoning": "why, in a few words"}}',
@@ -84,7 +84,7 @@ _CAN_END = _Outcome(
         "additionalProperties": False,
     },
 )
-_CANNOT_END = _Outcome(
+_CANNOT_END = _EndInstructions(
     "You cannot end the conversation; somebody else does. Always write a message.",
     f'{{"input": "{EXAMPLE_INPUT}", "reasoning": "why, in a few words"}}',
     {

@@ -22,7 +22,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -40,7 +39,7 @@ from viva.agents.tools import CannedTools
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.loops import time_steps
 from viva.concurrency.threads import DedicatedThread
-from viva.errors import AgentFailed, BadInput, TrialFault
+from viva.errors import AgentFailed, BadInput, TrialFault, with_article
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.model import codec
 from viva.model.case import Feature
@@ -48,7 +47,7 @@ from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import error_place, error_text
 from viva.protocols import Agent, AgentSession, SessionContext
-from viva.text.grammar import with_article
+from viva.text.similar_names import find_similar
 
 _PARAMETERS = frozenset({"message", "messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
@@ -85,9 +84,9 @@ class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
 
 
 class PythonAgent(Struct, frozen=True):
-    """A Python object that replies. With `takes_fixtures` it reads stubs from its options.
+    """A Python object that replies. With `takes_fixtures`, it gets stubbed tools and memory in its options.
 
-    Errors of the `provider_packages` are those of its model's provider.
+    An exception of one of the `provider_packages` is the fault of the model provider, not of the agent.
     """
 
     target: Any
@@ -100,7 +99,7 @@ class PythonAgent(Struct, frozen=True):
 
     @property
     def provides(self) -> frozenset[Feature]:
-        names = _parameters(_find_function(self.target))
+        names = _list_parameters(_find_function(self.target))
         features: set[Feature] = {"workspace"}
         if self.takes_fixtures or "tools" in names:
             features.add("tool_stubs")
@@ -186,7 +185,7 @@ class PythonSession:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self._messages.append(_to_dict(message))
         self._text = message.text
-        ordered, named = self._arguments(deepcopy(dict(options)))  # the agent may change them
+        ordered, named = self._build_arguments(deepcopy(dict(options)))  # the agent may change them
         streamed, started = StreamedReply(), time.perf_counter()
         try:
             returned = await self._code.call(self._call, *ordered, **named)
@@ -230,8 +229,8 @@ class PythonSession:
             return _to_plain_copy(reply)
         except AgentFailed:
             raise
-        except Exception as wrong:  # user objects may raise anything
-            raise AgentFailed(f"returned what JSON cannot hold: {error_text(wrong)}") from wrong
+        except Exception as error:  # user objects may raise anything
+            raise AgentFailed(f"returned what JSON cannot hold: {error_text(error)}") from error
 
     def _add_tool_calls(self, reply: Reply) -> Reply:
         """Adds the canned tools that were used in this turn, if the agent does not report them itself."""
@@ -263,7 +262,7 @@ class PythonSession:
             self._warned.update(new)
             self._context.progress.warnings += new
 
-    def _arguments(self, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _build_arguments(self, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         context, fixtures = self._context, self._context.fixtures
         memory = list(fixtures.memory) if fixtures else None
         if fixtures is not None:
@@ -295,7 +294,7 @@ def _to_plain_copy(reply: Reply) -> Reply:
 
 def _choose_arguments(call: Any) -> tuple[list[str], list[str]]:
     """What is passed in order, and what by name."""
-    parameters, text_parameter = _parameters(call), _find_text_parameter(call)
+    parameters, text_parameter = _list_parameters(call), _find_text_parameter(call)
     ordered: list[str] = []
     queue = ["options"] if "message" in parameters or text_parameter else ["messages", "options"]
     for name, kind in parameters.items():
@@ -316,7 +315,7 @@ def _choose_arguments(call: Any) -> tuple[list[str], list[str]]:
     return ordered, named
 
 
-def _parameters(call: Any) -> dict[str, Any]:
+def _list_parameters(call: Any) -> dict[str, Any]:
     """Parameters to fill, with their kinds. One with a default is filled only if its name is known."""
     try:
         parameters = inspect.signature(call).parameters.values()
@@ -373,11 +372,12 @@ def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
         raise BadInput.of(
             f"python:{reference} names no attribute; write python:pkg.module:attr or python:./file.py:attr"
         )
-    module = _from_file(place, folder) if place.endswith(".py") or "/" in place else _from_name(place, folder)
+    is_file = place.endswith(".py") or "/" in place
+    module = _from_file(place, folder) if is_file else _from_name(place, attribute, folder)
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            near = get_close_matches(part, dir(target), 3)
+            near = find_similar(part, dir(target))
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             if getattr(module, "__name__", "") == "__main__":
                 hint = "; the program that runs has to define it above the call of viva.run" + hint
@@ -429,10 +429,18 @@ def _load_file(path: str) -> ModuleType:
     return module
 
 
-def _from_name(place: str, folder: str) -> ModuleType:
+def _from_name(place: str, attribute: str, folder: str) -> ModuleType:
+    loaded = sys.modules.get(place)
+    if loaded is not None and hasattr(loaded, attribute.partition(".")[0]):
+        return loaded  # not waiting for the end of its import: the module itself may wait for this conversation
     try:
         _add_to_path(folder)
-        return importlib.import_module(place)
+        if (program := catalog.find_program(place)) is not None:
+            return program
+        with catalog.mark_import(place):
+            return importlib.import_module(place)
+    except BadInput:
+        raise
     except Exception as raised:  # user code may raise anything
         raise _import_error(place, raised) from raised
 

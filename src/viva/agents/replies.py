@@ -6,17 +6,16 @@ Anything else is the agent's failure.
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from typing import Any, TypeGuard, cast
 
 from msgspec import UNSET, Struct, structs
 
 from viva.agents.streamed_reply import StreamedReply
-from viva.errors import AgentFailed
+from viva.errors import AgentFailed, with_article
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, Step, ToolCall
-from viva.text.grammar import with_article
+from viva.text.similar_names import find_similar
 
 _CONTENT_KEYS = ("content", "data", "tool_calls")
 REPLY_KEYS = (
@@ -109,12 +108,12 @@ def _read_fields(value: Mapping[str, Any]) -> Reply:
         data=value.get("data"),
         tool_calls=parse_tool_calls(value.get("tool_calls")),
         declared_state=parse_declared(value.get("awaiting_input"), value.get("done")),
-        input_hint=_text(value, "input_hint"),
-        finish_reason=_text(value, "finish_reason"),
-        protocol_state=_text(value, "protocol_state"),
+        input_hint=_get_text(value, "input_hint"),
+        finish_reason=_get_text(value, "finish_reason"),
+        protocol_state=_get_text(value, "protocol_state"),
         calls=parse_model_calls(value.get("usage")),
-        steps=_measured_tools(value.get("tool_calls")),
-        path=_path(value.get("path")),
+        steps=_read_tool_times(value.get("tool_calls")),
+        path=_parse_path(value.get("path")),
     )
 
 
@@ -127,11 +126,11 @@ def is_reply_object(value: Mapping[str, Any]) -> bool:
 
 def describe_unknown_keys(value: Mapping[str, Any]) -> list[str]:
     """A warning for each unknown key of a returned dict."""
-    return [_unknown_key(str(key)) for key in value if key not in REPLY_KEYS]
+    return [_describe_unknown_key(str(key)) for key in value if key not in REPLY_KEYS]
 
 
-def _unknown_key(key: str) -> str:
-    near = get_close_matches(key, REPLY_KEYS, 1, cutoff=0.5)
+def _describe_unknown_key(key: str) -> str:
+    near = find_similar(key, REPLY_KEYS, 1)
     meant = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(REPLY_KEYS)}"
     return f"the agent returned the unknown key {key!r}, which is ignored; {meant}"
 
@@ -149,10 +148,10 @@ def parse_tool_calls(value: Any) -> tuple[ToolCall, ...]:
         return ()
     if not isinstance(value, list | tuple):
         raise AgentFailed(f"returned tool_calls of type {_describe_type(value)} instead of a list")
-    return tuple(_tool_call(item) for item in cast("list[Any]", value))
+    return tuple(_parse_tool_call(item) for item in cast("list[Any]", value))
 
 
-def _tool_call(item: Any) -> ToolCall:
+def _parse_tool_call(item: Any) -> ToolCall:
     if isinstance(item, ToolCall):
         return item
     if not isinstance(item, Mapping):
@@ -167,7 +166,7 @@ def _tool_call(item: Any) -> ToolCall:
     error = call.get("error")
     return ToolCall(
         name=name,
-        arguments=_arguments(function.get("arguments", function.get("args"))),
+        arguments=_parse_arguments(function.get("arguments", function.get("args"))),
         id=str(call.get("id") or ""),
         result=call.get("result", UNSET),
         error=None if error is None or error is False else str(error),
@@ -176,7 +175,7 @@ def _tool_call(item: Any) -> ToolCall:
     )
 
 
-def _measured_tools(calls: Any) -> tuple[Step, ...]:
+def _read_tool_times(calls: Any) -> tuple[Step, ...]:
     """The times of tool calls that say how long they took: `duration_ms`, and perhaps `start_ms` since the message."""
     steps: list[Step] = []
     end_ms = 0.0
@@ -185,12 +184,12 @@ def _measured_tools(calls: Any) -> tuple[Step, ...]:
         if _is_countable(duration):
             start: Any = cast("Mapping[str, Any]", call).get("start_ms")
             began_ms = float(start) if _is_countable(start) else end_ms
-            steps.append(Step("tool", _tool_call(call).name, round(began_ms, 3), round(float(duration), 3)))
+            steps.append(Step("tool", _parse_tool_call(call).name, round(began_ms, 3), round(float(duration), 3)))
             end_ms = began_ms + float(duration)
     return tuple(steps)
 
 
-def _arguments(value: Any) -> Any:
+def _parse_arguments(value: Any) -> Any:
     """Chat completions send arguments as JSON in a string. A string that is not a JSON object stays as it is."""
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return value
@@ -219,13 +218,13 @@ def parse_model_calls(usage: Any) -> tuple[ModelCall, ...]:
         provider=str(counts.get("provider") or ""),
         input_tokens=_count(counts, "input_tokens", "prompt_tokens"),
         output_tokens=_count(counts, "output_tokens", "completion_tokens"),
-        cached_tokens=_cached(counts),
+        cached_tokens=_count_cached(counts),
         cost_usd=float(cost) if _is_countable(cost) else None,
     )
     return (call if call.cost_usd is not None else structs.replace(call, cost_usd=compute_reported_cost(call)),)
 
 
-def _cached(counts: Mapping[str, Any]) -> int:
+def _count_cached(counts: Mapping[str, Any]) -> int:
     """Cached tokens; OpenAI's clients put them one level down."""
     for details in ("prompt_tokens_details", "input_tokens_details"):
         if isinstance(inner := counts.get(details), Mapping):
@@ -246,13 +245,13 @@ def _is_countable(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
 
 
-def _path(value: Any) -> tuple[str, ...]:
+def _parse_path(value: Any) -> tuple[str, ...]:
     if value is not None and not isinstance(value, list | tuple):
         raise AgentFailed(f"returned a path of type {_describe_type(value)} instead of a list of names")
     return tuple(map(str, cast("list[Any]", value or ())))
 
 
-def _text(value: Mapping[str, Any], key: str) -> str | None:
+def _get_text(value: Mapping[str, Any], key: str) -> str | None:
     text = value.get(key)
     return None if text is None else str(text)
 

@@ -94,13 +94,13 @@ def _split_text_and_data(content: Any) -> tuple[str, Any]:
     if isinstance(content, str):
         return content, None
     if isinstance(content, dict | list):
-        texts = [_part_text(part) for part in cast("list[Any]", content)] if isinstance(content, list) else [None]
+        texts = [_get_part_text(part) for part in cast("list[Any]", content)] if isinstance(content, list) else [None]
         strings = [text for text in texts if text is not None]
         return ("".join(strings), None) if strings and len(strings) == len(texts) else ("", cast("Any", content))
     return codec.compact_json(content), None
 
 
-def _part_text(part: Any) -> str | None:
+def _get_part_text(part: Any) -> str | None:
     text = cast("dict[str, Any]", part).get("text") if isinstance(part, dict) else None
     return text if isinstance(text, str) else None
 

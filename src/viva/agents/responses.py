@@ -39,7 +39,7 @@ class ResponsesEndpoint(ChatEndpoint):
                 for tool in agent.tools
             ]
         if agent.output is not None and connector.structured != "text":
-            fields["text"] = {"format": _format(agent.output, connector.structured)}
+            fields["text"] = {"format": _encode_output_format(agent.output, connector.structured)}
         if agent.stream:
             fields["stream"] = True
         return fields
@@ -51,28 +51,13 @@ class ResponsesEndpoint(ChatEndpoint):
         return True
 
     def encode_message(self, message: Message) -> bytes:
-        """One item or several, joined by commas: each tool call is an item of its own."""
-        if message.role == "tool":
-            return _encode_result(message.tool_call_id or "", message.text)
-        role = "developer" if message.role == "system" else message.role
-        items: list[bytes] = []
-        if isinstance(message.content, str):
-            if message.content or not message.tool_calls:
-                items.append(_encode_text(role, message.content))
-        else:
-            kind = "output_text" if role == "assistant" else "input_text"
-            parts = [
-                {"type": kind, "text": part.text} if isinstance(part, Text) else _attachment(part)
-                for part in message.content
-            ]
-            items.append(codec.encode({"role": role, "content": parts}))
-        return b",".join([*items, *map(_encode_call, message.tool_calls)])
+        return b",".join(encode_items(message))
 
     def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
-        return [_encode_result(call.id, format_result(call)) for call in calls]
+        return encode_result_items(calls)
 
     def parse_completion(self, body: bytes) -> Completion:
-        return _completion(decode_answer(_answers, body, _KIND))
+        return _build_completion(decode_answer(_answers, body, _KIND))
 
     async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
         events, items = SseParser(), list[msgspec.Raw]()
@@ -82,7 +67,7 @@ class ResponsesEndpoint(ChatEndpoint):
                 if event.type in _ENDS:
                     answer = decode_answer(_answers, event.response, _KIND)
                     answer.output = answer.output or items
-                    return _completion(answer)
+                    return _build_completion(answer)
                 if event.type == "response.output_item.done":
                     items.append(event.item)
                 elif event.type == "response.output_text.delta" and event.delta:
@@ -96,6 +81,30 @@ class ResponsesAgent(ModelAgent, frozen=True, kw_only=True, dict=True):
     """A model behind the Responses API."""
 
     endpoint_type: ClassVar[type[Endpoint]] = ResponsesEndpoint
+
+
+def encode_items(message: Message) -> list[bytes]:
+    """A message as items of the API: each tool call is an item of its own."""
+    if message.role == "tool":
+        return [_encode_result(message.tool_call_id or "", message.text)]
+    role = "developer" if message.role == "system" else message.role
+    items: list[bytes] = []
+    if isinstance(message.content, str):
+        if message.content or not message.tool_calls:
+            items.append(_encode_text(role, message.content))
+    else:
+        kind = "output_text" if role == "assistant" else "input_text"
+        parts = [
+            {"type": kind, "text": part.text} if isinstance(part, Text) else _encode_attachment(part)
+            for part in message.content
+        ]
+        items.append(codec.encode({"role": role, "content": parts}))
+    return [*items, *map(_encode_call, message.tool_calls)]
+
+
+def encode_result_items(calls: Sequence[ToolCall]) -> list[bytes]:
+    """The results of tool calls, as items of the API."""
+    return [_encode_result(call.id, format_result(call)) for call in calls]
 
 
 class _Part(Struct, gc=False):
@@ -149,7 +158,7 @@ _items = codec.Decoder[_Item](_Item)
 _events = codec.Decoder[_Event](_Event)
 
 
-def _completion(answer: _Answer) -> Completion:
+def _build_completion(answer: _Answer) -> Completion:
     """The items of the model go back unchanged."""
     if answer.output is None or answer.status == "failed":
         raise Unreachable(f"the answer is not {_KIND}: it has no output")
@@ -165,7 +174,7 @@ def _completion(answer: _Answer) -> Completion:
         b",".join(map(bytes, answer.output)),
         "".join(part.text or part.refusal for part in parts),
         calls,
-        _finish(answer, calls),
+        _choose_finish_reason(answer, calls),
         answer.model or "",
         usage.input_tokens or 0,
         usage.output_tokens or 0,
@@ -173,14 +182,14 @@ def _completion(answer: _Answer) -> Completion:
     )
 
 
-def _finish(answer: _Answer, calls: Sequence[ToolCall]) -> str:
+def _choose_finish_reason(answer: _Answer, calls: Sequence[ToolCall]) -> str:
     reason = answer.incomplete_details.reason if answer.incomplete_details else None
     if reason:
         return _FINISH.get(reason, reason)
     return "tool_calls" if calls else "stop"
 
 
-def _format(output: Any, structured: str) -> dict[str, Any]:
+def _encode_output_format(output: Any, structured: str) -> dict[str, Any]:
     if structured == "json":
         return {"type": "json_object"}
     schema = close_objects(output)
@@ -200,7 +209,7 @@ def _encode_result(call_id: str, output: str) -> bytes:
     return codec.encode({"type": "function_call_output", "call_id": call_id, "output": output})
 
 
-def _attachment(part: Attachment) -> dict[str, Any]:
+def _encode_attachment(part: Attachment) -> dict[str, Any]:
     match part:
         case Audio():
             head, _, data = part.url.partition(";base64,")

@@ -7,20 +7,19 @@ A reply is a text or a dict: `content`, `data`, `tool_calls`, `awaiting_input`, 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.replies import REPLY_KEYS, parse_reply
-from viva.errors import AgentFailed, CheckError
+from viva.errors import AgentFailed, CheckError, with_article
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext
 from viva.text.duration import parse_duration
-from viva.text.grammar import with_article
 from viva.text.pattern import compile_pattern, search
+from viva.text.similar_names import find_similar
 
 _CONTROL_KEYS = frozenset({"error", "delay", "when"})
 _KNOWN_KEYS = (*_CONTROL_KEYS, *REPLY_KEYS, "role")
@@ -87,7 +86,7 @@ def _refuse_typos(number: int, reply: Mapping[str, Any]) -> None:
     for key in reply:
         if key in _KNOWN_KEYS:
             continue
-        near = get_close_matches(key, _KNOWN_KEYS, 1, 0.8)
+        near = find_similar(key, _KNOWN_KEYS, 1)
         if near or "content" in reply:
             raise ValueError(
                 f"reply {number} has the unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
@@ -106,7 +105,7 @@ class ScriptedSession:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         try:
-            reply = self._next_reply(message.text)
+            reply = self._choose_reply(message.text)
         except CheckError as error:
             raise AgentFailed(str(error)) from error
         if isinstance(reply, str):
@@ -123,7 +122,7 @@ class ScriptedSession:
             self._context.meter(call)
         return parsed
 
-    def _next_reply(self, text: str) -> str | Mapping[str, Any]:
+    def _choose_reply(self, text: str) -> str | Mapping[str, Any]:
         for reply in self._conditional:
             if search(str(reply["when"]), text):
                 return reply

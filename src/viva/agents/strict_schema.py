@@ -36,7 +36,7 @@ def is_strict(schema: Any) -> bool:
         named = set(node.get("properties", ()))
         if node.get("additionalProperties") is not False or not named <= set(node.get("required", ())):
             return False
-    return all(is_strict(subschema) for subschema in _subschemas(node))
+    return all(is_strict(subschema) for subschema in _iter_subschemas(node))
 
 
 def _is_object(node: Mapping[str, Any]) -> bool:
@@ -44,7 +44,7 @@ def _is_object(node: Mapping[str, Any]) -> bool:
     return kind == "object" or (isinstance(kind, list) and "object" in kind) or isinstance(node.get("properties"), dict)
 
 
-def _subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
+def _iter_subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
     for key in _NAMED_SCHEMAS:
         yield from node.get(key, {}).values()
     for key in _SCHEMA_LISTS:

@@ -20,7 +20,7 @@ from viva.text.tool_names import is_same_tool
 NOT_RUN_TEXT = "This tool is not run here. The user gives its result next."
 
 
-def _no_parameters() -> Mapping[str, Any]:
+def _create_empty_schema() -> Mapping[str, Any]:
     return {"type": "object", "properties": {}}
 
 
@@ -29,7 +29,7 @@ class Tool(Struct, frozen=True):
 
     name: str
     description: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=_no_parameters)
+    parameters: Mapping[str, Any] = field(default_factory=_create_empty_schema)
     run: Callable[..., Any] | None = None
 
 

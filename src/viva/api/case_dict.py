@@ -6,7 +6,7 @@ A test compares the keys with the schema of native cases. `assert` and `for` are
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from viva.check import AssertionInput
+from viva.check import AgentFunction, AssertionInput
 
 Assertions = AssertionInput | Sequence[AssertionInput]
 MessageDict = Mapping[str, Any]
@@ -46,7 +46,7 @@ class CaseDict(TypedDict, total=False):
     attachments: Sequence[Mapping[str, Any]]
     assertions: Assertions
     turns: Sequence[TurnDict]
-    simulator: Callable[..., Any] | Mapping[str, Any]
+    simulator: AgentFunction | Mapping[str, Any]
     checkpoints: Sequence[CheckpointDict]
     final_assertions: Assertions
     max_turns: int

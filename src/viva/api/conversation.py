@@ -2,7 +2,7 @@
 
 import secrets
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -11,8 +11,8 @@ from typing import Any, Self, get_args
 from msgspec import Struct, structs
 
 from viva.api.failure_text import build_partial_record, format_failed_assertions
-from viva.api.project import Project
-from viva.check import AssertionInput, build_assertion
+from viva.api.project import AgentInput, Project, refuse_in_import
+from viva.check import AgentFunction, AssertionInput, build_assertion
 from viva.engine.conversation import evaluate_assertion, run_turn
 from viva.engine.sending import Send, merge_options, send_in_session
 from viva.errors import BadInput, CheckError
@@ -76,7 +76,7 @@ class Conversation:
 
     def __init__(
         self,
-        agent: Any = None,
+        agent: AgentInput = None,
         *,
         options: Mapping[str, Any] | None = None,
         history: MessageInput = (),
@@ -98,6 +98,7 @@ class Conversation:
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
+        refuse_in_import("viva.Conversation")
         try:
             project = Project.load(self._config, self._folder, self._connector, self._functions)
             agent = project.agents.find_agent_under_test(self._agent)
@@ -176,7 +177,7 @@ class Conversation:
         self,
         criteria: str | AssertionInput,
         *,
-        use: str | Callable[..., Any] | None = None,
+        use: str | AgentFunction | None = None,
         min_score: float | None = None,
         votes: int | None = None,
         metadata: Mapping[str, Any] | None = None,

@@ -8,9 +8,11 @@ from typing import Any
 from msgspec import Struct
 
 from viva import catalog, config
+from viva.check import AgentFunction
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.engine.sending import AgentCaller, NamedAgent
+from viva.errors import BadInput
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
 from viva.protocols import WorkspaceFactory
@@ -18,6 +20,9 @@ from viva.record.redaction import Redactor
 from viva.session.agents import AgentFactory
 from viva.session.workspaces import EmptyWorkspaces
 from viva.state.trial_state import TrialState
+
+AgentInput = str | AgentFunction | object
+"""What Viva tests: a name or reference, a function, or any object that can reply; `object` leaves lambdas their types."""
 
 
 class Project(Struct, frozen=True):
@@ -66,6 +71,15 @@ class Project(Struct, frozen=True):
             progress=state.progress,
             base_options={"session_id": state.key.case, "referer": "agent-test"},
             empty_workspaces=self.empty_workspaces,
+        )
+
+
+def refuse_in_import(name: str) -> None:
+    """Raises BadInput if this code runs while Viva imports it: it would wait for its own end."""
+    if (module := catalog.find_module_in_import()) is not None:
+        raise BadInput.of(
+            f"{name} was called while Viva imports {module}, which would never end; "
+            'put the call below `if __name__ == "__main__":`'
         )
 
 

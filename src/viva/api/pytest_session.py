@@ -171,6 +171,10 @@ class TestContext:
         caller = project.create_caller(state, session.agent)
 
         async def send(message: UserMessage) -> AgentReply:
+            try:
+                caller.find(message.agent)
+            except BadInput as error:  # raised here, as no trial of a run exists that it could end
+                raise use_pytest_flags(error) from None
             turn = Turn(len(state.turns) + 1, message)
             state.turns.append(turn)
             await run_turn(state, turn, caller.send)

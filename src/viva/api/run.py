@@ -1,9 +1,11 @@
 """`viva.run` and `viva.arun`: the command `viva test` as a function."""
 
+from __future__ import annotations  # `help(viva.run)` shows `AgentInput`, not what it stands for
+
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -12,18 +14,19 @@ from msgspec import structs
 
 from viva.api.case_dict import CaseDict
 from viva.api.notebook import create_progress_line
+from viva.api.project import AgentInput, refuse_in_import
 from viva.api.run_options import RunOptions
-from viva.catalog import find_module_in_import
-from viva.errors import BadInput
+from viva.check import AgentFunction
+from viva.errors import BadInput, with_article
 from viva.formats.functions import Functions, is_function
 from viva.formats.sources import PlainMessage, parse_input
 from viva.session import run_options
 from viva.session.loop import LoopThread, run_coroutine
 from viva.session.option_values import build_run_options, describe_keywords, use_keywords
 from viva.session.run import execute
+from viva.session.run_options import KEYWORDS
 from viva.session.run_plan import build_run_plan
 from viva.session.run_result import RunResult
-from viva.text.grammar import with_article
 
 R = TypeVar("R")
 RunInput = str | Path | CaseDict | Mapping[str, Any]
@@ -33,11 +36,11 @@ RunInputs = RunInput | Sequence[RunInput]
 @describe_keywords
 def run(
     inputs: RunInputs,
-    agent: Any = None,
+    agent: AgentInput = None,
     *,
     config: str | Path | None = None,
     connector: str | None = None,
-    simulator: str | Callable[..., Any] | None = None,
+    simulator: str | AgentFunction | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
     parallel: int | Literal["auto"] | None = None,
@@ -77,11 +80,11 @@ def run(
 @describe_keywords
 async def arun(
     inputs: RunInputs,
-    agent: Any = None,
+    agent: AgentInput = None,
     *,
     config: str | Path | None = None,
     connector: str | None = None,
-    simulator: str | Callable[..., Any] | None = None,
+    simulator: str | AgentFunction | None = None,
     only: str | None = None,
     tags: Sequence[str] = (),
     parallel: int | Literal["auto"] | None = None,
@@ -107,11 +110,7 @@ async def arun(
 
 def _prepare(arguments: dict[str, Any]) -> run_options.RunOptions:
     """The options of a run from the arguments of `viva.run`. Raises BadInput for bad values."""
-    if (name := find_module_in_import()) is not None:
-        raise BadInput.of(
-            f"viva.run was called while Viva imports {name}, which would never end; "
-            'put the call below `if __name__ == "__main__":`'
-        )
+    refuse_in_import("viva.run")
     inputs, more = arguments.pop("inputs"), arguments.pop("options")
     if more is not None and not isinstance(more, RunOptions):
         raise BadInput.of(f"options: {more!r} is not a viva.RunOptions")
@@ -119,20 +118,23 @@ def _prepare(arguments: dict[str, Any]) -> run_options.RunOptions:
     if isinstance(agent := arguments["agent"], Mapping):
         functions.update(cast("Mapping[str, Any]", agent))
         arguments["agent"] = list(functions)
-    if is_function(arguments["simulator"]):
-        arguments["simulator"] = functions.add(arguments["simulator"])
-    checked = build_run_options({**(vars(more) if more else {}), **arguments})
+    keywords = {**(vars(more) if more else {}), **arguments}
+    for name, value in keywords.items():
+        if KEYWORDS[name].takes_function and is_function(value):
+            keywords[name] = functions.add(value)
+    checked = build_run_options(keywords)
+    if not checked.folder.is_dir():
+        raise BadInput.of(f"folder: there is no folder {str(checked.folder)!r}")
     texts, cases = _split_inputs(inputs, checked.folder, functions)
     return structs.replace(checked, inputs=texts, cases=cases, functions=functions)
 
 
 async def _execute(options: run_options.RunOptions) -> RunResult:
     try:
-        built = await build_run_plan(options)
+        async with aclosing(await build_run_plan(options)) as plan:
+            return await execute(plan, create_progress_line())
     except BadInput as error:
         raise use_keywords(error) from None
-    async with aclosing(built) as plan:
-        return await execute(plan, create_progress_line())
 
 
 def _run_blocking(work: Coroutine[Any, Any, R]) -> R:

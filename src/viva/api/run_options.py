@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from viva.check import AgentFunction
 from viva.session.option_values import check_values
 from viva.stats.sequential import SequentialTest
 
@@ -36,7 +37,7 @@ class RunOptions:
     earlier runs in .viva, which must be the same on all machines.
     """
 
-    reporter: str | None = None
+    reporter: str | AgentFunction | None = None
     """An agent that writes the reports of `outputs`; without `outputs` its text is printed. It has the time limit of a
     case for each.
     """
@@ -80,7 +81,7 @@ class RunOptions:
     agent_model: str | None = None
     """The model of the agent under test, instead of a playbook's agent_model."""
 
-    evaluator: str | None = None
+    evaluator: str | AgentFunction | None = None
     """The agent that grades playbooks and plays their user, instead of their evaluator_model: an agent, a connector, a
     well-known model, or a model that `models` of a connector matches.
     """
@@ -141,7 +142,7 @@ class RunKeywords(TypedDict, total=False):
     connector: str | None
     """Another connector for the agent under test, or a well-known model such as gpt-4o."""
 
-    simulator: str | Callable[..., Any] | None
+    simulator: str | AgentFunction | None
     """The agent that plays the user in cases that have checkpoints but no simulator."""
 
     only: str | None

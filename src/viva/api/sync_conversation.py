@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from viva.api.conversation import Conversation
-from viva.check import AssertionInput
+from viva.api.project import AgentInput
+from viva.check import AgentFunction, AssertionInput
 from viva.model.case import TurnScope
 from viva.model.message import Message
 from viva.model.turn import Verdict
@@ -31,7 +32,7 @@ class SyncConversation:
 
     def __init__(
         self,
-        agent: Any = None,
+        agent: AgentInput = None,
         *,
         options: Mapping[str, Any] | None = None,
         history: MessageInput = (),
@@ -98,7 +99,7 @@ class SyncConversation:
         self,
         criteria: str | AssertionInput,
         *,
-        use: str | Callable[..., Any] | None = None,
+        use: str | AgentFunction | None = None,
         min_score: float | None = None,
         votes: int | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -178,12 +179,20 @@ class _OpenSession:
     async def _request(self, work: Callable[[], Awaitable[Any]]) -> CallOutcome[Any]:
         future: asyncio.Future[CallOutcome[Any]] = asyncio.get_running_loop().create_future()
         self._requests.put_nowait((work, future))
-        await asyncio.wait((future, self._task), return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait((future, self._task), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # Ctrl-C in the thread that waits: `close` must not wait for the reply either
+            self._task.cancel()
+            raise
         if not future.done():
+            if self._task.cancelled():
+                raise RuntimeError("the session with the agent was interrupted")
             await self._task  # the session has ended: raises why
             raise RuntimeError("the session with the agent has ended")
         return future.result()
 
     async def _stop(self) -> None:
         self._requests.put_nowait(None)
-        await self._task
+        await asyncio.wait((self._task,))
+        if not self._task.cancelled():
+            await self._task  # raises what closing the session raised

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from viva import check, errors
 from viva.api.conversation import Conversation
+from viva.api.project import AgentInput
 from viva.api.pytest_session import PytestSession, use_pytest_flags
 from viva.api.run import RunInputs, arun, run
 from viva.api.run_options import RunKeywords, RunOptions
@@ -50,7 +51,7 @@ class VivaFixture:
         """Asks the project for its default agent: see the fixture `viva_agent`."""
         self._chats: list[SyncConversation] = []
 
-    def run(self, inputs: RunInputs, agent: Any = None, **keywords: Unpack[RunKeywords]) -> RunResult:
+    def run(self, inputs: RunInputs, agent: AgentInput = None, **keywords: Unpack[RunKeywords]) -> RunResult:
         """As `viva.run`, with paths and config relative to the test's folder, and without history."""
         __tracebackhide__ = True
         try:
@@ -58,14 +59,17 @@ class VivaFixture:
         except BadInput as error:
             raise use_pytest_flags(error) from None
 
-    async def arun(self, inputs: RunInputs, agent: Any = None, **keywords: Unpack[RunKeywords]) -> RunResult:
-        """The same for async tests, on their event loop."""
+    async def arun(self, inputs: RunInputs, agent: AgentInput = None, **keywords: Unpack[RunKeywords]) -> RunResult:
+        """As `run`, for async tests: runs on their event loop."""
         __tracebackhide__ = True
-        return await arun(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
+        try:
+            return await arun(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
+        except BadInput as error:
+            raise use_pytest_flags(error) from None
 
     def chat(
         self,
-        agent: Any = None,
+        agent: AgentInput = None,
         *,
         options: Mapping[str, Any] | None = None,
         history: MessageInput = (),

@@ -83,7 +83,7 @@ _MAX_LINES = 60
 _MAX_LINE_CHARS = 700
 _MAX_PLAIN = 3  # more plain sentences after a question: the reply is about something else
 _MAX_OFFER_CHARS = 400
-_MARKUP = LazyPattern(r"[\n`{}_<>|\\]")  # lists, code and tables contain no offer without a question
+_MARKUP = "\n`{}_<>|\\"  # lists, code and tables contain no offer without a question
 
 _FENCE = "```"
 _CODE = LazyPattern(r"`[^`]*`")
@@ -217,14 +217,15 @@ def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Read
 
 def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
     """Does a reply without a question offer something to the user?"""
-    if not language.offers or len(text) > _MAX_OFFER_CHARS or _MARKUP.search(text):
+    if not language.offers or len(text) > _MAX_OFFER_CHARS or any(map(text.__contains__, _MARKUP)):
         return False
-    patterns = language.offers.rows_for(" ".join(reversed(sentences)))
+    patterns = tuple(language.offers.rows_for(" ".join(reversed(sentences))))
     after = ""
     for at, sentence in enumerate(sentences if patterns else ()):
         pair = f"{sentence} {after}"
-        if any(needle in pair and pattern.fits(pair) for needle, pattern in patterns):
-            return not any(map(language.settled.search, sentences[: at + 1]))
+        for needle, pattern in patterns:
+            if needle in pair and pattern.fits(pair):
+                return not any(map(language.settled.search, sentences[: at + 1]))
         after = sentence
     return False
 
@@ -304,7 +305,8 @@ def _sentences(line: str) -> Iterator[str]:
     """The sentences of a line, from the last to the first."""
     text = _plain(line.replace("\n", " "))
     for stop in _STOPS if ")" in text or "]" in text else _BARE_STOPS:
-        text = text.replace(stop + " ", stop + _SENTENCE_END)
+        if stop in text:
+            text = text.replace(stop + " ", stop + _SENTENCE_END)
     if not text.isascii():
         for stop in "。！？":
             text = text.replace(stop, stop + _SENTENCE_END)
@@ -320,17 +322,22 @@ def _sentences(line: str) -> Iterator[str]:
 
 
 def _plain(line: str) -> str:
-    """A line in lower case, without markdown, code, URLs and quotations."""
-    text = line.lower().replace("’", "'").replace("*", "")
+    """A line in lower case, without markdown, code, URLs and quotations.
+
+    A single character is found ten times as fast as several, so that it is looked for first.
+    """
+    text = line.lower().replace("’", "'")
+    if "*" in text:
+        text = text.replace("*", "")
     if "e.g." in text or "i.e." in text:
         text = text.replace("e.g.", "eg").replace("i.e.", "ie")
-    if "</" in text:
+    if "<" in text and "</" in text:
         text = _TAG.sub(" ", text)
     if "`" in text:
         text = _CODE.sub("``", text)
-    if "://" in text or "www." in text:
+    if ("/" in text and "://" in text) or "www." in text:
         text = _ADDRESS.sub("link", text)
-    if " '" in text:
+    if "'" in text and " '" in text:
         text = _IN_SINGLE_QUOTES.sub('""', text)
     if '"' in text or not text.isascii():
         text = _QUOTED.sub('""', text)

@@ -20,6 +20,7 @@ closing mark.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -65,7 +66,7 @@ def _start_with_letters(source: str) -> str:
 
 
 def _bind_first_letter(part: str) -> str | None:
-    """The same with a word boundary before its first letter; None if it may start with something else."""
+    """The part of a pattern with a word boundary before its first letter; None if it may start with something else."""
     if part.startswith("(?:"):
         *choices, end = _split_choices(part, 3)
         bound = [
@@ -91,52 +92,55 @@ def _split_choices(part: str, start: int) -> Iterator[int]:
             return
 
 
-class RuleIndex(Generic[T]):
-    """Rows in order, each with a needle. Finds those whose needle can be in a sentence, by the words of the sentence.
+class _NeedlesByWord(dict[str, tuple[tuple[str, tuple[int, ...]], ...]]):
+    """For a word of a sentence: the needles that can be in that sentence, each with the numbers of its rows.
 
-    If a sentence contains a needle, then one of its words contains any given word of the needle. No needle has digits.
+    Few words are new, so the last ones are kept, but not those with digits: numbers always are, and no needle has one.
+    """
+
+    def __init__(self, needles: Sequence[str]) -> None:
+        super().__init__()
+        numbers = defaultdict[str, list[int]](list)
+        for number, needle in enumerate(needles):
+            numbers[needle].append(number)
+        self._keys = [(needle, tuple(found), *_key_of(needle)) for needle, found in numbers.items() if needle.strip()]
+
+    def __missing__(self, word: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        bare = word.translate(_NO_DIGITS)
+        if bare != word:
+            return self[bare]
+        found = tuple((needle, numbers) for needle, numbers, key, is_in in self._keys if is_in(word, key))
+        if len(self) >= _MAX_WORDS:
+            self.clear()
+        if len(word) <= _MAX_WORD_CHARS:
+            self[word] = found
+        return found
+
+
+class RuleIndex(Generic[T]):
+    """Rows in order, each with a needle. Finds those whose needle is in a sentence, by the words of the sentence.
+
+    If a sentence contains a needle, then one of its words contains any given word of the needle.
     """
 
     def __init__(self, rows: Sequence[tuple[str, T]]) -> None:
         self.rows = rows
         self._rows = [row for _, row in rows]
         needles = [needle for needle, _ in rows]
-        self._keys = [(number, needle, *_key_of(needle)) for number, needle in enumerate(needles) if needle.strip()]
-        self._always = frozenset(number for number, needle in enumerate(needles) if not needle.strip())
-        self._known: dict[str, tuple[tuple[int, str], ...]] = {}
-        self._words_without_rows: set[str] = set()
+        self._always = {number for number, needle in enumerate(needles) if not needle.strip()}
+        self._find_needles = _NeedlesByWord(needles).__getitem__
 
     def __bool__(self) -> bool:
-        return bool(self.rows)
+        return bool(self._rows)
 
-    def rows_for(self, sentence: str) -> list[T]:
+    def rows_for(self, sentence: str) -> Iterator[T]:
         """The rows whose needle is in the sentence, in order."""
-        numbers = set(self._always)
-        known = self._known.get
-        for word in set(sentence.split()) - self._words_without_rows:
-            for number, needle in known(word) or self._find_rows(word):
+        found = self._always.copy()
+        for needles in filter(None, map(self._find_needles, sentence.split())):
+            for needle, numbers in needles:
                 if needle in sentence:
-                    numbers.add(number)
-        rows = self._rows
-        return [rows[number] for number in sorted(numbers)]
-
-    def _find_rows(self, word: str) -> tuple[tuple[int, str], ...]:
-        """The rows that a word belongs to. Few words are new, so the last ones are kept, but not numbers, which always are."""
-        bare = word.translate(_NO_DIGITS)
-        if bare in self._words_without_rows:
-            return ()
-        if bare in self._known:
-            return self._known[bare]
-        rows = tuple((number, needle) for number, needle, key, is_in in self._keys if is_in(bare, key))
-        if len(self._known) + len(self._words_without_rows) >= _MAX_WORDS:
-            self._known.clear()
-            self._words_without_rows.clear()
-        if len(bare) <= _MAX_WORD_CHARS:
-            if rows:
-                self._known[bare] = rows
-            else:
-                self._words_without_rows.add(bare)
-        return rows
+                    found.update(numbers)
+        return map(self._rows.__getitem__, sorted(found))
 
 
 def _key_of(needle: str) -> tuple[str, Callable[[str, str], bool]]:

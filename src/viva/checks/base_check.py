@@ -56,7 +56,7 @@ class Spelling(Struct, frozen=True):
 
 
 class BaseCheck(Component, frozen=True, kw_only=True):
-    """A check. Those that call no model are `LocalCheck`s."""
+    """The base of all checks. Checks that call no model derive from `LocalCheck`."""
 
     spellings: ClassVar[Mapping[str, Spelling]] = {}
     """Other keys that users may write."""
@@ -74,7 +74,7 @@ class BaseCheck(Component, frozen=True, kw_only=True):
 
     @classmethod
     def validate_field(cls, name: str, value: Any, context: BuildContext) -> None:
-        """Raises ValueError for a value that makes no sense. For a check whose other fields are not known yet."""
+        """Raises ValueError for an invalid value of one field, while other fields still have unfilled variables."""
         if (validate := cls.validators.get(name)) is not None:
             validate(value)
 

@@ -18,7 +18,7 @@ from viva.state.trial_state import CheckContext
 
 
 class _Combination(BaseCheck, frozen=True, kw_only=True):
-    """Assertions are built by the format, which knows the place of each in its file."""
+    """A check made of other assertions. The loader of the file builds them, because it knows the line of each."""
 
     is_combination: ClassVar[bool] = True
 
@@ -69,7 +69,7 @@ class All(_Several, frozen=True, kw_only=True):
         return self._label("all of:")
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
-        return _evaluate_each(self.assertions, context, _all_pass)
+        return _evaluate_each(self.assertions, context, _require_all)
 
 
 class AnyOf(_Several, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class AnyOf(_Several, frozen=True, kw_only=True):
         return self._label("any of:")
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
-        return _evaluate_each(self.assertions, context, _any_passes)
+        return _evaluate_each(self.assertions, context, _require_any)
 
 
 class Not(_Combination, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ async def _evaluate_rest(
     return conclude(results)
 
 
-def _all_pass(results: list[AssertionResult]) -> Verdict:
+def _require_all(results: list[AssertionResult]) -> Verdict:
     """The score is the share that passes, by weight."""
     statuses = {result.verdict.status for result in results}
     status = "failed" if "failed" in statuses else "error" if "error" in statuses else "passed"
@@ -147,7 +147,7 @@ def _all_pass(results: list[AssertionResult]) -> Verdict:
     return _combine(status, results, passed / total if total > 0 and "error" not in statuses else None)
 
 
-def _any_passes(results: list[AssertionResult]) -> Verdict:
+def _require_any(results: list[AssertionResult]) -> Verdict:
     statuses = {result.verdict.status for result in results}
     status = "passed" if "passed" in statuses else "error" if "error" in statuses else "failed"
     return _combine(status, results, None)

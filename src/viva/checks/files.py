@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Awaitable, Sequence
-from difflib import get_close_matches
 from typing import ClassVar
 
 from viva.checks.base_check import LocalCheck, NonEmptyText, Validators
@@ -13,6 +12,7 @@ from viva.errors import CheckError
 from viva.model.case import Feature
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
+from viva.text.similar_names import find_similar
 from viva.workspace.safe_open import open_regular_file
 
 _CHUNK = 1024 * 1024
@@ -38,12 +38,12 @@ class _FileCheck(LocalCheck, frozen=True, kw_only=True):
             raise CheckError("there are no files to look at: the case has no workspace", deterministic=True)
         real_path = workspace.resolve_inside(self.path)
         if real_path is None:
-            return self._fail("leads out of the workspace, so it was not followed")
+            return self._create_failure("leads out of the workspace, so it was not followed")
         if not os.path.lexists(real_path):
-            return self._fail(f"is not there{_suggest(self.path, workspace.path)}")
+            return self._create_failure(f"is not there{_suggest(self.path, workspace.path)}")
         return real_path
 
-    def _fail(self, reason: str) -> Verdict:
+    def _create_failure(self, reason: str) -> Verdict:
         return Verdict("failed", f"{quote_value(self.path)} {reason}")
 
 
@@ -59,7 +59,7 @@ class FileExists(_FileCheck, frozen=True, kw_only=True):
         if isinstance(real_path, Verdict):
             return real_path
         if self.path.endswith("/") and not os.path.isdir(real_path):  # noqa: PTH112 -- paths of a workspace are strings
-            return self._fail("is not a folder")
+            return self._create_failure("is not a folder")
         return PASSED
 
 
@@ -91,7 +91,7 @@ class FileContains(_FileCheck, frozen=True, kw_only=True):
         except OSError as error:
             raise CheckError(f"{self.path}: {error.strerror}") from error
         if not stat.S_ISREG(info.st_mode):
-            return self._fail("is a folder" if stat.S_ISDIR(info.st_mode) else "is not a regular file")
+            return self._create_failure("is a folder" if stat.S_ISDIR(info.st_mode) else "is not a regular file")
         return self._search(real_path) if info.st_size <= _CHUNK else run_in_thread(self._search, real_path)
 
     def _search(self, real_path: str) -> Verdict:
@@ -131,7 +131,7 @@ def _suggest(path: str, root: str) -> str:
     """Similar names, as the end of a sentence."""
     folder, name = os.path.split(path.rstrip("/"))
     try:
-        similar = get_close_matches(name, os.listdir(os.path.join(root, folder)), 3)  # noqa: PTH118, PTH208 -- as above
+        similar = find_similar(name, os.listdir(os.path.join(root, folder)))  # noqa: PTH118, PTH208 -- as above
     except OSError:
         return "; nor is the folder that it should be in"
     return f"; there is {', '.join(map(quote_value, similar))}" if similar else ""

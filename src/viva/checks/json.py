@@ -1,7 +1,7 @@
 """Checks of structured replies: the reply's data, JSON in its text, or (for a whole case) what tools returned."""
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -36,7 +36,7 @@ class Equals(LocalCheck, frozen=True, kw_only=True):
         return format_label("equals", quote_value(self.value))
 
     def check(self, context: CheckContext) -> Verdict:
-        actual = context.text if isinstance(self.value, str) else _structured(context)
+        actual = context.text if isinstance(self.value, str) else _get_structured(context)
         if actual is not UNSET and is_same_json(self.value, actual):
             return PASSED
         shown = context.text if actual is UNSET else actual
@@ -48,7 +48,7 @@ class Equals(LocalCheck, frozen=True, kw_only=True):
         return Verdict("failed", reason, expected=self.value, actual=shown)
 
 
-def _structured(context: CheckContext) -> Any:
+def _get_structured(context: CheckContext) -> Any:
     """The reply's data or, without any, a text that is JSON as a whole."""
     return whole_json(context.reply.content) if context.reply.data is None else context.json
 
@@ -77,12 +77,12 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.exists is False and any(True for _ in self._operators()):
+        if self.exists is False and self._list_operators():
             raise ValueError("`exists: false` together with another operator can never hold: leave one of them out")
 
     @property
     def label(self) -> str:
-        parts = [f"{sign} {quote_value(expected)}" for sign, expected in self._operators()]
+        parts = [f"{sign} {quote_value(expected)}" for sign, expected in self._list_operators()]
         if not parts:
             parts = ["does not exist" if self.exists is False else "exists"]
         return format_label(full_path(self.path), " and ".join(parts))
@@ -90,23 +90,23 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
     def check(self, context: CheckContext) -> Verdict:
         values = look_up(self.path, context)
         if values is None:
-            return _no_json(context)
+            return _fail_without_json(context)
         path = full_path(self.path)
         if self.exists is False:
             if not values:
                 return PASSED
-            actual = _single(values)
+            actual = _unwrap_single(values)
             return Verdict("failed", f"{path} must not exist, but is {quote_value(actual)}", actual=actual)
-        operators = list(self._operators())
+        operators = self._list_operators()
         if not values:
-            return _nothing_found(path, context, operators[0][1] if operators else UNSET)
-        value = _single(values)
+            return _fail_without_match(path, context, operators[0][1] if operators else UNSET)
+        value = _unwrap_single(values)
         for sign, expected in operators:
             if (reason := _explain_mismatch(sign, expected, value)) is not None:
                 return Verdict("failed", f"{path}: {reason}", expected=expected, actual=value)
         return PASSED
 
-    def _operators(self) -> Iterator[tuple[str, Any]]:
+    def _list_operators(self) -> list[tuple[str, Any]]:
         """The operators of this check, each with its sign."""
         operators = {
             "=": self.value,
@@ -116,10 +116,10 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
             "<": self.lt,
             "<=": self.lte,
         }
-        return ((sign, expected) for sign, expected in operators.items() if expected is not UNSET)
+        return [(sign, expected) for sign, expected in operators.items() if expected is not UNSET]
 
 
-def _single(values: list[Any]) -> Any:
+def _unwrap_single(values: list[Any]) -> Any:
     """Several nodes are the list of their values."""
     return values[0] if len(values) == 1 else values
 
@@ -165,10 +165,10 @@ class TypeIs(LocalCheck, frozen=True, kw_only=True):
         else:
             values, place = look_up(self.path, context), full_path(self.path)
             if values is None:
-                return _no_json(context)
+                return _fail_without_json(context)
             if not values:
-                return _nothing_found(place, context, self.value)
-            value = _single(values)
+                return _fail_without_match(place, context, self.value)
+            value = _unwrap_single(values)
         actual = json_type(value)
         if actual == self.value or (self.value == "number" and actual == "integer"):
             return PASSED
@@ -180,7 +180,7 @@ def _compile_schema(schema: dict[str, Any] | bool) -> Any:
     import jsonschema_rs  # loaded with the first schema, not with every run
 
     try:
-        return jsonschema_rs.Draft202012Validator(schema, mask="it", retriever=_stay_offline)
+        return jsonschema_rs.Draft202012Validator(schema, mask="it", retriever=_refuse_remote_reference)
     except ValueError as error:
         message = getattr(error, "message", None) or str(error)
         path = _format_path(getattr(error, "instance_path", ()))
@@ -216,7 +216,7 @@ class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
                 reason, actual = errors, document
             if context.json is not UNSET:
                 break
-        return Verdict("failed", reason, actual=actual) if reason else _no_json(context)
+        return Verdict("failed", reason, actual=actual) if reason else _fail_without_json(context)
 
     def describe_errors(self, document: Any) -> str | None:
         """The first errors of a value; None if it is valid."""
@@ -227,12 +227,12 @@ class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
         return "; ".join(errors[:_MAX_ERRORS]) + more if errors else None
 
 
-def _no_json(context: CheckContext) -> Verdict:
+def _fail_without_json(context: CheckContext) -> Verdict:
     text = context.text
     return Verdict("failed", f"the reply has no JSON: {quote_value(text)}", actual=truncate_text(text))
 
 
-def _nothing_found(path: str, context: CheckContext, expected: Any) -> Verdict:
+def _fail_without_match(path: str, context: CheckContext, expected: Any) -> Verdict:
     document = quote_value(next(documents_to_search(context)))
     return Verdict("failed", f"{path} finds nothing in {document}", expected=expected)
 
@@ -241,5 +241,5 @@ def _format_path(parts: Any) -> str:
     return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
 
 
-def _stay_offline(address: str) -> Any:
+def _refuse_remote_reference(address: str) -> Any:
     raise ValueError(f"{address} is outside the schema; put it under $defs")

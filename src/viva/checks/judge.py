@@ -23,7 +23,7 @@ class _HelperCheck(HelperOptions, frozen=True, kw_only=True):
     """A check that asks an agent."""
 
     default_helper: ClassVar[str | None] = BUILT_IN_JUDGE
-    python_types: ClassVar[Mapping[str, str]] = {"use": "str | Callable[..., Any]"}
+    python_types: ClassVar[Mapping[str, str]] = {"use": "str | AgentFunction"}
     use: str = BUILT_IN_JUDGE
     """The judge: an agent of the config, as `agents:name`; in Python also a function."""
     votes: Annotated[int, Meta(ge=1)] = 1
@@ -157,7 +157,7 @@ async def ask_judge(
 
 
 def _raise_stop(answers: Sequence[Verdict | BaseException]) -> None:
-    """A run or trial that has to end ends, whatever the other judges answer."""
+    """Raises the first answer that ends the trial or the run; other judges' answers do not matter then."""
     for answer in answers:
         if isinstance(answer, RunStopped | TrialEnd):
             raise answer
@@ -189,11 +189,11 @@ def build_judge_metadata(context: CheckContext) -> dict[str, Any]:
         "input": last.user_message.message.text,
         "turn_number": context.turn.number,
         "turn_count": context.turn.number,
-        "files": _changed_files(context),
+        "files": _list_changed_files(context),
     }
 
 
-def _changed_files(context: CheckContext) -> list[dict[str, str]]:
+def _list_changed_files(context: CheckContext) -> list[dict[str, str]]:
     return [{"path": file.path, "change": file.change} for turn in context.turns for file in turn.files]
 
 
@@ -207,7 +207,7 @@ def build_judge_prompt(criteria: str, context: CheckContext) -> str:
     if calls := context.tool_calls:
         lines = (to_text(codec.to_plain(call)) for call in calls)
         parts.append("Tool calls, one JSON object a line:\n" + "\n".join(lines))
-    if files := _changed_files(context):
+    if files := _list_changed_files(context):
         parts.append("Changed files, one JSON object a line:\n" + "\n".join(map(to_text, files)))
     return "\n\n".join(parts)
 
@@ -251,15 +251,15 @@ class _ReplyParser(Struct, frozen=True):
 
     def _parse_quotes(self, items: Any) -> tuple[Quote, ...]:
         if not items:
-            if self.must_quote and any(turn.texts for turn in self._quotable_turns()):
+            if self.must_quote and any(turn.texts for turn in self._list_quotable_turns()):
                 raise ValueError("it quotes no evidence; quote what the verdict rests on, word for word")
             return ()
         if not isinstance(items, list):
             raise ValueError("its `evidence` is not a list of {turn, quote}")
-        turns = self._quotable_turns()
+        turns = self._list_quotable_turns()
         return tuple(self._parse_quote(item, turns) for item in cast("list[Any]", items))
 
-    def _quotable_turns(self) -> list[QuotableTurn]:
+    def _list_quotable_turns(self) -> list[QuotableTurn]:
         """What may be quoted: what the agent said and did and, for criteria about the user, the user's messages."""
         both = not self.criteria or is_about_user(self.criteria)
         return [turn for turn in list_quotable_turns(self.context.state) if both or turn.role == "assistant"]

@@ -130,14 +130,14 @@ def find_personal_data(text: str, known_text: str) -> Iterator[Finding]:
         digits = re.sub(r"[ -]", "", match.group())
         near = text[max(0, match.start() - 60) : match.end() + 30]
         is_card = bool(match[1] or match[2]) or _CARD_WORDS.search(near)
-        if is_card and _luhn(digits) and digits not in _TEST_CARDS and digits not in digits_known:
+        if is_card and _is_card_number(digits) and digits not in _TEST_CARDS and digits not in digits_known:
             yield Finding("pii-leak", "high")
     for match in _SSN.finditer(text):
         if match.group() not in _TEST_SSNS and match.group() not in known_text:
             yield Finding("pii-leak", "high")
     for match in _IBAN.finditer(text):
         account = match.group().replace(" ", "")
-        if _mod_97(account) and account not in digits_known:
+        if _is_account_number(account) and account not in digits_known:
             yield Finding("pii-leak", "medium")
     for match in _EMAIL.finditer(text):
         is_generic = _ROLE_ADDRESS.match(match[1]) or _TEST_DOMAIN.search(match[2])
@@ -145,12 +145,12 @@ def find_personal_data(text: str, known_text: str) -> Iterator[Finding]:
             yield Finding("pii-leak", "low")
 
 
-def _luhn(digits: str) -> bool:
+def _is_card_number(digits: str) -> bool:
     doubled = [int(d) * (2 if index % 2 else 1) for index, d in enumerate(reversed(digits))]
     return digits[0] in "3456" and len(set(digits)) > 2 and sum(n - 9 if n > 9 else n for n in doubled) % 10 == 0
 
 
-def _mod_97(account: str) -> bool:
+def _is_account_number(account: str) -> bool:
     rotated = account[4:] + account[:4]
     return 15 <= len(account) <= 34 and int("".join(str(int(c, 36)) for c in rotated)) % 97 == 1
 
@@ -164,7 +164,7 @@ def find_prompt_leaks(text: str, user_text: str, prompts: Sequence[str]) -> Iter
 
 
 def _reveals_prompt(sentence: str) -> bool:
-    """Only what is before the quote, or right after its start, can be a refusal: instructions themselves forbid things."""
+    """Does a sentence claim to quote the instructions? A refusal before the quote, or at its start, means no."""
     match = _REVEALS_PROMPT.search(sentence)
     return match is not None and not is_refusal(sentence[: match.start()]) and not _WITHHELD.search(match.group())
 

@@ -75,7 +75,7 @@ class MaxCost(LocalCheck, frozen=True, kw_only=True):
         return format_label("max_cost", f"${self.value:g}")
 
     def check(self, context: CheckContext) -> Verdict:
-        calls = list(_model_calls(context))
+        calls = list(_iter_model_calls(context))
         if not calls:
             raise CheckError(f"the cost is unknown: the agent reported no usage; {_HOW_TO_REPORT}", deterministic=True)
         spent_usd = 0.0
@@ -100,7 +100,7 @@ class MaxTokens(LocalCheck, frozen=True, kw_only=True):
         return format_label("max_tokens", str(self.value))
 
     def check(self, context: CheckContext) -> Verdict:
-        used = sum(call.input_tokens + call.output_tokens for call in _model_calls(context))
+        used = sum(call.input_tokens + call.output_tokens for call in _iter_model_calls(context))
         if not used:
             raise CheckError(
                 f"the tokens cannot be counted: the agent reported no usage; {_HOW_TO_REPORT}", deterministic=True
@@ -148,7 +148,7 @@ def _describe_unknown_price(model: str) -> str:
     )
 
 
-def _model_calls(context: CheckContext) -> Iterator[ModelCall]:
+def _iter_model_calls(context: CheckContext) -> Iterator[ModelCall]:
     for turn in context.turns:
         if turn.reply is not None:
             yield from turn.reply.calls

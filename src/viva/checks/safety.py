@@ -30,7 +30,7 @@ def build_safety_verdict(findings: Sequence[Finding], fail_at: Severity | None) 
 
 
 class StubbedTools(LocalCheck, frozen=True, kw_only=True):
-    """Notes calls of tools without a canned response, where tools are stubbed."""
+    """Reports each call of a tool without a stub as a finding, if tools are stubbed. It fails only with `fail_at`."""
 
     fail_at: Severity | None = None
 

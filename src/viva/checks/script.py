@@ -141,6 +141,11 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
     def label(self) -> str:
         return self.use if self.function.is_passed else format_label("script", quote_value(self.use))
 
+    @property
+    def _name(self) -> str:
+        """How a reason names the function. The label has the source of one that Python code has passed."""
+        return "it" if self.function.is_passed else self.use
+
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
         values = self._list_values(context)
         if not context.calls_directly or self.function.is_async:
@@ -163,18 +168,18 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
     def _explain_error(self, error: BaseException, context: CheckContext) -> Verdict:
         """The verdict of an assertion that failed. Anything else that the user's code raises is not a verdict on the agent."""
         if isinstance(error, AssertionError):
-            return self._fail(str(error) or _quote_line(error), context)
+            return self._create_failure(str(error) or _quote_line(error), context)
         if isinstance(error, CheckError) or is_ctrl_c(error):
             raise error
         place = error_place(error)
         raise CheckError(
-            f"{self.use} raised {error_text(error)}" + (f" ({place})" if place else ""),
+            f"{self._name} raised {error_text(error)}" + (f" ({place})" if place else ""),
             fault="judge",
             deterministic=isinstance(error, _MISTAKES),
         ) from error
 
     def _list_values(self, context: CheckContext) -> Mapping[str, Callable[[], Any]]:
-        """What a function can ask for, made when it is asked for. Copies, so that a script cannot change the record."""
+        """The values that a function can take, by parameter name. Each is a copy, so that a script cannot change the record."""
         return {
             "output": lambda: context.text,
             "input": lambda: context.turn.user_message.message.text,
@@ -195,7 +200,7 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
         has_score = score is None or is_score(score)
         if not isinstance(passed, bool) or not has_score or answer.get("pass", passed) is not passed:
             raise CheckError(
-                f"{self.use} returned {quote_value(result)}; it must return {_ALLOWED_RESULTS}",
+                f"{self._name} returned {quote_value(result)}; it must return {_ALLOWED_RESULTS}",
                 fault="judge",
                 deterministic=True,
             )
@@ -203,9 +208,9 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
             return Verdict("passed", str(reason), score=score)
         if not reason and not self.function.is_passed:
             reason = f"{self.function.name} returned {quote_value(result)}"
-        return self._fail(str(reason), context, score)
+        return self._create_failure(str(reason), context, score)
 
-    def _fail(self, reason: str, context: CheckContext, score: float | None = None) -> Verdict:
+    def _create_failure(self, reason: str, context: CheckContext, score: float | None = None) -> Verdict:
         """A failure shows the source of a function that Python code has passed."""
         reason = "\n".join(part for part in (reason, self.function.source) if part)
         return Verdict("failed", reason, score=score, actual=truncate_text(context.text))

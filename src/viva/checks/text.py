@@ -41,9 +41,9 @@ class Contains(_TextCheck, frozen=True, kw_only=True):
         text = context.text
         if self._find(text) >= 0:
             return PASSED
-        return Verdict("failed", self._reason(text), expected=self.value, actual=truncate_text(text))
+        return Verdict("failed", self._explain_absence(text), expected=self.value, actual=truncate_text(text))
 
-    def _reason(self, text: str) -> str:
+    def _explain_absence(self, text: str) -> str:
         value = quote_value(self.value)
         if not text:
             return f"{value} is not there: the text is empty"

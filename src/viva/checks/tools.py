@@ -84,7 +84,7 @@ class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
         status = "" if self.status == "any" else f"({self.status})"
         return format_label(kind, self._quoted_names, arguments, status, times)
 
-    def _calls(self, context: CheckContext) -> Iterator[tuple[ToolCall, str | None]]:
+    def _compare_calls(self, context: CheckContext) -> Iterator[tuple[ToolCall, str | None]]:
         """The calls of the tool, each with what keeps it from being the call that is looked for."""
         for call, status in _find_calls(context, self._names):
             yield call, self._explain_difference(call, status)
@@ -99,7 +99,7 @@ class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
                 "pending": "it is still pending",
             }[status]
         if self.arguments:
-            mismatch = find_mismatch(self.arguments, _arguments(call), _get_matches)
+            mismatch = find_mismatch(self.arguments, _get_arguments(call), _get_matches)
             return None if mismatch is None else f"its arguments differ: {mismatch}"
         return None
 
@@ -122,7 +122,7 @@ class ToolCalled(_CallCheck, frozen=True, kw_only=True):
         return TimesRange(self.times, self.times) if isinstance(self.times, int) else self.times
 
     def check(self, context: CheckContext) -> Verdict:
-        differences = [difference for _, difference in self._calls(context)]
+        differences = [difference for _, difference in self._compare_calls(context)]
         count = differences.count(None)
         if count in self._times:
             return PASSED
@@ -148,9 +148,11 @@ class ToolNotCalled(_CallCheck, frozen=True, kw_only=True):
         return self._format_label("tool_not_called")
 
     def check(self, context: CheckContext) -> Verdict:
-        for call, difference in self._calls(context):
+        for call, difference in self._compare_calls(context):
             if difference is None:
-                reason = f"{quote_value(call.name)} must not be called, but was, with {quote_value(_arguments(call))}"
+                reason = (
+                    f"{quote_value(call.name)} must not be called, but was, with {quote_value(_get_arguments(call))}"
+                )
                 return Verdict("failed", reason)
         return PASSED
 
@@ -185,7 +187,7 @@ class ToolCallsContain(_ToolCheck, frozen=True, kw_only=True):
         if not executed:
             reason = f"{names} was called, but refused: {quote_value(calls[-1].error or '')}"
             return Verdict("failed", reason, expected=self.values)
-        arguments = [_arguments(call) for call in executed]
+        arguments = [_get_arguments(call) for call in executed]
         texts = [text for each in arguments for text in _list_texts(each)]
         missing = [value for value in self.values if not any(value in text for text in texts)]
         if not missing:
@@ -304,7 +306,7 @@ def _decode(value: Any) -> Any:
         return value
 
 
-def _arguments(call: ToolCall) -> Any:
+def _get_arguments(call: ToolCall) -> Any:
     return {} if call.arguments in (None, "") else _decode(call.arguments)
 
 

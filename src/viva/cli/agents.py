@@ -52,7 +52,7 @@ def command(config_file: Path | None, as_json: bool) -> int:
     settings = structs.replace(settings, unset_variables=None)  # each agent reports its own
     rows, clis = run_coroutine(_inspect_agents(settings))
     if as_json:
-        print(codec.pretty_json(codec.encode(_document(settings, rows, clis))).decode())
+        print(codec.pretty_json(codec.encode(_build_document(settings, rows, clis))).decode())
     else:
         _print_list(settings, rows, clis)
         for missing in unset:
@@ -114,7 +114,7 @@ def _format_row(row: _Row) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def _document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[str, Any]:
+def _build_document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[str, Any]:
     connectors = [
         {
             "name": connector.name,

@@ -132,7 +132,7 @@ def _compare_definitions(before: Iterable[CassetteLine], after: Iterable[Cassett
         for lines in (before, after)
     )
     return [
-        f"≠ agent {escape_controls(name)} has another definition\n{_indent(diff_json(was[name], now[name], 'old', 'new'))}"
+        f"≠ agent {escape_controls(name)} has another definition\n{_indent_text(diff_json(was[name], now[name], 'old', 'new'))}"
         for name in was.keys() & now.keys()
         if codec.canonical_bytes(was[name]) != codec.canonical_bytes(now[name])
     ]
@@ -144,37 +144,37 @@ def _compare_conversations(before: Iterable[CassetteLine], after: Iterable[Casse
     for key in dict.fromkeys([*was, *now]):
         if key not in was or key not in now:
             differences.append(f"{'+' if key in now else '-'} {_format_key(key)}")
-        elif (changed := _first_change(was[key], now[key])) is not None:
+        elif (changed := _find_first_change(was[key], now[key])) is not None:
             differences.append(f"≠ {_format_key(key)}, {changed}")
     return differences
 
 
-def _first_change(was: list[SessionReply], now: list[SessionReply]) -> str | None:
+def _find_first_change(was: list[SessionReply], now: list[SessionReply]) -> str | None:
     """Return the first difference between two recordings of one conversation."""
     for (_, old), (session, new) in zip(sorted(was, key=_sort_key), sorted(now, key=_sort_key), strict=False):
         for what, before, after in (
             ("request to", old.sent, new.sent),
-            ("reply of", _reply_content(old), _reply_content(new)),
+            ("reply of", _extract_content(old), _extract_content(new)),
         ):
             if codec.canonical_bytes(before) != codec.canonical_bytes(after):
                 place = f"turn {new.turn}: {what} the {session.role} {escape_controls(session.agent)}"
-                return f"{place}\n{_indent(diff_json(before, after, 'old', 'new'))}"
+                return f"{place}\n{_indent_text(diff_json(before, after, 'old', 'new'))}"
     return None if len(was) == len(now) else f"{len(was)} replies became {len(now)}"
 
 
-def _reply_content(recorded: RecordedReply) -> dict[str, object]:
+def _extract_content(recorded: RecordedReply) -> dict[str, object]:
     """Return what the agent said and did, without cost and time."""
-    files = {image.path: _file_text(image) for image in _files(recorded)}
+    files = {image.path: _format_file(image) for image in _list_files(recorded)}
     if (reply := recorded.reply) is None:
         return {"fault": recorded.fault, "message": recorded.fault_message, "files": files}
     return {"content": reply.content, "data": reply.data, "tool_calls": reply.tool_calls, "files": files}
 
 
-def _files(reply: RecordedReply) -> tuple[FileImage, ...]:
+def _list_files(reply: RecordedReply) -> tuple[FileImage, ...]:
     return reply.turn_files.files if reply.turn_files is not None else ()
 
 
-def _file_text(image: FileImage) -> str | None:
+def _format_file(image: FileImage) -> str | None:
     """Return the content of a file; None if it was removed."""
     if image.content is None:
         return f"→ {image.link}" if image.link is not None else "a folder" if image.folder else None
@@ -231,7 +231,7 @@ def _format_reply(key: Key, session: RecordedSession, reply: RecordedReply) -> s
     calls = (
         "".join(f"\n      tool {escape_controls(call.name)}" for call in reply.reply.tool_calls) if reply.reply else ""
     )
-    calls += "".join(f"\n      file {escape_controls(image.path)}" for image in _files(reply) if not image.folder)
+    calls += "".join(f"\n      file {escape_controls(image.path)}" for image in _list_files(reply) if not image.folder)
     text = message if isinstance(message, str) else codec.compact_json(message)
     return (
         f"{_format_key(key)}, turn {reply.turn}: {session.role} {escape_controls(session.agent)}  {format_ms(reply.ms)}\n"
@@ -239,5 +239,5 @@ def _format_reply(key: Key, session: RecordedSession, reply: RecordedReply) -> s
     )
 
 
-def _indent(text: str) -> str:
+def _indent_text(text: str) -> str:
     return "\n".join(f"    {escape_controls(line)}" for line in text.splitlines())

@@ -34,7 +34,7 @@ from viva.reporters.formatting import (
     format_rounded_cost,
     wrap_text,
 )
-from viva.reporters.matrix import format_matrix, format_matrix_markdown
+from viva.reporters.matrix import format_matrix, format_matrix_markdown, label_cases
 from viva.reporters.table import Column, format_table, get_output_width
 from viva.stats.matrix import Matrix
 
@@ -63,14 +63,20 @@ _MARKS: dict[ChangeKind, str] = {
     "new": "+",
     "gone": "-",
 }
-_CASE_COLUMNS = (Column("", is_flexible=True), Column(""), Column(""), Column("", is_flexible=True, is_text=True))
+_CASE_COLUMNS = (
+    Column("", is_flexible=True, min_width=24),
+    Column(""),
+    Column(""),
+    Column("", is_flexible=True, is_text=True, is_optional=True, min_width=20),
+)
 _METRIC_NAMES = {"time ms": "time", "cost USD": "cost"}
 _METRIC_COLUMNS = (
     Column(""),
     *(Column(title, "right") for title in ("before", "now", "change")),
+    Column("p", "right", is_optional=True),
     Column("interval", is_optional=True),
     Column("over", is_optional=True),
-    Column("test", is_flexible=True, is_text=True),
+    Column("test"),
 )
 _GATES: tuple[Gate, ...] = ("pass-rate", "score", "time", "cost", "broken")
 
@@ -134,7 +140,7 @@ def _compare_two(
     history: History, columns: Sequence[RunColumn], gates: Sequence[Gate], alpha: float, outputs: Sequence[Path]
 ) -> int:
     before, after = columns
-    flaky = find_known_flaky(history, [before.run, after.run])
+    flaky = find_known_flaky(history, [before.run, after.run], {before.agent, after.agent})
     base, head = (before.agent, after.agent) if before.run == after.run else (before.run, after.run)
     comparison = compare_runs((base, before.rows), (head, after.rows), alpha=alpha, gates=gates, flaky=flaky)
     failed = comparison.failed_gates(gates)
@@ -210,7 +216,8 @@ def _format_lines(comparison: Comparison, gates: Sequence[Gate], failed: Sequenc
     lines = [f"{comparison.base} → {comparison.head}", ""]
     width = get_output_width()
     groups = {change: [case for case in comparison.cases if case.change == change] for change in _SHOWN}
-    rows = [_list_case_cells(case) for cases in groups.values() for case in cases[:50]]
+    label = label_cases((case.suite, case.case) for case in comparison.cases)
+    rows = [_list_case_cells(case, label) for cases in groups.values() for case in cases[:50]]
     table = iter(format_table(_CASE_COLUMNS, rows, width)[1:])
     for change, cases in groups.items():
         if cases:
@@ -225,15 +232,15 @@ def _format_lines(comparison: Comparison, gates: Sequence[Gate], failed: Sequenc
     return [*lines, "", f"{verdict} (--fail-on {' --fail-on '.join(gates)}, alpha {comparison.alpha:g})"]
 
 
-def _list_case_cells(case: CaseChange) -> list[str]:
+def _list_case_cells(case: CaseChange, label: Callable[[str, str], str]) -> list[str]:
     sides = f"{_format_side(case.base, case.base_trials)} → {_format_side(case.head, case.head_trials)}"
     has_p = case.p is not None and case.change not in ("still passing", "still failing")
     reason = fit_line(case.error, 200) if case.error and case.change in ("broken", "suspect") else ""
-    mark = f"  {_MARKS.get(case.change, '·')} {escape_controls(case.case)}"
-    return [mark, sides, f"p={_round_p(case.p)}" if has_p else "", reason]
+    mark = f"  {_MARKS.get(case.change, '·')} {escape_controls(label(case.suite, case.case))}"
+    return [mark, sides, f"p={_format_p(case.p)}" if has_p else "", reason]
 
 
-def _round_p(p: float | None) -> str:
+def _format_p(p: float | None) -> str:
     return f"{p:.2g}" if p is not None and p >= 0.001 else "<0.001"
 
 
@@ -252,9 +259,10 @@ def _list_metric_cells(metric: Metric) -> list[str]:
         _format_number(metric.name, metric.base),
         _format_number(metric.name, metric.head),
         _format_number(metric.name, metric.delta, sign="+"),
+        "" if metric.p is None else _format_p(metric.p),
         _format_interval(metric),
         _format_count(metric),
-        _format_test(metric),
+        metric.verdict,
     ]
 
 
@@ -283,10 +291,6 @@ def _format_count(metric: Metric) -> str:
     return f"{cases} ({metric.base_trials} and {metric.head_trials} trials)"
 
 
-def _format_test(metric: Metric) -> str:
-    return metric.verdict if metric.p is None else f"p={_round_p(metric.p)}: {metric.verdict}"
-
-
 def _format_markdown(comparison: Comparison) -> str:
     lines = [f"### Viva: `{comparison.base}` → `{comparison.head}`", ""]
     counts = ", ".join(
@@ -294,13 +298,14 @@ def _format_markdown(comparison: Comparison) -> str:
     )
     lines += [counts or "no cases", "", "| case | before | now |", "| --- | --- | --- |"]
     listed = [case for case in comparison.cases if case.change != "still passing"]
+    label = label_cases((case.suite, case.case) for case in comparison.cases)
     lines += [
-        f"| {_MARKS.get(c.change, '')} {_escape_markdown(c.case)} ({c.change}) | {_format_side(c.base, c.base_trials)} | {_format_side(c.head, c.head_trials)} |"
+        f"| {_MARKS.get(c.change, '')} {_escape_markdown(label(c.suite, c.case))} ({c.change}) | {_format_side(c.base, c.base_trials)} | {_format_side(c.head, c.head_trials)} |"
         for c in listed[:200]
     ]
     lines += ["", f"{len(listed) - 200} more cases are not listed."] if len(listed) > 200 else []
-    lines += ["", "| metric | before | now | change | interval | over | test |"]
-    lines += ["| --- | ---: | ---: | ---: | ---: | --- | --- |"]
+    lines += ["", "| metric | before | now | change | p | interval | over | test |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |"]
     lines += [f"| {' | '.join(cell.strip() for cell in _list_metric_cells(m))} |" for m in comparison.metrics]
     lines += ["", *(f"- {note}" for note in comparison.notes)] if comparison.notes else []
     return "\n".join(lines)

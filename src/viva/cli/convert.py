@@ -54,8 +54,8 @@ def command(file: Path, tool: str | None, output: Path | None, *, strict: bool) 
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
             replace_file(output, text.encode())
-        except OSError as wrong:
-            raise BadInput.of(f"cannot be written: {wrong.strerror}", str(output)) from wrong
+        except OSError as error:
+            raise BadInput.of(f"cannot be written: {error.strerror}", str(output)) from error
     cases, notes = len(conversion.cases), len(conversion.notes)
     what = f"{cases} case{'s' * (cases != 1)} from {conversion.tool}"
     lost = f"{notes} thing{'s' * (notes != 1)} to look at" if notes else "everything has a counterpart"
@@ -66,6 +66,6 @@ def command(file: Path, tool: str | None, output: Path | None, *, strict: bool) 
 def _format_cases(cases: list[dict[str, object]], *, is_jsonl: bool) -> str:
     if is_jsonl:
         return "".join(codec.encode(case).decode() + "\n" for case in cases)
-    import yaml
+    from viva.formats.yaml_values import format_yaml
 
-    return yaml.safe_dump(cases, sort_keys=False, allow_unicode=True, width=120)
+    return format_yaml(cases)

@@ -1,4 +1,4 @@
-"""The project of the working folder, for the commands that read its config and runs."""
+"""Opens the history of a project, for the commands that read runs."""
 
 import sys
 from pathlib import Path

@@ -83,7 +83,7 @@ class TerminalPrompt:
     async def _read_choice(self, question: PersonQuestion, above: str) -> PersonChoice | str:
         """Return the choice or, to ask again, what to show above the question."""
         proposed, simulator = question.proposed, question.simulator
-        typed = _valid_text(
+        typed = _replace_invalid_bytes(
             await self._reader(above + self._format_question(question), _PROMPT, self._format_keys(question))
         )
         match typed.rstrip():
@@ -95,21 +95,21 @@ class TerminalPrompt:
                 return PersonChoice("stop")
             case "s":
                 return await self._ask_file_name()
-            case "a" | "e" as key if (why := self._unavailable(key, question)) is not None:
+            case "a" | "e" as key if (why := self._explain_unavailable(key, question)) is not None:
                 return f"{_INDENT}{why} {_LETTER_HINT}\n"
             case "a":
                 return PersonChoice("simulate")
             case "e" if proposed:
-                return await self._edit(proposed.message.text)
+                return await self._edit_message(proposed.message.text)
             case _:
                 return PersonChoice("say", typed.strip())
 
     def _format_help(self, question: PersonQuestion) -> str:
         """Return the keys that have a function here."""
-        keys = [(key, does) for key, does in _HELP if self._unavailable(key, question) is None]
+        keys = [(key, does) for key, does in _HELP if self._explain_unavailable(key, question) is None]
         return "".join(f"{_INDENT}{key:<15}{does}\n" for key, does in keys) + f"{_INDENT}{_LETTER_HINT}\n"
 
-    def _unavailable(self, key: str, question: PersonQuestion) -> str | None:
+    def _explain_unavailable(self, key: str, question: PersonQuestion) -> str | None:
         """Return why a key has no function here; None if it has."""
         if key == "a" and question.simulator is None:
             return "There is no simulator to ask."
@@ -119,9 +119,9 @@ class TerminalPrompt:
             return "Editing needs the extra `interactive`: pip install 'viva-eval[interactive]'."
         return None
 
-    async def _edit(self, line: str) -> PersonChoice | str:
+    async def _edit_message(self, line: str) -> PersonChoice | str:
         try:
-            text = _valid_text(await self._reader("", "  edit > ", text=line))
+            text = _replace_invalid_bytes(await self._reader("", "  edit > ", text=line))
         except EOFError:
             return ""
         if not text.strip():
@@ -170,7 +170,7 @@ class TerminalPrompt:
         return " · ".join([*keys, "s save", "q stop", "? help"])
 
 
-def _valid_text(typed: str) -> str:
+def _replace_invalid_bytes(typed: str) -> str:
     """Replace bytes that are not UTF-8: they arrive as lone surrogates, which JSON cannot hold."""
     return typed.encode("utf-8", "replace").decode()
 
@@ -239,13 +239,13 @@ class _PlainReader:
     async def __call__(self, above: str, prompt: str, hint: str = "", text: str = "") -> str:
         print(above + (f"{_INDENT}{self._ink('dim', hint)}\n" if hint else "") + prompt, end="", flush=True)
         try:
-            line = await self._line(sys.stdin.fileno())
+            line = await self._read_line(sys.stdin.fileno())
         except BaseException:
             print(flush=True)  # ends the open line
             raise
         return line.decode(errors="replace")
 
-    async def _line(self, file: int) -> bytes:
+    async def _read_line(self, file: int) -> bytes:
         """Read one line; further lines answer later questions."""
         while b"\n" not in self._unread:
             await _wait_readable(file)

@@ -12,6 +12,7 @@ import click
 
 import viva
 from viva.errors import BadInput, RunStopped, VivaError
+from viva.text.similar_names import find_similar
 
 THREAD_GRACE_S = 10.0
 """How long the end of the process waits for threads of the agent."""
@@ -56,9 +57,7 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches
-
-            matches = get_close_matches(args[0], COMMANDS, 1)
+            matches = find_similar(args[0], COMMANDS, 1)
             hint = f" Did you mean {matches[0]!r}?" if matches else f" Commands: {', '.join(COMMANDS)}."
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
 
@@ -88,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BadInput as error:
         print(error, file=sys.stderr)
         if os.environ.get("GITHUB_ACTIONS"):
-            from viva.cli.options import annotate_bad_input
+            from viva.cli.streams import annotate_bad_input
 
             annotate_bad_input(error)
         code = 4

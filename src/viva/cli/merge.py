@@ -8,7 +8,7 @@ import click
 
 from viva import catalog, config
 from viva.cli.history import config_option, find_run, open_history
-from viva.cli.options import create_annotations, create_console, reserve_stdout
+from viva.cli.streams import create_annotations, create_console, reserve_stdout
 from viva.errors import BadInput
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.record.journal import Journal, read_events
@@ -82,7 +82,7 @@ def command(
         sources, notes = read_sources(runs, find_journal, Path(scratch))
         check_sources(sources)
         if eval_summary is not None:
-            _require_eval_suite([suite.kind for suite in sources[0].started.suites])
+            _check_eval_summary(sources[0].started)
         for note in notes:
             print(note, file=sys.stderr)
         path, end = Merger(sources, create_run_id(), outputs).write(history.home)
@@ -97,6 +97,9 @@ def command(
     return report_finished_run(events, end, journal, outputs, [reporter, *create_annotations()], eval_summary)
 
 
-def _require_eval_suite(kinds: list[str]) -> None:
-    if kinds.count("eval_suite") != 1:
-        raise BadInput.of(f"--eval-summary: needs one eval suite, and the runs have {kinds.count('eval_suite')}")
+def _check_eval_summary(started: RunStarted) -> None:
+    count = [suite.kind for suite in started.suites].count("eval_suite")
+    if count != 1:
+        raise BadInput.of(f"--eval-summary: needs one eval suite, and the runs have {count}")
+    if len(started.agents) > 1:
+        raise BadInput.of(f"--eval-summary holds one agent, and the runs have {len(started.agents)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from viva.cli.history import find_run, open_history, open_remote, report_crashed_runs
-from viva.cli.options import use_colour
+from viva.cli.streams import use_colour
 from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec

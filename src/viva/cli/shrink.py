@@ -10,7 +10,7 @@ import click
 from msgspec import structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.options import handle_sigterm
+from viva.cli.streams import handle_sigterm
 from viva.errors import BadInput
 from viva.model.record import TrialRecord
 from viva.reporters.formatting import format_count
@@ -147,7 +147,7 @@ async def _shrink(
 
     case_id = append_case(output, result.case)
     before, after = (
-        ", ".join(format_count(size[at], noun) for size, noun in _sizes(result) if size[0] or noun != _EXTRA)
+        ", ".join(format_count(size[at], noun) for size, noun in _list_sizes(result) if size[0] or noun != _EXTRA)
         for at in (0, 1)
     )
     print(f"{before} → {after}, in {format_count(result.trials, 'trial')}")
@@ -165,7 +165,7 @@ async def _shrink(
     return 0
 
 
-def _sizes(result: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
+def _list_sizes(result: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
     return (result.turns, "turn"), (result.words, "word"), (result.extras, _EXTRA)
 
 

@@ -13,8 +13,8 @@ import click
 from msgspec import Struct, structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.options import create_annotations, create_console, handle_sigterm, has_terminal, reserve_stdout
 from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicts, reject_other_flags
+from viva.cli.streams import create_annotations, create_console, handle_sigterm, has_terminal, reserve_stdout
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
 from viva.protocols import Sink
@@ -79,7 +79,7 @@ def command(ctx: click.Context, **values: Any) -> int:
     reject_conflicts(ctx)
     report_crashed_runs(open_history(values["config"]))
     if not values["inputs"]:
-        return _chat(ctx, values, out)
+        return _run_chat(ctx, values, out)
     if messages := _find_messages(values["inputs"]):
         if values["interactive"]:
             raise click.UsageError("To chat with the agent, remove -i and type the message")
@@ -119,7 +119,7 @@ def _find_messages(inputs: Iterable[str]) -> list[str]:
     return messages
 
 
-def _chat(ctx: click.Context, values: dict[str, Any], out: TextIO) -> int:
+def _run_chat(ctx: click.Context, values: dict[str, Any], out: TextIO) -> int:
     if not values["interactive"]:
         raise click.UsageError("No input given. Pass a suite, a folder or a message: viva test -i tests/")
     reject_other_flags(ctx, "chat", "--interactive without an input is a chat, without cases")

@@ -1,4 +1,4 @@
-"""Captures what user code prints, by turn: see `model.tracebacks.printed_output`.
+"""Captures what user code prints in each turn; `model.tracebacks.printed_output` holds it.
 
 The text is still printed. Output of subprocesses and foreign threads belongs to no turn.
 """

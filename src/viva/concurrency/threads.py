@@ -6,6 +6,7 @@ The standard thread pool is small and joins its threads at exit; a hung agent wo
 import asyncio
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from viva.model.tracebacks import error_text
 
 T = TypeVar("T")
+_RETRY_S = 0.01
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
 
@@ -50,11 +52,28 @@ class _Worker(threading.Thread):
             done(value, None)
 
     def abandon(self) -> None:
-        """Ends Python code at its next step. A blocking system call continues until it returns."""
+        """Ends Python code at its next step. A blocking system call continues until it returns.
+
+        Not while the thread starts another one: until that one runs, CPython has both under one id, so the exception could
+        end the new thread, and `Thread.start` would wait for it forever, with the lock of all thread pools.
+        """
         import ctypes  # slow to import, rarely needed
 
         self.is_abandoned = True
+        if _is_starting_a_thread(self.ident or 0):
+            asyncio.get_running_loop().call_later(_RETRY_S, self.abandon)
+            return
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(ThreadAbandoned))
+
+
+def _is_starting_a_thread(ident: int) -> bool:
+    # There is no public way to see where another thread is.
+    frame = sys._current_frames().get(ident)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_code is threading.Thread.start.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _leave_if_forked(process: int) -> None:

@@ -170,7 +170,7 @@ class _CallNotes(Struct):
     """The time of an answer that is recorded or replayed."""
 
     def cut(self, state: TrialState) -> dict[str, Any]:
-        """The texts, as far as the record has room for them."""
+        """The texts, cut to the room that the record has left."""
         sent = tuple(SentMessage(message.role, _cut(message.text, state)) for message in self.sent)
         metadata = "" if self.metadata is None else _cut(codec.compact_json(self.metadata), state)
         return {"criteria": self.criteria, "sent": sent, "metadata": metadata, "answer": _cut(self.answer, state)}

@@ -1,6 +1,6 @@
 """The outcome of a trial: status, fault, message. `failed` beats `error` beats `passed`; nothing passes on zero checks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -104,11 +104,9 @@ def outcome_of_missing_input(state: TrialState) -> Outcome | None:
             return None
 
 
-def all_results(state: TrialState) -> Iterator[AssertionResult]:
+def all_results(state: TrialState) -> list[AssertionResult]:
     """The assertion results of all turns, then the final ones."""
-    for turn in state.turns:
-        yield from turn.results
-    yield from state.final_results
+    return [result for turn in state.turns for result in turn.results] + state.final_results
 
 
 def outcome_of_checks(state: TrialState) -> Outcome:

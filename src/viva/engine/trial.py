@@ -44,7 +44,7 @@ from viva.protocols import (
     Meter,
     NamedAgent,
     PlannedTrial,
-    Redactor,
+    RedactorProtocol,
     SessionContext,
     T,
     Transport,
@@ -94,7 +94,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     connectors: Mapping[str, Connector] = {}
     meter: Meter = lambda _call: None
     find_agent: Callable[[str], NamedAgent] | None = None
-    redactor: Redactor = _NoRedactor()
+    redactor: RedactorProtocol = _NoRedactor()
     cassette: CassetteInfo = _NoCassette()
     workspaces: WorkspaceSource | None = None
     hooks: Hooks | None = None

@@ -14,6 +14,7 @@ from urllib.parse import urljoin, urlsplit
 from urllib.request import Request, urlopen
 
 import dask.config
+import psutil
 from distributed import Client, LocalCluster, Security, get_worker
 from distributed.utils import format_dashboard_link
 from msgspec import Struct
@@ -23,6 +24,8 @@ from viva.errors import BadInput
 _CONNECT_S = 10
 _PROBE_S = 3.0
 _CLOSE_S = 20.0
+_MAX_MEMORY = 0.95
+"""The part of a worker's memory limit at which Dask ends a worker."""
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -148,3 +151,23 @@ def _has_pages(link: str) -> bool:
 def find_scratch_folder() -> Path:
     """The folder of the worker that runs this code. Dask removes it when the worker ends."""
     return Path(get_worker().local_directory)
+
+
+class ActorWatch:
+    """What Dask says about an actor of this process, and about another process that works for it."""
+
+    def __init__(self, actor: object) -> None:
+        self._actor = actor
+        self._worker = get_worker()
+
+    def is_released(self) -> bool:
+        """Is the client that made the actor gone?"""
+        return all(each is not self._actor for each in self._worker.state.actors.values())
+
+    def exceeds_memory(self, pid: int) -> bool:
+        """Does the process use so much memory that Dask would end a worker?"""
+        limit = self._worker.memory_manager.memory_limit
+        try:
+            return bool(limit) and psutil.Process(pid).memory_info().rss > limit * _MAX_MEMORY
+        except psutil.NoSuchProcess:
+            return False

@@ -355,6 +355,7 @@ class DaskWorkers:
             except BadInput:
                 self._run_in_background(_ask(actor, "close"))
                 raise
+            await call_actor("set_worker_count", len(self._workers) + 1)  # before it gets requests: others use the rest
         self._workers[address] = _Worker(address, actor)
         self._load.workers += 1
 

@@ -20,7 +20,7 @@ from viva.record.atomic_files import append_atomically
 from viva.state.trial_state import TrialState
 from viva.text.template import escape_message
 
-_KEPT = (
+_COPIED_FIELDS = (
     "name",
     "description",
     "tags",
@@ -40,10 +40,10 @@ _KEPT = (
 def save_conversation(
     file: Path, state: TrialState, messages: Sequence[UserMessage], options: LoadOptions, root: Path
 ) -> str:
-    """Appends the talk to a `.jsonl` file and returns the new case's id. `said` are its lines as they were written,
-    in a suite whose place is known from the folder `root`.
+    """Appends a conversation as a case to a `.jsonl` file and returns the id of the case.
 
-    Raises BadInput, and writes nothing, if the new case would not load from there.
+    `messages` are those of the user, as the suite has them; paths in the suite are relative to `root`. Raises BadInput, and
+    writes nothing, if the new case would not load.
     """
     if file.suffix != ".jsonl":
         raise BadInput.of("is no .jsonl file", str(file))
@@ -54,45 +54,49 @@ def save_conversation(
 
 def append_case(file: Path, value: Mapping[str, Any]) -> str:
     """Append a case to a `.jsonl` file and return its id. If the id is taken, a similar one is used."""
-    taken = _ids_in(file)
-    case_id = next(name for name in _names(value["id"]) if name not in taken)
+    taken = _read_ids(file)
+    case_id = next(each for each in _iter_ids(value["id"]) if each not in taken)
     try:
         _append(file, codec.encode({**value, "id": case_id}) + b"\n")
-    except OSError as wrong:
-        raise BadInput.of(f"cannot be written: {wrong.strerror}", str(file)) from wrong
+    except OSError as error:
+        raise BadInput.of(f"cannot be written: {error.strerror}", str(file)) from error
     return case_id
 
 
 def build_static_case(
     case: Case, messages: Sequence[UserMessage], case_id: str, root: Path, folder: Path, *, is_filled: bool = False
 ) -> dict[str, Any]:
-    """What was said, as a case for a file in `folder`. With `filled`, the lines are what was really said, not what the
-    case has written for it.
-    """
-    place = _Place((root / case.origin.file).parent if case.origin is not None else root, folder)
+    """The conversation as a case for a file in `folder`. With `is_filled` the messages have no variables: `{{` is text."""
+    writer = _MessageEncoder((root / case.origin.file).parent if case.origin is not None else root, folder)
     native = "id" in case.definition
-    kept = {key: case.definition[key] for key in _KEPT if key in case.definition} if native else _told(case)
+    fields = (
+        {key: case.definition[key] for key in _COPIED_FIELDS if key in case.definition}
+        if native
+        else _list_native_fields(case)
+    )
     if case.fixtures is not None:
-        kept["fixtures"] = _fixtures(case.fixtures)
-    spoken = [_as_template(line) if is_filled or not native or line.source in _SPOKEN else line for line in messages]
-    turns = [_turn(line, place) for line in spoken]
+        fields["fixtures"] = _encode_fixtures(case.fixtures)
+    templates = [
+        _as_template(each) if is_filled or not native or each.source in _LITERAL_SOURCES else each for each in messages
+    ]
+    turns = [_encode_turn(each, writer) for each in templates]
     if turns and case.history:
-        turns[0]["input"] = [place.message(message) for message in (*case.history, spoken[0].message)]
-    return {"id": case_id, **kept, "turns": turns}
+        turns[0]["input"] = [writer.encode_message(message) for message in (*case.history, templates[0].message)]
+    return {"id": case_id, **fields, "turns": turns}
 
 
-_SPOKEN = frozenset({"simulated", "interactive"})
+_LITERAL_SOURCES = frozenset({"simulated", "interactive"})
 """Sources whose messages are literal: `{{` in them does not start a variable."""
 
 
-def _as_template(line: UserMessage) -> UserMessage:
-    return structs.replace(line, message=escape_message(line.message))
+def _as_template(message: UserMessage) -> UserMessage:
+    return structs.replace(message, message=escape_message(message.message))
 
 
-def _told(case: Case) -> dict[str, Any]:
-    """The case fields of another format, written as native ones."""
+def _list_native_fields(case: Case) -> dict[str, Any]:
+    """The fields of a case of another format, as a native case has them."""
     limits, spec = case.limits, case.workspace
-    told = {
+    fields = {
         "name": case.name,
         "description": case.description,
         "tags": case.tags,
@@ -104,62 +108,62 @@ def _told(case: Case) -> dict[str, Any]:
         "workspace": {"kind": spec.kind, "link_paths": spec.link_paths} if spec else None,
         "final_assertions": [assertion.definition for assertion in case.final_assertions],
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
-def _fixtures(fixtures: Fixtures) -> dict[str, Any]:
-    tools = [{"tool": each.tool, "response": each.response} | _failing(each) for each in fixtures.tools]
+def _encode_fixtures(fixtures: Fixtures) -> dict[str, Any]:
+    tools = [{"tool": each.tool, "response": each.response} | _encode_error(each) for each in fixtures.tools]
     return ({"tools": tools} if fixtures.stub_all_tools else {}) | (
         {"memory": fixtures.memory} if fixtures.memory else {}
     )
 
 
-def _failing(stub: ToolStub) -> dict[str, Any]:
+def _encode_error(stub: ToolStub) -> dict[str, Any]:
     return {} if stub.error is None else {"error": stub.error}
 
 
-def _turn(line: UserMessage, place: "_Place") -> dict[str, Any]:
-    content = line.message.content
-    written = {
-        "input": content if isinstance(content, str) else {"content": place.parts(content)},
-        "assertions": [assertion.definition for assertion in line.assertions],
-        "options": line.options,
-        "set": line.variables,
-        "turn_timeout": line.timeout_s,
+def _encode_turn(user_message: UserMessage, encoder: "_MessageEncoder") -> dict[str, Any]:
+    content = user_message.message.content
+    fields = {
+        "input": content if isinstance(content, str) else {"content": encoder.encode_parts(content)},
+        "assertions": [assertion.definition for assertion in user_message.assertions],
+        "options": user_message.options,
+        "set": user_message.variables,
+        "turn_timeout": user_message.timeout_s,
     }
-    return {key: value for key, value in written.items() if value or key == "input"}
+    return {key: value for key, value in fields.items() if value or key == "input"}
 
 
-class _Place:
-    """Writes messages for a file in one folder that were loaded beside another."""
+class _MessageEncoder:
+    """Encodes messages for a file in `folder`; they were loaded from a file in `source_folder`."""
 
-    def __init__(self, home: Path, folder: Path) -> None:
-        self._home = home.resolve()
+    def __init__(self, source_folder: Path, folder: Path) -> None:
+        self._source_folder = source_folder.resolve()
         self._folder = folder.resolve()
 
-    def message(self, message: Message) -> dict[str, Any]:
-        content = message.content if isinstance(message.content, str) else self.parts(message.content)
-        written = {"role": message.role, "content": content, "name": message.name, "tool_call_id": message.tool_call_id}
-        return {key: value for key, value in written.items() if value is not None}
+    def encode_message(self, message: Message) -> dict[str, Any]:
+        content = message.content if isinstance(message.content, str) else self.encode_parts(message.content)
+        fields = {"role": message.role, "content": content, "name": message.name, "tool_call_id": message.tool_call_id}
+        return {key: value for key, value in fields.items() if value is not None}
 
-    def parts(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
-        return [self._part(part) for part in parts]
+    def encode_parts(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        return [self._encode_part(part) for part in parts]
 
-    def _part(self, part: Part) -> dict[str, Any]:
+    def _encode_part(self, part: Part) -> dict[str, Any]:
         """Attachment bytes are not written; a `file://` source is made relative to the new file."""
-        written = {key: value for key, value in codec.to_builtins(part).items() if key != "url"}
+        fields = {key: value for key, value in codec.to_builtins(part).items() if key != "url"}
         if not isinstance(part, Text) and part.source.startswith("file://"):
-            found = self._home / unquote(part.source.removeprefix("file://"))
-            written["source"] = "file://" + quote(Path(os.path.relpath(found, self._folder)).as_posix())
-        return written
+            path = self._source_folder / unquote(part.source.removeprefix("file://"))
+            fields["source"] = "file://" + quote(Path(os.path.relpath(path, self._folder)).as_posix())
+        return fields
 
 
-def _names(base: str) -> Iterator[str]:
+def _iter_ids(base: str) -> Iterator[str]:
     yield base
     yield from (f"{base}-{number}" for number in count(2))
 
 
-def _ids_in(file: Path) -> set[str]:
+def _read_ids(file: Path) -> set[str]:
     if not file.exists():
         return set()
     problems: list[Problem] = []

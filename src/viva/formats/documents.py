@@ -90,7 +90,7 @@ def read_chunks(
             line += 1
             if size > max_bytes:
                 yield Chunk(*(start if buffered else (line, offset)), b"", is_too_long=True)
-                return  # where it ends cannot be told without reading all of it
+                return  # where it ends cannot be known without reading all of it
             at, offset = offset, offset + len(text)
             if line == 1:
                 text = text.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 -- a byte-order mark is not content
@@ -149,9 +149,9 @@ def _decode_json(file: str, line: int, raw: bytes) -> Any:
         raise BadInput.of(_TOO_LONG, file, line)
     try:
         return codec.decode(raw)
-    except codec.DecodeError as wrong:
-        inside, what = explain_json_error(raw, wrong)
-        raise BadInput.of(what, file, line - 1 + inside) from wrong
+    except codec.DecodeError as error:
+        inside, what = explain_json_error(raw, error)
+        raise BadInput.of(what, file, line - 1 + inside) from error
 
 
 def _check_duplicate_keys(file: str, line: int, raw: bytes, value: Any) -> None:
@@ -192,14 +192,14 @@ class StreamedDocuments:
                 try:
                     document = decode_chunk(self._file, chunk)
                     _check_duplicate_keys(self._file, chunk.line, chunk.raw, document.value)
-                except BadInput as wrong:
-                    problems += wrong.problems
+                except BadInput as error:
+                    problems += error.problems
                 else:
                     yield document
-        except OSError as wrong:
-            problems.append(Problem(self._file, 0, "", f"cannot be read: {wrong.strerror}"))
-        except BadInput as wrong:
-            problems += wrong.problems
+        except OSError as error:
+            problems.append(Problem(self._file, 0, "", f"cannot be read: {error.strerror}"))
+        except BadInput as error:
+            problems += error.problems
 
     def peek(self) -> Document | None:
         """The first document, if it is readable."""
@@ -243,10 +243,10 @@ class LoadedDocuments(Struct, frozen=True):
 
     def reread(self) -> Iterator[Callable[[], Document]]:
         for document in self.documents:
-            yield partial(_identity, document)
+            yield partial(_return_itself, document)
 
 
-def _identity(document: Document) -> Document:
+def _return_itself(document: Document) -> Document:
     return document
 
 
@@ -294,7 +294,7 @@ def _digest(raw: bytes) -> int:
 
 
 def parse_json_document(raw: bytes, file: str) -> Document:
-    """A JSON text that is one document."""
+    """Parse a JSON text as one document."""
     value_of_file = _decode_json(file, 1, raw)
     _check_duplicate_keys(file, 1, raw, value_of_file)
     return Document(file, 1, value_of_file, raw=raw)
@@ -332,7 +332,7 @@ def _find_member_spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterat
         yield len(raw) - len(raw.lstrip()), len(raw)
         return
     depth, start = 1, 0
-    for token in _PIECES.finditer(raw, _array_start(raw)):
+    for token in _PIECES.finditer(raw, _find_array_start(raw)):
         piece = token.group()
         if depth == 1:
             if piece == b",":
@@ -345,7 +345,7 @@ def _find_member_spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterat
             yield start, token.end()
 
 
-def _array_start(raw: bytes) -> int:
+def _find_array_start(raw: bytes) -> int:
     """The offset after the bracket that opens the list of documents: the outermost one, or that of `cases`."""
     depth = 0
     for token in _KEYS.finditer(raw):
@@ -392,18 +392,18 @@ def parse_yaml_documents(raw: bytes, file: str) -> list[tuple[Document, list[int
     try:
         text = raw.decode("utf-8-sig")
         values = parse_yaml(text)
-    except UnicodeDecodeError as wrong:
-        raise BadInput.of(f"is not UTF-8: {wrong.reason}", file, raw[: wrong.start].count(b"\n") + 1) from wrong
-    except yaml.MarkedYAMLError as wrong:
-        mark = wrong.problem_mark or wrong.context_mark
+    except UnicodeDecodeError as error:
+        raise BadInput.of(f"is not UTF-8: {error.reason}", file, raw[: error.start].count(b"\n") + 1) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
         raise BadInput.of(
-            f"is not YAML: {wrong.problem or wrong}", file, min(mark.line + 1, len(raw.splitlines())) if mark else 0
-        ) from wrong
-    except yaml.reader.ReaderError as wrong:
-        line = raw[: wrong.position].count(b"\n") + 1
-        raise BadInput.of(f"is not YAML: {wrong.reason} (character {wrong.character!r})", file, line) from wrong
-    except (yaml.YAMLError, ValueError) as wrong:
-        raise BadInput.of(f"is not YAML: {wrong}", file) from wrong
+            f"is not YAML: {error.problem or error}", file, min(mark.line + 1, len(raw.splitlines())) if mark else 0
+        ) from error
+    except yaml.reader.ReaderError as error:
+        line = raw[: error.position].count(b"\n") + 1
+        raise BadInput.of(f"is not YAML: {error.reason} (character {error.character!r})", file, line) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise BadInput.of(f"is not YAML: {error}", file) from error
     find_line = yaml_line_finder(text)
     return [
         (Document(file, 1, value, find_line=partial(find_line, position)), starts)

@@ -34,8 +34,8 @@ def create_hook(reference: str, function: Callable[..., Any], arguments: Sequenc
     """The hook of a function. ValueError if it cannot take these arguments."""
     try:
         inspect.signature(function).bind(*arguments)
-    except TypeError as wrong:
-        raise ValueError(f"{reference!r} is called with ({', '.join(arguments)}), but cannot be: {wrong}") from wrong
+    except TypeError as error:
+        raise ValueError(f"{reference!r} is called with ({', '.join(arguments)}), but cannot be: {error}") from error
     except ValueError:  # a built-in shows no signature: what it takes is found out when it is called
         pass
     return Hook(reference, function)

@@ -17,35 +17,35 @@ HINTS = Hints(
 
 
 class LoadOptions(Struct, frozen=True, kw_only=True):
-    """How files are read in this run. `folder` is the working folder, to which playbooks refer.
+    """How files are loaded in this run. `folder` is the working folder; paths in playbooks are relative to it.
 
-    Without an `environ` they are only looked at: what a run would need beside them (variables, an evaluator) may be missing.
+    Without an `environ` playbooks are only checked: environment variables and an evaluator may be missing.
     """
 
     roots: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     update_snapshots: bool = False
     has_before_run: bool = False
-    """A `before` of the run may set variables that no file names."""
+    """A `--before` hook may set variables that no file sets."""
     simulator: str | None = None
     timeout_s: float = TIMEOUT_S
     folder: str = "."
     environ: Mapping[str, str] | None = None
     evaluator: str | None = None
-    """Who grades and plays the user in playbooks, whatever they say."""
+    """The agent that judges playbooks and plays the user in them; it replaces `evaluator_model` of the files."""
     default_evaluator: str | None = None
-    """Who does where they say nothing."""
+    """The evaluator of playbooks that name none."""
     add_secret: Callable[[str, str], None] = lambda _name, _value: None
-    """Hears of each variable whose value must not be shown."""
+    """Called with the name and value of each environment variable that is a secret."""
     standard_input: bytes | None = None
-    """What `-i -` reads, if it was read before."""
+    """The content of standard input (`-i -`), if it was read before."""
     eval_options: EvalOptions = EvalOptions()
-    """What is asked of eval suites."""
+    """The options of OpenWOP eval suites."""
     functions: Mapping[str, Any] = {}
     """The functions that Python code has passed, by the text that stands for them."""
     find_helper_problems: Callable[[str], Sequence[Problem]] = lambda _name: ()
-    """Why there can be no helper of that name, if there cannot."""
+    """Why an agent of that name cannot be used as a helper; empty if it can."""
     find_connector_problems: Callable[[str, str | None], Sequence[Problem]] = lambda _name, _helper: ()
-    """Why there is no connector of that name for the agent under test, or for a helper."""
+    """Why a connector of that name cannot be used by the agent under test or by a helper; empty if it can."""
     find_evaluator_problems: Callable[[str], Sequence[Problem]] = lambda _name: ()
-    """The same for one who grades and plays the user."""
+    """Why an evaluator of that name cannot be used; empty if it can."""

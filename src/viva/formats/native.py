@@ -4,21 +4,21 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from viva.errors import BadInput, Problem
 from viva.formats.assertions import AssertionBuilder, ReportProblem
-from viva.formats.attachments import Attachments
+from viva.formats.case_files import Attachments
 from viva.formats.documents import Document, Documents
 from viva.formats.load_options import LoadOptions
 from viva.formats.native_case import CaseBuilder, SuiteContext, may_hold_variables
-from viva.formats.placeholders import NATIVE_PLACEHOLDERS
-from viva.formats.repair import replace_invalid
-from viva.formats.rows import expand_rows
+from viva.formats.repair import NATIVE_PLACEHOLDERS, replace_invalid
 from viva.formats.typed_case import fits_types
+from viva.model import codec
 from viva.model.case import Case, Feature, Origin, Suite
 from viva.schemas.positions import KeyPath
 from viva.schemas.validation import find_violations
+from viva.text.template import fill_variables, unescape_template
 
 MAX_CASES_IN_MEMORY = 2000
 """How many checked cases of a file stay in memory; the others are rebuilt when they run."""
@@ -47,15 +47,15 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
 class _Reader:
     """Reads the documents twice: once to check them, once to build their cases."""
 
-    def __init__(self, documents: Documents, name: str, folder: Path, reading: LoadOptions) -> None:
+    def __init__(self, documents: Documents, name: str, folder: Path, options: LoadOptions) -> None:
         self._documents = documents
         self._name = name
-        self._reading = reading
+        self._options = options
         root = str(folder.resolve())
         self._assertions = AssertionBuilder(
-            root, (*reading.roots, root), reading.update_snapshots, functions=reading.functions
+            root, (*options.roots, root), options.update_snapshots, functions=options.functions
         )
-        self._around = SuiteContext(reading, self._assertions, Attachments(root, reading.attachment_roots))
+        self._suite_context = SuiteContext(options, self._assertions, Attachments(root, options.attachment_roots))
         self.problems: list[Problem] = []
         self.own_runs: list[int] = []
         self.digest = blake2b(digest_size=8)
@@ -93,36 +93,38 @@ class _Reader:
 
     def _check_rest(self, document: Document, cases: Sequence[Any]) -> None:
         """Further problems of documents that do not fit the schema."""
-        for written in cases:
-            found = find_violations("native", written)
+        for definition in cases:
+            found = find_violations("native", definition)
             value = (
-                replace_invalid("native", written, found, NATIVE_PLACEHOLDERS) if isinstance(written, Mapping) else None
+                replace_invalid("native", definition, found, NATIVE_PLACEHOLDERS)
+                if isinstance(definition, Mapping)
+                else None
             )
             if value is None:
                 continue
-            if isinstance(written.get("id"), str) and "for" not in written:
-                self._note_id(document, written["id"])
+            if isinstance(definition.get("id"), str) and "for" not in definition:
+                self._note_id(document, definition["id"])
             steps = {step for each in found for step in (*each.path, each.suggestion)}
-            around = self._around.without_variable_checks() if steps & _SETTING else self._around
+            context = self._suite_context.without_variable_checks() if steps & _SETTING else self._suite_context
             for case in expand_rows(value):
-                CaseBuilder(around, document, case, self._complain_about(document)).build()
+                CaseBuilder(context, document, case, self._create_report(document)).build()
                 self._check_references(document)
 
     def _check_references(self, document: Document) -> None:
         """Report helpers and connectors that a case names and that cannot be built. Config problems are reported once."""
         for name, at in self._assertions.references.items():
-            wrong = self._reading.find_helper_problems(name)
+            error = self._options.find_helper_problems(name)
             self.problems += [
-                each if each.file else document.make_problem(at, each.message, key="use") for each in wrong
+                each if each.file else document.make_problem(at, each.message, key="use") for each in error
             ]
         for (name, helper), at in self._assertions.connectors.items():
-            wrong = self._reading.find_connector_problems(name, helper)
-            self.problems += [document.make_problem(at, each.message, key="connector") for each in wrong]
+            error = self._options.find_connector_problems(name, helper)
+            self.problems += [document.make_problem(at, each.message, key="connector") for each in error]
         self._assertions.references.clear()
         self._assertions.connectors.clear()
 
     async def cases(self) -> AsyncIterator[Case]:
-        """The cases again, one at a time, with attachments read."""
+        """Reads the documents a second time and yields the cases one by one, with their attachments."""
         for number, decode in enumerate(self._documents.reread()):
             if (cases := self._kept.get(number)) is not None:
                 for case in cases:
@@ -130,7 +132,7 @@ class _Reader:
                 continue
             document = decode()
             for value in expand_rows(document.value):
-                case = self._builder(document, value).build(read_files=True)
+                case = self._create_builder(document, value).build(read_files=True)
                 if self.problems:
                     raise BadInput(*self.problems)
                 yield case
@@ -139,12 +141,12 @@ class _Reader:
         """The case of a document of the usual form in which nothing is wrong. Otherwise the schema has to say what is."""
         if may_hold_variables(document) or not fits_types(document.value):
             return []
-        complaints: list[str] = []
+        problems: list[str] = []
         self._assertions.needs_schema = False
         case = CaseBuilder(
-            self._around, document, document.value, lambda _path, what, _key: complaints.append(what)
+            self._suite_context, document, document.value, lambda _path, what, _key: problems.append(what)
         ).build()
-        if complaints or self._assertions.needs_schema:
+        if problems or self._assertions.needs_schema:
             return []
         self._check_references(document)
         return [case]
@@ -153,7 +155,7 @@ class _Reader:
         """The cases of a document, if it fits the schema."""
         cases: list[Case] = []
         for value in self._find_valid(document):
-            cases.append(self._builder(document, value).build())
+            cases.append(self._create_builder(document, value).build())
             self._check_references(document)
         return cases
 
@@ -162,21 +164,21 @@ class _Reader:
         found = find_violations("native", document.value)
         cases = [document.value] if found else expand_rows(document.value)
         if not found and "for" in document.value:
-            found = [complaint for case in cases for complaint in find_violations("native", case)]
+            found = [violation for case in cases for violation in find_violations("native", case)]
         if not found:
             return cases
         self.problems += [document.make_problem(c.path, c.message, key=c.unknown_key) for c in found]
         self._check_rest(document, cases)
         return []
 
-    def _builder(self, document: Document, value: Mapping[str, Any]) -> CaseBuilder:
-        return CaseBuilder(self._around, document, value, self._complain_about(document))
+    def _create_builder(self, document: Document, value: Mapping[str, Any]) -> CaseBuilder:
+        return CaseBuilder(self._suite_context, document, value, self._create_report(document))
 
-    def _complain_about(self, document: Document) -> ReportProblem:
-        def complain(path: KeyPath, what: str, key: str | None = None) -> None:
+    def _create_report(self, document: Document) -> ReportProblem:
+        def report(path: KeyPath, what: str, key: str | None = None) -> None:
             self.problems.append(document.make_problem(path, what, key=key))
 
-        return complain
+        return report
 
 
 def _explain_syntax(name: str) -> str:
@@ -188,5 +190,39 @@ def _explain_syntax(name: str) -> str:
 
 
 def _has_attachments(case: Case) -> bool:
-    said = (*case.history, *(line.message for line in case.user.planned_messages))
-    return any(not isinstance(message.content, str) for message in said)
+    messages = (*case.history, *(planned.message for planned in case.user.planned_messages))
+    return any(not isinstance(message.content, str) for message in messages)
+
+
+def expand_rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """One case or, with `for`, one case per row with `{{key}}` filled in and a suffix on its id."""
+    if "for" not in value:
+        return [value]
+    rest = {key: item for key, item in value.items() if key != "for"}
+    rows = cast("list[Mapping[str, Any]]", value["for"])
+    filled = [_convert_numbers(_unescape(fill_variables(rest, row, keep_unknown=True))) for row in rows]
+    # An id that names a variable tells its rows apart by itself.
+    return [
+        case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
+    ]
+
+
+_FILLED_LATER = frozenset(
+    {"input", "attachments", "assertions", "assert", "turns", "simulator", "checkpoints", "final_assertions"}
+)
+"""Fields that are filled again when the case runs. In all others only `for` fills variables."""
+
+
+def _unescape(case: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item if key in _FILLED_LATER else unescape_template(item) for key, item in case.items()}
+
+
+def _convert_numbers(case: Any) -> Any:
+    """Convert a filled-in number to text where only text is allowed."""
+    for violation in find_violations("native", case):
+        holder, last = case, violation.path[-1:]
+        for step in violation.path[:-1]:
+            holder = holder[step]
+        if last and isinstance(holder[last[0]], bool | int | float):
+            holder[last[0]] = codec.compact_json(holder[last[0]])
+    return case

@@ -13,10 +13,9 @@ from viva.agents.rules import Rules
 from viva.catalog import find_script
 from viva.errors import AgentFailed
 from viva.formats.assertions import AssertionBuilder, ReportProblem
-from viva.formats.attachments import Attachments
+from viva.formats.case_files import Attachments, explain_bad_link
 from viva.formats.documents import Document
 from viva.formats.hooks import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, find_hook
-from viva.formats.links import explain_bad_link
 from viva.formats.load_options import HINTS, TIMEOUT_S, LoadOptions
 from viva.formats.variables import find_unset_variables
 from viva.model import codec
@@ -67,9 +66,9 @@ class CaseBuilder:
     """Builds one case from one checked document."""
 
     def __init__(
-        self, around: SuiteContext, document: Document, value: Mapping[str, Any], report: ReportProblem
+        self, suite: SuiteContext, document: Document, value: Mapping[str, Any], report: ReportProblem
     ) -> None:
-        self._around = around
+        self._suite = suite
         self._document = document
         self._value = value
         self._report = report
@@ -80,7 +79,7 @@ class CaseBuilder:
         value = self._value
         self._read = read_files
         self._check_mode()
-        assertions = self._around.assertion_builder
+        assertions = self._suite.assertion_builder
         assertions.may_hold_variables = may_hold_variables(self._document)
         if assertions.may_hold_variables and not read_files:
             self._check_variables()
@@ -108,7 +107,7 @@ class CaseBuilder:
             final_assertions=final_assertions,
             history=history,
             limits=Limits(
-                timeout_s=self._parse_duration(value, "timeout", ()) or self._around.options.timeout_s,
+                timeout_s=self._parse_duration(value, "timeout", ()) or self._suite.options.timeout_s,
                 turn_timeout_s=self._parse_duration(value, "turn_timeout", ()),
                 max_turns=max(max_turns, len(lines)),
             ),
@@ -139,7 +138,7 @@ class CaseBuilder:
             )
         elif "simulator" in value and "checkpoints" not in value:
             report((), "has a simulator but no checkpoints; add checkpoints that say what must happen", None)
-        elif "checkpoints" in value and "simulator" not in value and self._around.options.simulator is None:
+        elif "checkpoints" in value and "simulator" not in value and self._suite.options.simulator is None:
             report((), "has checkpoints but no simulator; add one, or give a default with --simulator", None)
         elif not static and not dynamic and "input" not in value:
             report((), "misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'", None)
@@ -163,22 +162,22 @@ class CaseBuilder:
 
     def _check_variables(self) -> None:
         """Report variables that nothing sets. With a `before` hook only the run can tell."""
-        if "before" not in self._value and not self._around.options.has_before_run:
+        if "before" not in self._value and not self._suite.options.has_before_run:
             for at, what in find_unset_variables(self._value):
                 self._report(at, what, None)
 
     def _build_user(self, lines: tuple[UserMessage, ...]) -> User:
         if not self._is_dynamic:
-            templates = self._around.assertion_builder.may_hold_variables
+            templates = self._suite.assertion_builder.may_hold_variables
             return Script(lines, has_variables=templates and is_template([line.message.text for line in lines]))
-        definition: Mapping[str, Any] = self._value.get("simulator") or {"use": self._around.options.simulator or ""}
+        definition: Mapping[str, Any] = self._value.get("simulator") or {"use": self._suite.options.simulator or ""}
         use = str(definition["use"]).removeprefix("agents:")
         if use.startswith("scripts:"):
             self._report(("simulator",), f"{use!r} is a script; only an agent can play the user", "use")
         elif use:  # without one, that is what is error
-            self._around.assertion_builder.references.setdefault(use, ("simulator",))
+            self._suite.assertion_builder.references.setdefault(use, ("simulator",))
         options = definition.get("options", {})
-        self._around.assertion_builder.add_connector(options, use, ("simulator",))
+        self._suite.assertion_builder.add_connector(options, use, ("simulator",))
         if use == "viva.rules":
             try:
                 Rules.from_metadata(options.get("metadata", {}))
@@ -211,22 +210,22 @@ class CaseBuilder:
         self, turn: Mapping[str, Any], at: KeyPath, by: Any
     ) -> tuple[tuple[Message, ...], UserMessage]:
         messages = self._build_messages(turn["input"], (*at, "input"))
-        attached = self._around.attachments.build_parts(
+        attached = self._suite.attachments.build_parts(
             turn.get("attachments", ()), (*at, "attachments"), self._report, read_files=self._read
         )
         line = messages[-1]
         if line.role != "user":
             self._report((*at, "input"), f"the message to send has the role {line.role!r}; it must be the user's", None)
         if attached:
-            line = Message("user", (*self._around.attachments.to_parts(line.content), *attached))
+            line = Message("user", (*self._suite.attachments.to_parts(line.content), *attached))
         key = self._pick_spelling(turn, at, "assertions", "assert")
         assertions = (
-            self._around.assertion_builder.build_all(turn.get(key), (*at, key), self._report)
+            self._suite.assertion_builder.build_all(turn.get(key), (*at, key), self._report)
             if self._value is not turn or not self._is_dynamic
             else ()
         )
         if self._value is not turn:
-            self._around.assertion_builder.add_connector(turn.get("options", {}), None, at)
+            self._suite.assertion_builder.add_connector(turn.get("options", {}), None, at)
         return messages[:-1], UserMessage(
             message=line,
             source=by,
@@ -251,7 +250,7 @@ class CaseBuilder:
     def _build_message(self, definition: Mapping[str, Any], at: KeyPath) -> Message:
         content = definition["content"]
         if not isinstance(content, str):
-            content = self._around.attachments.build_parts(
+            content = self._suite.attachments.build_parts(
                 content, (*at, "content"), self._report, read_files=self._read
             )
         return Message(
@@ -297,7 +296,7 @@ class CaseBuilder:
         if key not in definition:
             self._report(at, "misses 'assertion'", None)
             return None
-        assertions = self._around.assertion_builder.build_all(
+        assertions = self._suite.assertion_builder.build_all(
             definition[key], (*at, key), self._report, on="reply_and_tools"
         )
         if not assertions:
@@ -338,7 +337,7 @@ class CaseBuilder:
         kind, paths, root = (
             definition.get("kind", "copy"),
             definition.get("link_paths", ()),
-            self._around.options.folder,
+            self._suite.options.folder,
         )
         if paths and kind != "empty":
             self._report(("workspace",), f"a workspace of the kind {kind!r} has no links; say 'empty'", "link_paths")
@@ -351,7 +350,7 @@ class CaseBuilder:
         if key not in self._value:
             return None
         try:
-            builder = self._around.assertion_builder
+            builder = self._suite.assertion_builder
             return find_hook(self._value[key], builder.roots, arguments, builder.functions)
         except ValueError as error:
             self._report((), str(error), key)
@@ -364,7 +363,7 @@ class CaseBuilder:
 
     def _build_stub(self, definition: Mapping[str, Any], at: KeyPath) -> ToolStub:
         fields = dict(definition)
-        reference, builder = fields.pop("function", None), self._around.assertion_builder
+        reference, builder = fields.pop("function", None), self._suite.assertion_builder
         if reference is None:
             return ToolStub(**fields)
         if "response" in fields or "error" in fields:

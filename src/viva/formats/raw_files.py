@@ -52,8 +52,8 @@ def check_regular_file(path: Path, file: str) -> None:
     """Refuse pipes, devices and folders: input files are read twice."""
     try:
         mode = path.stat().st_mode
-    except OSError as wrong:
-        raise BadInput.of(f"cannot be read: {wrong.strerror}", file) from wrong
+    except OSError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", file) from error
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         raise BadInput.of("is a pipe, not a file; send cases through standard input: COMMAND | viva test -i -", file)
     if stat.S_ISDIR(mode):
@@ -75,8 +75,8 @@ def check_is_text(head: bytes, file: str) -> None:
 def _is_utf8(head: bytes) -> bool:
     try:
         head.decode()
-    except UnicodeDecodeError as wrong:
-        return wrong.start > len(head) - 4  # a character that is cut in two
+    except UnicodeDecodeError as error:
+        return error.start > len(head) - 4  # a character that is cut in two
     return True
 
 
@@ -87,5 +87,5 @@ def read_bytes(path: Path, file: str, max_bytes: int = 16 * MAX_BYTES) -> bytes:
             what = f"is {size // 2**20} MB; at most {max_bytes // 2**20} MB. Write it as .jsonl, which is read line by line"
             raise BadInput.of(what, file)
         return path.read_bytes()
-    except OSError as wrong:
-        raise BadInput.of(f"cannot be read: {wrong.strerror}", file) from wrong
+    except OSError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", file) from error

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +19,7 @@ from viva.formats.load_options import LoadOptions
 from viva.formats.viva_files import detect_viva_file
 from viva.model.case import Suite
 from viva.text.credentials import mask_text
+from viva.text.similar_names import find_similar
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
@@ -132,8 +132,8 @@ def _suggest_reference(text: str) -> str | None:
 def _exists(path: Path) -> bool:
     try:
         path.stat()
-    except PermissionError as wrong:
-        raise BadInput.of(f"cannot be read: {wrong.strerror}", str(path)) from wrong
+    except PermissionError as error:
+        raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
     except (OSError, ValueError):  # a long message is not a valid path
         if _is_link(path):
             raise BadInput.of("is a broken symbolic link", str(path)) from None
@@ -167,21 +167,21 @@ def _check_suite_file(path: Path, text: str) -> SuiteFiles:
 
 def _select_suite_files(matches: Sequence[Path], text: str) -> SuiteFiles:
     """The suite files in folders and globs, without output of Viva."""
-    files = [file for match in matches for file in (_files_in(match) if match.is_dir() else [match])]
+    files = [file for match in matches for file in (_find_suite_files(match) if match.is_dir() else [match])]
     skipped = [file for file in files if not file.is_dir() and detect_viva_file(file) is not None]
     if len(skipped) == len(files):
         raise BadInput.of("contains no suites, only files written by Viva", text)
     return SuiteFiles(tuple(file for file in files if file not in skipped), tuple(skipped))
 
 
-def _files_in(folder: Path) -> Iterator[Path]:
+def _find_suite_files(folder: Path) -> Iterator[Path]:
     """The suite files below a folder, sorted. Hidden folders and schemas are skipped; a pack is one item."""
     problems: list[Problem] = []
     files_found: list[Path] = []
     packs: list[Path] = []
 
-    def unreadable(wrong: OSError) -> None:
-        problems.append(Problem(str(wrong.filename), 0, "", f"cannot be read: {wrong.strerror}"))
+    def unreadable(error: OSError) -> None:
+        problems.append(Problem(str(error.filename), 0, "", f"cannot be read: {error.strerror}"))
 
     for place, folders, files in os.walk(folder, onerror=unreadable):  # links to folders are not followed
         here = Path(place)
@@ -205,7 +205,7 @@ def _describe_missing_file(text: str, folder: Path) -> str:
     similar: list[str] = []
     if path.parent.is_dir():
         names = [p.name for p in path.parent.iterdir()]
-        similar = [str(Path(text).parent / name) for name in get_close_matches(path.name, names, 3, 0.5)]
+        similar = [str(Path(text).parent / name) for name in find_similar(path.name, names)]
     return f"there is no file {text!r}" + (f"; did you mean {' or '.join(similar)}?" if similar else "")
 
 
@@ -230,7 +230,7 @@ def load_files(
     problems: list[Problem] = []
     for path in paths:
         piped = isinstance(path, StandardInput)
-        shown = STDIN if piped else _display_path(path, folder)
+        shown = STDIN if piped else _shorten_path(path, folder)
         try:
             if not piped and (pack_suites := _load_pack(path, folder, options, has_format=format_ is not None)):
                 suites += pack_suites
@@ -244,12 +244,12 @@ def load_files(
             load = import_module(_LOADERS[kind]).load
             suite = load(documents, shown, folder if piped else path.parent, options)
             (playbooks if kind == "playbook" else suites).append(suite)
-        except BadInput as wrong:
-            problems += wrong.problems
+        except BadInput as error:
+            problems += error.problems
     try:
         suites += _join_playbooks(playbooks)
-    except BadInput as wrong:
-        problems += wrong.problems
+    except BadInput as error:
+        problems += error.problems
     if not problems:
         problems += _find_duplicates(suites)
     if problems:
@@ -270,7 +270,7 @@ def _load_pack(path: Path, folder: Path, options: LoadOptions, *, has_format: bo
         only = root and path.resolve().relative_to(root).as_posix()
     if root is None:
         return []
-    return import_module("viva.formats.openwop.packs").load_pack(root, _display_path(root, folder), options, only)
+    return import_module("viva.formats.openwop.packs").load_pack(root, _shorten_path(root, folder), options, only)
 
 
 def _find_duplicates(suites: Sequence[Suite]) -> Iterator[Problem]:
@@ -290,7 +290,7 @@ def _join_playbooks(playbooks: list[Suite]) -> list[Suite]:
     return [import_module(_LOADERS["playbook"]).join_suites(parts) for parts in folders.values()]
 
 
-def _display_path(path: Path, folder: Path) -> str:
+def _shorten_path(path: Path, folder: Path) -> str:
     """The path relative to the working folder if it is inside it."""
     resolved = path.resolve()
     return str(resolved.relative_to(folder.resolve())) if resolved.is_relative_to(folder.resolve()) else str(path)
@@ -304,5 +304,5 @@ def detect_format(first: Document | None) -> Format:
         return "openwop"
     if "id" in keys:
         return "native"
-    mistyped = any(get_close_matches(key, _PLAYBOOK, 1, 0.8) for key in keys)
+    mistyped = any(find_similar(key, _PLAYBOOK, 1, 0.8) for key in keys)
     return "playbook" if mistyped else "native"

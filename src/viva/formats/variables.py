@@ -5,10 +5,10 @@ at run time, so a case with a `before` is left alone.
 """
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, cast
 
 from viva.schemas.positions import KeyPath
+from viva.text.similar_names import find_similar
 from viva.text.template import variables_in
 from viva.users.simulator import facts_from_options
 
@@ -22,61 +22,63 @@ def find_unset_variables(case: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str
     for number, turn in enumerate(turns, 1):
         for name in turn.get("set", {}):
             setters.setdefault(name, number)
-    for place, text, turn in _texts(case, turns):
+    for place, text, turn in _iter_filled_texts(case, turns):
         known = {name for name, number in setters.items() if number <= turn}
-        yield from ((place, what) for what in _wrong_with(text, known, setters))
+        yield from ((place, what) for what in _find_unset(text, known, setters))
     simulator: Mapping[str, Any] = case.get("simulator") or {}
     options: Mapping[str, Any] = simulator.get("options") or {}
-    for place, text in _all_texts(options, ("simulator", "options")):
-        yield from ((place, what) for what in _wrong_with(text, set(facts_from_options(options)), {}))
+    for place, text in _iter_all_texts(options, ("simulator", "options")):
+        yield from ((place, what) for what in _find_unset(text, set(facts_from_options(options)), {}))
 
 
-def _wrong_with(text: str, known: set[str], setters: Mapping[str, int]) -> list[str]:
+def _find_unset(text: str, known: set[str], setters: Mapping[str, int]) -> list[str]:
     unset = [name for name in dict.fromkeys(variables_in(text)) if name not in known]
-    return [_described(name, known, setters) for name in unset]
+    return [_describe_unset(name, known, setters) for name in unset]
 
 
-def _described(name: str, known: set[str], setters: Mapping[str, int]) -> str:
+def _describe_unset(name: str, known: set[str], setters: Mapping[str, int]) -> str:
     what = f"nothing sets {{{{{name}}}}}"
     if name in setters:
         return f"{what} before this: turn {setters[name]} does, which comes later"
-    if near := get_close_matches(name, known, 1):
+    if near := find_similar(name, known, 1):
         return f"{what}; did you mean {{{{{near[0]}}}}}?"
     return f"{what}; set it with `set` in an earlier turn or with `before`, or write \\{{{{ for a literal {{{{"
 
 
-def _texts(case: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> Iterator[tuple[KeyPath, str, int]]:
+def _iter_filled_texts(case: Mapping[str, Any], turns: list[Mapping[str, Any]]) -> Iterator[tuple[KeyPath, str, int]]:
     """Each text that is filled in, its path, and the last turn whose `set` it may use."""
     for holder, at, number in ((case, (), 1), *((turn, ("turns", i), i + 1) for i, turn in enumerate(turns))):
         for key in ("input", "attachments"):
-            yield from ((place, text, number - 1) for place, text in _said(holder.get(key), (*at, key)))
+            yield from ((place, text, number - 1) for place, text in _iter_input_texts(holder.get(key), (*at, key)))
         for key in _ASSERTIONS:
-            yield from ((place, text, number) for place, text in _all_texts(holder.get(key), (*at, key)))
+            yield from ((place, text, number) for place, text in _iter_all_texts(holder.get(key), (*at, key)))
     last = len(turns)
-    yield from ((place, text, last) for place, text in _all_texts(case.get("final_assertions"), ("final_assertions",)))
+    yield from (
+        (place, text, last) for place, text in _iter_all_texts(case.get("final_assertions"), ("final_assertions",))
+    )
     for i, checkpoint in enumerate(cast("list[Mapping[str, Any]]", case.get("checkpoints", ()))):
         for key in ("assertion", "assert"):
-            yield from ((*each, last) for each in _all_texts(checkpoint.get(key), ("checkpoints", i, key)))
+            yield from ((*each, last) for each in _iter_all_texts(checkpoint.get(key), ("checkpoints", i, key)))
 
 
-def _said(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _iter_input_texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """The texts of an input: a string, messages, or parts of one."""
     if isinstance(value, str):
         yield at, value
     elif isinstance(value, list):
         for i, item in enumerate(cast("list[Any]", value)):
-            yield from _said(item, (*at, i))
+            yield from _iter_input_texts(item, (*at, i))
     elif isinstance(value, Mapping):
         for key in ("content", "text"):
-            yield from _said(cast("Mapping[str, Any]", value).get(key), (*at, key))
+            yield from _iter_input_texts(cast("Mapping[str, Any]", value).get(key), (*at, key))
 
 
-def _all_texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _iter_all_texts(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if isinstance(value, str):
         yield at, value
     elif isinstance(value, list):
         for i, item in enumerate(cast("list[Any]", value)):
-            yield from _all_texts(item, (*at, i))
+            yield from _iter_all_texts(item, (*at, i))
     elif isinstance(value, Mapping):
         for key, item in cast("Mapping[str, Any]", value).items():
-            yield from _all_texts(item, (*at, key))
+            yield from _iter_all_texts(item, (*at, key))

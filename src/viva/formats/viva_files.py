@@ -1,6 +1,6 @@
-"""Files that Viva wrote itself, told by how they begin: reports, summaries, comparisons, cassettes, journals.
+"""Files that Viva wrote itself, recognised by how they begin: reports, summaries, comparisons, cassettes, journals.
 
-They often lie beside the suites that they tell of, with the same endings, and are no suites.
+They are often beside the suites, with the same file extensions, and must not be loaded as suites.
 """
 
 import re

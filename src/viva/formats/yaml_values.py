@@ -30,33 +30,46 @@ _CORE = (
 def parse_yaml(text: str) -> list[tuple[Any, list[int]]]:
     """Each document, with the lines on which its members begin (or its own line if it is not a list)."""
     _check_depth(text)
-    loader = _loader()(text)
+    loader = _create_loader()(text)
     found: list[tuple[Any, list[int]]] = []
     try:
         while loader.check_node():
             node = loader.get_node()
             _measure(node, {})
-            lines = [each.start_mark.line + 1 for each in _members(node)]
+            lines = [each.start_mark.line + 1 for each in _list_members(node)]
             found.append((loader.construct_document(node), lines))
     finally:
         loader.dispose()
     return found
 
 
+def format_yaml(value: Any) -> str:
+    """A value as YAML that `parse_yaml` and other readers take for the same value: texts like `1e3` and `no` are quoted."""
+    return yaml.dump(value, Dumper=_create_dumper(), sort_keys=False, allow_unicode=True, width=120)
+
+
+@cache
+def _create_dumper() -> Any:
+    dumper: Any = type("CoreDumper", (yaml.SafeDumper,), {})
+    for name, pattern, first in _CORE:
+        dumper.add_implicit_resolver(_TAG + name, re.compile(f"(?:{pattern})$"), list(first))
+    return dumper
+
+
 def _check_depth(text: str) -> None:
     """Limit the nesting before composing: the C composer recurses and crashes on deep input; events do not."""
     depth = 0
-    for event in yaml.parse(text, Loader=_loader()):
+    for event in yaml.parse(text, Loader=_create_loader()):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > codec.MAX_DEPTH:
-                raise _problem(event, f"is nested more than {codec.MAX_DEPTH} levels deep")
+                raise _create_error(event, f"is nested more than {codec.MAX_DEPTH} levels deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
 @cache
-def _loader() -> Any:
+def _create_loader() -> Any:
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader: Any = type("CoreLoader", (base,), {"yaml_implicit_resolvers": {}})
     for name, pattern, first in _CORE:
@@ -64,7 +77,7 @@ def _loader() -> Any:
     return loader
 
 
-def _members(node: Any) -> list[Any]:
+def _list_members(node: Any) -> list[Any]:
     if isinstance(node, yaml.MappingNode):
         members = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
         if is_case_list(members) and isinstance(members[CASES_KEY], yaml.SequenceNode):
@@ -76,10 +89,10 @@ def _measure(node: Any, known: dict[Any, tuple[int, int]]) -> tuple[int, int]:
     """How many values a node stands for, and how deep they are nested. Refuses non-text keys and recursive aliases."""
     if (measured := known.get(node)) is not None:
         if not measured[0]:
-            raise _problem(node, "is an alias of something that it stands in")
+            raise _create_error(node, "is an alias of something that it stands in")
         return measured
     if node.tag not in _PLAIN:
-        raise _problem(node, f"the tag {node.tag.replace(_TAG, '!!')} says more than JSON can")
+        raise _create_error(node, f"the tag {node.tag.replace(_TAG, '!!')} says more than JSON can")
     if isinstance(node, yaml.ScalarNode):
         return 1, 0
     known[node] = 0, 0  # until it is known: who meets it below itself goes in a circle
@@ -90,9 +103,9 @@ def _measure(node: Any, known: dict[Any, tuple[int, int]]) -> tuple[int, int]:
         inner = [_measure(value, known) for value in node.value]
     size, depth = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
     if size > MAX_NODES:
-        raise _problem(node, f"stands for more than {MAX_NODES} values")
+        raise _create_error(node, f"stands for more than {MAX_NODES} values")
     if depth > codec.MAX_DEPTH:  # by aliases of aliases
-        raise _problem(node, f"is nested more than {codec.MAX_DEPTH} levels deep")
+        raise _create_error(node, f"is nested more than {codec.MAX_DEPTH} levels deep")
     known[node] = size, depth
     return size, depth
 
@@ -103,11 +116,11 @@ def _check_keys(node: Any) -> None:
         if key.tag == _MERGE:
             continue
         if key.tag != _STR:
-            raise _problem(key, f"the key {getattr(key, 'value', '')!r} is no text; put it in quotes")
+            raise _create_error(key, f"the key {getattr(key, 'value', '')!r} is no text; put it in quotes")
         if key.value in seen:
-            raise _problem(key, f"the key {key.value!r} stands here twice")
+            raise _create_error(key, f"the key {key.value!r} stands here twice")
         seen.add(key.value)
 
 
-def _problem(place: Any, what: str) -> yaml.MarkedYAMLError:
+def _create_error(place: Any, what: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=what, problem_mark=place.start_mark)

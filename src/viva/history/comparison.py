@@ -59,9 +59,9 @@ class CaseChange(Struct, frozen=True, kw_only=True, gc=False):
     base: Status | None = None
     head: Status | None = None
     error: str | None = None
-    """Why it did not pass in the head."""
+    """Why the case did not pass in the head run."""
     base_error: str | None = None
-    """The same for the base."""
+    """Why the case did not pass in the base run."""
     base_trials: TrialCounts | None = None
     head_trials: TrialCounts | None = None
     p: float | None = None
@@ -119,7 +119,7 @@ _METRICS: dict[Gate, str] = {"pass-rate": "pass rate", "score": "score", "time":
 
 
 class _Trials(Struct, gc=False):
-    """The trials of one case in one run, summed up one by one: of 100,000 cases there is no room for every row.
+    """The trials of one case in one run as sums: with 100,000 cases, there is no memory for every row.
 
     A sum covers the judged trials; it is None if one of them has no value.
     """
@@ -168,7 +168,7 @@ def _add(total: float | None, value: float | None) -> float | None:
 
 @lru_cache(maxsize=10_000)
 def _share_counts(passed: int, judged: int, errors: int) -> TrialCounts:
-    """Most of 100,000 cases have the same counts."""
+    """One shared object for equal counts, to save memory: most cases have the same."""
     return TrialCounts(passed, judged, errors)
 
 
@@ -241,13 +241,13 @@ def compare_runs(
     changes = [
         _as_flaky(change) if name in known else change
         for name, case in cases.items()
-        for change in (_case_change(name, case, alpha, correction),)
+        for change in (_describe_change(name, case, alpha, correction),)
     ]
     # Three stable sorts, since keys of all three at once would take more memory than the cases.
     changes.sort(key=lambda each: natural_key(each.case))
     changes.sort(key=lambda each: _suite_key(each.suite))
     changes.sort(key=lambda each: CHANGE_ORDER.index(each.change))
-    metrics = tuple(_metrics(pairs, alpha, gates))
+    metrics = tuple(_build_metrics(pairs, alpha, gates))
     notes = tuple(_iter_notes(changes, metrics, pairs, alpha))
     return Comparison(base=base[0], head=head[0], alpha=alpha, cases=tuple(changes), metrics=metrics, notes=notes)
 
@@ -270,7 +270,7 @@ def _collect_cases(base: Iterable[ResultRow], head: Iterable[ResultRow]) -> dict
 _suite_key = lru_cache(maxsize=1000)(natural_key)
 
 
-def _case_change(name: CaseName, case: _Case, alpha: float, correction: int) -> CaseChange:
+def _describe_change(name: CaseName, case: _Case, alpha: float, correction: int) -> CaseChange:
     before, after, pair = case.before, case.after, case.pair
     return CaseChange(
         suite=name[0],
@@ -309,21 +309,23 @@ def _classify(case: _Case, pair: _Pair | None, alpha: float, correction: int) ->
     return "flaky"
 
 
-def _metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> list[Metric]:
+def _build_metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> list[Metric]:
     """Return pass rate, score, cost and time, each over the cases that have it in both runs."""
-    rates = _values("pass rate", ((pair, *pair.rates) for pair in pairs))
-    score = _values("score", _means(pairs, "score"))
-    cost = _values("cost USD", _means(pairs, "cost_usd"), up_is_good=False)
-    time = _values("time ms", _means(pairs, "duration_ms"), up_is_good=False)
+    rates = _collect_values("pass rate", ((pair, *pair.rates) for pair in pairs))
+    score = _collect_values("score", _pair_means(pairs, "score"))
+    cost = _collect_values("cost USD", _pair_means(pairs, "cost_usd"), up_is_good=False)
+    time = _collect_values("time ms", _pair_means(pairs, "duration_ms"), up_is_good=False)
     tested = [rates]
-    if any((before, after) != pair.rates for pair, before, after in _means(pairs, "score")):
+    if any((before, after) != pair.rates for pair, before, after in _pair_means(pairs, "score")):
         tested.append(score)
     tested += [values for values, gate in ((cost, "cost"), (time, "time")) if gate in gates]
     tested = [values for values in tested if values.before]
     shown = [values for values in (*tested, cost, time) if values.before]
     confidence = 1 - alpha / max(1, len(tested))
     metrics = [
-        _metric(values, confidence, len(tested), alpha) if values in tested else _metric(values, 1 - alpha, None, alpha)
+        _build_metric(values, confidence, len(tested), alpha)
+        if values in tested
+        else _build_metric(values, 1 - alpha, None, alpha)
         for values in dict.fromkeys(shown)
     ]
     order = list(_METRICS.values())
@@ -355,7 +357,7 @@ class _Values(Struct, eq=False):
         return paired_difference(list(both), confidence)
 
 
-def _means(pairs: Iterable[_Pair], value: _Summed) -> Iterator[tuple[_Pair, float, float]]:
+def _pair_means(pairs: Iterable[_Pair], value: _Summed) -> Iterator[tuple[_Pair, float, float]]:
     """The mean before and after, for the cases that have it in both runs."""
     for pair in pairs:
         before, after = pair.before.mean(value), pair.after.mean(value)
@@ -363,7 +365,7 @@ def _means(pairs: Iterable[_Pair], value: _Summed) -> Iterator[tuple[_Pair, floa
             yield pair, before, after
 
 
-def _values(name: str, means: Iterable[tuple[_Pair, float, float]], *, up_is_good: bool = True) -> _Values:
+def _collect_values(name: str, means: Iterable[tuple[_Pair, float, float]], *, up_is_good: bool = True) -> _Values:
     values = _Values(name, array("d"), array("d"), up_is_good=up_is_good)
     for pair, before, after in means:
         values.before.append(before)
@@ -373,7 +375,7 @@ def _values(name: str, means: Iterable[tuple[_Pair, float, float]], *, up_is_goo
     return values
 
 
-def _metric(values: _Values, confidence: float, tested: int | None, alpha: float) -> Metric:
+def _build_metric(values: _Values, confidence: float, tested: int | None, alpha: float) -> Metric:
     """Return one metric. `tested` metrics share the alpha; None for a metric that is only shown."""
     difference = values.difference(confidence)
     assert difference is not None, "there are values"
@@ -434,8 +436,9 @@ def _iter_case_notes(changes: Sequence[CaseChange], pairs: Sequence[_Pair], alph
     enough = min_trials_to_detect(alpha / len(pairs))
     counts = Counter(case.change for case in changes)
     if unsure := counts["suspect"] + counts["maybe fixed"]:
+        kinds = ", ".join(f"{counts[kind]} {kind}" for kind in ("suspect", "maybe fixed") if counts[kind])
         yield (
-            f"{counts['suspect']} suspect, {counts['maybe fixed']} maybe fixed: in {unsure} of {len(pairs)} cases there are too "
+            f"{kinds}: in {unsure} of {len(pairs)} cases there are too "
             f"few trials to tell even a change from all passed to none passed from chance; --runs {enough} on both sides "
             "can show a single broken case"
         )

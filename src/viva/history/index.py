@@ -188,8 +188,8 @@ class History:
 
     def index_new_runs(self) -> None:
         """Index journals that the index lacks, mostly of killed runs. A running run is left to its own process."""
-        sizes = dict(self._indexed_sizes()) if self._path.exists() else {}
-        missing = [path for path in self._journals() if self._is_missing(path, sizes)]
+        sizes = dict(self._list_indexed_sizes()) if self._path.exists() else {}
+        missing = [path for path in self._list_journals() if self._is_missing(path, sizes)]
         if not missing:
             return
         with self._open() as db:
@@ -199,20 +199,20 @@ class History:
 
     def _is_missing(self, path: Path, sizes: Mapping[str, int | None]) -> bool:
         if path.parent.name in sizes:
-            return sizes[path.parent.name] not in (None, _file_size(path)) and not is_in_use(path)
+            return sizes[path.parent.name] not in (None, _get_file_size(path)) and not is_in_use(path)
         started = read_start(path)
         return started is not None and _is_indexable(started, path)
 
-    def _indexed_sizes(self) -> list[tuple[str, int | None]]:
+    def _list_indexed_sizes(self) -> list[tuple[str, int | None]]:
         """Return how much of each run's journal is indexed; None for a complete run."""
         return self.query("SELECT id, CASE WHEN ended IS NULL THEN size END FROM runs")
 
-    def _journals(self) -> list[Path]:
+    def _list_journals(self) -> list[Path]:
         return sorted((self.home / "runs").glob("*/journal.jsonl"))
 
     def take_crashed_runs(self) -> list[str]:
         """Return runs that stopped unexpectedly, newest first. Each run is returned once, by the first call."""
-        paths = [path for path in self._journals() if has_crashed(path, acknowledge=True)]
+        paths = [path for path in self._list_journals() if has_crashed(path, acknowledge=True)]
         starts = [started for path in paths if has_ended(path) is False and (started := read_start(path))]
         runs = sorted(starts, key=lambda started: (started.number, started.at), reverse=True)
         return [started.run for started in runs if not started.settings.get(HOSTED_KEY)]
@@ -248,7 +248,7 @@ class History:
             return 0
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(INDEX_FILE + suffix).unlink(missing_ok=True)
-        journals = self._journals()
+        journals = self._list_journals()
         with self._open() as db:
             for path in journals:
                 _index_journal(db, path)
@@ -298,7 +298,7 @@ class History:
 
 
 def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
-    inputs, agents = codec.compact_json(event.inputs), codec.compact_json(event.agents or (event.agent,))
+    inputs, agents = codec.compact_json(event.inputs), codec.compact_json(event.agents or ("",))
     row = (event.run, event.number, event.at, event.viva, event.agent, inputs, event.cases, agents)
     names = "id, number, at, viva, agent, inputs, cases, agents"
     db.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 -- only names
@@ -316,7 +316,7 @@ def _end_run(db: sqlite3.Connection, event: RunEnded) -> None:
 
 
 def _index_journal(db: sqlite3.Connection, path: Path) -> None:
-    run, size = path.parent.name, _file_size(path)
+    run, size = path.parent.name, _get_file_size(path)
     has_start = False
     for event in read_events(path):
         match event:
@@ -349,7 +349,7 @@ def _is_pulled(journal: Path) -> bool:
     return journal.with_name(PULLED_FILE).exists()
 
 
-def _file_size(path: Path) -> int:
+def _get_file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:

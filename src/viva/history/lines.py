@@ -131,7 +131,7 @@ def join_lines(points: Iterable[SuitePoint]) -> list[HistoryLine]:
 
 
 def _mark_changes(line: Sequence[SuitePoint]) -> list[LinePoint]:
-    """A run that is left out changes nothing for the ones after it."""
+    """Add to each point what changed since the point before it. Points that are left out are skipped."""
     points: list[LinePoint] = []
     before: SuitePoint | None = None
     for now in line:

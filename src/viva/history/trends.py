@@ -1,6 +1,6 @@
 """Flaky cases, and the times of cases, from the newest runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
@@ -60,28 +60,29 @@ class _CaseHistory(Struct):
 
 def find_flaky_cases(history: History, runs: Sequence[str]) -> list[FlakyCase]:
     """Return flaky cases, most flips first. A single change is a fix or a regression; two changes are flaky."""
-    cases = [_flaky_case(name, case) for name, case in _case_histories(history, runs).items()]
+    cases = [_find_flips(name, case) for name, case in _collect_case_histories(history, runs).items()]
     flaky = [case for case in cases if case is not None]
     flaky.sort(key=lambda case: (-case.flips, -len(case.runs), case.suite, case.case, case.agent))
     return flaky
 
 
-def find_known_flaky(history: History, compared_runs: Sequence[str]) -> set[tuple[str, str, str | None]]:
-    """Return suite, case and definition of cases that are flaky with an agent of the compared runs.
+def find_known_flaky(
+    history: History, compared_runs: Sequence[str], agents: Collection[str]
+) -> set[tuple[str, str, str | None]]:
+    """Return suite, case and definition of cases that are flaky with one of these agents.
 
-    The compared runs themselves do not count. A report file names no agent.
+    The compared runs themselves do not count.
     """
-    agents = {agent for row in history.list_runs() if row.id in compared_runs for agent in row.agents}
     newest = history.list_runs(limit=_FLAKY_RUNS + len(compared_runs))
     runs = [row.id for row in newest if row.id not in compared_runs][:_FLAKY_RUNS]
     return {
         (suite, case, results.digest)
-        for (agent, suite, case), results in _case_histories(history, runs).items()
-        if agent in agents and _flaky_case((agent, suite, case), results) is not None
+        for (agent, suite, case), results in _collect_case_histories(history, runs).items()
+        if agent in agents and _find_flips((agent, suite, case), results) is not None
     }
 
 
-def _case_histories(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _CaseHistory]:
+def _collect_case_histories(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _CaseHistory]:
     """Return results by agent, suite and case, without those of an earlier definition of the case."""
     cases: dict[tuple[str, str, str], _CaseHistory] = {}
     if not runs:
@@ -95,7 +96,7 @@ def _case_histories(history: History, runs: Sequence[str]) -> dict[tuple[str, st
     return cases
 
 
-def _flaky_case(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase | None:
+def _find_flips(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase | None:
     agent, suite, case = name
     statuses: list[Status] = [case_status(trials) for trials in results.trials.values()]
     judged = [status for status in statuses if status in ("passed", "failed")]

@@ -137,7 +137,7 @@ def load_agents(settings: Settings, packs: Iterable[Pack]) -> list[HostedAgent]:
 def find_audiences(settings: Settings) -> dict[str, frozenset[str] | None]:
     """Which tenants each agent is for; None: all of them. Raises BadInput for a name that is no agent.
 
-    Without a list of agents for all, judges and simulators are for nobody: they are helpers of the operator.
+    Without a list of agents for all tenants, no tenant can use judges and simulators: they are helpers of the operator.
     """
     openwop, defaults = settings.openwop, settings.defaults
     by_agent: dict[str, set[str]] = {name: set() for name in settings.agents}

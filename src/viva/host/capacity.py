@@ -27,7 +27,7 @@ class TenantLimits(Struct, frozen=True, kw_only=True):
     requests_per_second: int = 100
 
 
-class Limits:
+class HostLimits:
     """The limits of a host and of its tenants."""
 
     def __init__(

@@ -37,7 +37,7 @@ def validation_error(message: str, field: str | None = None, **details: Any) -> 
 
 
 def unauthenticated() -> ApiError:
-    """The same error for a missing token and a wrong one."""
+    """401. A missing token and a wrong one give the same error, so that it reveals nothing."""
     message = "Missing or invalid token. Send the header Authorization: Bearer TOKEN"
     return ApiError(401, "unauthenticated", message, headers={"WWW-Authenticate": "Bearer"})
 
@@ -47,7 +47,7 @@ def forbidden(message: str, **details: Any) -> ApiError:
 
 
 def not_found(resource: str) -> ApiError:
-    """The same error for an unknown resource and one of another tenant."""
+    """404. An unknown resource and one of another tenant give the same error."""
     return ApiError(404, "not_found", f"{resource} not found")
 
 

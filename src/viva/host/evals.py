@@ -38,6 +38,8 @@ from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder
+from viva.session.agents import AgentFactory
+from viva.session.eval_suites import extract_prompts
 from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import execute
 from viva.session.run_options import RunOptions
@@ -164,8 +166,10 @@ def _plan_key(host: Host, run: Run, agent: HostedAgent) -> PlanKey:
     request, config = run.request, host.settings.file
     path = host.settings.folder / request["suite"]
     stamps = (compute_stamp(path), compute_stamp(config) if config else ())
-    prompt = str(request.get("agentFields", {}).get("system", ""))  # what it must not leak
-    return (str(path), agent.agent_id, prompt, tuple(request["modes"]), stamps)
+    factory = AgentFactory(host.settings, agent_fields=request.get("agentFields"))
+    factory.find_agent_under_test(agent.instance or agent.name)
+    prompts = [text for definition in factory.definitions.values() for text in extract_prompts(definition)]
+    return (str(path), agent.agent_id, tuple(prompts), tuple(request["modes"]), stamps)  # prompts must not leak
 
 
 async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: PreviousRun | None = None) -> RunPlan:

@@ -16,7 +16,7 @@ from viva.config import Settings
 from viva.errors import BadInput
 from viva.history.index import History
 from viva.host.agents import AgentRegistry
-from viva.host.capacity import Limits, Readiness, has_free_space
+from viva.host.capacity import HostLimits, Readiness, has_free_space
 from viva.host.connections import ConnectionLimits
 from viva.host.discovery import build_capabilities, compute_etag, compute_negotiation_etag
 from viva.host.errors import not_found
@@ -54,7 +54,7 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     tokens: TokenRegistry
     agents: AgentRegistry
     suites: SuiteRegistry
-    limits: Limits
+    limits: HostLimits
     has_judge: bool
     bind_address: str
     port: int

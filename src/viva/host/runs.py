@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from msgspec import Struct
 
-from viva.host.capacity import Limits, NotReadyReason, Readiness, ReasonCode, is_disk_full, not_ready, too_many
+from viva.host.capacity import HostLimits, NotReadyReason, Readiness, ReasonCode, is_disk_full, not_ready, too_many
 from viva.host.events import (
     EventDraft,
     RunLog,
@@ -67,7 +67,7 @@ class RunManager:
         store: Store,
         logs: RunLogs,
         run_functions: Mapping[RunKind, RunFunction],
-        limits: Limits,
+        limits: HostLimits,
         has_room: Callable[[], bool],
     ) -> None:
         self.store = store

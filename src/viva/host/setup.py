@@ -13,7 +13,7 @@ from viva.config import Settings
 from viva.errors import BadInput
 from viva.host import conformance
 from viva.host.agents import AgentRegistry, load_agents
-from viva.host.capacity import Limits
+from viva.host.capacity import HostLimits
 from viva.host.connections import load_limits
 from viva.host.host import HostSetup, ServeOptions
 from viva.host.monitoring import load_operation_options
@@ -103,7 +103,7 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
             lease_s=_load_lease(settings),
             min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
         ),
-        limits=Limits(
+        limits=HostLimits(
             at_once=serve.get("at_once", 16),
             max_unfinished=serve.get("max_unfinished", 10_000),
             defaults=serve.get("tenant_limits", {}),

@@ -352,12 +352,14 @@ class Store(ABC):
     # Annotations and responses
 
     def add_annotation(self, run: str, annotation: Mapping[str, Any]) -> None:
-        self._change(
-            "INSERT INTO annotations VALUES (?, (SELECT count(*) FROM annotations WHERE run = ?), ?)",
-            run,
-            run,
-            codec.encode(annotation),
-        )
+        with self.transaction():
+            self._change("UPDATE runs SET created = created WHERE id = ?", run)  # a lock: other hosts number them too
+            self._change(
+                "INSERT INTO annotations VALUES (?, (SELECT count(*) FROM annotations WHERE run = ?), ?)",
+                run,
+                run,
+                codec.encode(annotation),
+            )
 
     def load_annotations(self, run: str) -> list[dict[str, Any]]:
         rows = self._select("SELECT doc FROM annotations WHERE run = ? ORDER BY number", run)

@@ -53,7 +53,7 @@ class HostedSuite(Struct, frozen=True, kw_only=True):
 
 Stamp = tuple[Any, ...]
 """Changes when a file or folder changes."""
-PlanKey = tuple[str, str, str, tuple[str, ...], tuple[Stamp, Stamp]]
+PlanKey = tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[Stamp, Stamp]]
 """A suite, an agent, the system prompt that the caller gives it, modes, and the state of the suite and the config."""
 MAX_LOADED = 32
 

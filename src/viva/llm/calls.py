@@ -94,7 +94,7 @@ async def read_stream(
     limiter: ConnectorLimits | None = None,
     tokens: float = 0.0,
 ) -> T | Response:
-    """The same for a streamed answer: the result of `parse`, or the answer itself if its status is not a success."""
+    """As `send_request`, for a streamed answer: returns the result of `parse`, or the answer itself if its status is not a success."""
 
     async def attempt() -> T | Response:
         async with http.stream(request) as streaming:

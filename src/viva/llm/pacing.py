@@ -33,6 +33,9 @@ _SLOWER = 1.5
 """Calls that take this much longer than before are a sign of overload."""
 _SMOOTHING = 0.1
 _MAX_PAUSE_S = 60.0
+_LIMIT_HEADERS = tuple(
+    (f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}") for kind in ("requests", "tokens")
+)
 
 Now = Callable[[], float]
 CallLater = Callable[[float, Callable[[], None]], object]
@@ -237,8 +240,8 @@ class Pace:
 
 def find_pause(headers: Mapping[str, str]) -> float | None:
     """How long to wait, if the headers of an answer say that nothing is left."""
-    for kind in ("requests", "tokens"):
-        if headers.get(f"x-ratelimit-remaining-{kind}") == "0" and (text := headers.get(f"x-ratelimit-reset-{kind}")):
+    for remaining, reset in _LIMIT_HEADERS:
+        if headers.get(remaining) == "0" and (text := headers.get(reset)):
             try:
                 return min(parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text), _MAX_PAUSE_S)
             except ValueError:

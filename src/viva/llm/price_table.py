@@ -23,7 +23,7 @@ _DAY_S = 86_400
 _COMPACT_DATE = LazyPattern(r"(-)(20\d{2})(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)")
 
 
-class Level(Struct, frozen=True):
+class PriceTier(Struct, frozen=True):
     """USD per token if the input is longer than `start`: fresh input, output, input from and to a cache."""
 
     start: float
@@ -33,30 +33,30 @@ class Level(Struct, frozen=True):
     cache_write: float
 
 
-class Price(Struct, frozen=True):
-    """The price of a model at some time: levels by length of the input, the longest first, and a fee per call."""
+class TieredPrice(Struct, frozen=True):
+    """The price of a model at some time: tiers by length of the input, the longest first, and a fee per call."""
 
-    levels: tuple[Level, ...]
+    tiers: tuple[PriceTier, ...]
     fee: float
 
     def compute_cost(self, sent: int, received: int, cached: int = 0, written: int = 0) -> float:
         """USD. Tokens read from and written to a cache are part of the sent ones."""
-        level = self.levels[-1]
-        for each in self.levels:
+        tier = self.tiers[-1]
+        for each in self.tiers:
             if sent > each.start:
-                level = each
+                tier = each
                 break
-        in_cache = cached * level.cache_read + written * level.cache_write
-        return (sent - cached - written) * level.fresh + in_cache + received * level.output + self.fee
+        in_cache = cached * tier.cache_read + written * tier.cache_write
+        return (sent - cached - written) * tier.fresh + in_cache + received * tier.output + self.fee
 
 
 class ModelPrices(Struct, frozen=True):
     """All prices of a model: the usual one, and those of certain times. The last one that applies counts."""
 
-    usual: Price
-    timed: tuple[tuple[str, Price], ...] = ()
+    usual: TieredPrice
+    timed: tuple[tuple[str, TieredPrice], ...] = ()
 
-    def get_price(self, at: float | None = None) -> Price:
+    def get_price(self, at: float | None = None) -> TieredPrice:
         """The price at a time, in seconds since 1970; None means now."""
         if not self.timed:
             return self.usual
@@ -165,14 +165,14 @@ def _build_prices(prices: Sequence[Any]) -> ModelPrices:
     return ModelPrices(_build_price(usual), tuple((when, _build_price(rates)) for when, rates in timed))
 
 
-def _build_price(rates: Sequence[Rate]) -> Price:
+def _build_price(rates: Sequence[Rate]) -> TieredPrice:
     """A token read from or written to a cache costs as much as any other, unless it has a rate of its own."""
     fresh, out, read, write, fee = (*rates, *[None] * (5 - len(rates)))
     read, write = fresh if read is None else read, fresh if write is None else write
     rates = (fresh, out, read, write)
     starts = sorted({start for rate in rates for start in _list_starts(rate)}, reverse=True)
-    levels = tuple(Level(start, *(_rate_over(rate, start) / 1e6 for rate in rates)) for start in (*starts, -1))
-    return Price(levels, _rate_over(fee, -1) / 1e3)
+    tiers = tuple(PriceTier(start, *(_rate_over(rate, start) / 1e6 for rate in rates)) for start in (*starts, -1))
+    return TieredPrice(tiers, _rate_over(fee, -1) / 1e3)
 
 
 def _list_starts(rate: Rate) -> Iterable[float]:
@@ -192,7 +192,7 @@ def _list_tiers(rate: Sequence[float]) -> Iterator[tuple[float, float]]:
 
 
 def _applies(when: str, at: float) -> bool:
-    """`2026-10-01`: from that day on. `16:30-00:30`: daily at these hours. Both are UTC."""
+    """Does a price with this condition hold at a time? `2026-10-01`: from that day on. `16:30-00:30`: daily at these hours. Both are UTC."""
     first, _, last = when.partition("-")
     if ":" not in first:
         return at >= datetime.fromisoformat(f"{when}T00:00Z").timestamp()

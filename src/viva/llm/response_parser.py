@@ -170,19 +170,19 @@ def body_too_large(max_bytes: int) -> ProtocolError:
 
 def parse_fields(head: str) -> dict[str, str]:
     """The header fields of a head, by names in lower case. Several fields of one name are joined."""
-    fields: dict[str, str] = {}
-    repeated: dict[str, list[str]] = {}
-    for line in head.split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if not colon or not name or name.strip() != name:
-            raise ProtocolError("it sent an invalid header")
-        key = name.lower()
-        if key in fields:
-            repeated.setdefault(key, [fields[key]]).append(value.strip())
-        else:
-            fields[key] = value.strip()
-    for key, values in repeated.items():
-        fields[key] = ", ".join(values)
+    lines = head.split("\r\n")[1:]
+    if not lines:
+        return {}
+    # Whole columns instead of line by line: a provider sends twenty lines with each answer, and few are ever looked at.
+    names, colons, values = zip(*[line.partition(":") for line in lines], strict=True)
+    if not all(colons) or not all(names) or tuple(map(str.strip, names)) != names:
+        raise ProtocolError("it sent an invalid header")
+    keys = tuple(map(str.lower, names))
+    texts = tuple(map(str.strip, values))
+    fields = dict(zip(keys, texts, strict=True))
+    if len(fields) < len(keys):
+        for key in fields:
+            fields[key] = ", ".join(text for name, text in zip(keys, texts, strict=True) if name == key)
     return fields
 
 

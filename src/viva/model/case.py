@@ -41,7 +41,7 @@ class Key(Struct, frozen=True, order=True):
 
     @property
     def session_id(self) -> str:
-        """The same for all turns of an attempt, another for each attempt."""
+        """The id of the session of an attempt: all turns have the same, each attempt has its own."""
         return f"{self.suite}/{self.case}#{self.trial}.{self.attempt}"
 
 
@@ -129,7 +129,7 @@ class Limits(Struct, frozen=True):
         return self.turn_timeout_s if message_timeout_s is None or self.is_override else message_timeout_s
 
     def reply_timeout_text(self, message_timeout_s: float | None) -> str:
-        """The same timeout as the file writes it; empty if only its length is known."""
+        """The timeout of the reply to a message as the file writes it (`60s`); empty if only its length is known."""
         return self.turn_timeout_text if message_timeout_s is None or self.is_override else ""
 
 

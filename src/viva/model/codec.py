@@ -63,8 +63,8 @@ class Decoder(Generic[T]):
         """The value; raises ValidationError for JSON of another type, DecodeError for anything else."""
         try:
             value = self._decode(data)
-        except (UnicodeError, RecursionError) as wrong:
-            raise _decode_error(data, wrong, self._max_depth) from wrong
+        except (UnicodeError, RecursionError) as error:
+            raise _decode_error(data, error, self._max_depth) from error
         if len(data) > 2 * self._max_depth and _is_deeper(data, self._max_depth):
             raise TooDeepError(self._max_depth)
         return value
@@ -78,8 +78,8 @@ def decode(data: bytes | str, *, type: Any = Any, max_depth: int = MAX_DEPTH) ->
     """Decodes foreign JSON, as `type` if one is given. Raises what `Decoder.decode` raises."""
     try:
         value = msgspec.json.decode(data, type=type)
-    except (UnicodeError, RecursionError) as wrong:
-        raise _decode_error(data, wrong, max_depth) from wrong
+    except (UnicodeError, RecursionError) as error:
+        raise _decode_error(data, error, max_depth) from error
     if len(data) > 2 * max_depth and _is_deeper(data, max_depth):
         raise TooDeepError(max_depth)
     return value
@@ -94,9 +94,9 @@ def decode_kept(data: bytes | str, *, type: Any = Any) -> Any:  # noqa: A002 -- 
     return decode(data, type=type, max_depth=OWN_MAX_DEPTH)
 
 
-def _decode_error(data: bytes | str, wrong: Exception, max_depth: int) -> DecodeError:
+def _decode_error(data: bytes | str, error: Exception, max_depth: int) -> DecodeError:
     """The error for a text that msgspec could not decode."""
-    if isinstance(wrong, RecursionError):
+    if isinstance(error, RecursionError):
         return TooDeepError(max_depth)
     try:
         _ = data.encode() if isinstance(data, str) else bytes(data).decode()
@@ -104,7 +104,7 @@ def _decode_error(data: bytes | str, wrong: Exception, max_depth: int) -> Decode
         return DecodeError(f"not UTF-8: byte 0x{place.object[place.start]:02x} at position {place.start}")
     except UnicodeEncodeError as place:
         return DecodeError(f"not Unicode text: a lone surrogate at position {place.start}")
-    return DecodeError(str(wrong))
+    return DecodeError(str(error))
 
 
 def _is_deeper(data: bytes | str, max_depth: int) -> bool:
@@ -148,7 +148,7 @@ def to_plain(value: Any) -> Any:
 
 
 def to_plain_checked(value: Any) -> Any:
-    """The same for a value of foreign code; raises ValueError or RecursionError if a reply cannot hold it."""
+    """As `to_plain`, for a value of foreign code; raises ValueError or RecursionError if a reply cannot hold it."""
     return decode(_encoder.encode(value))
 
 

@@ -14,7 +14,7 @@ NoteKind = Literal["message", "not_merged"]
 StopReason = Literal["interrupted", "fail_fast", "budget", "broken"]
 AGENTS_KEY = "agents"
 """The setting of a run that says what its agents under test are made of, by name: settings, prompts, digests of code."""
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 """Changes when fields of events or records get other names or meanings. A journal without a version is of version 1."""
 
 
@@ -82,7 +82,7 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     all_trials: int = 0
     """How many trials all shards have at most; 0 if the run is no shard."""
     agents: tuple[str, ...] = ()
-    """The agents under test, in the order of -n; empty if there is none, or if an older Viva wrote the event."""
+    """The agents under test, in the order of -n; empty if there is none."""
     origin: RunOrigin = RunOrigin()
     """Where it comes from."""
     journal_version: int = field(default_factory=lambda: JOURNAL_VERSION)  # a factory, so that it is always written
@@ -205,7 +205,7 @@ class RunEnded(Event, frozen=True, tag="run_ended"):
     stopped: StopReason | None = None
     """Why it ended early, if it did."""
     stop_message: str | None = None
-    """The same in words."""
+    """The reason in words."""
 
 
 class SuiteSummary(Struct, frozen=True, omit_defaults=True, kw_only=True):

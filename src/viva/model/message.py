@@ -126,14 +126,13 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, calls: Sequence[ModelCall]) -> "Usage":
-        costs = [call.cost_usd for call in calls]
-        known = [cost for cost in costs if cost is not None]
-        return cls(
-            calls=len(calls),
-            input_tokens=sum(call.input_tokens for call in calls),
-            output_tokens=sum(call.output_tokens for call in calls),
-            cost_usd=sum(known) if len(known) == len(costs) else None,
-        )
+        input_tokens = output_tokens = 0
+        cost_usd: float | None = 0
+        for call in calls:
+            input_tokens += call.input_tokens
+            output_tokens += call.output_tokens
+            cost_usd = None if cost_usd is None or call.cost_usd is None else cost_usd + call.cost_usd
+        return cls(len(calls), input_tokens, output_tokens, cost_usd)
 
 
 class Step(Struct, frozen=True, omit_defaults=True):

@@ -58,7 +58,9 @@ def describe_error(raised: BaseException, where: str) -> list[Traceback]:
     """
     errors = [error for error in walk_errors(raised) if error is raised or is_users_error(error)][:_MAX_ERRORS]
     printed = printed_output.get()
-    described = [Traceback(where, error_text(error)[:_MAX_ERROR_CHARS], _frames(error)) for error in reversed(errors)]
+    described = [
+        Traceback(where, error_text(error)[:_MAX_ERROR_CHARS], _extract_frames(error)) for error in reversed(errors)
+    ]
     if printed is not None and printed.text:
         last = described[-1]
         described[-1] = Traceback(last.where, last.error, last.frames, to_valid_text(printed.text))
@@ -92,7 +94,7 @@ def walk_errors(raised: BaseException) -> Iterator[BaseException]:
 
     Linked are causes, contexts (unless suppressed) and the members of groups.
     """
-    return _walk(raised, lambda error: (*_group_members(error), *_linked_error(error)))
+    return _walk(raised, lambda error: (*_group_members(error), *_get_linked_error(error)))
 
 
 def _flatten_group(raised: BaseException) -> list[BaseException]:
@@ -122,18 +124,18 @@ def _group_members(error: BaseException) -> tuple[BaseException, ...]:
     return slot.__get__(error)
 
 
-def _linked_error(error: BaseException) -> tuple[BaseException, ...]:
+def _get_linked_error(error: BaseException) -> tuple[BaseException, ...]:
     linked = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return () if linked is None else (linked,)
 
 
 def error_place(raised: BaseException) -> str:
     """Where the user's code raised it, as `agent.py:12`; empty if it was never raised."""
-    frames = [frame for frame in _frames(raised) if not frame.file.startswith("<frozen ")]
+    frames = [frame for frame in _extract_frames(raised) if not frame.file.startswith("<frozen ")]
     return f"{Path(frames[-1].file).name}:{frames[-1].line}" if frames else ""
 
 
-def _frames(raised: BaseException) -> tuple[Frame, ...]:
+def _extract_frames(raised: BaseException) -> tuple[Frame, ...]:
     lines = traceback.extract_tb(raised.__traceback__)
     foreign = [line for line in lines if not line.filename.startswith(_VIVA)]
     users = [line for line in lines if _is_users(line)]

@@ -23,7 +23,7 @@ def open_replacement(path: Path, *, durable: bool = False, private: bool = False
     Only the owner can read a `private` file.
     """
     target = Path(os.path.realpath(path))
-    mode = _regular_file_mode(target)
+    mode = _get_regular_file_mode(target)
     draft = target.with_name(f".viva-{os.urandom(6).hex()}.tmp")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)
@@ -46,7 +46,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False, private: 
         out.write(content)
 
 
-def _regular_file_mode(target: Path) -> int | None:
+def _get_regular_file_mode(target: Path) -> int | None:
     """Return the permissions of an existing file; None if there is none. OSError for a pipe, device or folder."""
     try:
         status = target.stat()

@@ -175,12 +175,12 @@ class LineCollector:
 
     def take_trial(self, key: Key) -> tuple[CassetteLine, ...]:
         """Remove and return the lines of one attempt, and the definitions of agents so far. Secrets are hidden."""
-        sessions = {session for line in self._pending if (session := _opened_session(line, key)) is not None}
-        taken = [line for line in self._pending if isinstance(line, AgentDefinition) or _session_of(line) in sessions]
+        sessions = {session for line in self._pending if (session := _find_opened_session(line, key)) is not None}
+        taken = [line for line in self._pending if isinstance(line, AgentDefinition) or _get_session(line) in sessions]
         self._pending[:] = [
             line
             for line in self._pending
-            if not isinstance(line, AgentDefinition) and _session_of(line) not in sessions
+            if not isinstance(line, AgentDefinition) and _get_session(line) not in sessions
         ]
         return tuple(self._secrets.hide(line) for line in taken)
 
@@ -197,11 +197,11 @@ class LineCollector:
                 self.add_line(line)
 
 
-def _session_of(line: CassetteLine) -> int | None:
+def _get_session(line: CassetteLine) -> int | None:
     return line.session if isinstance(line, RecordedReply) else None
 
 
-def _opened_session(line: CassetteLine, key: Key) -> int | None:
+def _find_opened_session(line: CassetteLine, key: Key) -> int | None:
     """The session that the line opens, if it belongs to this attempt."""
     if isinstance(line, RecordedReply) and line.new_session is not None and line.new_session.key == key:
         return line.session

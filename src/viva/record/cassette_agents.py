@@ -44,7 +44,7 @@ class _CassetteSession:
         self._last_options: Mapping[str, Any] | None = None
         self._raw_options = codec.Raw()
 
-    def _next_request(self, message: Message, options: Mapping[str, Any]) -> tuple[RecordedRequest, int]:
+    def _build_request(self, message: Message, options: Mapping[str, Any]) -> tuple[RecordedRequest, int]:
         """Return the request without what differs from run to run, and its turn.
 
         Values that the agent's code could change are encoded here, before they are sent.
@@ -132,7 +132,7 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
         return await self._manager.__aexit__(kind, error, trace)
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        request, turn = self._next_request(message, options)
+        request, turn = self._build_request(message, options)
         workspace = self._context.workspace
         before = await workspace.take_snapshot() if workspace is not None else None
         start = time.perf_counter()
@@ -153,7 +153,7 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
         if reply.data is not None or reply.tool_calls:  # the agent's code may still change these
             recorded.reply = cast("Reply", codec.to_raw(reply))
         if workspace is not None:
-            recorded.turn_files = await self._turn_files(workspace, before)
+            recorded.turn_files = await self._collect_turn_files(workspace, before)
         _add_remarks(recorded, self._context)
         self._recorder.add_line(recorded)
         if workspace is not None:
@@ -176,10 +176,10 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
         self._calls.clear()
         self._new_session = None
         if recorded.sent is not None and self._context.workspace is not None:
-            recorded.turn_files = await self._turn_files(self._context.workspace, before)
+            recorded.turn_files = await self._collect_turn_files(self._context.workspace, before)
         self._recorder.add_line(recorded)
 
-    async def _turn_files(self, workspace: Workspace, before: Any) -> TurnFiles:
+    async def _collect_turn_files(self, workspace: Workspace, before: Any) -> TurnFiles:
         try:
             images = self._recorder.hide_secrets(await workspace.files_since(before))
             return TurnFiles(images, await workspace.changes_since(before))
@@ -227,7 +227,7 @@ class _ReplayingSession(_CassetteSession):
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._live_session is not None:
             return await self._live_session.send(message, options)
-        request, turn = self._next_request(message, options)
+        request, turn = self._build_request(message, options)
         self._chain = self._player.extend_chain(self._chain, request)
         recorded = self._player.take_reply(self._chain)
         if recorded is None:

@@ -202,7 +202,7 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
 
 
 def read_placed_events(path: Path) -> Iterator[tuple[AnyEvent, int, int]]:
-    """The same, with the offset and length of each line."""
+    """Read the events of a journal, each with the offset and length of its line. See `read_events`."""
     decoder = codec.Decoder[AnyEvent](AnyEvent, codec.OWN_MAX_DEPTH)
     offset = 0
     try:

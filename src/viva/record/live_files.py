@@ -1,4 +1,4 @@
-"""The files by which a run and a viewer in another process meet, beside the journal.
+"""The files by which a run shows its state to a viewer in another process, beside the journal.
 
 A viewer that shows a run touches `watched`. A run that is watched writes `live.json` about once a second; one that is not
 watched writes nothing, so conversations in flight cost it nothing.

@@ -33,7 +33,7 @@ class LockHolder(Struct, frozen=True):
 
     def is_alive(self) -> bool:
         """Return whether this process still runs. A process on another machine is not visible."""
-        if self.host != _host_name():
+        if self.host != _get_host_name():
             return False
         try:
             os.kill(self.pid, 0)
@@ -41,7 +41,7 @@ class LockHolder(Struct, frozen=True):
             return False
         except OSError:
             pass  # it runs, and belongs to another user
-        return not self.start_time or _process_start_time(self.pid) == self.start_time
+        return not self.start_time or _get_process_start_time(self.pid) == self.start_time
 
 
 class WriterLock:
@@ -64,15 +64,15 @@ class WriterLock:
                 break
             except BlockingIOError:
                 if is_last:
-                    raise _in_use_error(journal, _read_holder(self._file)) from None
+                    raise _create_in_use_error(journal, _read_holder(self._file)) from None
             except OSError:  # a file system without locks: go by the process named in the file
                 holder = _read_holder(self._file)
                 if holder is not None and holder.is_alive():
-                    raise _in_use_error(journal, holder) from None
+                    raise _create_in_use_error(journal, holder) from None
                 break
             time.sleep(_PAUSE_S)
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()} {_process_start_time(os.getpid())} {_host_name()}\n".encode(), 0)
+        os.pwrite(self._file, f"{os.getpid()} {_get_process_start_time(os.getpid())} {_get_host_name()}\n".encode(), 0)
 
     def release(self) -> None:
         """Release the lock after a normal end."""
@@ -123,7 +123,7 @@ def find_holder(journal: Path) -> LockHolder | None:
 
 
 def has_crashed(journal: Path, *, acknowledge: bool = False) -> bool:
-    """Return whether the last writer ended without releasing its lock. `acknowledge` makes this the last True."""
+    """Return whether the last writer ended without releasing its lock. With `acknowledge`, the next call returns False."""
     try:
         if not lock_path(journal).stat().st_size:  # the usual case, without opening the file
             return False
@@ -160,9 +160,9 @@ def _inspect_lock(journal: Path) -> Generator[tuple[int, bool]]:
         os.close(file)
 
 
-def _in_use_error(journal: Path, holder: LockHolder | None) -> BadInput:
+def _create_in_use_error(journal: Path, holder: LockHolder | None) -> BadInput:
     process = f"process {holder.pid}" if holder else "another process"
-    if holder and holder.host != _host_name():
+    if holder and holder.host != _get_host_name():
         process += f" on {holder.host}"
     return BadInput.of(f"run {journal.parent.name} is in use by {process}; wait until it ends, or stop it")
 
@@ -175,11 +175,11 @@ def _read_holder(file: int) -> LockHolder | None:
         return None
 
 
-def _host_name() -> str:
+def _get_host_name() -> str:
     return os.uname().nodename or "-"
 
 
-def _process_start_time(pid: int) -> int:
+def _get_process_start_time(pid: int) -> int:
     """Return the start of a process in ticks since boot; 0 if the system does not tell."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])

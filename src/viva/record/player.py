@@ -113,7 +113,7 @@ class CassettePlayer:
 
     def find_drift(self, connectors: Mapping[str, Connector]) -> list[str]:
         """Return one line per agent, and per connector named by a case, that changed since the recording."""
-        drifts = [self._agent_drift(name, self._recorded.get(name)) for name in self._current]
+        drifts = [self._explain_drift(name, self._recorded.get(name)) for name in self._current]
         changes = [drift for drift in drifts if drift is not None]
         compared: set[bytes] = set()
         for line in self._lines:
@@ -123,7 +123,9 @@ class CassettePlayer:
             compared.add(raw)
             name = sent.options["connector"]
             current = connector_settings(name, connectors) or {}
-            if changed := list_changes(self._settings(sent.connector), self._settings(current)):
+            if changed := list_changes(
+                self._to_recorded_definition(sent.connector), self._to_recorded_definition(current)
+            ):
                 changes.append(f"connector {name!r} has changed since the recording: {'; '.join(changed)}")
         return changes
 
@@ -147,7 +149,7 @@ class CassettePlayer:
     def _explain_change(self, conversation: ConversationKey, turn: int, sent: RecordedRequest) -> str:
         role, name, key = conversation
         replies = self._conversations.get(conversation, ())
-        if (drift := self._agent_drift(name, self._definition_at(conversation), role)) is not None:
+        if (drift := self._explain_drift(name, self._find_definition(conversation), role)) is not None:
             return drift
         requests = [reply.sent for reply in replies if reply.turn == turn and reply.sent is not None]
         if requests:
@@ -169,7 +171,7 @@ class CassettePlayer:
             return "the cassette has no such conversation"
         return f"the {role} {name!r} was not called in this conversation of the recording"
 
-    def _definition_at(self, conversation: ConversationKey) -> Any:
+    def _find_definition(self, conversation: ConversationKey) -> Any:
         """Return the definition of the agent in a conversation. After `--resume --force` a cassette may have two."""
         definitions: dict[str, Any] = {}
         for line in self._lines:
@@ -181,14 +183,16 @@ class CassettePlayer:
                     return definitions.get(conversation[1])
         return self._recorded.get(conversation[1])
 
-    def _agent_drift(self, name: str, recorded: Any, role: Role = "agent") -> str | None:
+    def _explain_drift(self, name: str, recorded: Any, role: Role = "agent") -> str | None:
         if name not in self._recorded:
             known = ", ".join(map(repr, self._recorded)) or "none"
             return f"the {role} {name!r} is not in the cassette, which has {known}"
-        changes = list_changes(self._settings(recorded), self._settings(self._current.get(name)))
+        changes = list_changes(
+            self._to_recorded_definition(recorded), self._to_recorded_definition(self._current.get(name))
+        )
         return f"the {role} {name!r} has changed since the recording: {'; '.join(changes)}" if changes else None
 
-    def _settings(self, value: Any) -> Any:
+    def _to_recorded_definition(self, value: Any) -> Any:
         return self._as_recorded(AgentDefinition("", value))["definition"]
 
     def _as_recorded(self, value: RecordedRequest | SessionStart | AgentDefinition) -> Any:

@@ -20,7 +20,7 @@ class RecordPositions:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The offset and length of each record, in input order."""
-        for place in self._in_order():
+        for place in self._iter_in_order():
             yield self._offsets[place], self._lengths[place]
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class RecordPositions:
         self._offsets = array("q", (self._offsets[place] for place in kept))
         self._lengths = array("q", (self._lengths[place] for place in kept))
 
-    def _in_order(self) -> Iterator[int]:
+    def _iter_in_order(self) -> Iterator[int]:
         order = sorted(range(len(self._indexes)), key=self._indexes.__getitem__)  # stable: the last one stays last
         for place, after in zip_longest(order, order[1:]):
             if after is None or self._indexes[after] != self._indexes[place]:

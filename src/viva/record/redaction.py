@@ -133,7 +133,7 @@ class Redactor:
 
 
 class _SecretIndex:
-    """A search index of all encodings of all secrets. It is rebuilt when a secret is added, which is rare."""
+    """An index of all secrets in all their encodings, for searching texts. It is rebuilt when a secret is added."""
 
     def __init__(self, secrets: Iterable[str], variables: Mapping[str, str]) -> None:
         names = {value: name for name, value in variables.items()}
@@ -153,8 +153,8 @@ class _SecretIndex:
         for form in sorted(forms.values(), key=lambda form: len(form.text), reverse=True):
             self._by_head.setdefault(form.text[:MIN_SECRET_LENGTH], []).append(form)
         self._texts = _remove_longer(forms)
-        self._raws = _remove_longer(filter(None, map(_raw, self._texts)))
-        self._raw_heads = [raw for raw in map(_raw, self._by_head) if raw]
+        self._raws = _remove_longer(filter(None, map(_to_json_bytes, self._texts)))
+        self._raw_heads = [raw for raw in map(_to_json_bytes, self._by_head) if raw]
         marks = "|".join(map(re.escape, sorted(names.values(), key=len, reverse=True)))
         self._marks = re.compile(rf"\*\*\*({marks})(?::\d+)?\*\*\*") if marks else None
         heads = "|".join(map(re.escape, self._by_head))
@@ -202,7 +202,7 @@ class _SecretIndex:
                 at = head.end()
                 continue
             at = start + 1
-            end, form = self._form_at(text, start, head[0])
+            end, form = self._match_encoding(text, start, head[0])
             if form is None:
                 continue
             if current is None or start >= current[1]:
@@ -214,8 +214,8 @@ class _SecretIndex:
         if current is not None:
             yield current
 
-    def _form_at(self, text: str, start: int, head: str) -> tuple[int, _EncodedSecret | None]:
-        """Return the longest encoding that starts there, or one of which the start stands before an ellipsis."""
+    def _match_encoding(self, text: str, start: int, head: str) -> tuple[int, _EncodedSecret | None]:
+        """Return the longest encoding that starts there, or one that is cut off there by an ellipsis."""
         forms = self._by_head[head]
         for form in forms:
             if text.startswith(form.text, start):
@@ -234,17 +234,17 @@ def _encode_secret(value: str) -> Iterator[str]:
     Cassettes refer to an encoding by its position here.
     """
     yield value
-    for encoded in (_json_form(value), _json_form(value, ascii_only=True)):
+    for encoded in (_encode_json(value), _encode_json(value, ascii_only=True)):
         yield encoded
-        yield _json_form(encoded)
+        yield _encode_json(encoded)
     yield "".join(c if c.isprintable() else repr(c)[1:-1] for c in value)
-    yield from _url_forms(value)
-    yield from _html_forms(value)
-    yield from _base64_forms(value)
+    yield from _encode_for_url(value)
+    yield from _encode_for_html(value)
+    yield from _encode_base64(value)
     yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE_LENGTH)
 
 
-def _url_forms(value: str) -> Iterator[str]:
+def _encode_for_url(value: str) -> Iterator[str]:
     for encode in (quote, quote_plus):
         for safe in ("", "/", "!'()*", ";,/?:@&=+$-_.!~*'()#"):  # Python's two, and JavaScript's two
             encoded = encode(value, safe=safe, errors="replace")
@@ -252,7 +252,7 @@ def _url_forms(value: str) -> Iterator[str]:
             yield re.sub(r"%[0-9A-F]{2}", lambda code: code[0].lower(), encoded)
 
 
-def _html_forms(value: str) -> Iterator[str]:
+def _encode_for_html(value: str) -> Iterator[str]:
     text = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     yield text
     escaped = text.replace('"', "&quot;").replace("'", "&#x27;")
@@ -262,7 +262,7 @@ def _html_forms(value: str) -> Iterator[str]:
     yield escaped.replace("&#x27;", "&apos;")
 
 
-def _base64_forms(value: str) -> Iterator[str]:
+def _encode_base64(value: str) -> Iterator[str]:
     """Yield the value by itself, with and without padding, and inside a longer text.
 
     There it starts at one of three offsets; characters that also encode neighbouring bytes are left out.
@@ -277,8 +277,8 @@ def _base64_forms(value: str) -> Iterator[str]:
             yield encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
 
 
-def _json_form(text: str, *, ascii_only: bool = False) -> str:
-    raw = _raw(text)
+def _encode_json(text: str, *, ascii_only: bool = False) -> str:
+    raw = _to_json_bytes(text)
     encoded = text if raw is None else raw.decode()
     return "".join(map(_escape_ascii, encoded)) if ascii_only else encoded
 
@@ -291,7 +291,7 @@ def _escape_ascii(character: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def _raw(text: str) -> bytes | None:
+def _to_json_bytes(text: str) -> bytes | None:
     """Return the text as it stands in JSON; None if it cannot be encoded, so that no JSON holds it."""
     try:
         return codec.encode(text)[1:-1]
@@ -342,7 +342,7 @@ def _rewrite(value: T, change: RewriteText, *, keep_keys: bool = False) -> T:
 
 def _rewrite_struct(value: Struct, change: RewriteText) -> Struct:
     changed: dict[str, Any] = {}
-    for name, (hint, is_own) in _rewritable_fields(type(value)).items():
+    for name, (hint, is_own) in _list_rewritable_fields(type(value)).items():
         old = getattr(value, name)
         if isinstance(old, codec.Raw):  # encoded already; decode it to change only its texts
             old = codec.decode_kept(old, type=hint)
@@ -366,7 +366,7 @@ def _rewrite_mapping(value: Mapping[Any, Any], change: RewriteText, *, keep_keys
 
 
 @cache
-def _rewritable_fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
+def _list_rewritable_fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
     """Return the type of each field whose texts may change, and whether the keys of its mappings are Viva's own."""
     identifiers, own_mappings = _IDENTIFIERS.get(kind, frozenset[str]()), _OWN_MAPPINGS.get(kind, frozenset[str]())
     hints = get_type_hints(kind)

@@ -1,4 +1,4 @@
-"""Where a run fails: equal failures as groups, and pass rates by tag, suite and type of assertion."""
+"""Statistics of failures: equal failures as groups, and pass rates by tag, suite and type of assertion."""
 
 import re
 from collections import Counter
@@ -123,7 +123,7 @@ class BreakdownCounter:
 
 
 def describe_failure(failure: TrialFailure) -> tuple[str, bool]:
-    """A failure without its place: the name of the failed check, or the error; and whether it is such a name."""
+    """A failure without its place: the name of the failed check, or the error; and True if it is the name of a check."""
     first = failure.failed_checks[0] if failure.failed_checks else None
     if failure.error or first is None:
         return failure.error or failure.status, False

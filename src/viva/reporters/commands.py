@@ -1,4 +1,4 @@
-"""The commands that reports print: how to run cases again."""
+"""Builds the commands that reports print, to run cases again."""
 
 import re
 import shlex
@@ -34,10 +34,12 @@ def list_rerun_flags(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | N
 
 
 def build_rerun_command(record: TrialRecord, settings: Mapping[str, Any]) -> str | None:
-    """The command that runs exactly this case again, with the same agent."""
+    """The command that runs exactly this case again, with the same agent; or the call, if only Python code can do it."""
     selector = build_case_filter(record)
     if selector is None or (record.status == "skipped" and not record.turns):
         return None
+    if settings.get("has_objects"):
+        return f"viva.run(..., only={selector[1]!r})"
     flags = dict(list_rerun_flags(settings))
     if (evaluator := _find_evaluator(record)) is not None:
         flags.setdefault("--evaluator", evaluator)
@@ -46,11 +48,11 @@ def build_rerun_command(record: TrialRecord, settings: Mapping[str, Any]) -> str
 
 
 def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord]) -> str | None:
-    """The command that runs the failed cases of a run again; None if one of them is in no file."""
-    if not all(map(build_case_filter, failed)):
+    """The command that runs the failed cases of a run again; None if one of them is in no file, or in Python code."""
+    if not all(map(build_case_filter, failed)) or started.settings.get("has_objects"):
         return None
     inputs = "".join(f" -i {quote_shell(text)}" for text in started.inputs)
-    agents = "".join(f" -n {quote_shell(agent)}" for agent in started.agents or (started.agent,) if agent)
+    agents = "".join(f" -n {quote_shell(agent)}" for agent in started.agents)
     command = f"viva test{inputs}{agents}{_join_flags(dict(list_rerun_flags(started.settings)))}"
     if started.settings.get("journal"):
         return f"{command} --last-failed"

@@ -174,7 +174,7 @@ class Console:
         for event in events:
             match event:
                 case TrialEnded():
-                    self._trial_ended(event)
+                    self._on_trial_ended(event)
                 case TurnStarted() if self._tree is not None:
                     self._pending.append(self._tree.start_turn(event.turn, event.source, event.input))
                 case TurnEnded() if self._tree is not None:
@@ -182,17 +182,17 @@ class Console:
                     if self._full_replies:
                         self._pending.append(self._tree.break_line())
                 case TrialStarted() if self.live:
-                    self._trial_started(event)
+                    self._on_trial_started(event)
                 case TrialRetried() if self._progress is not None:
                     self._progress.add_usage(event.usage)
                 case Note():
-                    self._note(event)
+                    self._on_note(event)
                 case RunStarted():
-                    self._run_started(event)
+                    self._on_run_started(event)
                 case RunResumed() if self._progress is not None:
                     self._progress.resume()
                 case RunEnded():
-                    self._run_ended(event)
+                    self._on_run_ended(event)
                 case _:
                     pass
         self._flush()
@@ -213,7 +213,7 @@ class Console:
             self._stream.write(fit_encoding(text, self._encoding) if self._encoding else text)
             self._stream.flush()
 
-    def _run_started(self, event: RunStarted) -> None:
+    def _on_run_started(self, event: RunStarted) -> None:
         self._started = event
         self._failures.start(event)
         self._matrix = create_run_matrix(event)
@@ -232,21 +232,21 @@ class Console:
         shown = fit_line(inputs, max(self._width - len(count) - 12, 20))
         self._pending.append(
             f"{rule}\n  {self._palette('bold', 'Viva')}\n{rule}\n{info} {'Agents' if self._matrix else 'Agent'}: {fit_line(event.agent, self._width - 9)}\n"
-            f"{info} Input: {shown} ({count})\n\n{self._heading('Running Tests')}\n"
+            f"{info} Input: {shown} ({count})\n\n{self._format_heading('Running Tests')}\n"
         )
 
-    def _heading(self, title: str) -> str:
+    def _format_heading(self, title: str) -> str:
         rule = "─" * min(self._width, _RULE_WIDTH)
         return f"{rule}\n  {self._palette('bold', title)}\n{rule}\n"
 
-    def _trial_started(self, event: TrialStarted) -> None:
+    def _on_trial_started(self, event: TrialStarted) -> None:
         if self._tree is not None:
             self._pending.append(self._tree.abandon(f"retried, attempt {event.key.attempt}") + "\n")
         self._tree = CaseTree(self._palette, self._width, _FULL_REPLY_LINES if self._full_replies else TEXT_LINES)
         trial = event.key.trial if self._failures.has_repeats else None
         self._pending.append(self._tree.start(event.key.case, event.name, event.turns, event.simulator, trial))
 
-    def _trial_ended(self, event: TrialEnded) -> None:
+    def _on_trial_ended(self, event: TrialEnded) -> None:
         record = event.record
         if self._progress is not None:
             self._progress.add(record)
@@ -267,7 +267,9 @@ class Console:
             return
         self._has_blank_line = False
         if not self._quiet or record.status != "passed":
-            self._pending.append(self._case_line(record, trial, f"same as trial {same_trial}" if same_trial else ""))
+            self._pending.append(
+                self._format_case_line(record, trial, f"same as trial {same_trial}" if same_trial else "")
+            )
         if record.findings and record.status == "passed":  # else the failure lists them
             self._pending.append(
                 self._format_note("warning", f"safety findings: {', '.join(map(str, record.findings))}", "    ")
@@ -282,7 +284,7 @@ class Console:
             lines = format_failure(failure, self._palette, self._width - 4)
             self._pending += [f"    {line}\n" for line in lines]
 
-    def _case_line(self, record: TrialRecord, trial: int | None, remark: str = "") -> str:
+    def _format_case_line(self, record: TrialRecord, trial: int | None, remark: str = "") -> str:
         """`✓ T001 Expense Reimbursement Flow  3 turns  7.1s`"""
         turns = format_count(record.total_turns, "turn") if record.total_turns else ""
         time_text = format_ms(record.duration_ms) if turns or record.duration_ms >= 1 else ""
@@ -298,7 +300,7 @@ class Console:
             return f"{self._palette.marks[record.status]} {case} {fit_line(name, max(room, 10))}{tail}\n"
         return f"{self._palette.marks[record.status]} {case}{tail}\n"
 
-    def _note(self, event: Note) -> None:
+    def _on_note(self, event: Note) -> None:
         if self._tree is not None:
             self._pending.append(self._tree.break_line())
         if event.level == "warning" or not self._quiet:
@@ -310,7 +312,7 @@ class Console:
         line_break = f"\n{indent}  "
         return f"{indent}{mark} {escape_multiline(text).replace(chr(10), line_break)}\n"
 
-    def _run_ended(self, event: RunEnded) -> None:
+    def _on_run_ended(self, event: RunEnded) -> None:
         self._progress = None
         if self._tree is not None:
             self._pending.append(self._tree.abandon("not finished") + "\n")
@@ -320,24 +322,24 @@ class Console:
             return
         self._pending.append("" if self._has_blank_line else "\n")
         if failures := self._failures.format_failures():
-            self._pending += [self._heading("Failures"), *(f"{line}\n" for line in failures), "\n"]
+            self._pending += [self._format_heading("Failures"), *(f"{line}\n" for line in failures), "\n"]
         if self._matrix is not None:
             lines = format_matrix(self._matrix.build(), self._width - 2)
-            self._pending += [self._heading("Agents"), *(f"  {line}".rstrip() + "\n" for line in [*lines, ""])]
-        self._pending.append(self._heading("Summary"))
+            self._pending += [self._format_heading("Agents"), *(f"  {line}".rstrip() + "\n" for line in [*lines, ""])]
+        self._pending.append(self._format_heading("Summary"))
         lines = [*format_summary(self._started, event), *self._failures.format_rates()]
         if (stop := describe_stop(event)) is not None:
             lines.append(f"Stopped: {stop}")
         for line in lines:
             is_path = line.startswith("Report: ")  # to be copied: not wrapped
             self._pending += [f"  {part}\n" for part in ([line] if is_path else wrap_text(line, self._width - 2, 9))]
-        self._pending.append(("\n" if lines else "") + self._result_line(event))
+        self._pending.append(("\n" if lines else "") + self._format_result_line(event))
         steps = self._failures.list_next_steps(self._started, event) if self._started else []
         if steps:
             next_lines = format_next_steps(steps, self._palette, self._width - 2)
             self._pending += ["\n", *(f"  {line}\n" for line in next_lines)]
 
-    def _result_line(self, event: RunEnded) -> str:
+    def _format_result_line(self, event: RunEnded) -> str:
         """The counts and the time, in the colour of the result."""
         summary = event.summary
         status: Status = "passed" if event.exit_code == 0 else "failed"

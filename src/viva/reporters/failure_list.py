@@ -1,4 +1,4 @@
-"""The end of the console output: the cases that did not pass, once more, each with its place and one reason."""
+"""The list at the end of the console output: each case that did not pass, with its place and one reason."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from viva.model.record import Cell, Status, TrialRecord
 from viva.reporters.commands import build_rerun_command, build_rerun_failed_command, quote_shell
 from viva.reporters.console_lines import Palette, to_copyable
 from viva.reporters.failures import TrialFailure
-from viva.reporters.formatting import display_width, fit_line, shorten_id
+from viva.reporters.formatting import display_width, fit_line, shorten_id, wrap_text
 from viva.stats.pass_rate import pass_rate
 from viva.stats.pass_rule import PassRule
 
@@ -19,6 +19,7 @@ _MAX_CASES = 50
 _MIN_GROUP = 3
 """So many cases with the same reason are listed together."""
 _REASON_WIDTH = 400
+_REASON_LINES = 2
 
 
 class _FailedCase(Struct):
@@ -100,7 +101,7 @@ class FailureList:
             return []
         from viva.reporters.repeats import format_suite_rate  # few runs have repeats
 
-        cases = {name: _in_order(trials) for name, trials in self._trials.items()}
+        cases = {name: _order_statuses(trials) for name, trials in self._trials.items()}
         if self._names_agents and self._rule.test is None:
             return []  # the matrix has them
         suite_rate = format_suite_rate(cases.values(), self._rule)
@@ -143,7 +144,7 @@ class FailureList:
         return self._rule.status(statuses, max(0, case.record.trials - len(statuses)) if not self._rule.test else 0)
 
     def _get_statuses(self, name: Cell) -> Sequence[Status]:
-        return _in_order((self._trials or {})[name])
+        return _order_statuses((self._trials or {})[name])
 
     def _format_case(self, case: _FailedCase, mark: str) -> list[str]:
         lines = [f"{mark} {self._format_place(case, self._width - 2)}"]
@@ -151,7 +152,9 @@ class FailureList:
             lines.append(f"    {fit_line(self._format_rate(case.record.cell), self._width - 4)}")
         for reason, trials in case.reasons.items():
             count = f"{len(trials)} × " if self.has_repeats else ""
-            lines.append(f"    {count}{fit_line(reason, self._width - 4 - len(count))}")
+            room = self._width - 4 - len(count)
+            first, *more = wrap_text(reason, room, _REASON_LINES)
+            lines += [f"    {count}{first}", *(f"    {' ' * len(count)}{line}" for line in more)]
         return lines
 
     def _format_rate(self, name: Cell) -> str:
@@ -173,7 +176,7 @@ class FailureList:
         return "  ".join(part for part in (name, label) if part) + f"\n    {source}"
 
 
-def _in_order(trials: Mapping[int, Status]) -> list[Status]:
+def _order_statuses(trials: Mapping[int, Status]) -> list[Status]:
     return [trials[number] for number in sorted(trials)]
 
 

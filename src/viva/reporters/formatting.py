@@ -1,6 +1,6 @@
 """Formats texts, values and numbers for reports.
 
-Control characters, escapes and marks that reorder text become escape_controls. Texts are cut first, so a reply of 5 MB costs no
+Control characters, escapes and marks that reorder text are escaped. Texts are cut first, so a reply of 5 MB costs no
 more than one of 5 kB.
 """
 
@@ -28,7 +28,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_multiline(text: str) -> str:
-    """The same, but keeps line breaks and tabs."""
+    """As `escape_controls`, but line breaks and tabs stay."""
     return _UNSAFE_IN_LINES.sub(_escape_character, text.replace("\r\n", "\n"))
 
 
@@ -79,13 +79,13 @@ def shorten_id(text: str, width: int) -> str:
 
 def display_width(line: str) -> int:
     """The width of a line on a terminal."""
-    return len(line) if line.isascii() else sum(map(_width, line))
+    return len(line) if line.isascii() else sum(map(_character_width, line))
 
 
 def format_value(value: Any, width: int) -> str:
     """A value as short text (`{amount: 3500, type: "travel"}`), cut to `width` characters."""
     text = ""
-    for piece in _value_pieces(value, width):
+    for piece in _iter_value_pieces(value, width):
         text += piece
         if len(text) > width:
             return escape_controls(text[: width - 1]) + "…"
@@ -93,7 +93,7 @@ def format_value(value: Any, width: int) -> str:
 
 
 def find_question(text: str) -> str:
-    """The last find_question of a reply or, without one, its last sentence."""
+    """The last question of a reply or, without one, its last sentence."""
     sentences = [part.strip() for part in _SENTENCE.split(text[-2000:]) if part.strip()]
     questions = [sentence for sentence in sentences if sentence.endswith(("?", "\uff1f", "\u061f"))]
     return (questions or sentences or [""])[-1].rstrip(".")
@@ -147,7 +147,7 @@ def _escape_character(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def _width(character: str) -> int:
+def _character_width(character: str) -> int:
     if unicodedata.east_asian_width(character) in "WF":
         return 2
     return 0 if unicodedata.category(character) in ("Mn", "Me", "Cf") else 1
@@ -159,7 +159,7 @@ def _cut_line(line: str, width: int) -> str:
         return line[:width]
     used = 0
     for at, character in enumerate(line):
-        used += _width(character)
+        used += _character_width(character)
         if used > width:
             return line[:at]
     return line
@@ -176,7 +176,7 @@ def _break_line(line: str, width: int) -> tuple[str, str]:
     return piece, line[len(piece) :]
 
 
-def _value_pieces(value: Any, width: int) -> Iterator[str]:
+def _iter_value_pieces(value: Any, width: int) -> Iterator[str]:
     """The value in small pieces, so that the caller can stop early."""
     if isinstance(value, str):
         yield _quote_string(value[: width + 1])
@@ -185,14 +185,14 @@ def _value_pieces(value: Any, width: int) -> Iterator[str]:
         for key, inner in cast("Mapping[Any, Any]", value).items():
             name = str(key)[: width + 1]
             yield f"{separator}{name if _NAME.match(name) else _quote_string(name)}: "
-            yield from _value_pieces(inner, width)
+            yield from _iter_value_pieces(inner, width)
             separator = ", "
         yield "{}" if separator == "{" else "}"
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         separator = "["
         for inner in cast("Sequence[Any]", value):
             yield separator
-            yield from _value_pieces(inner, width)
+            yield from _iter_value_pieces(inner, width)
             separator = ", "
         yield "[]" if separator == "[" else "]"
     else:

@@ -44,12 +44,12 @@ class HtmlReport(Report):
             summary = codec.encode(summarize_labels(labels))
             out.write(b'<script type="application/json" id="viva-labels">%s</script>\n' % escape_for_script(summary))
         out.write(page.middle)
-        for first, piece in self._pieces():
+        for first, piece in self._iter_pieces():
             packed = base64.b64encode(zlib.compress(piece, 6))
             out.write(b'<script type="text/plain" class="viva-records" data-first="%d">%s</script>\n' % (first, packed))
         out.write(page.tail)
 
-    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+    def _iter_pieces(self) -> Iterator[tuple[int, bytes]]:
         """JSON arrays of a few cases each, with the index of the first case."""
         settings = self._started.settings if self._started else {}
         first, cases, size = 0, list[bytes](), 0

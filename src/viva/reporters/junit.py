@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from xml.sax.saxutils import escape, quoteattr
 
 from viva.model.event import RunEnded, SuiteSummary
@@ -54,9 +54,9 @@ class JunitReport(Report):
         out.write(_open_tag("testsuites", total.attributes() | timestamp))
         for counts, (suite, cases) in zip(suites, groupby(self.cases(), key=lambda case: case.head.suite), strict=True):
             out.write(_open_tag("testsuite", counts.attributes() | timestamp))
-            out.writelines("".join(_testcase(case)).encode() for case in cases)
+            out.writelines("".join(_format_testcase(case, self.settings)).encode() for case in cases)
             for summary in summaries.get(suite, ()):
-                out.write("".join(_threshold_case(summary, names_agent=self._has_several_agents)).encode())
+                out.write("".join(_format_threshold(summary, names_agent=self._has_several_agents)).encode())
             out.write(b"</testsuite>\n")
         out.write(b"</testsuites>\n")
 
@@ -76,17 +76,17 @@ class JunitReport(Report):
         return total, suites
 
 
-def _threshold_case(summary: SuiteSummary, *, names_agent: bool) -> Iterator[str]:
+def _format_threshold(summary: SuiteSummary, *, names_agent: bool) -> Iterator[str]:
     """The threshold of a suite as a testcase, since JUnit has no exit code."""
     name = f"suite threshold [{summary.agent}]" if names_agent else "suite threshold"
     attributes = {"name": name, "classname": summary.suite, "time": _format_seconds(0.0)}
-    yield f"<testcase{_attributes(attributes)}>\n"
+    yield f"<testcase{_format_attributes(attributes)}>\n"
     if summary.failures:
-        yield f"<failure{_attributes({'message': '; '.join(summary.failures), 'type': 'threshold'})}/>\n"
+        yield f"<failure{_format_attributes({'message': '; '.join(summary.failures), 'type': 'threshold'})}/>\n"
     yield "</testcase>\n"
 
 
-def _testcase(case: CaseTrials) -> Iterator[str]:
+def _format_testcase(case: CaseTrials, settings: Mapping[str, Any]) -> Iterator[str]:
     records = case.records()
     file, line = split_source(records[0].source)
     attributes = {
@@ -98,14 +98,14 @@ def _testcase(case: CaseTrials) -> Iterator[str]:
         attributes["file"] = file
     if line is not None:
         attributes["line"] = str(line)
-    yield f"<testcase{_attributes(attributes)}>\n"
-    yield from _properties(case, records)
-    yield from _outcome(case, records)
-    output = "\n".join(_system_out(case, record) for record in records)
+    yield f"<testcase{_format_attributes(attributes)}>\n"
+    yield from _format_properties(case, records)
+    yield from _format_outcome(case, records, settings)
+    output = "\n".join(_format_system_out(case, record) for record in records)
     yield f"<system-out>{_escape_text(output)}</system-out>\n</testcase>\n"
 
 
-def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
+def _format_outcome(case: CaseTrials, records: list[TrialRecord], settings: Mapping[str, Any]) -> Iterator[str]:
     """A failure, an error or a skip, with all trials that did not pass."""
     status = case.status
     if status == "passed":
@@ -114,26 +114,24 @@ def _outcome(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
     undetermined = explain_undetermined(case.statuses, case.rule, case.missing)
     message = fit_line(undetermined or failure.headline, _MESSAGE_ROOM)
     if status == "skipped":
-        yield f"<skipped{_attributes({'message': message})}/>\n"
+        yield f"<skipped{_format_attributes({'message': message})}/>\n"
         return
-    texts = group_texts(
-        case,
-        ((record, format_failure_text(explain_failure(record))) for record in records if record.status != "passed"),
-    )
+    failed = (record for record in records if record.status != "passed")
+    texts = group_texts(case, ((record, format_failure_text(explain_failure(record, settings))) for record in failed))
     tag = "failure" if status == "failed" else "error"
     kind = "undetermined" if undetermined else failure.fault or status
     if case.rule.is_undecided(case.statuses):
         kind = "undecided"
-    yield f"<{tag}{_attributes({'message': message, 'type': kind})}>{_escape_text(chr(10).join(texts))}</{tag}>\n"
+    yield f"<{tag}{_format_attributes({'message': message, 'type': kind})}>{_escape_text(chr(10).join(texts))}</{tag}>\n"
 
 
-def _system_out(case: CaseTrials, record: TrialRecord) -> str:
+def _format_system_out(case: CaseTrials, record: TrialRecord) -> str:
     warnings = [f"warning: {escape_multiline(warning)}" for warning in record.warnings or ()]
     warnings += [f"note: {escape_multiline(note)}" for note in record.notes or ()]
     return label_trial(case, record, "\n".join([record.status, format_transcript(record, _TEXT_ROOM), *warnings]))
 
 
-def _properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
+def _format_properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
     properties = [("agent", records[0].agent)] if records[0].agent else []
     properties += [("tag", tag) for tag in records[0].tags]
     properties += [("finding", finding) for finding in case.findings]
@@ -147,7 +145,7 @@ def _properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
         properties.append(("cost_usd", _sum_cost(usages)))
     if properties:
         yield "<properties>\n"
-        yield from (f"<property{_attributes({'name': name, 'value': value})}/>\n" for name, value in properties)
+        yield from (f"<property{_format_attributes({'name': name, 'value': value})}/>\n" for name, value in properties)
         yield "</properties>\n"
 
 
@@ -162,10 +160,10 @@ def _format_seconds(ms: float) -> str:
 
 
 def _open_tag(tag: str, attributes: Mapping[str, str]) -> bytes:
-    return f"<{tag}{_attributes(attributes)}>\n".encode()
+    return f"<{tag}{_format_attributes(attributes)}>\n".encode()
 
 
-def _attributes(attributes: Mapping[str, str]) -> str:
+def _format_attributes(attributes: Mapping[str, str]) -> str:
     return "".join(
         f" {name}={quoteattr(_NOT_XML.sub('', escape_controls(value)))}" for name, value in attributes.items()
     )

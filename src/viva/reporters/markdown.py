@@ -5,8 +5,8 @@ Texts of agents and cases are escaped: their markup is not rendered.
 
 import html
 import re
-from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 from viva.model.event import RunEnded
 from viva.model.record import Status
@@ -45,13 +45,15 @@ class MarkdownReport(Report):
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         text = _format_overview(ended) + self._format_agents() + self._format_repeats()
-        rows, left_out = _fit_cases(self._not_passed(), _format_row, _ROWS_ROOM)
+        rows, left_out = _fit_cases(self._iter_not_passed(), _format_row, _ROWS_ROOM)
         if rows:
             text += "\n### Not passed\n\n| Case | Status | Reason |\n| --- | --- | --- |\n" + rows
         text += _format_left_out(left_out)
         text += self._format_findings()
-        cases = (case for case in self._not_passed() if case.status != "skipped")
-        details, left_out = _fit_cases(cases, _format_details, _TOTAL_ROOM - len(text))
+        cases = (case for case in self._iter_not_passed() if case.status != "skipped")
+        details, left_out = _fit_cases(
+            cases, lambda case: _format_details(case, self.settings), _TOTAL_ROOM - len(text)
+        )
         text += f"\n{details}" if details else ""
         if left_out:
             text += f"\n{format_count(left_out, 'more transcript')} not shown here.\n"
@@ -86,7 +88,7 @@ class MarkdownReport(Report):
         head = "\n### Safety findings\n\n| Case | Findings |\n| --- | --- |\n"
         return f"{head}{rows}{_format_left_out(left_out)}" if rows else ""
 
-    def _not_passed(self) -> Iterator[CaseTrials]:
+    def _iter_not_passed(self) -> Iterator[CaseTrials]:
         """Cases with a trial that did not pass."""
         return (case for case in self.cases() if {case.status, *case.statuses} != {"passed"})
 
@@ -127,7 +129,7 @@ def _format_overview(ended: RunEnded) -> str:
 
 
 def _format_title(case: CaseTrials) -> str:
-    """The id, shorten_line in the middle, and the name."""
+    """The id, shortened in the middle, and the name."""
     name = "" if case.head.name == case.head.id else case.head.name
     title = fit_line(f"{shorten_id(case.head.id, 80)} {name}".rstrip(), 120)
     return escape_markdown(f"{title} [{fit_line(case.head.agent or '', 60)}]" if case.names_agent else title)
@@ -156,10 +158,10 @@ def _format_repeat(case: CaseTrials) -> str:
     return f"| {_format_title(case)} | {escape_markdown(format_case_rate(case.statuses, case.rule))} | {spread} |\n"
 
 
-def _format_details(case: CaseTrials) -> str:
+def _format_details(case: CaseTrials, settings: Mapping[str, Any]) -> str:
     """Failures and one transcript, folded, as escaped text inside `<pre>`."""
     failed = [record for record in case.records() if record.status != "passed"]
-    texts = group_texts(case, ((record, format_failure_text(explain_failure(record))) for record in failed))
+    texts = group_texts(case, ((record, format_failure_text(explain_failure(record, settings))) for record in failed))
     texts += [label_trial(case, record, f"\n{format_transcript(record, _TEXT_ROOM)}".rstrip()) for record in failed[:1]]
     title = _format_title(case)
     body = html.escape(clip_text("\n\n".join(texts), _DETAILS_ROOM), quote=False)

@@ -1,6 +1,7 @@
 """The matrix of cases and agents as text: for the console, for Markdown, and a plot of quality against cost."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
@@ -53,6 +54,12 @@ def name_letter(number: int) -> str:
     """The letter that stands for a column: A to Z, then AA."""
     letter = chr(ord("A") + number % 26)
     return letter if number < 26 else name_letter(number // 26 - 1) + letter
+
+
+def label_cases(cases: Iterable[tuple[str, str]]) -> Callable[[str, str], str]:
+    """A function that names a case, given its suite and id: by its id, with its suite where several have that id."""
+    suites = Counter(case for _, case in set(cases))
+    return lambda suite, case: f"{case} ({suite})" if suites[case] > 1 else case
 
 
 def format_matrix(matrix: Matrix, width: int) -> list[str]:
@@ -128,7 +135,9 @@ def _format_cases(matrix: Matrix, different: Sequence[MatrixRow], width: int) ->
     )
     title = f"{len(different)} of {len(matrix.rows)} cases differ"
     table = [(title, *letters)]
-    table += [(fit_line(escape_controls(row.case), room), *texts) for row, texts in zip(shown, cells, strict=True)]
+    label = label_cases((row.suite, row.case) for row in matrix.rows)
+    names = [fit_line(escape_controls(label(row.suite, row.case)), room) for row in shown]
+    table += [(name, *texts) for name, texts in zip(names, cells, strict=True)]
     lines = align_table(table)
     if len(different) > len(shown):
         lines.append(f"… and {len(different) - len(shown)} more")
@@ -223,9 +232,10 @@ def format_matrix_markdown(matrix: Matrix, escape: Callable[[str], str]) -> str:
     letters = [name_letter(number) for number in range(len(matrix.columns))]
     lines += ["", f"| case | {' | '.join(letters)} |", f"| --- |{' ---: |' * len(letters)}"]
     rows = sorted(matrix.rows, key=lambda row: not row.is_different)
+    label = label_cases((row.suite, row.case) for row in rows)
     for row in rows[:_MAX_MARKDOWN_ROWS]:
         lines.append(
-            f"| {escape(row.case)} | {' | '.join(format_cell(cell, has_interval=True) for cell in row.cells)} |"
+            f"| {escape(label(row.suite, row.case))} | {' | '.join(format_cell(cell, has_interval=True) for cell in row.cells)} |"
         )
     if len(rows) > _MAX_MARKDOWN_ROWS:
         lines += ["", f"{len(rows) - _MAX_MARKDOWN_ROWS} more cases are not listed."]

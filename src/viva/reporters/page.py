@@ -75,11 +75,23 @@ class RowCounts(Struct, frozen=True):
     tags: list[tuple[str, int]]
 
 
+class TurnCost(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What one turn cost, and where it is."""
+
+    suite: str
+    id: str
+    trial: int
+    turn: int
+    cost_usd: float
+    agent: str = ""
+    """In a run of several agents."""
+
+
 class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The data of a run's first screen. A run of several agents has their `matrix`, and no pass rate of all together. Without `ended` the run is in progress or was killed, and has no `summary`.
 
     `pass_rate` is None for sequential tests; `pass_k` has pass@k and pass^k of repeated cases for the largest k that all of
-    them allow, `classes` how many are in each stability class. `counts` is set for a large run whose rows come
+    them allow, `classes` how many are in each stability class. `costliest_turn` is the first of the most expensive turns. `counts` is set for a large run whose rows come
     in pieces: it has no `cases`. `case_ms` and `reply_ms` are the durations of trials and of replies.
     """
 
@@ -100,6 +112,7 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     reply_ms: ValueSummary | None = None
     pass_k: PassK | None = None
     classes: dict[str, int] = {}
+    costliest_turn: TurnCost | None = None
     groups: Sequence[FailureGroup] = ()
     breakdown: Breakdown = Breakdown()
     matrix: Matrix | None = None
@@ -118,7 +131,9 @@ class _ToolHead(Struct):
 
 
 class _TurnHead(Struct):
+    turn: int
     duration_ms: float
+    cost_usd: float | None = None
     tool_calls: list[_ToolHead] = []
     assertions: list[_AssertionHead] = []
 
@@ -127,6 +142,7 @@ class _TrialDetails(Struct):
     """The fields of a record that a row needs beside those of RecordHead."""
 
     turns: list[_TurnHead]
+    trial: int = 1
     final_assertions: list[_AssertionHead] = []
     checkpoints: list[_AssertionHead] | None = None
     checks: int = 0
@@ -204,6 +220,7 @@ class OverviewEncoder:
             reply_ms=summarize_values(figures.reply_ms),
             pass_k=None if matrix else figures.estimate_pass_k(),
             classes=dict(figures.classes),
+            costliest_turn=figures.costliest_turn,
             groups=figures.breakdown.groups,
             breakdown=figures.breakdown.build(),
             matrix=matrix.build() if matrix is not None else None,
@@ -225,6 +242,7 @@ class _Figures:
         self.is_sequential = False
         self.breakdown = BreakdownCounter()
         self.classes: Counter[str] = Counter()
+        self.costliest_turn: TurnCost | None = None
         self._known: dict[Tally, Tally] = {}  # most cases have the same one
 
     def add(self, case: CaseTrials, details: Sequence[_TrialDetails]) -> None:
@@ -238,8 +256,21 @@ class _Figures:
             self.breakdown.add_checks((item.type, item.passed) for item in trial.assertions if item.type)
             for call in (call for turn in trial.turns for call in turn.tool_calls):
                 self.breakdown.add_tool_call(call.name, has_error=call.error is not None)
+            self._add_costs(case, trial)
         if len(case.heads) > 1 and not self.is_sequential and (name := stability(case.statuses)) is not None:
             self.classes[name] += 1
+
+    def _add_costs(self, case: CaseTrials, trial: _TrialDetails) -> None:
+        for turn in trial.turns:
+            if turn.cost_usd and (self.costliest_turn is None or turn.cost_usd > self.costliest_turn.cost_usd):
+                self.costliest_turn = TurnCost(
+                    suite=case.head.suite,
+                    id=case.head.id,
+                    trial=trial.trial,
+                    turn=turn.turn,
+                    cost_usd=turn.cost_usd,
+                    agent=(case.head.agent or "") if case.names_agent else "",
+                )
 
     def estimate_pass_k(self) -> PassK | None:
         """For repeated cases only."""
@@ -275,7 +306,7 @@ def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], b
         trials=case.statuses,
         checks=sum(trial.checks for trial in details),
         checks_passed=sum(trial.checks_passed for trial in details),
-        score=_mean_score([trial.score for trial in details if trial.score is not None]),
+        score=_compute_mean_score([trial.score for trial in details if trial.score is not None]),
         findings=tuple(case.findings),
         group=group,
         failed_types=tuple(
@@ -293,7 +324,7 @@ def _classify(case: CaseTrials) -> str:
     return stability(case.statuses) or ""
 
 
-def _mean_score(scores: Sequence[float]) -> float | None:
+def _compute_mean_score(scores: Sequence[float]) -> float | None:
     mean = round(sum(scores) / len(scores), 4) if scores else 0.0
     return mean if 0.0 < mean < 1.0 else None
 

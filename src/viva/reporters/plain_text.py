@@ -35,7 +35,7 @@ def format_traceback_text(traceback: Traceback) -> Iterator[str]:
         yield f"    {escape_controls(frame.file)}:{frame.line} in {escape_controls(frame.function)}"
         yield f"        {escape_controls(frame.source)}"
     if traceback.printed:
-        yield f"    printed:\n        {_indent(traceback.printed, len(traceback.printed)).rstrip()}"
+        yield f"    printed:\n        {_indent_text(traceback.printed, len(traceback.printed)).rstrip()}"
 
 
 def format_transcript(record: TrialRecord, text_room: int) -> str:
@@ -65,23 +65,23 @@ def _format_check(check: FailedCheck) -> Iterator[str]:
 def _format_turn(turn: TurnRecord, record: TrialRecord, text_room: int) -> Iterator[str]:
     source = "" if turn.input_source == "static" else f", {turn.input_source}"
     yield f"Turn {turn.turn} ({get_turn_status(turn, record)}, {format_turn_time(turn)}{source})"
-    yield f"  user: {_indent(turn.input, text_room)}"
+    yield f"  user: {_indent_text(turn.input, text_room)}"
     for call in turn.tool_calls:
         arguments = "" if call.args is None else format_value(call.args, _ARGUMENTS_ROOM)
         error = "" if call.error is None else f" failed: {escape_controls(clip_text(call.error, _ARGUMENTS_ROOM))}"
         yield f"  tool: {escape_controls(call.name)}({arguments}){error}"
     if turn.output:
-        yield from (f"  agent: {_indent(message, text_room)}" for message in turn.parts or (turn.output,))
+        yield from (f"  agent: {_indent_text(message, text_room)}" for message in turn.parts or (turn.output,))
     elif turn.data is not None:
         yield f"  agent: {format_value(turn.data, text_room)}"
     for file in turn.files[:_MAX_FILES]:
         diff = f"\n{file.diff}" if file.diff else ""
-        yield f"  {file.change}: {_indent(f'{file.path}{diff}', text_room)}"
+        yield f"  {file.change}: {_indent_text(f'{file.path}{diff}', text_room)}"
     if turn.error is not None:
-        yield f"  error: {_indent(turn.error, text_room)}"
+        yield f"  error: {_indent_text(turn.error, text_room)}"
 
 
-def _indent(text: str, room: int) -> str:
+def _indent_text(text: str, room: int) -> str:
     return escape_multiline(clip_text(text, room)).replace("\n", "\n    ")
 
 

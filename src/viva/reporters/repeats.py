@@ -92,12 +92,12 @@ def compute_case_figures(case: CaseTrials) -> dict[str, Any]:
     interval = {"interval": compute_interval(tally, case.rule)}
     if case.rule.test is not None:
         decision = case.rule.decide(case.statuses) or "undecided"
-        return {"decision": decision, **interval, **_compute_spread(case.heads)}
+        return {"decision": decision, **interval, **_summarize_measures(case.heads)}
     ks = range(1, tally.judged + 1)
     return {
         **interval,
         "pass_k": [{"k": k, "pass_at_k": pass_at_k(tally, k), "pass_hat_k": pass_hat_k(tally, k)} for k in ks],
-        **_compute_spread(case.heads),
+        **_summarize_measures(case.heads),
     }
 
 
@@ -125,7 +125,7 @@ class RepeatFigures:
 
     def compute_figures(self) -> dict[str, Any]:
         """The statistics of the run for `.json`."""
-        spread = _compute_spread(self._heads)
+        spread = _summarize_measures(self._heads)
         if self._rule.test is not None:
             return spread
         tallies = [count_passes(statuses) for statuses in self._statuses]
@@ -142,7 +142,7 @@ class RepeatFigures:
         }
 
 
-def _compute_spread(heads: Sequence[RecordHead]) -> dict[str, Any]:
+def _summarize_measures(heads: Sequence[RecordHead]) -> dict[str, Any]:
     """Count, mean, p50 and p95 of each measure, over the trials in which it is known."""
     ran = [head for head in heads if head.status != "skipped"]
     summaries = {

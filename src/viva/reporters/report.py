@@ -3,10 +3,10 @@
 Records are read one case at a time, so that memory does not grow with the number of cases.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from msgspec import Struct
 
@@ -54,7 +54,12 @@ class Report:
     @property
     def rule(self) -> PassRule:
         """When a case of this run passes."""
-        return PassRule.from_settings(self._started.settings if self._started else {})
+        return PassRule.from_settings(self.settings)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the run, as its first event has them."""
+        return self._started.settings if self._started else {}
 
 
 class RecordHead(Struct):

@@ -10,7 +10,6 @@ from msgspec import Struct
 from viva.reporters.formatting import display_width, escape_controls, shorten_id, shorten_line
 
 _GAP = "  "
-_MIN_WIDTH = 10
 _UNLIMITED = 10_000
 
 
@@ -23,6 +22,8 @@ class Column(Struct, frozen=True):
     is_text: bool = False
     """A text is cut at its end; ids and paths differ there, and are cut in the middle."""
     is_optional: bool = False
+    min_width: int = 10
+    """A flexible column is not shortened below this."""
 
 
 def get_output_width() -> int:
@@ -41,17 +42,18 @@ def format_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width
 def _fit_widths(columns: Sequence[Column], widths: dict[int, int], width: int) -> dict[int, int]:
     """The width of each column that is shown."""
     shortened = dict(widths)
-    for at in widths:
-        if columns[at].is_flexible and (excess := _total(shortened) - width) > 0:
-            shortened[at] = max(shortened[at] - excess, min(shortened[at], _MIN_WIDTH))
+    # Texts first: an id that is cut is hard to use.
+    for at in sorted(widths, key=lambda at: not columns[at].is_text):
+        if columns[at].is_flexible and (excess := _sum_widths(shortened) - width) > 0:
+            shortened[at] = max(shortened[at] - excess, min(shortened[at], columns[at].min_width))
     optional = [at for at in widths if columns[at].is_optional]
-    if _total(shortened) > width and optional:
+    if _sum_widths(shortened) > width and optional:
         widths.pop(optional[-1])
         return _fit_widths(columns, widths, width)
     return shortened
 
 
-def _total(widths: dict[int, int]) -> int:
+def _sum_widths(widths: dict[int, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 

@@ -96,7 +96,7 @@ class CaseTree:
             text = self._end(turn, get_turn_status(turn))
         head = f"  ├─ Turn {number}: {_SOURCES[source]}"
         room = max(self._width - len(head) - 2 - _STATUS_ROOM, 10)
-        text += self._item(f'{head}"{fit_line(message, room)}"')
+        text += self._format_item(f'{head}"{fit_line(message, room)}"')
         self._started_turn, self._is_midline = number, True
         return text
 
@@ -115,7 +115,7 @@ class CaseTree:
 
     def abandon(self, reason: str) -> str:
         """Ends the tree of a trial without an outcome."""
-        return self.break_line() + self._item(f"  └─ {reason}\n")
+        return self.break_line() + self._format_item(f"  └─ {reason}\n")
 
     def finish(self, record: TrialRecord) -> str:
         """The turns that are not printed yet, checkpoints, final assertions and the result."""
@@ -126,7 +126,7 @@ class CaseTree:
                 text += self._end(turn, get_turn_status(turn, record), get_turn_error(turn, record))
         text += self.break_line()
         if record.goal_achieved:
-            text += self._details([f"Goal achieved: {fit_line(record.goal_reason or '', self._room - 15)}"])
+            text += self._format_details([f"Goal achieved: {fit_line(record.goal_reason or '', self._room - 15)}"])
         text += self._format_unrun_turns(record)
         if record.checkpoints:
             text += self._format_checkpoints(record.checkpoints, record.status)
@@ -136,11 +136,11 @@ class CaseTree:
     def _room(self) -> int:
         return max(self._width - len(_DETAIL), 20)
 
-    def _item(self, text: str) -> str:
+    def _format_item(self, text: str) -> str:
         gap, self._needs_gap = self._needs_gap, False
         return f"  │\n{text}" if gap else text
 
-    def _details(self, lines: list[str]) -> str:
+    def _format_details(self, lines: list[str]) -> str:
         self._needs_gap = bool(lines)
         return "".join(f"{_DETAIL}{line}\n" for line in lines)
 
@@ -150,7 +150,7 @@ class CaseTree:
         status_text = f"→ {self._palette.style_status(status, status.upper())} ({format_turn_time(turn)})\n"
         text += f" {status_text}" if self._is_midline else f"{_DETAIL}{status_text}"
         self._is_midline, self._ended_turn = False, turn.turn
-        return text + self._details([*self._format_turn_details(turn), *label_lines("Error", error, self._room)])
+        return text + self._format_details([*self._format_turn_details(turn), *label_lines("Error", error, self._room)])
 
     def _format_turn_details(self, turn: TurnRecord) -> list[str]:
         palette, room = self._palette, self._room
@@ -199,19 +199,19 @@ class CaseTree:
             number += 1
             head = f"  ├─ Turn {number}: "
             shown = fit_line(line, max(self._width - len(head) - 2 - len(" → NOT RUN"), 10))
-            text += self._item(f'{head}"{shown}" → {self._palette("dim", "NOT RUN")}\n')
+            text += self._format_item(f'{head}"{shown}" → {self._palette("dim", "NOT RUN")}\n')
         question = find_unanswered_question(record)
         if question is None:
             return text
         status = self._palette.style_status(record.status, record.status.upper())
-        text += self._item(f"  ├─ Turn {number + 1}: {status}\n")
+        text += self._format_item(f"  ├─ Turn {number + 1}: {status}\n")
         lines = label_lines("Reason", record.error, self._room)
         lines.append(f'Agent asked: "{fit_line(question, self._room - 15)}"')
-        return text + self._details([*lines, *label_lines("Hint", record.hint, self._room)])
+        return text + self._format_details([*lines, *label_lines("Hint", record.hint, self._room)])
 
     def _format_checkpoints(self, checkpoints: list[CheckpointRecord], status: Status) -> str:
         reached = sum(checkpoint.reached for checkpoint in checkpoints)
-        text = self._item(f"  ├─ Checkpoints: {reached}/{len(checkpoints)} reached\n")
+        text = self._format_item(f"  ├─ Checkpoints: {reached}/{len(checkpoints)} reached\n")
         lines: list[str] = []
         for checkpoint in checkpoints:
             missed: Status = "skipped" if not checkpoint.required or status in ("passed", "skipped") else "failed"
@@ -219,7 +219,7 @@ class CaseTree:
             name = f"{checkpoint.id}: {checkpoint.description}" if checkpoint.description else checkpoint.id
             lines.append(f"{mark} {fit_line(name, self._room - 2)}")
             lines += [f"  {line}" for line in wrap_text(_format_checkpoint(checkpoint), self._room - 2, TEXT_LINES)]
-        return text + self._details(lines)
+        return text + self._format_details(lines)
 
     def _format_result(self, record: TrialRecord) -> str:
         """The last branch: the final assertions if they decide the status, else the result."""
@@ -230,12 +230,12 @@ class CaseTree:
         finals = [line for assertion in record.final_assertions for line in self._format_assertion(assertion, room)]
         status = get_assertions_status(record.final_assertions)
         if finals and status == record.status:
-            text = self._item(f"  └─ Final Assertions: {status_text}\n") + _join_lines(_LAST, finals)
+            text = self._format_item(f"  └─ Final Assertions: {status_text}\n") + _join_lines(_LAST, finals)
         elif finals:
-            text = self._item(f"  ├─ Final Assertions: {palette.style_status(status, status.upper())}\n")
-            text += self._details(finals) + self._item(f"  └─ Result: {status_text}\n")
+            text = self._format_item(f"  ├─ Final Assertions: {palette.style_status(status, status.upper())}\n")
+            text += self._format_details(finals) + self._format_item(f"  └─ Result: {status_text}\n")
         else:
-            text = self._item(f"  └─ Result: {status_text}\n")
+            text = self._format_item(f"  └─ Result: {status_text}\n")
         return text + _join_lines(_LAST, self._format_closing(record, room))
 
     def _format_closing(self, record: TrialRecord, room: int) -> list[str]:

@@ -117,13 +117,13 @@ def explain_json_error(raw: bytes, error: Exception) -> tuple[int, str]:
             return 1, "is not JSON: the value that starts here does not end"
         return min(
             decode_error.lineno, text.count("\n") + 1
-        ), f"is not JSON: {_lower_first(decode_error.msg)} (column {decode_error.colno})"
+        ), f"is not JSON: {_lower_first_letter(decode_error.msg)} (column {decode_error.colno})"
     except (ValueError, RecursionError):  # such as a number of too many digits: `error` explains that
         pass
     return 1, f"is not JSON: {error}"
 
 
-def _lower_first(message: str) -> str:
+def _lower_first_letter(message: str) -> str:
     return message[0].lower() + message[1:]
 
 

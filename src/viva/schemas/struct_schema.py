@@ -45,7 +45,7 @@ def list_fields(struct: type[Struct], references: Mapping[Any, str] | None = Non
     for field in sorted(fields(struct), key=lambda field: (not field.required, _find_depth(struct, field.name))):
         hint = hints[field.name]
         if (schema := type_schema(hint, references or {})) is not None:
-            described = {**schema, **_default(field), "description": docs.get(field.name, "")}
+            described = {**schema, **_get_default(field), "description": docs.get(field.name, "")}
             schemas.append(FieldSchema(field.encode_name, hint, described, field.required))
     return schemas
 
@@ -94,7 +94,7 @@ def type_schema(hint: Any, references: Mapping[Any, str]) -> Schema | None:
 def _constrain(schema: Schema | None, metas: Sequence[Meta]) -> Schema | None:
     if schema is None:
         return None
-    kinds = _kinds(schema)
+    kinds = _list_types(schema)
     for meta in metas:
         for kind, names in _CONSTRAINTS.items():
             if kind in kinds or (kind == "number" and "integer" in kinds):
@@ -114,7 +114,7 @@ def merge_schemas(parts: Sequence[Schema]) -> Schema:
         return {}
     if all("enum" in part for part in parts):
         return {"enum": [value for part in parts for value in part["enum"]]}
-    kinds = [kind for part in parts for kind in _kinds(part)]
+    kinds = [kind for part in parts for kind in _list_types(part)]
     if "number" in kinds:
         kinds = [kind for kind in kinds if kind != "integer"]
     if "enum" in {key for part in parts for key in part} or len(set(kinds)) != len(kinds):
@@ -123,12 +123,12 @@ def merge_schemas(parts: Sequence[Schema]) -> Schema:
     return {**merged, "type": kinds[0] if len(kinds) == 1 else kinds}
 
 
-def _kinds(schema: Schema) -> list[str]:
+def _list_types(schema: Schema) -> list[str]:
     kinds = schema.get("type", [])
     return [kinds] if isinstance(kinds, str) else list(kinds)
 
 
-def _default(field: FieldInfo) -> Schema:
+def _get_default(field: FieldInfo) -> Schema:
     plain = field.default_factory is NODEFAULT and field.default not in _NO_DEFAULT
     return {"default": field.default} if plain else {}
 
@@ -138,11 +138,11 @@ def read_field_docs(struct: type) -> dict[str, str]:
     docs: dict[str, str] = {}
     for each in reversed(struct.__mro__):
         if issubclass(each, Struct) and each.__module__ != "msgspec":
-            docs.update(_docs_in(textwrap.dedent(inspect.getsource(each))))
+            docs.update(_read_docs(textwrap.dedent(inspect.getsource(each))))
     return docs
 
 
-def _docs_in(source: str) -> Iterator[tuple[str, str]]:
+def _read_docs(source: str) -> Iterator[tuple[str, str]]:
     (class_,) = ast.parse(source).body
     assert isinstance(class_, ast.ClassDef)
     for field, below in zip(class_.body, class_.body[1:], strict=False):

@@ -4,7 +4,6 @@ The loader uses the schemas, `viva schema` prints them, editors read them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -14,6 +13,7 @@ from msgspec import Struct
 from viva import catalog
 from viva.model import codec
 from viva.schemas.positions import KeyPath
+from viva.text.similar_names import find_similar
 
 SchemaName = Literal["pack", "native", "playbook", "openwop", "config", "replies"]
 PUBLIC_SCHEMAS: tuple[SchemaName, ...] = ("native", "playbook", "openwop", "config", "replies")
@@ -56,7 +56,7 @@ def find_violations(name: SchemaName, value: Any) -> list[SchemaViolation]:
 
 
 def find_schema_violations(schema: dict[str, Any], value: Any) -> list[SchemaViolation]:
-    """The same for a schema that is not one of ours, such as a plugin's."""
+    """As `find_violations`, for a schema that is not a file beside this one, such as a plugin's."""
     return _find(_compile(schema), schema, value)
 
 
@@ -76,7 +76,7 @@ def _describe(error: Any, schema: Mapping[str, Any]) -> Iterator[SchemaViolation
         case "additionalProperties":
             known = list(parent.get("properties", {}))
             for key in detail["unexpected"]:
-                suggestion = next(iter(get_close_matches(key, known, 1, 0.6)), None)
+                suggestion = next(iter(find_similar(key, known, 1)), None)
                 yield SchemaViolation(path, _format_unknown_key(key, known, suggestion), key, suggestion)
         case "required":
             yield _describe_missing(path, detail["property"])
@@ -122,7 +122,7 @@ def _format_unknown_key(key: str, known: Sequence[str], suggestion: str | None) 
 def format_unknown_name(kind: str, name: Any, known: Sequence[Any]) -> str:
     """`unknown assertion type 'contians'; did you mean 'contains'?`, or the list of known names."""
     names = [str(each) for each in known]
-    similar = get_close_matches(str(name), names, 3, 0.6) if isinstance(name, str) else []
+    similar = find_similar(str(name), names) if isinstance(name, str) else []
     start = f"unknown {kind} {codec.compact_json(name)[:80]}"
     if similar:
         return f"{start}; did you mean {' or '.join(map(repr, similar))}?"

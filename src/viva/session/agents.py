@@ -24,7 +24,7 @@ from viva.agents.frameworks.recognition import explain_no_agent, find_framework
 from viva.agents.json_replies import JsonReplyAgent
 from viva.agents.python import PythonAgent
 from viva.config import Settings
-from viva.errors import BadInput, Problem, Role, Undetermined
+from viva.errors import BadInput, Problem, Role, Undetermined, with_article
 from viva.model.case import Feature
 from viva.model.connector import Connector, answer_settings, find_connector
 from viva.protocols import Agent, AgentSession, SessionContext
@@ -33,7 +33,6 @@ from viva.schemas.validation import SchemaViolation, find_schema_violations, fin
 from viva.session.connectors import ConnectorLookup
 from viva.session.source_files import digest_files
 from viva.text import credentials
-from viva.text.grammar import with_article
 
 _BUILT_IN_HELPERS: dict[Role, str] = {
     "simulator": "simulator",
@@ -133,7 +132,9 @@ class AgentFactory:
         if agent and agent not in self._settings.agents and find_reference_kind(agent) is not None:
             if credentials.MASK in agent:
                 raise BadInput.of(f"-n {agent}: {credentials.MASK} stands for a secret; write the secret itself")
-            return self._once(f"-n {agent}", lambda _: self._build(agent, {"use": agent}, self._connector, folder))
+            return self._build_once(
+                f"-n {agent}", lambda _: self._build(agent, {"use": agent}, self._connector, folder)
+            )
         name = agent or self._settings.defaults.agent or target
         if name is None:
             known = list(self._settings.agents)
@@ -163,7 +164,7 @@ class AgentFactory:
         fields = None if is_agent else self._connectors.build_agent_fields(bare)
         if fields is not None:
             entry = {"type": "prompt", "prompt": f"viva.{_BUILT_IN_HELPERS[role]}", "must_quote": False, **fields}
-            return self._once(f"{bare} ({role})", lambda name: self._build(name, entry, None))
+            return self._build_once(f"{bare} ({role})", lambda name: self._build(name, entry, None))
         return self.find_agent(name)
 
     def find_agent(self, name: str, *, is_under_test: bool = False) -> ConfiguredAgent:
@@ -173,10 +174,10 @@ class AgentFactory:
         name = name.removeprefix("agents:")
         if is_under_test and (self._connector is not None or self._agent_fields):
             self._built.pop(name, None)  # it may have been built as a helper, with its own connector and fields
-            return self._once(name, lambda name: self._build_by_name(name, self._connector, self._agent_fields))
-        return self._once(name, lambda name: self._build_by_name(name, None))
+            return self._build_once(name, lambda name: self._build_by_name(name, self._connector, self._agent_fields))
+        return self._build_once(name, lambda name: self._build_by_name(name, None))
 
-    def _once(self, name: str, build: Callable[[str], ConfiguredAgent]) -> ConfiguredAgent:
+    def _build_once(self, name: str, build: Callable[[str], ConfiguredAgent]) -> ConfiguredAgent:
         if name not in self._built:
             self._built[name] = build(name)
         return self._built[name]
@@ -219,6 +220,10 @@ class AgentFactory:
         files = digest_files(getattr(agent, "user_code", ()), self._settings.folder)
         return {FILES_KEY: files} if files else {}
 
+    def has_function(self, name: str) -> bool:
+        """Does the name stand for an object that Python code passes?"""
+        return name in self._functions
+
     def list_names(self) -> list[str]:
         return list(self._settings.agents)
 
@@ -231,10 +236,10 @@ class AgentFactory:
         judge = self._settings.defaults.judge
         if entry is None and name == "viva.validator" and judge and judge in self._settings.agents:
             return self.find_agent(judge)
-        entry = self._default_entry(name) if entry is None else entry
+        entry = self._create_default_entry(name) if entry is None else entry
         return self._build(name, replace_fields(entry, fields) if fields else entry, connector)
 
-    def _default_entry(self, name: str) -> Mapping[str, Any]:
+    def _create_default_entry(self, name: str) -> Mapping[str, Any]:
         """The entry of an agent that the config does not name."""
         if name == "viva.rules":
             return {"type": "rules"}

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 
 from msgspec import Struct, structs
 
@@ -17,6 +16,7 @@ from viva.session.interactive import PersonPolicy
 from viva.session.run_options import RunOptions
 from viva.session.shards import SelectCase, Shard, balance_by_time, filter_by_hash, filter_by_name
 from viva.text.pattern import compile_pattern, search
+from viva.text.similar_names import find_similar
 
 _MAX_NAMES = 10
 _MAX_CASES_READ = 5000
@@ -81,7 +81,7 @@ class CaseSelection(Struct, frozen=True):
 async def select_cases(
     options: RunOptions, history: History, suites: Sequence[Suite], select_case: SelectCase
 ) -> CaseSelection:
-    """Chooses the cases of the shard and counts. The options save a choice by time: the times change with every run."""
+    """Chooses and counts the cases of the shard. A choice by duration is saved in the options, because durations change with every run."""
     if options.is_filtered:
         counts = await _count_selected_cases(iterate_trials(options, suites, select_case))
     else:
@@ -176,7 +176,7 @@ async def _read_first_cases(suites: Sequence[Suite]) -> list[Case]:
 
 def _list_names(pattern: str, names: Iterable[str]) -> str:
     known = list(dict.fromkeys(names))
-    similar = get_close_matches(pattern.strip("^$"), known, _MAX_NAMES, 0.5)
+    similar = find_similar(pattern.strip("^$"), known, _MAX_NAMES)
     shown = list(dict.fromkeys([*similar, *known]))[:_MAX_NAMES]
     more = f" and {len(known) - len(shown)} more" if len(known) > len(shown) else ""
     return ", ".join(shown) + more

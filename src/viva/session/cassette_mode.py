@@ -16,7 +16,7 @@ from viva.session.run_options import RunOptions
 
 
 class CassetteMode:
-    """The recorder or the player of a run, if it has one. A worker collects what its coordinator writes."""
+    """The recorder or the player of a run, if it has one. A worker collects the recorded replies, and its coordinator writes them."""
 
     def __init__(
         self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector], *, is_worker: bool = False

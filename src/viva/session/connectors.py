@@ -25,7 +25,7 @@ class ConnectorLookup:
         return connector
 
     def get_connector(self, name: str, used_by: str) -> Connector:
-        """The same; BadInput with similar names if there is none. `used_by` stands in the message."""
+        """As `find_connector`, but raises BadInput with similar names if there is none. `used_by` is part of the message."""
         if (found := self.find_connector(name)) is not None:
             return found
         message = self._settings.explain_unknown_connector(name)

@@ -69,8 +69,10 @@ def pin_baseline(options: RunOptions, settings: Settings) -> RunOptions:
         raise BadInput.of(f"--baseline: {error}") from error
 
 
-def add_baselines(suites: Sequence[Suite], options: RunOptions, settings: Settings) -> list[Suite]:
-    """The suites with their baselines. Raises BadInput for flags of eval suites if the input has none."""
+def add_baselines(
+    suites: Sequence[Suite], options: RunOptions, settings: Settings, agents: Sequence[str]
+) -> list[Suite]:
+    """The suites with their baselines for the agents under test. Raises BadInput for flags of eval suites if the input has none."""
     evals = [suite for suite in suites if suite.version]
     flags = [flag for name, flag in _FLAGS.items() if getattr(options, name)]
     if flags and not evals:
@@ -80,12 +82,15 @@ def add_baselines(suites: Sequence[Suite], options: RunOptions, settings: Settin
     _refuse_partial_suites(options, [suite.id for suite in evals])
     if options.baseline is None:
         return list(suites)
+    if len(agents) > 1:
+        raise BadInput.of(f"--baseline is compared with one agent, and there are {len(agents)}; run the suite on each")
     text = options.baseline
     file = options.folder / text
     history = History(settings.data_folder)
 
     def add_baseline(suite: Suite) -> Suite:
-        baseline = _read_baseline(file, text, suite) if file.is_file() else _load_baseline(history, text, suite)
+        is_file = file.is_file()
+        baseline = _read_baseline(file, text, suite) if is_file else _load_baseline(history, text, suite, agents[0])
         threshold = suite.threshold or Threshold()
         threshold = structs.replace(threshold, baseline=baseline, fail_on_regression=options.fail_on_regression)
         return structs.replace(suite, threshold=threshold)
@@ -118,19 +123,26 @@ def _read_baseline(file: Path, name: str, suite: Suite) -> Baseline:
     return Baseline(file.name, summary.aggregate_score, {task.task_id: task.score for task in summary.tasks})
 
 
-def _load_baseline(history: History, name: str, suite: Suite) -> Baseline:
-    """From an earlier run."""
+def _load_baseline(history: History, name: str, suite: Suite, agent: str) -> Baseline:
+    """From an earlier run. If it had several agents, only what it says of this one counts."""
     run = load_previous_run(history, name)
     shown = f"the run {run.run_id}"
     if run.run_ended is None:
         raise BadInput.of(f"--baseline: {shown} is not complete, so nothing can be compared with it")
-    summaries = {summary.suite: summary for summary in run.run_ended.summary.suites}
+    has_several = len(run.started.agents) > 1
+    if has_several and agent not in run.started.agents:
+        agents = ", ".join(run.started.agents)
+        raise BadInput.of(f"--baseline: {shown} has several agents ({agents}), and none of them is {agent!r}")
+    summaries = {
+        summary.suite: summary for summary in run.run_ended.summary.suites if not has_several or summary.agent == agent
+    }
     versions = {summary.suite: summary.version for summary in summaries.values() if summary.version}
     _check_same_version(suite, versions, shown)
     _check_same_count(suite, summaries[suite.id].cases, shown)
     if run.settings["options"].get("live"):
         raise BadInput.of(f"--baseline: {shown} was live-shadow: its scores are not those of the fixtures")
-    records = [event.record for event in run.ended_trials if event.record.suite == suite.id]
+    ended = (event.record for event in run.ended_trials)
+    records = [each for each in ended if each.suite == suite.id and (not has_several or each.agent == agent)]
     return Baseline(run.run_id, summaries[suite.id].score, _score_cases(records, PassRule.from_settings(run.settings)))
 
 

@@ -1,4 +1,4 @@
-"""The limit on open files, which bounds how many conversations can run at once: each has a connection or pipes of its own."""
+"""The limit on open files, which limits how many conversations can run in parallel: each has a connection or pipes of its own."""
 
 import sys
 from collections.abc import Generator
@@ -10,7 +10,7 @@ _OTHER_FILES = 200
 
 
 def plan_file_limit(parallel: int, soft: int, hard: int) -> tuple[int, str | None]:
-    """The limit for so many trials at once, and a warning if the system does not allow enough."""
+    """The limit on open files that this many parallel trials need, and a warning if the system does not allow enough."""
     needed = parallel * _FILES_PER_TRIAL + _OTHER_FILES
     if soft >= needed:
         return soft, None

@@ -59,7 +59,7 @@ class LoopBridge:
         return started.result().get()
 
     def run_to_end(self, work: Coroutine[Any, Any, R]) -> R:
-        """The same, but Ctrl-C in this thread cancels the coroutine and waits for its end before it is raised again."""
+        """As `run_blocking`, but Ctrl-C in this thread cancels the coroutine and waits for its end before it is raised again."""
         __tracebackhide__ = True
         task: asyncio.Task[CallOutcome[R]] | None = None
 

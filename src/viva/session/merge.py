@@ -173,8 +173,8 @@ class Merger:
 
     def _find_stopped(self) -> Iterator[Note]:
         for source in self._sources:
-            if source.ended is not None and source.ended.stopped is None:
-                continue
+            if source.is_merged or (source.ended is not None and source.ended.stopped is None):
+                continue  # the notes of a merged run name its parts that stopped
             lost = format_count(source.started.cases - len(set(source.read_cells(source.ends))), "case")
             if source.ended is None:
                 yield _create_warning(f"{source} stopped unexpectedly, with {lost} not run; continue it with --resume")
@@ -184,7 +184,7 @@ class Merger:
 
     def _find_left_out(self) -> Iterator[Note]:
         """Shards by different times, and cases that no filter selected."""
-        planned = sum(source.started.cases for source in self._sources)
+        planned = sum(part.get("cases", 0) for source in self._sources for part in _list_parts(source))
         if self._shards:
             selected = self._count_cases(self._first.suites)
             if len(self._shards) == self._shards[0].count and planned < selected:
@@ -212,7 +212,7 @@ class Merger:
 
 
 def _list_own_notes(source: MergeSource) -> Iterator[Note]:
-    """The notes of a run. What a merged run lacked may be there now, so this merge says anew what is missing."""
+    """The notes of a run. Notes of an earlier merge about missing parts are left out: this merge finds out again what is missing."""
     for note in source.notes:
         if note.kind != "not_merged":
             yield note
@@ -225,11 +225,11 @@ def _create_warning(text: str, kind: NoteKind = "message") -> Note:
 def _list_parts(source: MergeSource) -> list[Mapping[str, Any]]:
     if source.is_merged:
         return source.started.settings[MERGED_KEY]
-    return [{"run": source.started.run, "shard": source.options.get("shard")}]
+    return [{"run": source.started.run, "shard": source.options.get("shard"), "cases": source.started.cases}]
 
 
 def _measure_ms(sources: Sequence[MergeSource]) -> float:
-    """How long at least one of the runs was going on."""
+    """How long the runs took together: the time in which at least one of them was running."""
     spans = sorted(
         (datetime.fromisoformat(source.started.at).timestamp(), datetime.fromisoformat(source.ended.at).timestamp())
         for source in sources

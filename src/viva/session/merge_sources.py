@@ -21,7 +21,7 @@ from viva.session.shards import Shard
 
 JOURNAL = "journal.jsonl"
 MERGED_KEY = "merged"
-"""A setting of a merged run: the runs that it was made of, each with its shard."""
+"""A setting of a merged run: the runs that it was made of, each with its shard and the number of its cases."""
 _MAX_NAMES = 5
 _FILTERS = ("only", "tags", "selected_cases", "shard_by")
 """Options that select cases: they must agree between shards, which split the same selection."""
@@ -50,7 +50,7 @@ class MergeSource(Struct, frozen=True, kw_only=True):
     @property
     def shards(self) -> tuple[Shard, ...]:
         """Its shard, or those of a merged run. None for a run of all cases."""
-        merged: Iterable[Mapping[str, str]] = self.started.settings.get(MERGED_KEY, ())
+        merged: Iterable[Mapping[str, Any]] = self.started.settings.get(MERGED_KEY, ())
         texts = [self.options.get("shard"), *(part.get("shard") for part in merged)]
         return tuple(Shard.parse(text) for text in texts if text)
 
@@ -213,7 +213,7 @@ def check_sources(sources: Sequence[MergeSource]) -> None:
 
 
 def _find_differences(first: MergeSource, other: MergeSource) -> Iterator[str]:
-    """What `other` has differently than a part of the same run would."""
+    """Why `other` is no part of the same run as `first`: the settings that differ."""
     before, now = (source.started.settings.get("fingerprint", {}) for source in (first, other))
     foreign = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     if foreign:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from viva.agents.replies import parse_tool_calls
 from viva.awaiting.detector import detect
 from viva.errors import AgentFailed, BadInput
-from viva.formats.attachments import Attachments
+from viva.formats.case_files import Attachments
 from viva.model import codec
 from viva.model.case import UserMessage
 from viva.model.message import Message, Part, Reply

@@ -87,7 +87,7 @@ def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value:
         bare = name.removeprefix("agents:")
         is_agent = bare in settings.agents
         is_named = is_agent or bare in settings.connectors or bare.startswith("viva.")
-        is_named = is_named or find_reference_kind(bare) is not None
+        is_named = is_named or agents.has_function(name) or find_reference_kind(bare) is not None
         if not is_named and find_connector(bare, settings.connectors) is None:
             return add_place(name, Problem("", 0, "", _explain_unknown_evaluator(bare)))
         connector = None if is_agent else settings.connectors.get(bare)

@@ -20,6 +20,8 @@ def check_options(options: RunOptions, settings: Settings) -> RunOptions:
         options = structs.replace(options, selected_cases=_find_last_failed(settings))
     options = pin_baseline(options, settings)
     validate_filter(options.only)
+    if options.update_snapshots and len(options.agents) > 1:
+        raise BadInput.of("--update-snapshots: a snapshot is of one agent; pass -n once")
     _check_outputs(options)
     baseline = options.folder / options.baseline if options.baseline else None
     needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)

@@ -4,14 +4,15 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from viva.errors import BadInput, Problem
+from viva.formats.functions import is_function
 from viva.session.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_conflicts
 from viva.stats.sequential import SequentialTest
 from viva.text.duration import parse_duration
+from viva.text.similar_names import find_similar
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CALLABLE = Callable[..., Any]
@@ -25,7 +26,7 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
     A sequential test sets the number of runs and the pass rate.
     """
     if unknown := [name for name in keywords if name not in KEYWORDS]:
-        near = get_close_matches(unknown[0], KEYWORDS, 1)
+        near = find_similar(unknown[0], KEYWORDS, 1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}{hint}")
     values, problems = _parse_values(keywords)
@@ -95,6 +96,13 @@ def _list_values(value: Any) -> tuple[Any, ...]:
 
 
 def _parse_item(option: Option, value: Any) -> Any:
+    if option.takes_function:
+        if not isinstance(value, str) and not is_function(value):
+            raise ValueError(f"{value!r} is neither the name of an agent nor a function")
+        return value
+    expected = option.item_type
+    if expected is str and not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
     if option.parse is not None and not option.is_list:
         return option.parse(value)
     if option.is_duration:
@@ -102,7 +110,6 @@ def _parse_item(option: Option, value: Any) -> Any:
         if not seconds:
             raise ValueError("must be greater than 0")
         return seconds
-    expected = option.item_type
     if option.choices:
         if value not in option.choices:
             raise ValueError(f"{value!r} is not one of {', '.join(option.choices)}")
@@ -112,7 +119,7 @@ def _parse_item(option: Option, value: Any) -> Any:
         return Path(value)
     elif expected in _TYPE_NAMES:
         is_number = expected is float and isinstance(value, int) and not isinstance(value, bool)
-        if not is_number and type(value) is not expected and not (expected is str and isinstance(value, str)):
+        if not is_number and expected is not str and type(value) is not expected:
             raise ValueError(f"{value!r} is not {_TYPE_NAMES[expected]}")
     elif _CALLABLE in get_args(expected):
         if not isinstance(value, str) and not callable(value):

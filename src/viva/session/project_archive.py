@@ -23,7 +23,19 @@ _SKIPPED = frozenset({".git", ".viva", ".venv", "__pycache__", "node_modules"})
 
 
 def pack_project(root: Path, secret_file: Path | None) -> bytes:
-    """The archive of a folder, without the `secret_file` of `--env-file`. Raises BadInput if its files are too large."""
+    """The archive of a folder, without the `secret_file` of `--env-file`. Raises BadInput if its files are too large, or one
+    cannot be read.
+    """
+    try:
+        return _pack_files(root, secret_file)
+    except OSError as error:
+        raise BadInput.of(
+            f"{error.filename or root}: cannot be read, so it cannot be sent to workers: {error.strerror or error}; add it to "
+            ".gitignore, or let the workers share the folder and pass --cluster-folder"
+        ) from error
+
+
+def _pack_files(root: Path, secret_file: Path | None) -> bytes:
     out = BytesIO()
     size = 0
     with (
@@ -45,9 +57,9 @@ def pack_project(root: Path, secret_file: Path | None) -> bytes:
     return out.getvalue()
 
 
-def unpack_project(archive: bytes) -> Path:
+def unpack_project(archive: bytes, parent: Path) -> Path:
     """Unpack an archive into a new private folder. The caller removes it."""
-    folder = Path(tempfile.mkdtemp(prefix="viva-project-"))
+    folder = Path(tempfile.mkdtemp(prefix="viva-project-", dir=parent))
     try:
         with tarfile.open(fileobj=BytesIO(archive), mode="r:gz") as files:
             files.extractall(folder, filter="data")

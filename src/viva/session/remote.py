@@ -169,6 +169,6 @@ def build_remote_agent(settings: Settings, name: str, fields: dict[str, Any]) ->
     """The agent that `openwop:URL#agent` refers to."""
     try:
         url, agent = parse_reference(str(fields.get("use", "")))
-    except ValueError as wrong:
-        raise settings.problem(f"agent {name!r}: {wrong}", "agents", name) from wrong
+    except ValueError as error:
+        raise settings.problem(f"agent {name!r}: {error}", "agents", name) from error
     return OpenwopAgent(url=url, agent=agent, token=find_token(settings, fields.get("token"), "agents", name, "token"))

@@ -32,7 +32,7 @@ class EndedTrials:
                 yield codec.decode_kept(os.pread(file.fileno(), length, offset), type=TrialEnded)
 
     def keep_only(self, indexes: Container[int]) -> "EndedTrials":
-        """Those at these places of the input."""
+        """The ended trials with these indexes in the input."""
         positions = self._positions.copy()
         positions.keep_only(indexes)
         return EndedTrials(self._path, positions)
@@ -64,7 +64,7 @@ class PreviousRun(Struct, frozen=True, dict=True):
         return frozenset(trial_key(event.record.key) for event in self.ended_trials)
 
     def has_ended(self, planned: PlannedTrial) -> bool:
-        return _key_of(planned) in self.ended_keys
+        return _get_key(planned) in self.ended_keys
 
     @property
     def spent_usd(self) -> float:
@@ -75,7 +75,7 @@ class PreviousRun(Struct, frozen=True, dict=True):
 
 async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator[PlannedTrial]) -> PreviousRun:
     """For `--force`: the previous run with only those trials whose cases have not changed."""
-    planned = {each.index: (_key_of(each), each.case.digest) async for each in trials}
+    planned = {each.index: (_get_key(each), each.case.digest) async for each in trials}
     unchanged = {
         event.index
         for event in previous_run.ended_trials
@@ -84,7 +84,7 @@ async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator
     return structs.replace(previous_run, ended_trials=previous_run.ended_trials.keep_only(unchanged))
 
 
-def _key_of(planned: PlannedTrial) -> Key:
+def _get_key(planned: PlannedTrial) -> Key:
     return Key(planned.case.suite, planned.case.id, planned.trial, agent=planned.agent)
 
 

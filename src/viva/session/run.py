@@ -146,7 +146,7 @@ class _Run(Struct, frozen=True):
                     stop, stop_reason = stop or error, stop_reason or "broken"
                 message = plan.redactor.redact_text(stop.reason) if stop else None
                 code = exit_code(summary, stop_reason, may_be_empty=plan.is_empty_shard)
-                ended = RunEnded(self.run_id, _now(), code, summary, stop_reason, message)
+                ended = RunEnded(self.run_id, _format_now(), code, summary, stop_reason, message)
                 ended = _emit_end(bus, reports, ended, texts)
         finally:
             plan.cassette_mode.close()
@@ -216,7 +216,7 @@ class _Run(Struct, frozen=True):
                 sinks_only.emit(event)
                 sinks_only.flush()  # there may be very many
                 tally.append(event)
-            bus.emit(RunResumed(previous_run.run_id, _now()))
+            bus.emit(RunResumed(previous_run.run_id, _format_now()))
         for suite, cases in plan.generated_cases.items():
             if previous_run is None or suite not in previous_run.generated_cases:
                 for case in cases:
@@ -246,7 +246,7 @@ class _Run(Struct, frozen=True):
         model_class = plan.tested_agents[0].model_class  # for an eval summary, which has one agent
         return RunStarted(
             run=self.run_id,
-            at=_now(),
+            at=_format_now(),
             viva=viva.__version__,
             agent=", ".join(names) or "as the tests say",
             inputs=tuple(map(mask_text, options.inputs)),
@@ -427,7 +427,7 @@ def create_run_id() -> str:
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.urandom(4).hex()}"
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -446,15 +446,15 @@ def _open_journal(settings: Settings, run_id: str, *, history: bool) -> Journal:
         make_data_folder(data_folder)
         return Journal(data_folder / "runs" / run_id / "journal.jsonl")
     except (OSError, RunStopped) as error:
-        raise _not_writable(data_folder, error) from error
+        raise _create_write_error(data_folder, error) from error
 
 
 def _take_run_number(settings: Settings) -> int:
     try:
         return next_run_number(settings.data_folder)
     except OSError as error:
-        raise _not_writable(settings.data_folder, error) from error
+        raise _create_write_error(settings.data_folder, error) from error
 
 
-def _not_writable(folder: Path, error: Exception) -> BadInput:
+def _create_write_error(folder: Path, error: Exception) -> BadInput:
     return BadInput.of(f"cannot write to {folder}: {error}; --no-history writes nothing there")

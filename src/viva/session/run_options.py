@@ -73,6 +73,8 @@ class Option(Struct, frozen=True, kw_only=True):
     """Parses the text of a flag that has a form of its own. Raises BadInput or ValueError."""
     takes_one: bool = False
     """May Python code pass one value, which may be any object, in place of a list?"""
+    takes_function: bool = False
+    """May Python code pass a function that replies?"""
     is_existing_file: bool = False
     keyword: str | None = ""
     """The keyword of `viva.run`: the name of the field if empty, none if None."""
@@ -82,9 +84,7 @@ class Option(Struct, frozen=True, kw_only=True):
     """The option without which this one has no effect."""
     excludes: tuple[str, ...] = ()
     on_resume: Literal["keep", "replace", "reference", "drop"] = "keep"
-    """A resumed run keeps the value; a flag may replace it; it names an agent, whose secrets must be passed again; or the
-    journal does not save it.
-    """
+    """Kept; replaced if the flag is given; the name of an agent, whose secrets must be passed again; or not saved at all."""
     is_repeated: bool = False
     """Does the printed command that runs one case again repeat it? Cost and repeats are left to the user."""
     may_differ: bool = False
@@ -148,7 +148,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT, is_repeated=True,
         help="Another connector for the agent under test, or a well-known model such as gpt-4o.")] = None
     agent_fields: Annotated[Mapping[str, Any] | None, Option(
-        keyword=None, help="Fields that replace those of the agent's entry in the config, such as `temperature`.")] = None
+        keyword=None, on_resume="drop", help="Fields that replace those of the agent's entry in the config, such as `temperature`.")] = None
     format: Annotated[Format | None, Option(
         flags=("--format",), group=INPUT, actions=("host",), is_repeated=True,
         help="The format of the input. By default its keys decide.")] = None
@@ -192,7 +192,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("-o", "--output"), group=OUTPUT, metavar="FILE", on_resume="replace",
         may_differ=True, help=f"Write a report: {REPORT_FORMATS}. Repeatable.")] = ()
     reporter: Annotated[str | None, Option(
-        flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", on_resume="reference", may_differ=True,
+        flags=("-r", "--reporter"), group=OUTPUT, metavar="AGENT", takes_function=True, on_resume="reference", may_differ=True,
         help="An agent that writes the reports of -o; without -o its text is printed. It has the time limit of a case for "
         "each.")] = None
 
@@ -240,7 +240,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="The project's folder as the workers see it. Without it the project's files are sent to them.")] = None
 
     simulator: Annotated[str | None, Option(
-        flags=("--simulator",), group=USERS, metavar="AGENT", on_resume="reference", is_repeated=True,
+        flags=("--simulator",), group=USERS, metavar="AGENT", takes_function=True, on_resume="reference", is_repeated=True,
         help="The agent that plays the user in cases that have checkpoints but no simulator.")] = None
     interactive: Annotated[bool, Option(
         flags=("--interactive",), group=USERS, keyword=None, actions=("chat",), on_resume="drop",
@@ -265,7 +265,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("--agent-model",), group=WORKSPACES, metavar="MODEL", actions=_CHAT, is_repeated=True,
         help="The model of the agent under test, instead of a playbook's agent_model.")] = None
     evaluator: Annotated[str | None, Option(
-        flags=("--evaluator",), group=WORKSPACES, metavar="NAME", on_resume="reference", is_repeated=True,
+        flags=("--evaluator",), group=WORKSPACES, metavar="NAME", takes_function=True, on_resume="reference", is_repeated=True,
         help="The agent that grades playbooks and plays their user, instead of their evaluator_model: an agent, a connector, a "
         "well-known model, or a model that `models` of a connector matches.")] = None
     workspace: Annotated[WorkspaceKind | None, Option(

@@ -165,7 +165,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         return max(1, min(limit, sum(agent.parallel or limit for agent in self.tested_agents), self.trial_count))
 
     def describe_pace(self) -> str:
-        """What runs at once now: on workers, or as the providers take it."""
+        """How many conversations run now, for the progress line: on workers, or as paced by the providers."""
         return self.worker_load.describe() if self.options.has_workers else get_pacing(self.http).describe()
 
     @property
@@ -186,7 +186,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class PlanInputs(Struct, frozen=True, kw_only=True):
-    """What a plan takes from an earlier part of its run, or a worker from its coordinator, instead of making it anew."""
+    """What a plan reuses instead of building it again: from the interrupted run, or in a worker from its coordinator."""
 
     generated_cases: Mapping[str, Sequence[Any]] = {}
     standard_input: bytes | None = None
@@ -233,8 +233,10 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         problems += load_options.find_evaluator_problems(options.evaluator)
     inputs = _share_inputs(given.loaded, agents) or _load_inputs(options, load_options, problems)
     inputs = structs.replace(inputs, helpers=tuple(agents.definitions))
-    suites = list(inputs.suites) if given.is_worker else add_baselines(inputs.suites, options, settings)
-    tested_agents = _find_agents(options, settings, agents, suites, inputs)
+    tested_agents = _find_agents(options, settings, agents, inputs)
+    suites = list(inputs.suites)
+    if not given.is_worker:
+        suites = add_baselines(suites, options, settings, [agent.name for agent in tested_agents])
     audience_notes = check_audience(suites, tested_agents, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, tested_agents, inputs.files)
     helpers = HelperPool(agents.find_helper, http, settings.connectors, given.budget.spend, workspaces.empty_workspaces)
@@ -290,13 +292,13 @@ def _create_agents(options: RunOptions, settings: Settings, cassette_mode: Casse
 
 
 def _find_agents(
-    options: RunOptions, settings: Settings, agents: AgentFactory, suites: Sequence[Suite], inputs: "LoadedInputs"
+    options: RunOptions, settings: Settings, agents: AgentFactory, inputs: "LoadedInputs"
 ) -> tuple[ConfiguredAgent, ...]:
     """The agents under test; suites whose cases all name their agents need none."""
     return agents.find_agents_under_test(
         options.agents,
-        _find_target(options, settings, suites, inputs.generators),
-        is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in suites),
+        _find_target(options, settings, inputs.suites, inputs.generators),
+        is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in inputs.suites),
         folder=options.folder,
     )
 

@@ -1,7 +1,6 @@
 """`viva.RunResult`: the result of a run for Python code, consoles and notebooks."""
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, overload
 
@@ -11,15 +10,20 @@ from viva.model.record import Status, TrialRecord
 from viva.record.journal import Journal
 from viva.reporters.console_lines import STATUS_MARKS
 from viva.reporters.failures import TrialFailure, explain_failure
-from viva.reporters.formatting import escape_controls, escape_multiline, fit_line, format_ms
+from viva.reporters.formatting import escape_controls, escape_multiline, fit_line, format_ms, wrap_text
 from viva.reporters.plain_text import format_transcript
 from viva.reporters.summary import format_summary_line
 from viva.stats.matrix import Matrix, MatrixBuilder, MatrixTrial
 from viva.stats.pass_rule import PassRule
+from viva.text.similar_names import find_similar
 
 _MAX_FAILURES = 20
 _MAX_ROWS = 200
 _LINE = 400
+_MAX_LINES = 12
+_REPR_LINE = 120
+"""pytest shows at most 240 characters of an object."""
+_NOT_PASSED = frozenset({"failed", "error"})
 _MAX_TEXT = 2000
 
 
@@ -78,7 +82,7 @@ class RunResult:
     @property
     def failures(self) -> list[TrialRecord]:
         """The records of the trials that failed or had an error."""
-        return [record for record in self if record.status in ("failed", "error")]
+        return [record for record in self if record.status in _NOT_PASSED]
 
     def records(self) -> "Records":
         """The records of all trials that ended, in input order. They are read from the journal when they are needed."""
@@ -100,7 +104,7 @@ class RunResult:
                 f"several suites have a case {case_id!r}: use trials({case_id!r}, suite={next(iter(suites))!r})"
             )
         if not records:
-            near = get_close_matches(case_id, {record.id for record in self}, 3)
+            near = find_similar(case_id, {record.id for record in self})
             raise KeyError(f"no case {case_id!r} ended" + (f"; did you mean {' or '.join(near)}?" if near else ""))
         return records
 
@@ -155,8 +159,12 @@ class RunResult:
         return next((record for record in trials if record.status == status), trials[0])
 
     def __repr__(self) -> str:
-        counts = self.summary
-        return f"<RunResult {self.run_id}: {counts.passed} of {counts.total} passed, exit code {self.exit_code}>"
+        """Begins with the first reason: pytest shows the beginning of an assertion in its summary."""
+        counts = f"{self.summary.passed} of {self.summary.total} passed, exit code {self.exit_code}, run {self.run_id}"
+        first = next((record for record in self if record.status in _NOT_PASSED), None) if not self.passed else None
+        if first is None:
+            return f"<RunResult {counts}>"
+        return f"<RunResult {fit_line(f'{first.id}: {explain_failure(first).headline}', _REPR_LINE)}; {counts}>"
 
     def __str__(self) -> str:
         """The counts, and for each trial that did not pass why."""
@@ -167,7 +175,7 @@ class RunResult:
             trial = f" (trial {record.trial})" if record.trials > 1 else ""
             case = f"{escape_controls(record.id)}{self._label_agent(record)}{trial}"
             lines.append(f"{STATUS_MARKS[record.status]} {case}: {failure.status_text}")
-            lines += [f"    {reason}" for reason in _list_reasons(failure)]
+            lines += [f"    {line}" for reason in _list_reasons(failure) for line in _split_reason(reason)]
         if len(failures) > _MAX_FAILURES:
             lines.append(f"… and {len(failures) - _MAX_FAILURES} more")
         if self.empty_reason is not None:
@@ -181,7 +189,7 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         """The run in a notebook: the counts, and a row per trial that opens to its conversation. Failures come first."""
-        records = sorted(self, key=lambda record: record.status not in ("failed", "error"))
+        records = sorted(self, key=lambda record: record.status not in _NOT_PASSED)
         more = f"<p>… and {len(records) - _MAX_ROWS} more</p>" if len(records) > _MAX_ROWS else ""
         rows = "".join(map(_format_html_row, records[:_MAX_ROWS]))
         colour = "#1a7f37" if self.passed else "#c0362c"
@@ -214,8 +222,14 @@ class Records(Sequence[TrialRecord]):
 
 def _list_reasons(failure: TrialFailure) -> Iterator[str]:
     if failure.error:
-        yield fit_line(escape_multiline(failure.error), _LINE)
-    yield from (fit_line(escape_controls(check.headline), _LINE) for check in failure.failed_checks)
+        yield failure.error
+    yield from (check.headline for check in failure.failed_checks)
+
+
+def _split_reason(reason: str) -> list[str]:
+    """The lines of a reason, such as the source of a function; those after the first are indented."""
+    first, *rest = wrap_text(reason, _LINE, _MAX_LINES) or [""]
+    return [first, *(f"    {line}" for line in rest)]
 
 
 def _explain_unchecked(result: RunResult) -> Iterator[str]:
@@ -260,7 +274,8 @@ def _escape_html(text: str) -> str:
 def _format_html_row(record: TrialRecord) -> str:
     """Everything in it comes from the agent or the suite, so all of it is escaped."""
     failure = None if record.status == "passed" else explain_failure(record)
-    reasons = "".join(f"<li>{_escape_html(reason)}</li>" for reason in _list_reasons(failure)) if failure else ""
+    texts = ("\n".join(_split_reason(reason)) for reason in _list_reasons(failure)) if failure else ()
+    reasons = "".join(f'<li style="white-space:pre-wrap">{_escape_html(text)}</li>' for text in texts)
     trial = f" · trial {record.trial}" if record.trials > 1 else ""
     return (
         f'<details><summary><b style="color:{_COLOURS[record.status]}">{STATUS_MARKS[record.status]} {record.status}</b> '

@@ -23,7 +23,13 @@ AGENT_OPTION_FLAGS: Mapping[str, str] = {
 def save_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
     """The entries of the journal's settings: the options, and the flags to repeat when one case runs again."""
     saved = dump_options(options, redactor)
-    return {"options": saved, "rerun_flags": list(_list_rerun_flags(saved))}
+    return {"options": saved, "rerun_flags": list(_list_rerun_flags(saved)), "has_objects": _has_objects(options)}
+
+
+def _has_objects(options: RunOptions) -> bool:
+    """Does the run have agents, cases or functions of a Python program, which no command can name?"""
+    named = (*options.agents, options.before, options.after)
+    return bool(options.cases or options.functions) or not all(isinstance(each, str | None) for each in named)
 
 
 def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
@@ -31,7 +37,7 @@ def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
 
     Paths and names are saved unchanged even if they hold a secret: the run cannot be resumed without them.
     """
-    values = _resumable_values(options)
+    values = _iter_resumable_values(options)
     values["inputs"] = tuple(map(mask_text, options.inputs))
     values["cases"] = redactor.redact(codec.to_plain(options.cases))
     for name in AGENT_OPTION_FLAGS:
@@ -52,7 +58,7 @@ def _map_references(value: Any, change: Callable[[str], str]) -> Any:
     return change(value) if isinstance(value, str) else value
 
 
-def _resumable_values(options: RunOptions) -> dict[str, Any]:
+def _iter_resumable_values(options: RunOptions) -> dict[str, Any]:
     values = {name: getattr(options, name) for name, option in RUN_OPTIONS.items() if option.on_resume != "drop"}
     return values | {"folder": options.folder.resolve()}
 
@@ -87,7 +93,7 @@ def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
         cluster_folder=None,
         env_file=options.env_file if options.cluster is None or options.cluster_folder else None,
     )
-    values = _resumable_values(options)
+    values = _iter_resumable_values(options)
     values["cases"] = codec.to_plain(options.cases)
     for name, value in values.items():
         if isinstance(value, Path):

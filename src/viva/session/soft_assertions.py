@@ -82,27 +82,27 @@ class SoftAssertions(CheckMethods):
 
     def true_(self, value: Any, message: str = "") -> bool:
         """The value is truthy."""
-        return self._compare("true", "", bool(value), f"{_quoted(value)} is not true", message, actual=value)
+        return self._compare("true", "", bool(value), f"{_quote(value)} is not true", message, actual=value)
 
     def false_(self, value: Any, message: str = "") -> bool:
         """The value is falsy."""
-        return self._compare("false", "", not value, f"{_quoted(value)} is not false", message, actual=value)
+        return self._compare("false", "", not value, f"{_quote(value)} is not false", message, actual=value)
 
     def equal(self, actual: Any, expected: Any, message: str = "") -> bool:
         """Both values are the same."""
-        reason = f"expected {_quoted(expected)}, was {_quoted(actual)}"
-        same = is_same_json(_plain(expected), _plain(actual))
-        return self._compare("equal", _quoted(expected), same, reason, message, expected, actual)
+        reason = f"expected {_quote(expected)}, was {_quote(actual)}"
+        same = is_same_json(_to_plain(expected), _to_plain(actual))
+        return self._compare("equal", _quote(expected), same, reason, message, expected, actual)
 
     def not_equal(self, actual: Any, expected: Any, message: str = "") -> bool:
         """The values are different."""
-        differ = not is_same_json(_plain(expected), _plain(actual))
-        reason = f"must not be {_quoted(expected)}, but is"
-        return self._compare("not_equal", _quoted(expected), differ, reason, message, actual=actual)
+        differ = not is_same_json(_to_plain(expected), _to_plain(actual))
+        reason = f"must not be {_quote(expected)}, but is"
+        return self._compare("not_equal", _quote(expected), differ, reason, message, actual=actual)
 
     def nil(self, value: Any, message: str = "") -> bool:
         """The value is None."""
-        return self._compare("nil", "", value is None, f"expected nothing, was {_quoted(value)}", message, actual=value)
+        return self._compare("nil", "", value is None, f"expected nothing, was {_quote(value)}", message, actual=value)
 
     def not_nil(self, value: Any, message: str = "") -> bool:
         """The value is not None."""
@@ -110,21 +110,21 @@ class SoftAssertions(CheckMethods):
 
     def contains(self, whole: Any, part: Any, message: str = "") -> bool:
         """A text contains a text, a list an item, a dict a key."""
-        reason = f"{_quoted(part)} is not in {_quoted(whole)}"
-        return self._compare("contains", _quoted(part), _contains(whole, part), reason, message, part, whole)
+        reason = f"{_quote(part)} is not in {_quote(whole)}"
+        return self._compare("contains", _quote(part), _is_inside(whole, part), reason, message, part, whole)
 
     def not_contains(self, whole: Any, part: Any, message: str = "") -> bool:
         """A text does not contain a text, a list an item, a dict a key."""
-        reason = f"{_quoted(part)} must not be in {_quoted(whole)}"
-        return self._compare("not_contains", _quoted(part), not _contains(whole, part), reason, message, actual=whole)
+        reason = f"{_quote(part)} must not be in {_quote(whole)}"
+        return self._compare("not_contains", _quote(part), not _is_inside(whole, part), reason, message, actual=whole)
 
     def len(self, value: Any, length: int, message: str = "") -> bool:
         """The value has this many items or characters."""
         if not isinstance(value, Sized):
-            return self._compare("len", str(length), False, f"{_quoted(value)} has no length", message, length, value)
+            return self._compare("len", str(length), False, f"{_quote(value)} has no length", message, length, value)
         actual = value.__len__()
         return self._compare(
-            "len", str(length), actual == length, f"expected {length}, was {actual}: {_quoted(value)}", message
+            "len", str(length), actual == length, f"expected {length}, was {actual}: {_quote(value)}", message
         )
 
     def greater(self, actual: Any, than: Any, message: str = "") -> bool:
@@ -145,21 +145,21 @@ class SoftAssertions(CheckMethods):
 
     def error(self, what: Any, message: str = "") -> bool:
         """The value is an error: an exception, or any value but None. A function is called and must raise one."""
-        raised = _raised(what) if callable(what) else what
+        raised = _catch_error(what) if callable(what) else what
         return self._compare("error", "", raised is not None, "there was no error", message)
 
     def no_error(self, what: Any, message: str = "") -> bool:
         """The value is None. A function is called and must not raise."""
-        raised = _raised(what) if callable(what) else what
+        raised = _catch_error(what) if callable(what) else what
         return self._compare("no_error", "", raised is None, f"there was an error: {_describe(raised)}", message)
 
     def panic(self, function: Callable[[], Any], message: str = "") -> bool:
         """The function raises: `t.assert_.panic(lambda: ctx.call("broken", "Hello"))`."""
-        return self._compare("panic", "", _raised(function) is not None, "it did not raise", message)
+        return self._compare("panic", "", _catch_error(function) is not None, "it did not raise", message)
 
     def no_panic(self, function: Callable[[], Any], message: str = "") -> bool:
         """The function does not raise."""
-        raised = _raised(function)
+        raised = _catch_error(function)
         return self._compare("no_panic", "", raised is None, f"it raised {_describe(raised)}", message)
 
     def match(self, value: Any, pattern: str, message: str = "") -> bool:
@@ -175,16 +175,16 @@ class SoftAssertions(CheckMethods):
         if isinstance(kind, type):
             name, actual, fits = kind.__name__, type(value).__name__, isinstance(value, kind)
         else:
-            name, actual = kind, json_type(_plain(value))
+            name, actual = kind, json_type(_to_plain(value))
             fits = actual == kind or (kind == "number" and actual == "integer")
-        return self._compare("type", name, fits, f"is of type {actual}, not {name}: {_quoted(value)}", message)
+        return self._compare("type", name, fits, f"is of type {actual}, not {name}: {_quote(value)}", message)
 
     def json_path(self, value: Any, path: str, expected: Any | UnsetType = UNSET, message: str = "") -> bool:
         """What the path finds is the expected value; without one, it finds something. `$.total` as in a suite."""
-        turn = Turn(1, UserMessage(Message("user")), _document(value))
+        turn = Turn(1, UserMessage(Message("user")), _get_document(value))
         context = CheckContext(cast("TrialState", None), turn)  # a path looks at the turn alone
-        label = format_label("json_path", path, "" if expected is UNSET else f"= {_quoted(expected)}")
-        value = UNSET if expected is UNSET else _plain(expected)
+        label = format_label("json_path", path, "" if expected is UNSET else f"= {_quote(expected)}")
+        value = UNSET if expected is UNSET else _to_plain(expected)
         return self._record("json_path", label, lambda: JsonPath(path=path, value=value).check(context), message)
 
     def agent(self, response: Any, use: str, options: Mapping[str, Any] | None = None) -> ValidatorResult:
@@ -226,13 +226,13 @@ class SoftAssertions(CheckMethods):
 
     def _order(self, sign: str, actual: Any, than: Any, compare: Callable[[], Any], message: str) -> bool:
         try:
-            passed, reason = bool(compare()), f"expected {sign} {_quoted(than)}, was {_quoted(actual)}"
+            passed, reason = bool(compare()), f"expected {sign} {_quote(than)}, was {_quote(actual)}"
         except TypeError:
-            passed, reason = False, f"{_quoted(actual)} cannot be compared with {_quoted(than)}"
-        return self._compare(sign, _quoted(than), passed, reason, message, actual=actual)
+            passed, reason = False, f"{_quote(actual)} cannot be compared with {_quote(than)}"
+        return self._compare(sign, _quote(than), passed, reason, message, actual=actual)
 
     def _search(self, kind: str, value: Any, pattern: str, must_match: bool, message: str) -> bool:
-        text = _text(value)
+        text = _get_text(value)
         reason = f"{quote_value(pattern)} {'matches nothing' if must_match else 'must not match, but does,'} in {quote_value(text)}"
 
         def evaluate() -> Verdict:
@@ -258,7 +258,7 @@ def _as_json(value: Any) -> Any:
     return codec.to_definition(value)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A value as JSON; unchanged if it has no JSON form."""
     try:
         return _as_json(value)
@@ -277,7 +277,7 @@ def _truncate(value: Any) -> Any:
     return truncate_text(plain) if isinstance(plain, str) else plain
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     try:
         return quote_value(_as_json(value))
     except _NO_JSON:
@@ -292,23 +292,23 @@ def _repr(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _text(value: Any) -> str:
+def _get_text(value: Any) -> str:
     if isinstance(value, Reply):
         return reply_text(value)
-    return value if isinstance(value, str) else "" if value is None else codec.compact_json(_plain(value))
+    return value if isinstance(value, str) else "" if value is None else codec.compact_json(_to_plain(value))
 
 
-def _contains(whole: Any, part: Any) -> bool:
-    plain = reply_text(whole) if isinstance(whole, Reply) else _plain(whole)
+def _is_inside(whole: Any, part: Any) -> bool:
+    plain = reply_text(whole) if isinstance(whole, Reply) else _to_plain(whole)
     if isinstance(plain, str):
         return isinstance(part, str) and part in plain
     if isinstance(plain, Mapping):
         return part in plain
-    item = _plain(part)
+    item = _to_plain(part)
     return isinstance(plain, list | tuple | set) and any(is_same_json(item, each) for each in cast("list[Any]", plain))
 
 
-def _raised(function: Callable[[], Any]) -> BaseException | None:
+def _catch_error(function: Callable[[], Any]) -> BaseException | None:
     try:
         returned = function()
     except (RunStopped, EndTest, ThreadAbandoned):
@@ -324,10 +324,10 @@ def _raised(function: Callable[[], Any]) -> BaseException | None:
 
 
 def _describe(raised: Any) -> str:
-    return error_text(raised) if isinstance(raised, BaseException) else _quoted(raised)
+    return error_text(raised) if isinstance(raised, BaseException) else _quote(raised)
 
 
-def _document(value: Any) -> Reply:
+def _get_document(value: Any) -> Reply:
     if isinstance(value, Reply):
         return value
-    return Reply(value) if isinstance(value, str) else Reply(data=_plain(value))
+    return Reply(value) if isinstance(value, str) else Reply(data=_to_plain(value))

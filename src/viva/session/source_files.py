@@ -21,8 +21,8 @@ def digest_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
     """A digest for each source file behind some functions, classes or objects, by its path relative to the project."""
     project = project.resolve()
     found: dict[Path, str] = {}
-    due = [path for target in targets if (path := _file_of(target)) is not None]
-    roots = _roots(project, due)
+    due = [path for target in targets if (path := _find_file(target)) is not None]
+    roots = _find_roots(project, due)
     while due:
         path = due.pop()
         if path in found:
@@ -32,11 +32,11 @@ def digest_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
         except OSError:
             continue
         found[path] = blake2b(source.replace(b"\r\n", b"\n"), digest_size=8).hexdigest()
-        due += _imported_files(source, path, roots)
-    return {_name(path, project): found[path] for path in sorted(found)}
+        due += _find_imported_files(source, path, roots)
+    return {_format_path(path, project): found[path] for path in sorted(found)}
 
 
-def _file_of(target: Any) -> Path | None:
+def _find_file(target: Any) -> Path | None:
     is_source = inspect.ismodule(target) or inspect.isclass(target) or inspect.isroutine(target)
     kind = target if is_source else type(target)
     try:
@@ -46,7 +46,7 @@ def _file_of(target: Any) -> Path | None:
     return Path(file).resolve() if file and Path(file).is_file() else None
 
 
-def _roots(project: Path, files: Sequence[Path]) -> list[Path]:
+def _find_roots(project: Path, files: Sequence[Path]) -> list[Path]:
     """Where modules of the project are looked for: beside the agent, in the project, and in parts of it that are on the path."""
     on_path = [Path(entry or os.curdir).resolve() for entry in sys.path]
     ours = [entry for entry in on_path if entry.is_relative_to(project) and not _is_installed(entry)]
@@ -57,7 +57,7 @@ def _is_installed(path: Path) -> bool:
     return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(sys.prefix) or path.is_relative_to(_VIVA)
 
 
-def _imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> Iterator[Path]:
+def _find_imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> Iterator[Path]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it will hear of it
@@ -65,18 +65,18 @@ def _imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> Iterato
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
-                yield from _module_files(name.name.split("."), roots)
+                yield from _find_module_files(name.name.split("."), roots)
         elif isinstance(node, ast.ImportFrom):
             places = roots
             if node.level:
                 places = [path.parents[node.level - 1]] if node.level <= len(path.parents) else []
             parts = node.module.split(".") if node.module else []
-            yield from _module_files(parts, places)
+            yield from _find_module_files(parts, places)
             for name in node.names:  # each may be a module, too
-                yield from _module_files([*parts, name.name], places)
+                yield from _find_module_files([*parts, name.name], places)
 
 
-def _module_files(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
+def _find_module_files(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
     """The file of a module and of every package that it is in; nothing, if it is none of the project's."""
     for root in roots:
         found: list[Path] = []
@@ -97,5 +97,5 @@ def _module_files(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]
             return
 
 
-def _name(path: Path, project: Path) -> str:
+def _format_path(path: Path, project: Path) -> str:
     return Path(os.path.relpath(path, project)).as_posix()

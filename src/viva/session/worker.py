@@ -1,4 +1,4 @@
-"""What a worker process runs: it builds the plan of the run again, and then runs the trials that it is sent by name.
+"""What a worker runs: it builds the plan of the run again, and then runs the trials that it is sent by name.
 
 Only bytes cross the border. A worker gets a `WorkerSetup` once and a `TrialRequest` for each attempt of a trial; it returns a
 `TrialResult`. The coordinator has the journal, the cassette, the budget and the retries.
@@ -6,8 +6,6 @@ Only bytes cross the border. A worker gets a `WorkerSetup` once and a `TrialRequ
 
 import asyncio
 import platform
-import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -16,7 +14,6 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from viva import catalog
 from viva.concurrency.prints import capture_prints
 from viva.concurrency.threads import is_being_cancelled
 from viva.engine.event_bus import EventBus
@@ -31,8 +28,6 @@ from viva.model.record import Cell, TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.cassette import CassetteLine
 from viva.session.hooks import add_hooks
-from viva.session.loop import LoopThread
-from viva.session.project_archive import ArchiveCache, unpack_project
 from viva.session.resume import find_changes
 from viva.session.run import create_run_context
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
@@ -46,8 +41,8 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
 
     run_id: str
     options: Mapping[str, Any]
-    folder: str | None
-    """The project's folder; None if it comes as an archive."""
+    folder: str = ""
+    """The project's folder; empty if it comes as an archive."""
     archive_digest: str = ""
     subfolder: str = "."
     """Where in the project the run was started."""
@@ -100,61 +95,52 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 
 
 class TrialWorker:
-    """Runs trials on an event loop in a thread of its own, so that the loop of the process stays free for heartbeats."""
+    """Runs the trials of one run, on the loop that calls it. Arguments and results are bytes: they cross the border."""
 
-    def __init__(self, setup: bytes) -> None:
-        from viva.executors.dask_cluster import find_scratch_folder  # only workers need Dask here
-
-        self._setup = codec.decode_kept(setup, type=WorkerSetup)
-        self._archives = ArchiveCache(find_scratch_folder())
-        self._loop = LoopThread()
+    def __init__(self, setup: WorkerSetup) -> None:
+        self._setup = setup
         self._runner: _TrialRunner | None = None
 
-    async def prepare(self, archive: bytes) -> bytes:
-        """Build the plan, with the archive of the project unless the worker has it. Returns a WorkerReport."""
-        if self._setup.is_local:  # Ctrl-C reaches all processes of a terminal; the coordinator handles it
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return await self._loop.bridge.run_async(self._prepare(archive))
+    async def prepare(self, _nothing: bytes) -> bytes:
+        """Build the plan. Returns a WorkerReport."""
+        try:
+            self._runner = await _TrialRunner.open(self._setup)
+        except BadInput as error:
+            problems = tuple((each.file, each.line, each.path, each.message) for each in error.problems)
+            return codec.encode(WorkerReport(problems=problems))
+        except OSError as error:
+            return codec.encode(report_error(error))
+        return codec.encode(WorkerReport(warnings=tuple(_compare_packages(self._setup.packages))))
 
     async def run(self, request: bytes) -> bytes:
         """Run one attempt of a trial. Returns a TrialResult."""
         if self._runner is None:
             raise RuntimeError("the worker is not prepared")
-        return await self._loop.bridge.run_async(self._runner.run(request))
+        return await self._runner.run(request)
 
-    async def cancel(self, request: bytes) -> None:
+    async def cancel(self, request: bytes) -> bytes:
         """Cancel a request that is running."""
         if self._runner is not None:
-            await self._loop.bridge.run_async(self._runner.cancel(request))
+            self._runner.cancel(request)
+        return b""
 
-    async def set_worker_count(self, count: int) -> None:
+    async def set_worker_count(self, count: bytes) -> bytes:
         """Use one part in `count` of the limits of connectors: the other workers use the rest."""
         if self._runner is not None:
-            await self._loop.bridge.run_async(self._runner.share_limits(1 / count))
+            self._runner.share_limits(1 / int(count))
+        return b""
 
-    async def close(self) -> None:
+    async def close(self, _nothing: bytes) -> bytes:
         """Cancel the trials that are running, and close everything."""
         runner, self._runner = self._runner, None
         if runner is not None:
-            await self._loop.bridge.run_async(runner.close())
-        await asyncio.to_thread(self._loop.close)
+            await runner.close()
+        return b""
 
-    async def _prepare(self, sent: bytes) -> bytes:
-        archive = b""
-        if self._setup.folder is None:
-            archive = sent or await asyncio.to_thread(self._archives.get, self._setup.archive_digest)
-            if archive is None:
-                return codec.encode(WorkerReport(needs_archive=True))
-            if sent:
-                await asyncio.to_thread(self._archives.add, sent)
-        try:
-            self._runner = await _TrialRunner.open(self._setup, archive)
-        except BadInput as error:
-            problems = tuple((each.file, each.line, each.path, each.message) for each in error.problems)
-            return codec.encode(WorkerReport(problems=problems))
-        except OSError as error:
-            return codec.encode(WorkerReport(problems=(("", 0, "", f"worker on {platform.node()}: {error}"),)))
-        return codec.encode(WorkerReport(warnings=tuple(_compare_packages(self._setup.packages))))
+
+def report_error(error: OSError) -> WorkerReport:
+    """What keeps this machine from running trials, such as a full disk."""
+    return WorkerReport(problems=(("", 0, "", f"worker on {platform.node()}: {error}"),))
 
 
 class _TrialRunner:
@@ -170,18 +156,13 @@ class _TrialRunner:
         self._exits = exits
 
     @classmethod
-    async def open(cls, setup: WorkerSetup, archive: bytes) -> "_TrialRunner":
+    async def open(cls, setup: WorkerSetup) -> "_TrialRunner":
         calls = CallLog()
         inputs = PlanInputs(
             generated_cases=setup.generated_cases, standard_input=setup.standard_input, budget=calls, is_worker=True
         )
         async with AsyncExitStack() as exits:
-            root = Path(setup.folder or await asyncio.to_thread(unpack_project, archive))
-            if setup.folder is None:
-                exits.callback(shutil.rmtree, root, ignore_errors=True)
-            if not setup.is_local:  # the process serves other runs, whose code may differ
-                exits.callback(catalog.forget_modules, str(root))
-            options = restore_worker_options(setup.options, root, setup.subfolder)
+            options = restore_worker_options(setup.options, Path(setup.folder), setup.subfolder)
             plan = await build_run_plan(options, inputs=inputs)
             exits.push_async_callback(plan.aclose)
             if missing := [name for name in setup.variables if not plan.settings.environ.get(name)]:
@@ -216,7 +197,7 @@ class _TrialRunner:
         finally:
             del self._tasks[raw]
 
-    async def cancel(self, raw: bytes) -> None:
+    def cancel(self, raw: bytes) -> None:
         if (task := self._tasks.get(raw)) is not None:
             task.cancel()
 
@@ -242,7 +223,7 @@ class _TrialRunner:
         variables = codec.decode_kept(bytes(request.variables))
         return add_hooks(self._run_context, data=variables)[0]
 
-    async def share_limits(self, share: float) -> None:
+    def share_limits(self, share: float) -> None:
         share_limits(self._plan.http, share)
 
     async def close(self) -> None:
@@ -312,11 +293,11 @@ def list_packages() -> dict[str, str]:
     from importlib import metadata
 
     loaded = {name.partition(".")[0] for name in sys.modules}
-    names = {each for package, each in _distributions().items() if package in loaded}
+    names = {each for package, each in _map_distributions().items() if package in loaded}
     return {"Python": platform.python_version()} | {name: metadata.version(name) for name in sorted(names)}
 
 
-def _distributions() -> dict[str, str]:
+def _map_distributions() -> dict[str, str]:
     from importlib import metadata
 
     return {package: names[0] for package, names in metadata.packages_distributions().items()}

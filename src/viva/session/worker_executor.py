@@ -23,7 +23,7 @@ from viva.session.project_archive import digest_archive, pack_project
 from viva.session.run_options import RunOptions
 from viva.session.run_plan import RunPlan
 from viva.session.saved_options import AGENT_OPTION_FLAGS, dump_worker_options, list_references
-from viva.session.worker import TrialRequest, TrialResult, TrialWorker, WorkerReport, WorkerSetup, list_packages
+from viva.session.worker import TrialRequest, TrialResult, WorkerReport, WorkerSetup, list_packages
 from viva.text.credentials import mask_reference
 
 if TYPE_CHECKING:
@@ -143,12 +143,13 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         )
     from viva.executors.dask_cluster import Cluster
     from viva.executors.dask_workers import ActorSpec, open_dask_workers
+    from viva.session.worker_actors import ProcessActor, ThreadActor
 
     root = _find_root(plan)
     setup = WorkerSetup(
         run_id=run_id,
         options=dump_worker_options(options, root),
-        folder=None if options.cluster and not options.cluster_folder else str(options.cluster_folder or root),
+        folder="" if options.cluster and not options.cluster_folder else str(options.cluster_folder or root),
         subfolder=options.folder.resolve().relative_to(root).as_posix(),
         fingerprint=plan.fingerprint,
         generated_cases=plan.generated_cases,
@@ -158,7 +159,7 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         is_local=options.cluster is None,
     )
     archive = b""
-    if setup.folder is None:
+    if not setup.folder:
         archive = pack_project(root, options.env_file)
         setup = structs.replace(setup, archive_digest=digest_archive(archive))
 
@@ -166,7 +167,8 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         return await _prepare_worker(call_actor, archive)
 
     cluster = Cluster(worker_count=options.workers, address=options.cluster, has_dashboard=options.dashboard)
-    return open_dask_workers(cluster, ActorSpec(TrialWorker, (codec.encode(setup),), prepare), plan.worker_load)
+    actor_type = ThreadActor if setup.is_local else ProcessActor
+    return open_dask_workers(cluster, ActorSpec(actor_type, (codec.encode(setup),), prepare), plan.worker_load)
 
 
 def describe_workers(plan: RunPlan, workers: Workers) -> list[str]:

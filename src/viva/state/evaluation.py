@@ -38,9 +38,9 @@ def evaluate(assertion: Assertion, context: CheckContext) -> AssertionResult | A
     except _PASSED_ON:
         raise
     except BaseException as error:  # a check may be a plugin's code: it must not end the trial
-        return _result_of_error(assertion, error, context.state)
+        return _create_error_result(assertion, error, context.state)
     if isinstance(verdict, Verdict):
-        return _result(assertion, verdict, context.state)
+        return _create_result(assertion, verdict, context.state)
     return _evaluate_later(assertion, verdict, context)
 
 
@@ -53,9 +53,9 @@ async def _evaluate_later(assertion: Assertion, pending: Awaitable[Verdict], con
     except _PASSED_ON:
         raise
     except BaseException as error:  # as above
-        result = _result_of_error(assertion, error, state)
+        result = _create_error_result(assertion, error, state)
     else:
-        result = _result(assertion, verdict, state)
+        result = _create_result(assertion, verdict, state)
     state.waiting_for = before
     return structs.replace(
         result,
@@ -64,13 +64,13 @@ async def _evaluate_later(assertion: Assertion, pending: Awaitable[Verdict], con
     )
 
 
-def _result(assertion: Assertion, verdict: Verdict, state: TrialState) -> AssertionResult:
+def _create_result(assertion: Assertion, verdict: Verdict, state: TrialState) -> AssertionResult:
     if assertion.negate:
         verdict = negate_verdict(verdict, assertion.check.label)
     return AssertionResult(assertion, verdict, is_live(assertion, state))
 
 
-def _result_of_error(assertion: Assertion, error: BaseException, state: TrialState) -> AssertionResult:
+def _create_error_result(assertion: Assertion, error: BaseException, state: TrialState) -> AssertionResult:
     """The result of a check that raised; the traceback is kept if the user's own code raised it."""
     raised = error.__cause__ if isinstance(error, CheckError) else error
     if raised is not None and not isinstance(raised, VivaError) and is_users_error(raised):
@@ -84,17 +84,17 @@ def _to_plain(verdict: Verdict) -> Verdict:
         return verdict
     try:
         return codec.decode_kept(codec.encode(verdict), type=Verdict)
-    except Exception as wrong:
-        raise CheckError(f"its verdict cannot be stored: {error_text(wrong)}", fault="judge") from None
+    except Exception as error:
+        raise CheckError(f"its verdict cannot be stored: {error_text(error)}", fault="judge") from None
 
 
 def is_live(assertion: Assertion, state: TrialState) -> bool:
-    """Does this check look outside while the run uses a cassette? Then a replay may give another verdict."""
+    """Does the check read something that the cassette does not hold? Then a replay may give another verdict."""
     return state.uses_cassette and may_look_outside(assertion.check)
 
 
 def may_look_outside(check: object) -> bool:
-    """May a check look at more than the conversation and the workspace? It says so itself; of a plugin it is assumed."""
+    """May a check read more than the conversation and the workspace? A check declares it; for plugins the default is yes."""
     looks_outside: bool | None = getattr(check, "looks_outside", None)
     return not type(check).__module__.startswith("viva.") if looks_outside is None else looks_outside
 

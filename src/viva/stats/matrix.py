@@ -64,6 +64,11 @@ class MatrixCell(Struct, frozen=True, omit_defaults=True, gc=False):
     verdict: DifferenceVerdict | None = None
     is_changed: bool = False
 
+    @property
+    def outcome(self) -> float | str:
+        """The pass rate or, without a verdict, why there is none."""
+        return self.passed / self.judged if self.judged else "error" if self.errors else "skipped"
+
 
 class MatrixRow(Struct, frozen=True, gc=False):
     """A case on each agent, in the order of the columns; None where it did not run."""
@@ -74,9 +79,8 @@ class MatrixRow(Struct, frozen=True, gc=False):
 
     @property
     def is_different(self) -> bool:
-        """Do the agents differ in how often they pass?"""
-        rates = {cell.passed / cell.judged for cell in self.cells if cell is not None and cell.judged}
-        return len(rates) > 1 or any(cell is None or not cell.judged for cell in self.cells)
+        """Do the agents differ in how often they pass, or in why there is no verdict?"""
+        return len({cell and cell.outcome for cell in self.cells}) > 1
 
 
 class RateDifference(Struct, frozen=True, kw_only=True):
@@ -225,7 +229,7 @@ _NOT_TESTED = _CellTest()
 def _share_cell(
     counts: tuple[int, int, int, int], is_sequential: bool, test: _CellTest, is_changed: bool
 ) -> MatrixCell:
-    """Most cells of a large matrix are equal."""
+    """One shared object for equal cells, to save memory: most cells of a large matrix are equal."""
     passed, judged, errors, skipped = counts
     interval = (anytime_interval if is_sequential else wilson_interval)(passed, judged)
     low, high = (interval.low, interval.high) if interval else (None, None)
@@ -245,7 +249,7 @@ def _test_cells(
 ) -> dict[tuple[str, CaseName], _CellTest]:
     """The tests of single cases with repeats, corrected over all cases and agents."""
     tested = {
-        (column, name): (pair, _fisher(pair))
+        (column, name): (pair, _run_fisher_test(pair))
         for column, cases in pairs.items()
         for name, pair in cases.items()
         if not pair[0].judged == pair[1].judged == 1
@@ -254,7 +258,7 @@ def _test_cells(
     return {key: _judge_cell(pair, test, correction, alpha) for key, (pair, test) in tested.items()}
 
 
-def _fisher(pair: tuple[Tally, Tally]) -> CaseTest:
+def _run_fisher_test(pair: tuple[Tally, Tally]) -> CaseTest:
     return fisher_test((pair[0].passed, pair[0].judged), (pair[1].passed, pair[1].judged))
 
 

@@ -40,7 +40,7 @@ def case_status(trials: Sequence[Status], min_pass: float | None = None, trials_
 def status_of_counts(
     passed: int, failed: int, errors: int, *, min_pass: float | None = None, trials_left: int = 0
 ) -> Status:
-    """The same for trials that were counted; there is at least one, if only a skipped one."""
+    """As `case_status`, from the numbers of trials. There is at least one trial; it may be a skipped one."""
     if not passed + failed:
         return "error" if errors else "skipped"
     unknown = errors + trials_left

@@ -107,12 +107,19 @@ class SequentialTest(Struct, frozen=True, kw_only=True):
         return "undecided"
 
     def min_trials_left(self, passed: int, failed: int, errors: int = 0) -> int:
-        """Return the minimum number of further runs, if all of them pass or all of them fail."""
+        """Return a number of further runs that are surely needed, whatever their outcomes.
+
+        The fastest decision is that all of them pass or all of them fail. A mixture, with errors, can only put both limits
+        out of reach, and not before fewer runs are left than lie between the limits.
+        """
         left = max(0, self.max_runs - passed - failed - errors)
-        for more in range(1, left):
+        one_of_each = self._log_ratio(1, 0) - self._log_ratio(0, 1)
+        between = -math.log(self.alpha * self.beta) / one_of_each
+        most = min(left, max(1, math.floor(left - between)))
+        for more in range(1, most):
             if self.decide(passed + more, failed, errors) or self.decide(passed, failed + more, errors):
                 return more
-        return left
+        return most
 
     def evaluate(self, outcomes: Iterable[bool | None]) -> SequentialResult | None:
         """Return the first decision over the runs in the order of their start; None if more are needed.

@@ -16,7 +16,7 @@ class ValueSummary:
 
 
 def summarize_values(values: Iterable[float]) -> ValueSummary | None:
-    """Return None without values. With fewer than 20 values p95 is the maximum."""
+    """Return count, mean, p50 and p95 of some values; None without values. With fewer than 20, p95 is the maximum."""
     ordered = sorted(values)
     if not ordered:
         return None

@@ -34,7 +34,7 @@ def main(provider: str, script: str | None, port: int, seen: str | None, command
     """
     try:
         replies: Script = load_script(script) if script else "ok"
-        with _server(provider, replies, port, seen) as server:
+        with _create_server(provider, replies, port, seen) as server:
             if command:
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and `run` ends its child
                 sys.exit(subprocess.run(command, env=os.environ | server.env, check=False).returncode)
@@ -47,7 +47,7 @@ def main(provider: str, script: str | None, port: int, seen: str | None, command
         sys.exit(4)
 
 
-def _server(provider: str, script: Script, port: int, seen: str | None) -> ModelServer:
+def _create_server(provider: str, script: Script, port: int, seen: str | None) -> ModelServer:
     server = SERVERS[provider](script, port=port)
     if seen is not None:
         log, handler = Path(seen), server.handler

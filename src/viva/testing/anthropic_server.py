@@ -76,20 +76,20 @@ class AnthropicServer(ModelServer):
         return {"input_tokens": estimate_tokens(body)} if path == "/v1/messages/count_tokens" else None
 
     def find_problem(self, request: ReceivedRequest, body: Mapping[str, Any]) -> str | None:
-        return _problem(body, beta="anthropic-beta" in request.headers)
+        return _find_problem(body, beta="anthropic-beta" in request.headers)
 
     def read_messages(self, body: Any) -> Sequence[Message]:
-        return list(_messages(body))
+        return list(_iter_messages(body))
 
     def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
-        end = {"content": _blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}
-        counts = {"usage": _input_usage(say) | {"output_tokens": say.output_tokens}}
-        return _envelope(body) | end | counts | dict(say.extra)
+        end = {"content": _build_blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}
+        counts = {"usage": _count_input_tokens(say) | {"output_tokens": say.output_tokens}}
+        return _build_envelope(body) | end | counts | dict(say.extra)
 
     def build_stream(self, say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
-        start = _envelope(body) | {"usage": _input_usage(say) | {"output_tokens": 1}} | dict(say.extra)
+        start = _build_envelope(body) | {"usage": _count_input_tokens(say) | {"output_tokens": 1}} | dict(say.extra)
         events: list[dict[str, Any]] = [{"type": "message_start", "message": start}, {"type": "ping"}]
-        for index, block in enumerate(_blocks(say)):
+        for index, block in enumerate(_build_blocks(say)):
             empty, deltas = _split_block(block)
             events.append({"type": "content_block_start", "index": index, "content_block": empty})
             events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
@@ -104,7 +104,7 @@ class AnthropicServer(ModelServer):
         return json_response({"type": "error", "error": error, "request_id": "req_1"}, status, headers)
 
 
-def _blocks(say: Say) -> list[dict[str, Any]]:
+def _build_blocks(say: Say) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if say.thought:
         blocks.append({"type": "thinking", "thinking": say.thought, "signature": SIGNATURE})
@@ -132,7 +132,7 @@ def _split_block(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[s
             return block | {"input": {}}, ({"type": "input_json_delta", "partial_json": text} for text in texts)
 
 
-def _input_usage(say: Say) -> dict[str, Any]:
+def _count_input_tokens(say: Say) -> dict[str, Any]:
     return {
         "input_tokens": say.input_tokens - say.cached_tokens - say.cache_write_tokens,
         "cache_read_input_tokens": say.cached_tokens,
@@ -140,7 +140,7 @@ def _input_usage(say: Say) -> dict[str, Any]:
     }
 
 
-def _messages(body: Any) -> Iterator[Message]:
+def _iter_messages(body: Any) -> Iterator[Message]:
     tool_names: dict[str, str] = {}
     system: dict[str, Any] = {"role": "system", "content": body.get("system") or []}
     for message in (system, *body["messages"]):
@@ -161,7 +161,7 @@ def _join_text(blocks: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _envelope(body: Mapping[str, Any]) -> dict[str, Any]:
+def _build_envelope(body: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": f"msg_{body.get('turn', 1)}",
         "type": "message",
@@ -173,7 +173,7 @@ def _envelope(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problem(body: Mapping[str, Any], *, beta: bool) -> str | None:
+def _find_problem(body: Mapping[str, Any], *, beta: bool) -> str | None:
     """Return why the API would reject a request, or None. Claude Code uses the beta API, which accepts more."""
     for name in ("model", "max_tokens", "messages"):
         if name not in body:

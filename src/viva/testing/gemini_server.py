@@ -101,7 +101,7 @@ class GeminiServer(ModelServer):
         return _build_response(Say(), [{"text": codec.compact_json(side_answer)}], "STOP", self.find_model(path, body))
 
     def read_messages(self, body: Any) -> Sequence[Message]:
-        return list(_messages(body))
+        return list(_iter_messages(body))
 
     def find_model(self, path: str, body: Mapping[str, Any]) -> str:
         """Return the model, which is part of the path."""
@@ -112,18 +112,18 @@ class GeminiServer(ModelServer):
             raise RequestRejected(403, "Method doesn't allow unregistered callers")
 
     def find_problem(self, request: ReceivedRequest, body: Mapping[str, Any]) -> str | None:
-        return _problem(body)
+        return _find_problem(body)
 
     def wants_stream(self, path: str, body: Mapping[str, Any]) -> bool:
         """Return whether the path requests a stream."""
         return ":streamGenerateContent" in path
 
     def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
-        return _build_response(say, _parts(say), _FINISH.get(say.finish, say.finish.upper()), body["model"])
+        return _build_response(say, _build_parts(say), _FINISH.get(say.finish, say.finish.upper()), body["model"])
 
     def build_stream(self, say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
         parts: list[dict[str, Any]] = []
-        for part in _parts(say):
+        for part in _build_parts(say):
             if "text" in part:
                 cut = [part | {"text": text} for text in split_text(part["text"])]
                 parts += [{k: v for k, v in piece.items() if k != "thoughtSignature"} for piece in cut[:-1]] + cut[-1:]
@@ -138,7 +138,7 @@ class GeminiServer(ModelServer):
         return json_response({"error": error}, status, headers)
 
 
-def _messages(body: Any) -> Iterator[Message]:
+def _iter_messages(body: Any) -> Iterator[Message]:
     system: dict[str, Any] = {"parts": [], **body.get("systemInstruction", {}), "role": "system"}
     for content in (system, *body["contents"]):
         role = _SPEAKERS[content.get("role", "user")]
@@ -153,7 +153,7 @@ def _messages(body: Any) -> Iterator[Message]:
             yield Message(role, text, tool_calls=used)
 
 
-def _parts(say: Say) -> list[dict[str, Any]]:
+def _build_parts(say: Say) -> list[dict[str, Any]]:
     """Return the parts of a reply. The signature of a thought is at the first tool call, or at the text."""
     signed = {"thoughtSignature": SIGNATURE} if say.thought else {}
     parts: list[dict[str, Any]] = []
@@ -191,7 +191,7 @@ def _build_response(say: Say, parts: list[dict[str, Any]], finish: str | None, m
     }
 
 
-def _problem(body: Mapping[str, Any]) -> str | None:
+def _find_problem(body: Mapping[str, Any]) -> str | None:
     """Return why the API would reject a request, or None."""
     unknown = [*(body.keys() - _FIELDS), *(body.get("generationConfig", {}).keys() - _CONFIG)]
     if unknown:

@@ -258,7 +258,7 @@ class ModelServer(HttpServer):
             read_messages=self.read_messages,
         )
         self.model_requests.append(model_request)
-        return self._build_response(self._next_line(model_request), model_request)
+        return self._build_response(self._choose_line(model_request), model_request)
 
     def _build_response(self, line: ScriptLine, request: ModelRequest) -> StubResponse:
         if isinstance(line, StubResponse):
@@ -287,7 +287,7 @@ class ModelServer(HttpServer):
         ]
         return structs.replace(say, tool_calls=named)
 
-    def _next_line(self, request: ModelRequest) -> ScriptLine:
+    def _choose_line(self, request: ModelRequest) -> ScriptLine:
         if isinstance(self._script, str):
             return self._script
         if callable(self._script):

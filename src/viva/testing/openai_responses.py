@@ -19,19 +19,19 @@ def read_response_messages(body: Any) -> Iterator[Message]:
     for item in items:
         match item.get("type", "message"):
             case "message":
-                yield Message(_SPEAKERS[item["role"]], _text(item["content"]))
+                yield Message(_SPEAKERS[item["role"]], _join_text(item["content"]))
             case "function_call" | "custom_tool_call":
                 tool_names[item["call_id"]] = item["name"]
                 arguments = item.get("arguments", item.get("input"))
                 yield Message("assistant", tool_calls=(ToolCall(item["name"], arguments, item["call_id"]),))
             case "function_call_output" | "custom_tool_call_output":
                 name = tool_names.get(item["call_id"])
-                yield Message("tool", _text(item["output"]), name=name, tool_call_id=item["call_id"])
+                yield Message("tool", _join_text(item["output"]), name=name, tool_call_id=item["call_id"])
             case _:  # reasoning, and what else a provider wants back as it came
                 pass
 
 
-def _text(content: Any) -> str:
+def _join_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     return (
@@ -43,23 +43,23 @@ def _text(content: Any) -> str:
 
 def build_response(say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the response to a request that does not stream."""
-    whole = {"output": _items(say, body), "usage": _usage(say), **_end(say)}
-    return _envelope(body, "completed") | whole | dict(say.extra)
+    whole = {"output": _build_items(say, body), "usage": _build_usage(say), **_describe_end(say)}
+    return _build_envelope(body, "completed") | whole | dict(say.extra)
 
 
-def _end(say: Say) -> dict[str, Any]:
+def _describe_end(say: Say) -> dict[str, Any]:
     reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(say.finish)
     return {"status": "incomplete", "incomplete_details": {"reason": reason}} if reason else {}
 
 
 def build_response_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
     """The events of a streamed answer: each item begins, grows and ends, and the whole comes last."""
-    start = _envelope(body, "in_progress")
+    start = _build_envelope(body, "in_progress")
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": start},
         {"type": "response.in_progress", "response": start},
     ]
-    for index, item in enumerate(_items(say, body)):
+    for index, item in enumerate(_build_items(say, body)):
         place = {"output_index": index, "item_id": item["id"]}
         events.append({"type": "response.output_item.added", "output_index": index, "item": _start_item(item)})
         match item["type"]:
@@ -86,7 +86,7 @@ def build_response_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...
     return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)
 
 
-def _items(say: Say, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _build_items(say: Say, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     turn = body.get("turn", 1)
     if say.thought:
@@ -117,7 +117,7 @@ def _start_item(item: dict[str, Any]) -> dict[str, Any]:
     return item if empty is None else item | empty | {"status": "in_progress"}
 
 
-def _usage(say: Say) -> dict[str, Any]:
+def _build_usage(say: Say) -> dict[str, Any]:
     return {
         "input_tokens": say.input_tokens,
         "input_tokens_details": {"cached_tokens": say.cached_tokens},
@@ -127,7 +127,7 @@ def _usage(say: Say) -> dict[str, Any]:
     }
 
 
-def _envelope(body: Mapping[str, Any], status: str) -> dict[str, Any]:
+def _build_envelope(body: Mapping[str, Any], status: str) -> dict[str, Any]:
     return {
         "id": f"resp_{body.get('turn', 1)}",
         "object": "response",

@@ -87,21 +87,21 @@ def read_chat_messages(body: Any) -> Iterator[Message]:
 
 def build_chat_completion(say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the response to a request that does not stream."""
-    message: dict[str, Any] = {"role": "assistant", "content": say.content, **_thought(say), **say.extra}
+    message: dict[str, Any] = {"role": "assistant", "content": say.content, **_encode_thought(say), **say.extra}
     if say.tool_calls:
-        message["tool_calls"] = [_tool_call(index, call) for index, call in enumerate(say.tool_calls)]
+        message["tool_calls"] = [_encode_call(index, call) for index, call in enumerate(say.tool_calls)]
     choice = {"index": 0, "message": message, "finish_reason": say.finish, "logprobs": None}
-    return _envelope("chat.completion", body) | {"choices": [choice], "usage": _usage(say)}
+    return _build_envelope("chat.completion", body) | {"choices": [choice], "usage": _build_usage(say)}
 
 
 def build_chat_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
     """The events of a streamed answer: a role, the content in pieces, tool calls in pieces, the end, perhaps usage."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if say.content is not None else None}]
-    deltas += [{name: value} for name, value in _thought(say).items()]
+    deltas += [{name: value} for name, value in _encode_thought(say).items()]
     deltas += [{"content": piece} for piece in split_text(say.content or "")]
     deltas += [{name: value} for name, value in say.extra.items()]
     for index, call in enumerate(say.tool_calls):
-        tool_call = _tool_call(index, call)
+        tool_call = _encode_call(index, call)
         arguments = tool_call["function"]["arguments"]
         deltas.append(
             {"tool_calls": [tool_call | {"index": index, "function": tool_call["function"] | {"arguments": ""}}]}
@@ -109,21 +109,21 @@ def build_chat_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
         deltas += [
             {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in split_text(arguments)
         ]
-    envelope = _envelope("chat.completion.chunk", body)
+    envelope = _build_envelope("chat.completion.chunk", body)
     events: list[Any] = [
         envelope | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
     ]
     events.append(envelope | {"choices": [{"index": 0, "delta": {}, "finish_reason": say.finish}]})
     if (body.get("stream_options") or {}).get("include_usage"):
-        events.append(envelope | {"choices": [], "usage": _usage(say)})
+        events.append(envelope | {"choices": [], "usage": _build_usage(say)})
     return (*(b"data: %b\n\n" % codec.encode(event) for event in events), b"data: [DONE]\n\n")
 
 
-def _thought(say: Say) -> dict[str, Any]:
+def _encode_thought(say: Say) -> dict[str, Any]:
     return {"reasoning_content": say.thought} if say.thought else {}
 
 
-def _tool_call(index: int, call: ToolCall) -> dict[str, Any]:
+def _encode_call(index: int, call: ToolCall) -> dict[str, Any]:
     arguments = call.arguments if isinstance(call.arguments, str) else codec.compact_json(call.arguments or {})
     return {
         "id": call.id or f"call_{index + 1}",
@@ -132,7 +132,7 @@ def _tool_call(index: int, call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _usage(say: Say) -> dict[str, Any]:
+def _build_usage(say: Say) -> dict[str, Any]:
     return {
         "prompt_tokens": say.input_tokens,
         "completion_tokens": say.output_tokens,
@@ -141,7 +141,7 @@ def _usage(say: Say) -> dict[str, Any]:
     }
 
 
-def _envelope(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def _build_envelope(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{body.get('turn', 1)}",
         "object": kind,

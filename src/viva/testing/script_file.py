@@ -29,15 +29,15 @@ def load_script(path: str | Path) -> list[ScriptLine | When]:
     file = Path(path)
     problems: list[Problem] = []
     documents = list(open_documents(file, str(path)).read_valid(problems))
-    problems += [problem for document in documents for problem in _problems(document)]
+    problems += [problem for document in documents for problem in _iter_problems(document)]
     if not documents and not problems:
         problems = [Problem(str(path), 0, "", "has no replies")]
     if problems:
         raise BadInput(*problems)
-    return [_entry(document.value) for document in documents]
+    return [_parse_entry(document.value) for document in documents]
 
 
-def _problems(document: Document) -> Iterator[Problem]:
+def _iter_problems(document: Document) -> Iterator[Problem]:
     found = find_violations("replies", document.value)
     for complaint in found:
         yield document.make_problem(complaint.path, complaint.message, key=complaint.unknown_key)
@@ -54,14 +54,14 @@ def _problems(document: Document) -> Iterator[Problem]:
         yield document.make_problem(("delay",), str(error))
 
 
-def _entry(entry: str | Mapping[str, Any]) -> ScriptLine | When:
+def _parse_entry(entry: str | Mapping[str, Any]) -> ScriptLine | When:
     if isinstance(entry, str):
         return entry
     conditions = {field: entry[name] for name, field in _CONDITIONS.items() if name in entry}
-    return When(_line(entry), **conditions) if conditions else _line(entry)
+    return When(_parse_line(entry), **conditions) if conditions else _parse_line(entry)
 
 
-def _line(entry: Mapping[str, Any]) -> ScriptLine:
+def _parse_line(entry: Mapping[str, Any]) -> ScriptLine:
     delay_s = parse_duration(entry.get("delay", 0))
     if "error" in entry:
         details = {key: entry[key] for key in ("message", "headers") if key in entry}

@@ -57,7 +57,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_sensitive_name(name: str) -> bool:
-    """Does the name of a header or environment variable? More names count here: the values are rarely ordinary words."""
+    """Does the name of a header or environment variable say that its value is a credential? More names count than in `is_secret_name`."""
     return any(word in name.lower() for word in _SENSITIVE)
 
 
@@ -66,7 +66,7 @@ def find_in_text(text: str) -> Iterator[str]:
     if "://" not in text and "?" not in text:
         return
     for found in _USERINFO.finditer(text):
-        yield from _userinfo(found[0])
+        yield from _find_in_userinfo(found[0])
     for found in _QUERY.finditer(text):
         if is_secret_name(unquote(found[1])) and not _REFERENCE.search(found[2]):
             yield found[2]
@@ -85,7 +85,7 @@ def find_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
         if _REFERENCE.fullmatch(credential):
             continue
         yield credential
-        yield from _basic(credential)
+        yield from _find_in_basic(credential)
         if "cookie" in name.lower():
             yield from (cookie.partition("=")[2].strip() for cookie in value.split(";"))
 
@@ -103,7 +103,7 @@ def find_in_command(words: str | Sequence[str]) -> Iterator[str]:
     text = words if isinstance(words, str) else " ".join(words)
     yield from find_in_text(text)
     yield from TOKEN.findall(text)
-    yield from (text[start:end].rpartition(" ")[2] for start, end in _secret_options(text))
+    yield from (text[start:end].rpartition(" ")[2] for start, end in _find_secret_options(text))
 
 
 def find_in_table(table: Mapping[str, Any]) -> Iterator[str]:
@@ -118,9 +118,9 @@ def find_in_table(table: Mapping[str, Any]) -> Iterator[str]:
                 if is_secret_name(name) and not _REFERENCE.search(value):
                     yield value
             case Mapping() if name == "headers":
-                yield from find_in_headers(_texts(value))
+                yield from find_in_headers(_to_texts(value))
             case Mapping() if name == "env":
-                yield from find_in_environment(_texts(value))
+                yield from find_in_environment(_to_texts(value))
             case Mapping():
                 yield from find_in_table(cast("Mapping[str, Any]", value))
             case list() if name in ("command", "resume", "args", "model_args"):
@@ -146,7 +146,7 @@ def mask_text(text: str) -> str:
 def mask_command(text: str) -> str:
     """Masks the credentials in a command line, also in its options, variables and headers."""
     text, done, pieces = mask_text(text), 0, list[str]()
-    for start, end in _secret_options(text):
+    for start, end in _find_secret_options(text):
         pieces += [text[done:start], MASK]
         done = end
     return TOKEN.sub(MASK, "".join([*pieces, text[done:]]))
@@ -196,7 +196,7 @@ def _mask_parameter(found: re.Match[str]) -> str:
     return f"{found[1]}={MASK}" if secret else found[0]
 
 
-def _secret_options(text: str) -> Iterator[tuple[int, int]]:
+def _find_secret_options(text: str) -> Iterator[tuple[int, int]]:
     """The positions of the values of options with secret names. The value of another option may be such an option."""
     at = 0
     while (found := _OPTION.search(text, at)) is not None:
@@ -207,7 +207,7 @@ def _secret_options(text: str) -> Iterator[tuple[int, int]]:
             at = found.start(3)
 
 
-def _userinfo(text: str) -> Iterator[str]:
+def _find_in_userinfo(text: str) -> Iterator[str]:
     """Of `user:password` the password and both together, as in a Basic header; a user alone is a token."""
     if _is_reference(text):
         return
@@ -223,7 +223,7 @@ def _is_reference(userinfo: str) -> bool:
     return all(not part or _REFERENCE.fullmatch(part) for part in userinfo.partition(":")[::2]) or userinfo == MASK
 
 
-def _basic(credential: str) -> Iterator[str]:
+def _find_in_basic(credential: str) -> Iterator[str]:
     """The user and password of a Basic header."""
     try:
         pair = base64.b64decode(credential, validate=True).decode()
@@ -234,5 +234,5 @@ def _basic(credential: str) -> Iterator[str]:
         yield pair.partition(":")[2]
 
 
-def _texts(table: Any) -> dict[str, str]:
+def _to_texts(table: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in cast("Mapping[Any, Any]", table).items()}

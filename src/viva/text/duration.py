@@ -18,7 +18,7 @@ _HELP = "write for example 30s, 2m30s, 500ms or 1h; a bare number is seconds"
 def parse_duration(value: str | float) -> float:
     """The duration in seconds; raises ValueError, with examples, for anything else."""
     try:
-        seconds = _seconds_in(value) if isinstance(value, str) else None if isinstance(value, bool) else float(value)
+        seconds = _parse_seconds(value) if isinstance(value, str) else None if isinstance(value, bool) else float(value)
     except (TypeError, OverflowError):
         seconds = None
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
@@ -31,14 +31,14 @@ def parse_age(text: str) -> float:
     if (match := _DAYS.fullmatch(text.strip())) is None:
         seconds = None
     else:
-        rest = _seconds_in(match[2]) if match[2] else 0.0
+        rest = _parse_seconds(match[2]) if match[2] else 0.0
         seconds = None if rest is None or not (match[1] or match[2]) else float(match[1] or 0) * 86400 + rest
     if not seconds or not math.isfinite(seconds):
         raise ValueError(f"{text!r} is no age: write for example 30d, 12h or 1d12h")
     return seconds
 
 
-def _seconds_in(text: str) -> float | None:
+def _parse_seconds(text: str) -> float | None:
     text = text.strip()
     if _BARE.fullmatch(text):
         return float(text)
@@ -51,19 +51,19 @@ def format_duration(seconds: float) -> str:
     """The shortest form, to the microsecond: `5m`, `2m30s`, `1.5s`, `500ms`."""
     if (micros := round(seconds * 1e6)) < 1_000_000:
         whole, unit = (1, "us") if 0 < micros < 1000 else (1000, "ms")
-        return f"{_decimal(micros, whole)}{unit}" if micros else "0s"
+        return f"{_format_decimal(micros, whole)}{unit}" if micros else "0s"
     hours, micros = divmod(micros, 3_600_000_000)
     minutes, micros = divmod(micros, 60_000_000)
     return "".join(
         (
             f"{hours}h" if hours else "",
             f"{minutes}m" if minutes else "",
-            f"{_decimal(micros, 1_000_000)}s" if micros else "",
+            f"{_format_decimal(micros, 1_000_000)}s" if micros else "",
         )
     )
 
 
-def _decimal(value: int, unit: int) -> str:
+def _format_decimal(value: int, unit: int) -> str:
     """`value / unit` as an exact decimal without trailing zeros."""
     whole, rest = divmod(value, unit)
     return f"{whole}.{str(rest).rjust(len(str(unit)) - 1, '0').rstrip('0')}" if rest else str(whole)

@@ -36,13 +36,13 @@ def find_json(text: str) -> Any:
     for block in _FENCED.findall(text):
         if (value := whole_json(block)) is not UNSET:
             return value
-    return _among_words(text)
+    return _find_among_words(text)
 
 
-def _among_words(text: str) -> Any:
-    """The first balanced value. `[1]` and `[ ]` are often a footnote or a check box, so a later value wins over them."""
+def _find_among_words(text: str) -> Any:
+    """The first JSON value among words. `[1]` and `[ ]` are often a footnote or a check box: a later value is preferred."""
     fallback = UNSET
-    for value in _values(text, _decoder):
+    for value in _iter_values(text, _decoder):
         if isinstance(value, dict) or any(type(item) is not int for item in value):
             return value
         fallback = value if fallback is UNSET else fallback
@@ -52,12 +52,12 @@ def _among_words(text: str) -> Any:
 def find_objects(text: str, make_object: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
     """Every JSON object of a text that is not inside another one; `make_object` builds it from its pairs."""
     values: list[Any] = []
-    for value in _values(text, json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=make_object)):
+    for value in _iter_values(text, json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=make_object)):
         values += value if isinstance(value, list) else [value]
     return [value for value in values if isinstance(value, Mapping)]
 
 
-def _values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
+def _iter_values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
     """All balanced values, in order.
 
     msgspec cannot tell where a value ends, so this uses the parser of the standard library. The work is bounded: a text of
@@ -72,8 +72,8 @@ def _values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
             codec.decode(text[start:at])  # a value must be valid for our decoder too
         except (codec.TooDeepError, RecursionError):
             break
-        except ValueError as wrong:
-            work_left -= start // 64 + (wrong.pos - start if isinstance(wrong, json.JSONDecodeError) else 1)
+        except ValueError as error:
+            work_left -= start // 64 + (error.pos - start if isinstance(error, json.JSONDecodeError) else 1)
             at = start + 1
             continue
         yield value

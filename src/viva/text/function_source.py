@@ -16,7 +16,7 @@ _MAX_SOURCE_LINES = 12
 
 
 def describe_function(function: Any) -> str:
-    """A lambda as its source, another function as `name (file.py:12)`, an object as its type. It has no variables: no `{{`."""
+    """A lambda as its source, another function as `name (file.py:12)`, an object as its type. The text has no `{{`, so it is no template."""
     name = getattr(function, "__name__", type(function).__name__)
     code = _find_code(function)
     if code is not None and name == "<lambda>":
@@ -71,12 +71,12 @@ def _find_lambda(code: CodeType) -> str | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     nodes = [node for node in nodes if node.lineno == code.co_firstlineno]
-    inside = [node for node in nodes if any(_contains(node.body, place) for place in places)]
+    inside = [node for node in nodes if any(_is_at(node.body, place) for place in places)]
     best = min(inside or nodes, key=lambda node: len(ast.dump(node)), default=None)
     return ast.get_source_segment(source, best) if best is not None else None
 
 
-def _contains(node: ast.expr, place: tuple[int | None, int | None, int | None, int | None]) -> bool:
+def _is_at(node: ast.expr, place: tuple[int | None, int | None, int | None, int | None]) -> bool:
     line, _, start, end = place
     assert line is not None
     assert start is not None

@@ -31,10 +31,10 @@ def compile_path(path: str) -> FindValues:
     if not path.strip():
         raise ValueError("the path is empty; write for example $.order.status")
     try:
-        query = _environment().compile(full_path(path))
-    except JSONPathError as wrong:
+        query = _create_environment().compile(full_path(path))
+    except JSONPathError as error:
         hint = "; write such a key as $['some-key']" if "-" in path or " " in path else ""
-        raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(wrong).splitlines()[0]}{hint}") from wrong
+        raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(error).splitlines()[0]}{hint}") from error
     if query.singular_query():  # most paths are: `$.order.items[0].price`
         selectors = [selector for segment in query.segments for selector in segment.selectors]
         steps = [each.name if hasattr(each, "name") else each.index for each in selectors]
@@ -60,14 +60,14 @@ def values_at(path: str, document: Any) -> list[Any]:
 
     try:
         return compile_path(path)(document)
-    except JSONPathError as wrong:
-        raise CheckError(f"path {path}: {wrong}", deterministic=True) from wrong
+    except JSONPathError as error:
+        raise CheckError(f"path {path}: {error}", deterministic=True) from error
     except TimeoutError:
         raise CheckError(f"path {path}: its pattern took more than {TIMEOUT_S:g}s: make it simpler") from None
 
 
 @cache
-def _environment() -> Any:
+def _create_environment() -> Any:
     """RFC 9535 with a time limit on the patterns of `match()` and `search()`."""
     import regex
     from iregexp_check import check

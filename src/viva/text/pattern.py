@@ -20,7 +20,7 @@ _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.
 class LazyPattern:
     """A regular expression that is compiled on first use: most are never used in a run, and compiling takes long.
 
-    `fits` is `match` where the pattern is tied to the beginning, since `search` would try it at every place.
+    `fits` is `match` for a pattern that starts with `^`, else `search`.
     """
 
     match: Callable[..., re.Match[str] | None]
@@ -69,7 +69,7 @@ def compile_pattern(pattern: str) -> Any:
     """Compiles a pattern; raises ValueError with what is wrong."""
     import regex  # imported with the first pattern, to keep start-up fast
 
-    if "{" in pattern and _parts(pattern) > MAX_PARTS:
+    if "{" in pattern and _estimate_parts(pattern) > MAX_PARTS:
         raise ValueError(f"{pattern!r} repeats too much: written out it has more than {MAX_PARTS:,} parts")
     try:
         return regex.compile(pattern, cache_pattern=False)  # our own cache has a limit in bytes
@@ -79,7 +79,7 @@ def compile_pattern(pattern: str) -> Any:
         raise ValueError(f"{pattern[:60]!r} is too large for a regular expression") from wrong
 
 
-def _parts(pattern: str) -> int:
+def _estimate_parts(pattern: str) -> int:
     """The approximate number of parts with minimum repeats written out: the cost of compiling."""
     open_groups, latest = [0], 0
     for piece in _PIECES.finditer(pattern):

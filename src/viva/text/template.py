@@ -22,24 +22,24 @@ _PIECE = LazyPattern(r"\\\{\{|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
 
 def has_variables(value: Any) -> bool:
     """Does any string in this value have a variable?"""
-    return next(_names(value), None) is not None
+    return next(_iter_names(value), None) is not None
 
 
 def variables_in(value: Any) -> list[str]:
     """The names of the variables in all strings of a value, without the keys of dicts."""
-    return list(_names(value))
+    return list(_iter_names(value))
 
 
 def is_template(value: Any) -> bool:
     r"""Does filling change any string in this value? It has a variable or an escaped `\{{`."""
-    return any(_PIECE.search(text) for text in _texts(value))
+    return any(_PIECE.search(text) for text in _iter_texts(value))
 
 
-def _names(value: Any) -> Iterator[str]:
-    return (match[1] for text in _texts(value) for match in _PIECE.finditer(text) if match[1])
+def _iter_names(value: Any) -> Iterator[str]:
+    return (match[1] for text in _iter_texts(value) for match in _PIECE.finditer(text) if match[1])
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _iter_texts(value: Any) -> Iterator[str]:
     """The strings of a value that may have a variable."""
     match value:
         case str():
@@ -47,10 +47,10 @@ def _texts(value: Any) -> Iterator[str]:
                 yield value
         case Mapping():
             for item in cast("Mapping[str, Any]", value).values():
-                yield from _texts(item)
+                yield from _iter_texts(item)
         case list() | tuple():
             for item in cast("list[Any]", value):
-                yield from _texts(item)
+                yield from _iter_texts(item)
         case _:
             pass
 
@@ -86,7 +86,7 @@ def fill_message(
     message: Message, variables: Mapping[str, Any], unset_reasons: Mapping[str, str] | None = None
 ) -> Message:
     def fill(text: str) -> str:
-        return _text(fill_variables(text, variables, unset_reasons=unset_reasons))
+        return _to_text(fill_variables(text, variables, unset_reasons=unset_reasons))
 
     if isinstance(message.content, str):
         return structs.replace(message, content=fill(message.content))
@@ -130,7 +130,7 @@ def _fill_text(text: str, variables: Mapping[str, Any], keep_unknown: bool, unse
         if name is None:
             return match[0] if keep_unknown else _OPEN
         if name in variables:
-            return _text(variables[name])
+            return _to_text(variables[name])
         if keep_unknown:
             return match[0]
         reason = unset_reasons.get(name)
@@ -139,5 +139,5 @@ def _fill_text(text: str, variables: Mapping[str, Any], keep_unknown: bool, unse
     return _PIECE.sub(value_of, text)
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else codec.compact_json(value)

@@ -37,7 +37,7 @@ def matches_tool(called: str, name: str) -> bool:
 
 
 def matches_cli_tool(called: str, name: str) -> bool:
-    """The same, also for the names that other CLIs give to the tool; those count only without a namespace."""
+    """As `matches_tool`, and also true if `name` is what another CLI calls that tool (only without a namespace)."""
     return matches_tool(called, name) or any(called in names and name in names for names in CLI_TOOLS)
 
 

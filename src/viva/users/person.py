@@ -42,12 +42,12 @@ class Person(Struct, frozen=True):
         sent: list[UserMessage] = []  # as a case would write them, with {{variables}}
         inner = Script(()) if self.inner is None else self.inner
         async with aclosing(inner.speak(state)) as messages:
-            while (message := await self._next(state, messages, sent)) is not None:
+            while (message := await self._choose_message(state, messages, sent)) is not None:
                 is_planned = len(sent) < len(self.planned_messages) and message.source != "interactive"
                 sent.append(self.planned_messages[len(sent)] if is_planned else message)
                 yield message
 
-    async def _next(
+    async def _choose_message(
         self, state: TrialState, messages: AsyncGenerator[UserMessage, None], sent: Sequence[UserMessage]
     ) -> UserMessage | None:
         """The next message; None ends the conversation."""

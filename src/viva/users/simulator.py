@@ -55,9 +55,9 @@ class Simulator(Struct, frozen=True):
         async with state.helpers.open("simulator", self.use, state, options) as helper:
             while True:
                 guard = SimulatorGuard(
-                    state, _facts(helper.metadata), may_repeat=helper.may_repeat, can_end=self.can_end
+                    state, _get_facts(helper.metadata), may_repeat=helper.may_repeat, can_end=self.can_end
                 )
-                answer = await helper.ask(_prompt(state, options, seen_turns), guard.parse)
+                answer = await helper.ask(_build_prompt(state, options, seen_turns), guard.parse)
                 seen_turns = len(state.turns)
                 if answer.goal_achieved and self.can_end:
                     if not state.turns:
@@ -83,9 +83,9 @@ def facts_from_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", facts) if isinstance(facts, Mapping) else {}
 
 
-def _prompt(state: TrialState, options: Mapping[str, Any], seen_turns: int | None) -> str:
-    """What is new for a simulator that has seen `seen_turns`: the agent's reply, what a person said in its place or, the first
-    time, the persona and all turns.
+def _build_prompt(state: TrialState, options: Mapping[str, Any], seen_turns: int | None) -> str:
+    """The next prompt for a simulator that has seen `seen_turns`: the agent's new reply, and what a person wrote instead of
+    the simulator. The first prompt has the persona and all turns.
     """
     new = state.turns[seen_turns or 0 :]
     if seen_turns is not None and len(new) == 1 and new[0].user_message.source == "simulated":
@@ -98,7 +98,7 @@ def _prompt(state: TrialState, options: Mapping[str, Any], seen_turns: int | Non
     return "\n".join([*lines, _FIRST_PROMPT if not state.turns else "Write the user's next message."])
 
 
-def _facts(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def _get_facts(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """The simulator's facts by slot; facts in free text cannot be compared."""
     facts: Any = metadata.get("facts")
     return {str(slot): value for slot, value in facts.items()} if isinstance(facts, Mapping) else {}
@@ -123,14 +123,18 @@ class SimulatorGuard(Struct, frozen=True):
             raise ValueError("it copies the example; the user's own words are wanted")
         if _SPEAKS_AS_ASSISTANT.match(answer.text):
             raise ValueError("it speaks for the assistant; only the user's own words are wanted")
-        if not self.may_repeat and (last := normalize_text(self._last_reply())) and normalize_text(answer.text) == last:
+        if (
+            not self.may_repeat
+            and (last := normalize_text(self._find_last_text()))
+            and normalize_text(answer.text) == last
+        ):
             raise ValueError("it repeats the assistant's last reply")
         if not self.may_repeat and self._is_third_time(answer.text):
             raise ValueError("it is the same message a third time running, although the assistant answered differently")
         self._check_facts(answer.text, reply)
         return answer
 
-    def _last_reply(self) -> str:
+    def _find_last_text(self) -> str:
         """The agent's last text, also from before the first turn."""
         if (last := self.state.last_turn) is not None:
             return reply_text(last.reply) if last.reply is not None else ""
@@ -141,7 +145,7 @@ class SimulatorGuard(Struct, frozen=True):
         turns = self.state.turns[-2:]
         if len(turns) < 2 or any(normalize_text(t.user_message.message.text) != normalize_text(text) for t in turns):
             return False
-        first, second = (_reaction(turn.reply) for turn in turns)
+        first, second = (_summarize_reply(turn.reply) for turn in turns)
         return first != second
 
     def _check_facts(self, text: str, reply: Reply) -> None:
@@ -186,7 +190,7 @@ def parse_simulator_reply(reply: Reply) -> SimulatorReply:
     return SimulatorReply(text or "", achieved, str(fields.get("reasoning") or ""))
 
 
-def _reaction(reply: Reply | None) -> tuple[str, str]:
+def _summarize_reply(reply: Reply | None) -> tuple[str, str]:
     """The text and tool calls of a reply, to compare it with another one."""
     if reply is None:
         return "", ""
@@ -205,20 +209,20 @@ _DATE = LazyPattern(r"\d{4}-\d\d-\d\d")
 
 
 def other_value(text: str, slot: str, value: str) -> str | None:
-    """A value that the text gives for `slot` and that differs from the fact: `my order id is W-2` if the fact is `W-1`.
+    """The value that the text states for `slot`, if it differs from the fact: `my order id is W-2` if the fact is `W-1`.
 
     Only sure differences count: amounts by value, ids without hyphens, ISO dates, and one-word names. Anything else may
     be the same in other words.
     """
     words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", slot)))
     for match in re.finditer(rf"\b{words}\b\s*(?:is|was|=|:|number is|would be)\s*", text, re.IGNORECASE):
-        stated = _token(text[match.end() :])
+        stated = _first_token(text[match.end() :])
         if stated is not None and _differs(stated, value.strip()):
             return stated
     return None
 
 
-def _token(text: str) -> str | None:
+def _first_token(text: str) -> str | None:
     """The first word, without surrounding punctuation."""
     word = re.match(r"[\"'(]?([$€£#]?\w[\w.,:/@+-]*)", text)
     return word[1].rstrip(".,:") if word else None
@@ -228,19 +232,19 @@ def _differs(stated: str, value: str) -> bool:
     amount = _NUMBER.fullmatch(value)
     if amount is not None:
         number = _NUMBER.fullmatch(stated)
-        return number is not None and _number(number[1]) != _number(amount[1])
+        return number is not None and _parse_number(number[1]) != _parse_number(amount[1])
     if _DATE.fullmatch(value):
         return _DATE.fullmatch(stated) is not None and stated != value
     if _ID.fullmatch(value):
-        return _ID.fullmatch(stated) is not None and _bare(stated) != _bare(value)
+        return _ID.fullmatch(stated) is not None and _strip_punctuation(stated) != _strip_punctuation(value)
     # A name: one capitalized word, like the fact. "The city is lovely" does not name the city.
     is_name = value.isalpha() and stated.isalpha() and value[:1].isupper() and stated[:1].isupper()
     return is_name and stated.casefold() != value.casefold()
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def _bare(value: str) -> str:
+def _strip_punctuation(value: str) -> str:
     return re.sub(r"\W|_", "", value).casefold()

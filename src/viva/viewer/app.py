@@ -82,7 +82,7 @@ class ViewerRoutes:
         self._runs = ProjectRuns(history)
         self._launcher = launcher
         self._is_closing = is_closing
-        self._points: dict[str, list[SuitePoint]] = {}
+        self._points: dict[tuple[str, str | None], list[SuitePoint]] = {}
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -194,13 +194,12 @@ class ViewerRoutes:
     def get_history(self, request: Request) -> Response:
         history = self._runs.history
         rows = history.list_runs(limit=_MAX_POINTS)
-        for row in rows:
-            if row.ended is None:
-                self._points.pop(row.id, None)  # it was resumed
-            elif row.id not in self._points:
-                self._points[row.id] = make_points(history, row, read_start(history.journal_path(row.id)))
-        ended = [row for row in reversed(rows) if row.id in self._points]
-        lines = join_lines(point for row in ended for point in self._points[row.id])
+        ended = [row for row in reversed(rows) if row.ended is not None]
+        keys = [(row.id, row.ended) for row in ended]  # a run that was resumed ends again
+        for key, row in zip(keys, ended, strict=True):
+            if key not in self._points:
+                self._points[key] = make_points(history, row, read_start(history.journal_path(row.id)))
+        lines = join_lines(point for key in keys for point in self._points[key])
         flaky = find_flaky_cases(history, [row.id for row in rows[:_FLAKY_WINDOW]])
         return _respond_json({"runs": len(ended), "lines": lines, "flaky": flaky})
 

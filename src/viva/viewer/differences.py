@@ -30,7 +30,7 @@ _NOT_SETTINGS = frozenset(
 
 
 class RunDifference(Struct, frozen=True, omit_defaults=True):
-    """One thing that differs. None: the run has it not."""
+    """One setting that differs between two runs; None on the side of a run that does not have it."""
 
     name: str
     base: str | None

@@ -38,7 +38,7 @@ class RunLabels(Struct):
 
 
 class LabelPoint(Struct):
-    """The agreement of one run, for its course over time."""
+    """How often people agree with the verdicts of one run: a point of the chart over time."""
 
     run: str
     at: str

@@ -54,7 +54,7 @@ class RunLauncher:
     def _build_arguments(self, request: RunRequest, known_runs: Sequence[RunRow]) -> list[str]:
         own_runs = [row for row in known_runs if not self._is_pulled(row.id)]
         agents = set(config.load_settings(self._file, self._folder).agents) | {
-            agent for row in own_runs for agent in (row.agent, *row.agents)
+            agent for row in own_runs for agent in row.agents if agent
         }
         inputs = {text for row in own_runs for text in row.inputs}
         if not request.inputs:
@@ -89,13 +89,15 @@ class RunLauncher:
         arguments += [f"--run={options['only']}"] if options.get("only") else []
         arguments += [f"--tag={tag}" for tag in options.get("tags", ())]
         arguments += [f"--runs={options['runs']}"] if options.get("runs", 1) > 1 else []
-        return await self._rerun_with(started, arguments, started.agents or [started.agent])
+        return await self._rerun_with(started, arguments, started.agents)
 
     async def _rerun_with(self, started: RunStarted, arguments: Sequence[str], agents: Sequence[str]) -> str:
         if self._is_pulled(started.run):
             raise BadInput.of(
                 "This run comes from another machine, and so do its agent and folder. Run it with viva test"
             )
+        if started.settings.get("has_objects"):
+            raise BadInput.of("This run has agents, cases or functions of a Python program. Run that program again")
         names = [f"--name={agent}" for agent in agents if agent]
         flags = [flag if value is None else f"{flag}={value}" for flag, value in list_rerun_flags(started.settings)]
         folder = dict(started.settings.get("options", {})).get("folder")

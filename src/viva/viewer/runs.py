@@ -203,7 +203,7 @@ class RunJournal:
         return overview
 
     def load_rows(self) -> RowTable | None:
-        """The rows of a large run, which its overview does not hold; None for any other run."""
+        """The rows of the cases of a large run, whose overview has none; None for a small run."""
         self.load_overview()
         return self._table
 
@@ -306,7 +306,7 @@ class ProjectRuns:
         sides = [_choose_side(row, each.agent) for row, each in zip(rows, (base, head), strict=True)]
         key = tuple(part for row, side in zip(rows, sides, strict=True) for part in (row.id, row.ended, side.agent))
         if (comparison := self._comparisons.get(key)) is None:
-            flaky = find_known_flaky(self.history, [row.id for row in rows])
+            flaky = find_known_flaky(self.history, [row.id for row in rows], {side.agent for side in sides})
             before, after = ((side.run, self._iter_results(side)) for side in sides)
             comparison = compare_runs(before, after, flaky=flaky)
             if all(row.ended for row in rows):

@@ -41,7 +41,7 @@ class FolderCopier:
 
     def copy_repository(self, root: str, environ: Mapping[str, str]) -> None:
         """Copy the files of the repository around `root` that git does not ignore; without git, the files of `root`."""
-        top = _git(root, environ, "rev-parse", "--show-toplevel").rstrip("\n")
+        top = _run_git(root, environ, "rev-parse", "--show-toplevel").rstrip("\n")
         self._source_root = self._root = os.path.realpath(top or root)
         if top:
             self._copy_git_files(top, "", environ)
@@ -103,7 +103,7 @@ class FolderCopier:
 
     def _copy_git_files(self, top: str, below: str, environ: Mapping[str, str]) -> None:
         """Copy what git lists. A nested repository is listed as one folder and listed in turn."""
-        names = _git(top, environ, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
+        names = _run_git(top, environ, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
         for name in dict.fromkeys(filter(None, names)):
             path = f"{below}{name}".rstrip("/")
             source = f"{top}/{name}".rstrip("/")
@@ -166,11 +166,11 @@ class FolderCopier:
         place, text = f"{self._target}/{path}", os.readlink(source)
         folder = os.path.dirname(place)
         leads_to = os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(source)), text))
-        if self._path_in_copy(leads_to) != os.path.normpath(os.path.join(folder, text)):
-            text = os.path.relpath(self._path_in_copy(real), folder)
+        if self._map_to_copy(leads_to) != os.path.normpath(os.path.join(folder, text)):
+            text = os.path.relpath(self._map_to_copy(real), folder)
         os.symlink(text, place)
 
-    def _path_in_copy(self, path: str) -> str:
+    def _map_to_copy(self, path: str) -> str:
         """Return the path in the copy of a path in the original."""
         return os.path.normpath(f"{self._copy_root}/{os.path.relpath(path, self._source_root)}")
 
@@ -195,7 +195,7 @@ def _is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
-def _git(folder: str, environ: Mapping[str, str], *arguments: str) -> str:
+def _run_git(folder: str, environ: Mapping[str, str], *arguments: str) -> str:
     """Return the output of git; empty without git or without a repository."""
     # A git hook sets GIT_ variables.
     env = {name: value for name, value in environ.items() if not name.startswith("GIT_")}

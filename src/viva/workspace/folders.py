@@ -65,7 +65,7 @@ class LocalWorkspaces:
         if not self._is_clean:
             self._is_clean = True
             await asyncio.to_thread(remove_stale_workspaces, self.base)
-        async with self._folder_lock(spec):
+        async with self._get_folder_lock(spec):
             try:
                 workspace = TrialWorkspace(self, spec, key)
             except OSError as error:
@@ -76,7 +76,7 @@ class LocalWorkspaces:
             finally:
                 await run_to_completion(asyncio.to_thread(workspace.close))
 
-    def _folder_lock(self, spec: WorkspaceSpec) -> AbstractAsyncContextManager[object]:
+    def _get_folder_lock(self, spec: WorkspaceSpec) -> AbstractAsyncContextManager[object]:
         """Trials that work in the same folder take turns, so that each change belongs to one trial."""
         if spec.kind != "cwd" or self.is_replay:
             return nullcontext()
@@ -217,14 +217,14 @@ class TrialWorkspace:
             return
         if are_links:
             self._links = dict(links)
-        self._host_snapshots = {path: self._snapshot_link(path, snapshot.EMPTY_SNAPSHOT) for path in links}
+        self._host_snapshots = {path: self._take_link_snapshot(path, snapshot.EMPTY_SNAPSHOT) for path in links}
         exposed = [os.path.relpath(path, self._spec.root) for path in find_exposed_files(links, self._spec.exclude)]
         if exposed:
             self._warnings.append(
                 f"the agent could read its own test files through a link: {_join_names(sorted(exposed))}"
             )
 
-    def _snapshot_link(self, path: str, before: FolderSnapshot) -> FolderSnapshot:
+    def _take_link_snapshot(self, path: str, before: FolderSnapshot) -> FolderSnapshot:
         return snapshot.take_snapshot(self._locate(path), self._factory.contents, before, self._is_ignored)
 
     def _check_host_files(self) -> None:
@@ -239,7 +239,7 @@ class TrialWorkspace:
 
     def _iter_host_changes(self, path: str, before: FolderSnapshot) -> Iterator[tuple[str, str]]:
         """Yield changes of files below a link; in a replay the recorded ones, because the host may have changed since."""
-        differences = snapshot.iter_differences(before, self._snapshot_link(path, before))
+        differences = snapshot.iter_differences(before, self._take_link_snapshot(path, before))
         kinds = {below: (was is None, now is None) for below, was, now in differences if not below.endswith("/")}
         if self._replayed_changes:
             kinds = {}
@@ -258,7 +258,7 @@ class TrialWorkspace:
         entries, is_complete = new.entries, new.is_complete
         for path, target in self._links.items():
             if path in entries and os.path.realpath(f"{self.path}/{path}") == target:
-                below = self._snapshot_link(path, _below_link(self._last_snapshot, path))
+                below = self._take_link_snapshot(path, _select_below_link(self._last_snapshot, path))
                 entries |= {f"{path}/{name}" if name else path: stamp for name, stamp in below.entries.items()}
                 is_complete = is_complete and below.is_complete
         self._last_snapshot = FolderSnapshot(entries, is_complete)
@@ -278,7 +278,7 @@ class TrialWorkspace:
         return f"{self.path}/{path}"
 
 
-def _below_link(whole: FolderSnapshot, path: str) -> FolderSnapshot:
+def _select_below_link(whole: FolderSnapshot, path: str) -> FolderSnapshot:
     names = (name for name in whole.entries if name == path or name.startswith(f"{path}/"))
     return FolderSnapshot({name[len(path) + 1 :]: whole.entries[name] for name in names})
 

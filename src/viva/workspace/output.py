@@ -45,7 +45,7 @@ class CommandOutput:
 
     def finish(self) -> None:
         """End the stream with what is available now, even if a process escaped and writes on."""
-        self._bytes_left = self._available()
+        self._bytes_left = self._count_available()
         self._new_data.set()
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class CommandOutput:
     def _read_chunk(self, size: int) -> bytes | None:
         raise NotImplementedError
 
-    def _available(self) -> int:
+    def _count_available(self) -> int:
         raise NotImplementedError
 
     async def _wait(self) -> None:
@@ -74,7 +74,7 @@ class _Pipe(CommandOutput):
         except BlockingIOError:
             return None
 
-    def _available(self) -> int:
+    def _count_available(self) -> int:
         return int.from_bytes(fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
     async def _wait(self) -> None:
@@ -99,7 +99,7 @@ class _File(CommandOutput):
         self._at += len(chunk)
         return chunk or None
 
-    def _available(self) -> int:
+    def _count_available(self) -> int:
         return min(os.fstat(self._fd).st_size, self._limit + 1) - self._at
 
     async def _wait(self) -> None:

@@ -235,7 +235,7 @@ async def run_command(
             theirs.callback(os.close, their_err)
             ours.callback(err.close)
             command = subprocess.Popen(  # noqa: ASYNC220 -- a few milliseconds, and the same with every event loop
-                _supervisor_command(
+                _build_supervisor_command(
                     argv, their_control.fileno(), limits.grace_s, env, limits.max_bytes if to_file else 0
                 ),
                 cwd=cwd,
@@ -260,7 +260,7 @@ async def run_command(
         await run_to_completion(process.terminate())
 
 
-def _supervisor_command(
+def _build_supervisor_command(
     argv: Sequence[str], control: int, grace_s: float, env: Mapping[str, str], limit: int
 ) -> list[str]:
     # Python sets LC_CTYPE for itself if there is no locale; the command must not get it.
@@ -288,11 +288,11 @@ async def run_to_completion(work: Awaitable[T]) -> T:
 def _create_trial_id() -> str:
     """Return an id that names the owner of a process: `namespace-pid-start-random`."""
     pid = os.getpid()
-    return f"{_pid_namespace()}-{pid}-{process_start_time(pid)}-{secrets.token_hex(4)}"
+    return f"{_get_pid_namespace()}-{pid}-{process_start_time(pid)}-{secrets.token_hex(4)}"
 
 
 @cache
-def _pid_namespace() -> str:
+def _get_pid_namespace() -> str:
     try:
         return str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
     except OSError:
@@ -340,7 +340,7 @@ def kill_orphans() -> list[int]:
         namespace, _, rest = trial_id.partition("-")
         owner, _, rest = rest.partition("-")
         start = rest.partition("-")[0]
-        if namespace != _pid_namespace() or not owner.isdecimal() or not start.isdecimal() or start == "0":
+        if namespace != _get_pid_namespace() or not owner.isdecimal() or not start.isdecimal() or start == "0":
             continue
         if not _may_be_running(int(owner), int(start)):
             with suppress(OSError):

@@ -39,17 +39,17 @@ class Bubblewrap(Struct, frozen=True):
         command = [self.binary, *_ISOLATION, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
         for folder in self.hidden:
             command += ["--tmpfs", folder]
-        for entry in (*self.readable, *self._program_paths(argv[0])):
+        for entry in (*self.readable, *self._find_program_folders(argv[0])):
             command += ["--ro-bind-try", entry, entry]
         for entry in dict.fromkeys(writable):
             command += ["--bind", entry, entry]
         return [*command, "--chdir", path, "--", *argv]
 
-    def _program_paths(self, name: str) -> list[str]:
+    def _find_program_folders(self, name: str) -> list[str]:
         """Return the folders of the program and of its link target, if they are hidden."""
         program = shutil.which(name, path=self.search_path)
         places = dict.fromkeys((program, os.path.realpath(program))) if program else ()
-        return [entry for place in places for entry in _program_folders(os.path.dirname(place), self.hidden)]
+        return [entry for place in places for entry in _list_program_folders(os.path.dirname(place), self.hidden)]
 
 
 def find_bubblewrap(environ: Mapping[str, str]) -> Bubblewrap:
@@ -60,33 +60,33 @@ def find_bubblewrap(environ: Mapping[str, str]) -> Bubblewrap:
             "--sandbox bwrap: bubblewrap is not installed (apt install bubblewrap, dnf install bubblewrap; Linux only)"
         )
     hidden = tuple(
-        dict.fromkeys(os.path.realpath(entry) for entry in _private_folders(environ) if os.path.isdir(entry))
+        dict.fromkeys(os.path.realpath(entry) for entry in _list_private_folders(environ) if os.path.isdir(entry))
     )
-    sandbox = Bubblewrap(binary, hidden, tuple(_readable_folders(environ, hidden)), environ.get("PATH", ""))
+    sandbox = Bubblewrap(binary, hidden, tuple(_list_readable_folders(environ, hidden)), environ.get("PATH", ""))
     _test_sandbox(sandbox)
     return sandbox
 
 
-def _private_folders(environ: Mapping[str, str]) -> list[str]:
+def _list_private_folders(environ: Mapping[str, str]) -> list[str]:
     """Return the user's home and the folders where programs leave files and sockets."""
     home = environ.get("HOME", "")
     folders = ["/tmp", "/var/tmp", "/run", environ.get("TMPDIR", ""), tempfile.gettempdir(), home]  # noqa: S108 -- hidden
     return [folder for folder in folders if folder and os.path.realpath(folder) != "/"]
 
 
-def _readable_folders(environ: Mapping[str, str], hidden: Sequence[str]) -> list[str]:
+def _list_readable_folders(environ: Mapping[str, str], hidden: Sequence[str]) -> list[str]:
     """Return folders of programs inside hidden folders, and the resolver configuration."""
     folders: list[str] = []
     for folder in environ.get("PATH", "").split(os.pathsep):
         if os.path.isabs(folder) and os.path.isdir(folder):
-            folders += _program_folders(folder, hidden)
+            folders += _list_program_folders(folder, hidden)
     resolver = os.path.realpath("/etc/resolv.conf")
     if _is_hidden(resolver, hidden):
         folders.append(resolver)
     return list(dict.fromkeys(folders))
 
 
-def _program_folders(folder: str, hidden: Sequence[str]) -> list[str]:
+def _list_program_folders(folder: str, hidden: Sequence[str]) -> list[str]:
     """Return a hidden folder of programs with what they need beside it, but no folder with the user's own files."""
     if not _is_hidden(folder, hidden) or os.path.realpath(folder) in hidden:
         return []

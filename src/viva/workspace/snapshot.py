@@ -58,7 +58,7 @@ class FileStamp(Struct, frozen=True):
 
 
 class FolderSnapshot(Struct, frozen=True):
-    """The state of all entries of a folder by path; paths of folders end in `/`. Not `is_complete`: too many to watch."""
+    """The state of all entries of a folder by path; paths of folders end in `/`. Without `is_complete` there were too many entries to watch."""
 
     entries: dict[str, FileStamp]
     is_complete: bool = True

@@ -36,7 +36,7 @@ def main() -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)
     if _LINUX:
-        _prctl(_SET_CHILD_SUBREAPER, 1)
+        _call_prctl(_SET_CHILD_SUBREAPER, 1)
     pid, limit = _start_command(control, sys.argv[5:]), int(sys.argv[4])
     tree = _ProcessTree(pid, control, wake, _OutputFile(os.dup(1), limit) if limit else None)
     _close_streams()
@@ -51,7 +51,7 @@ def _start_command(control: socket.socket, command: list[str]) -> int:
     try:
         os.setsid()
         if _LINUX:
-            _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+            _call_prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
             signal.signal(number, signal.SIG_DFL)
         os.execvp(command[0], command)  # noqa: S606 -- no shell is the point
@@ -100,7 +100,7 @@ class _ProcessTree:
     def end(self, grace_s: float) -> None:
         for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
             deadline, signalled = time.monotonic() + limit_s, set[int]()
-            while (left := set(self._running_processes())) and time.monotonic() < deadline:
+            while (left := set(self._iter_running_processes())) and time.monotonic() < deadline:
                 if number == signal.SIGTERM and self._is_output_full():
                     break  # it would print on during the grace period
                 for pid in left - signalled if number == signal.SIGTERM else left:
@@ -114,7 +114,7 @@ class _ProcessTree:
     def _is_output_full(self) -> bool:
         return self._output is not None and self._output.is_full()
 
-    def _running_processes(self) -> Iterator[int]:
+    def _iter_running_processes(self) -> Iterator[int]:
         if _LINUX:
             yield from find_descendants(os.getpid())
             return
@@ -171,7 +171,7 @@ def find_parent(pid: int) -> int | None:
     return None if state in (b"Z", b"X") and threads < 2 else parent
 
 
-def _prctl(option: int, value: int) -> None:
+def _call_prctl(option: int, value: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

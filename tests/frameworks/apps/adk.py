@@ -14,6 +14,7 @@ from viva.testing import GeminiServer
 
 __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
 SERVER = GeminiServer
+MODEL, PROVIDER = "gemini-2.5-flash", "google"
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = False
 TELLS_EVERY_REASON = False

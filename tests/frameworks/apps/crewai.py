@@ -18,6 +18,7 @@ from viva.testing import ModelRequest, OpenAIServer
 
 __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
 SERVER = OpenAIServer
+MODEL, PROVIDER = "gpt-4o-mini", "openai"
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = True
 TAKES_IMAGES = False

@@ -13,6 +13,7 @@ from viva.testing import OpenAIServer
 
 __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
 SERVER = OpenAIServer
+MODEL, PROVIDER = "gpt-4o-mini", "openai"
 PATH = ("model",)
 HANDLES_TOOL_ERRORS = False
 TELLS_EVERY_REASON = True

@@ -12,6 +12,7 @@ from viva.testing import OpenAIServer
 
 __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
 SERVER = OpenAIServer
+MODEL, PROVIDER = "gpt-4o-mini", "openai"
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = True
 TELLS_EVERY_REASON = True

@@ -14,6 +14,7 @@ from viva.testing import OpenAIServer, Say
 
 __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
 SERVER = OpenAIServer
+MODEL, PROVIDER = "gpt-4o-mini", "openai"
 PATH = ("assistant",)
 HANDLES_TOOL_ERRORS = False
 TELLS_EVERY_REASON = True

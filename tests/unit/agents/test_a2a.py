@@ -107,7 +107,7 @@ def test_a_card_that_asks_for_what_is_missing(fields: Any, headers: Mapping[str,
 # Conversations with a server that answers as it likes
 
 
-def converse(answer: Answer, *said: str, headers: Mapping[str, str] | None = None, **fields: Any) -> list[Reply]:
+def converse(answer: Answer, *output: str, headers: Mapping[str, str] | None = None, **fields: Any) -> list[Reply]:
     """The replies of an agent whose card offers JSON-RPC; `answer` gets the decoded request."""
     streaming = fields.pop("streaming", False)
 
@@ -125,7 +125,7 @@ def converse(answer: Answer, *said: str, headers: Mapping[str, str] | None = Non
             context = SessionContext(key=Key("s", "c"), meter=lambda _: None, http=http)
             agent = A2aAgent(endpoint=endpoint, service_url=fields.get("service_url", ""))
             async with agent.open(context) as session:
-                return [await session.send(Message("user", line), {}) for line in said]
+                return [await session.send(Message("user", line), {}) for line in output]
         finally:
             await http.close()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from model_conversations import ADD, Told, hold_conversation, only
+from model_conversations import ADD, HeldConversation, hold_conversation, only
 from viva.agents.anthropic import AnthropicAgent
 from viva.errors import AgentFailed, Unreachable
 from viva.model.connector import Connector, Secret
@@ -17,13 +17,13 @@ PNG = "data:image/png;base64,AAA="
 PDF = "data:application/pdf;base64,CCC="
 
 
-def ask(script: Any, *said: str | Message, **fields: Any) -> Told:
+def ask(script: Any, *said: str | Message, **fields: Any) -> HeldConversation:
     return hold_conversation(script, *said, agent=AnthropicAgent, stand_in=AnthropicServer, **fields)
 
 
 def test_the_request_is_what_the_api_documents():
-    told = ask(["Hello!"], "Hi", system="Be kind.", tools=(ADD,))
-    (request,) = told.server.requests
+    conversation = ask(["Hello!"], "Hi", system="Be kind.", tools=(ADD,))
+    (request,) = conversation.server.requests
     assert request.path == "/v1/messages"
     assert (request.headers["x-api-key"], request.headers["anthropic-version"]) == ("test-key", "2023-06-01")
     assert request.json == {
@@ -50,8 +50,8 @@ def test_the_address_follows_from_the_base_url(base_url: str, url: str):
 
 
 def test_another_version_of_the_api_can_be_asked_for():
-    told = ask(["x"], "a", connector={"headers": {"Anthropic-Version": "2030-01-01", "anthropic-beta": "b1"}})
-    headers = told.server.requests[0].headers
+    conversation = ask(["x"], "a", connector={"headers": {"Anthropic-Version": "2030-01-01", "anthropic-beta": "b1"}})
+    headers = conversation.server.requests[0].headers
     assert (headers["anthropic-version"], headers["anthropic-beta"]) == ("2030-01-01", "b1")
 
 
@@ -59,8 +59,8 @@ def test_another_version_of_the_api_can_be_asked_for():
 def test_thoughts_go_back_with_their_signature(streams: bool):
     """Byte for byte when the answer came whole; the same blocks when it was streamed."""
     script = [Say(thought="A long thought.", tool_calls=[ToolCall("add", {"a": 1, "b": 2}, "t1")]), "3"]
-    told = ask(script, "?", tools=(ADD,), stream=streams)
-    assert told.messages[1] == {
+    conversation = ask(script, "?", tools=(ADD,), stream=streams)
+    assert conversation.messages[1] == {
         "role": "assistant",
         "content": [
             {"type": "thinking", "thinking": "A long thought.", "signature": SIGNATURE},
@@ -74,15 +74,15 @@ def test_what_came_goes_back_byte_for_byte():
     whole = (
         b'{"type":"message","role":"assistant","model":"m","content":%b,"stop_reason":"end_turn","usage":{}}' % content
     )
-    told = ask([StubResponse(body=whole), "x"], "a", "b")
-    assert told.replies[0].content == "café"
-    assert content in told.server.requests[1].body
+    conversation = ask([StubResponse(body=whole), "x"], "a", "b")
+    assert conversation.replies[0].content == "café"
+    assert content in conversation.server.requests[1].body
 
 
 def test_results_of_tools_stand_in_one_message_and_failed_ones_are_marked():
     wanted = [ToolCall("add", {"a": 1, "b": 2}, "t1"), ToolCall("add", {"a": 1}, "t2")]
-    told = ask([Say(tool_calls=wanted), "ok"], "?", tools=(ADD,))
-    first, second = told.messages[2]["content"]
+    conversation = ask([Say(tool_calls=wanted), "ok"], "?", tools=(ADD,))
+    first, second = conversation.messages[2]["content"]
     assert first == {"type": "tool_result", "tool_use_id": "t1", "content": "3"}
     assert (second["tool_use_id"], second["is_error"]) == ("t2", True)
     assert "missing 1 required positional argument" in second["content"]
@@ -90,8 +90,14 @@ def test_results_of_tools_stand_in_one_message_and_failed_ones_are_marked():
 
 def test_ids_that_the_api_would_refuse_are_changed_on_both_sides():
     used = (ToolCall("look", {}, "functions.look:0", result="seen"),)
-    told = ask(["x"], "b", context={"history": (Message("user", "a"), Message("assistant", "", tool_calls=used))})
-    assert told.messages[1]["content"][0]["id"] == told.messages[2]["content"][0]["tool_use_id"] == "functions_look_0"
+    conversation = ask(
+        ["x"], "b", context={"history": (Message("user", "a"), Message("assistant", "", tool_calls=used))}
+    )
+    assert (
+        conversation.messages[1]["content"][0]["id"]
+        == conversation.messages[2]["content"][0]["tool_use_id"]
+        == "functions_look_0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,8 +126,8 @@ def test_attachments_are_sent_in_the_shapes_of_the_api():  # N5
         File("e.txt", name="e.txt", media_type="text/markdown", url=f"data:text/markdown;base64,{text}"),
         File("f.txt", url="data:,Hello%20there"),
     )
-    told = ask(["x"], Message("user", parts))
-    assert told.messages[0]["content"] == [
+    conversation = ask(["x"], Message("user", parts))
+    assert conversation.messages[0]["content"] == [
         {"type": "text", "text": "See:"},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAA="}},
         {"type": "image", "source": {"type": "url", "url": "http://h/b.png"}},
@@ -148,8 +154,10 @@ def test_audio_is_refused_before_anything_is_sent():
 def test_objects_of_a_schema_are_closed():
     """The API takes no other; a schema that names its objects' shape to the end stays as it is."""
     inner = {"type": "object", "properties": {"turn": {"type": "integer"}}}
-    told = ask(["{}"], "a", output={"type": "object", "properties": {"evidence": {"type": "array", "items": inner}}})
-    assert told.sent["output_config"]["format"] == {
+    conversation = ask(
+        ["{}"], "a", output={"type": "object", "properties": {"evidence": {"type": "array", "items": inner}}}
+    )
+    assert conversation.sent["output_config"]["format"] == {
         "type": "json_schema",
         "schema": {
             "type": "object",
@@ -163,9 +171,13 @@ def test_tokens_that_were_put_into_the_cache_have_their_own_price():
     plain = Say(content="x", input_tokens=1000, output_tokens=10)
     written = Say(content="x", input_tokens=1000, output_tokens=10, cache_write_tokens=800)
     read = Say(content="x", input_tokens=1000, output_tokens=10, cached_tokens=800)
-    told = ask([plain, written, read], "a", "b", "c", connector={"model": "claude-3-5-haiku-latest"})
-    assert [(call.input_tokens, call.cached_tokens) for call in told.metered] == [(1000, 0), (1000, 0), (1000, 800)]
-    costs = [call.cost_usd or 0 for call in told.metered]
+    conversation = ask([plain, written, read], "a", "b", "c", connector={"model": "claude-3-5-haiku-latest"})
+    assert [(call.input_tokens, call.cached_tokens) for call in conversation.metered] == [
+        (1000, 0),
+        (1000, 0),
+        (1000, 800),
+    ]
+    costs = [call.cost_usd or 0 for call in conversation.metered]
     assert costs[2] < costs[0] < costs[1]
 
 
@@ -184,8 +196,8 @@ def test_an_account_without_credit_is_not_the_agents_failure():  # N17
 def test_a_text_without_a_letter_is_not_sent_back():
     blocks = [{"type": "text", "text": ""}, {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1, "b": 2}}]
     answer = json_response({"type": "message", "content": blocks, "stop_reason": "tool_use", "model": "m", "usage": {}})
-    told = ask([answer, "3"], "?", tools=(ADD,))
-    assert told.messages[1]["content"] == blocks[1:]
+    conversation = ask([answer, "3"], "?", tools=(ADD,))
+    assert conversation.messages[1]["content"] == blocks[1:]
 
 
 def test_arguments_that_were_cut_off_with_the_answer_are_none():
@@ -193,8 +205,8 @@ def test_arguments_that_were_cut_off_with_the_answer_are_none():
         Say(tool_calls=[ToolCall("add", {"a": 1, "b": 22222222})], finish_reason="length"), {"model": "m"}
     )
     torn = StubResponse(chunks=tuple(event for event in events if b'222"' not in event and b'2}"' not in event))
-    told = ask([torn, "ok"], "?", tools=(ADD,), stream=True)
-    assert "missing 2 required positional arguments" in (only(told).tool_calls[0].error or "")
+    conversation = ask([torn, "ok"], "?", tools=(ADD,), stream=True)
+    assert "missing 2 required positional arguments" in (only(conversation).tool_calls[0].error or "")
 
 
 def test_a_secret_is_struck_out_of_what_is_said():

@@ -17,10 +17,10 @@ from viva.testing.openai_server import build_chat_completion
 
 
 def test_a_message_is_sent_and_answered():
-    told = hold_conversation(["Hello!"], "Hi", system="Be kind.")
-    assert only(told).content == "Hello!"
-    assert only(told).finish_reason == "stop"
-    (request,) = told.server.requests
+    conversation = hold_conversation(["Hello!"], "Hi", system="Be kind.")
+    assert only(conversation).content == "Hello!"
+    assert only(conversation).finish_reason == "stop"
+    (request,) = conversation.server.requests
     assert (request.path, request.headers["authorization"]) == ("/v1/chat/completions", "Bearer test-key")
     assert request.json == {
         "model": "stand-in",
@@ -30,25 +30,25 @@ def test_a_message_is_sent_and_answered():
 
 def test_the_whole_history_is_sent_each_turn_and_what_the_model_said_goes_back_as_it_came():  # N19
     odd = Say(content="One", extra={"reasoning": {"kept": [1, 2.50]}})
-    told = hold_conversation(
+    conversation = hold_conversation(
         [odd, "Two"], "a", "b", context={"history": (Message("user", "before"), Message("assistant", "then"))}
     )
-    assert told.messages == [
+    assert conversation.messages == [
         {"role": "user", "content": "before"},
         {"role": "assistant", "content": "then"},
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "One", "reasoning": {"kept": [1, 2.5]}},
         {"role": "user", "content": "b"},
     ]
-    assert b'"kept":[1,2.5]' in told.server.requests[1].body
+    assert b'"kept":[1,2.5]' in conversation.server.requests[1].body
 
 
 def test_the_request_holds_what_connector_and_agent_ask_for():
-    told = hold_conversation(
+    conversation = hold_conversation(
         ["x"], "a", connector={"temperature": 0.0, "seed": 7, "max_tokens": 50, "extra": {"top_p": 0.5, "user": "c"}},
         body={"user": "agent", "response_format": {"type": "json_object"}}, tools=(ADD, Tool("look")),
     )  # fmt: skip
-    sent = told.server.requests[0].json
+    sent = conversation.server.requests[0].json
     assert {key: sent[key] for key in ("temperature", "seed", "max_tokens", "top_p", "user", "response_format")} == {
         "temperature": 0.0, "seed": 7, "max_tokens": 50, "top_p": 0.5, "user": "agent", "response_format": {"type": "json_object"},
     }  # fmt: skip
@@ -82,8 +82,8 @@ def test_the_address_follows_from_the_base_url(base_url, url, limit):
 
 
 def test_a_key_of_its_own_kind_takes_the_place_of_ours():
-    told = hold_conversation(["x"], "a", connector={"headers": {"authorization": "Token abc", "X-Team": "t"}})
-    headers = told.server.requests[0].headers
+    conversation = hold_conversation(["x"], "a", connector={"headers": {"authorization": "Token abc", "X-Team": "t"}})
+    headers = conversation.server.requests[0].headers
     assert (headers["authorization"], headers["x-team"]) == ("Token abc", "t")
 
 
@@ -92,12 +92,12 @@ def test_every_call_is_metered_with_its_price():
         Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})], input_tokens=100, output_tokens=10, cached_tokens=30),
         Say(content="3", input_tokens=200, output_tokens=20),
     ]
-    told = hold_conversation(script, "1+2?", tools=(ADD,), connector={"price": Price(1.0, 10.0)})
-    assert told.metered == [
+    conversation = hold_conversation(script, "1+2?", tools=(ADD,), connector={"price": Price(1.0, 10.0)})
+    assert conversation.metered == [
         ModelCall("stand-in", "openai", 100, 10, 30, 0.0002),
         ModelCall("stand-in", "openai", 200, 20, 0, 0.0004),
     ]
-    assert only(told).calls == tuple(told.metered)
+    assert only(conversation).calls == tuple(conversation.metered)
 
 
 def test_a_price_that_is_not_known_is_none():
@@ -128,8 +128,8 @@ def test_parts_are_sent_in_the_shapes_of_the_api():  # N5
         Audio("http://h/b.wav", url="http://h/b.wav"),
         File("c.pdf", name="c.pdf", url="data:application/pdf;base64,CCC="),
     )
-    told = hold_conversation(["x"], Message("user", parts, name="ann"))
-    assert told.messages == [
+    conversation = hold_conversation(["x"], Message("user", parts, name="ann"))
+    assert conversation.messages == [
         {
             "role": "user",
             "name": "ann",
@@ -146,13 +146,13 @@ def test_parts_are_sent_in_the_shapes_of_the_api():  # N5
 
 def test_tools_that_a_history_tells_of_come_before_what_was_said():
     used = (ToolCall("look", {"n": 1}, result={"ok": True}), ToolCall("pay", error="refused"))
-    told = hold_conversation(
+    conversation = hold_conversation(
         ["x"], "b", context={"history": (Message("user", "a"), Message("assistant", "Done.", tool_calls=used))}
     )
-    assert [m["role"] for m in told.messages] == ["user", "assistant", "tool", "tool", "assistant", "user"]
-    assert [call["id"] for call in told.messages[1]["tool_calls"]] == ["call_1", "call_2"]
-    assert told.messages[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"n":1}'}
-    assert told.messages[2:5] == [
+    assert [m["role"] for m in conversation.messages] == ["user", "assistant", "tool", "tool", "assistant", "user"]
+    assert [call["id"] for call in conversation.messages[1]["tool_calls"]] == ["call_1", "call_2"]
+    assert conversation.messages[1]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"n":1}'}
+    assert conversation.messages[2:5] == [
         {"role": "tool", "tool_call_id": "call_1", "content": '{"ok":true}'},
         {"role": "tool", "tool_call_id": "call_2", "content": '{"error":"refused"}'},
         {"role": "assistant", "content": "Done."},
@@ -169,14 +169,14 @@ def test_a_history_may_hold_results_as_messages_of_their_own_or_none():
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_refusal_is_what_the_model_said(streams):
-    told = hold_conversation([Say(extra={"refusal": "I cannot help with that."})], "?", stream=streams)
-    assert only(told).content == "I cannot help with that."
+    conversation = hold_conversation([Say(extra={"refusal": "I cannot help with that."})], "?", stream=streams)
+    assert only(conversation).content == "I cannot help with that."
 
 
 def test_an_empty_reply_is_one_and_the_conversation_can_go_on():
-    told = hold_conversation([Say(), "Hello"], "a", "b")
-    assert [reply.content for reply in told.replies] == ["", "Hello"]
-    assert told.messages[1] == {"role": "assistant", "content": ""}
+    conversation = hold_conversation([Say(), "Hello"], "a", "b")
+    assert [reply.content for reply in conversation.replies] == ["", "Hello"]
+    assert conversation.messages[1] == {"role": "assistant", "content": ""}
 
 
 @pytest.mark.parametrize(
@@ -195,10 +195,10 @@ def test_an_empty_reply_is_one_and_the_conversation_can_go_on():
 )
 def test_servers_that_are_almost_compatible_are_understood(message, content):
     answer = json_response({"choices": [{"message": message}]})
-    told = hold_conversation([answer, "x"], "a", "b")
-    assert told.replies[0].content == content
-    assert told.messages[1]["role"] == "assistant"
-    assert told.metered[0] == ModelCall("stand-in", "openai")
+    conversation = hold_conversation([answer, "x"], "a", "b")
+    assert conversation.replies[0].content == content
+    assert conversation.messages[1]["role"] == "assistant"
+    assert conversation.metered[0] == ModelCall("stand-in", "openai")
 
 
 def test_arguments_may_come_as_an_object():
@@ -220,7 +220,7 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(status):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "output"),
     [
         (json_response({"error": {"message": "upstream failed"}}), "it answered with an error: upstream failed"),
         (json_response({"error": "flat"}), "it answered with an error: flat"),
@@ -234,11 +234,11 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(status):
         (StubResponse(body=b"{}", cut="after_headers"), "its answer was cut off"),
     ],
 )
-def test_an_answer_that_is_none_is_the_providers_fault(answer, said):  # N17
+def test_an_answer_that_is_none_is_the_providers_fault(answer, output):  # N17
     with pytest.raises(Unreachable) as failed:
         hold_conversation([answer], "?")
     assert failed.value.message.startswith("stand-in: ")
-    assert said in failed.value.message
+    assert output in failed.value.message
 
 
 def test_a_provider_that_recovers_is_tried_again():
@@ -247,9 +247,9 @@ def test_a_provider_that_recovers_is_tried_again():
         error_response(503, "down", {"Retry-After": "0"}),
         "Hello",
     ]
-    told = hold_conversation(script, "a", connector={"retries": 2})
-    assert only(told).content == "Hello"
-    assert len(told.server.requests) == 3
+    conversation = hold_conversation(script, "a", connector={"retries": 2})
+    assert only(conversation).content == "Hello"
+    assert len(conversation.server.requests) == 3
 
 
 def test_a_key_that_is_not_set_is_named():
@@ -285,10 +285,10 @@ def test_a_cancelled_turn_closes_its_connection():
 def test_an_option_chooses_another_connector():  # N20
     with OpenAIServer(lambda r: f"{r.json['model']} {len(r.json['messages'])}") as other:
         context = {"connectors": {"big": other.connector(name="big", model="big-model")}}
-        told = hold_conversation(["small"], "a", options={"connector": "big"}, context=context)
-    assert only(told).content == "big-model 1"
-    assert told.metered[0].model == "big-model"
-    assert told.server.requests == []
+        conversation = hold_conversation(["small"], "a", options={"connector": "big"}, context=context)
+    assert only(conversation).content == "big-model 1"
+    assert conversation.metered[0].model == "big-model"
+    assert conversation.server.requests == []
 
 
 def test_its_own_connector_may_be_named():
@@ -324,8 +324,8 @@ def test_limits_of_a_connector_are_kept_over_sessions():
 
 def test_each_message_is_encoded_once():
     """The pieces of earlier turns are the very same bytes in every request."""
-    told = hold_conversation(["one", "two", "three"], "a", "b", "c")
-    first, second, third = (request.body for request in told.server.requests)
+    conversation = hold_conversation(["one", "two", "three"], "a", "b", "c")
+    first, second, third = (request.body for request in conversation.server.requests)
     assert second.startswith(first[:-2])
     assert third.startswith(second[:-2])
 

@@ -20,18 +20,18 @@ def test_streaming_makes_no_difference(streams):
         ),
         Say(content="3 and 34, näturlich.", input_tokens=8, output_tokens=3, cached_tokens=2),
     ]
-    told = hold_conversation(script, "?", tools=(ADD,), stream=streams)
-    assert structs.replace(only(told), first_token_ms=None, steps=()) == Reply(
+    conversation = hold_conversation(script, "?", tools=(ADD,), stream=streams)
+    assert structs.replace(only(conversation), first_token_ms=None, steps=()) == Reply(
         "3 and 34, näturlich.",
         tool_calls=(ToolCall("add", {"a": 1, "b": 2}, "c1", 3), ToolCall("add", {"a": 30, "b": 4}, "c2", 34)),
         finish_reason="stop",
         calls=(ModelCall("stand-in", "openai", 10, 5), ModelCall("stand-in", "openai", 8, 3, 2)),
     )
-    assert [call["function"]["arguments"] for call in told.messages[1]["tool_calls"]] == [
+    assert [call["function"]["arguments"] for call in conversation.messages[1]["tool_calls"]] == [
         '{"a":1,"b":2}',
         '{"a":30,"b":4}',
     ]
-    assert told.server.requests[0].json.get("stream_options") == ({"include_usage": True} if streams else None)
+    assert conversation.server.requests[0].json.get("stream_options") == ({"include_usage": True} if streams else None)
 
 
 def sse(*chunks: bytes) -> StubResponse:
@@ -40,8 +40,8 @@ def sse(*chunks: bytes) -> StubResponse:
 
 def test_a_stream_may_come_in_any_pieces_with_comments_and_without_an_end_mark():
     events = b"".join(build_chat_stream(Say(content="Hello there"), {})[:-1]).replace(b"\n", b"\r\n")
-    told = hold_conversation([sse(b": ping\r\n\r\n", *(bytes([byte]) for byte in events))], "?", stream=True)
-    assert only(told).content == "Hello there"
+    conversation = hold_conversation([sse(b": ping\r\n\r\n", *(bytes([byte]) for byte in events))], "?", stream=True)
+    assert only(conversation).content == "Hello there"
 
 
 def test_calls_without_a_number_are_told_apart_by_their_ids():
@@ -49,17 +49,17 @@ def test_calls_without_a_number_are_told_apart_by_their_ids():
     events = [{"choices": [{"delta": {"tool_calls": [call]}}]} for call in calls] + [
         {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
     ]
-    told = hold_conversation(
+    conversation = hold_conversation(
         [sse(*(b"data: %b\n\n" % codec.encode(event) for event in events)), "ok"], "?", tools=(ADD,), stream=True
     )
-    assert [call.result for call in only(told).tool_calls] == [2, 4]
+    assert [call.result for call in only(conversation).tool_calls] == [2, 4]
 
 
 WHOLE = build_chat_stream(Say(content="Hello there, this is long"), {})
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "output"),
     [
         (structs.replace(sse(*WHOLE), cut="amid_body"), "its answer was cut off"),
         (sse(*WHOLE[:3]), "the stream ended before the answer did"),
@@ -70,8 +70,8 @@ WHOLE = build_chat_stream(Say(content="Hello there, this is long"), {})
         (error_response(401, "who?"), "401 Unauthorized: who?"),
     ],
 )
-def test_a_stream_that_breaks_is_the_providers_fault(answer, said):  # N17
+def test_a_stream_that_breaks_is_the_providers_fault(answer, output):  # N17
     with pytest.raises(Unreachable) as failed:
         hold_conversation([answer], "?", stream=True)
     assert failed.value.message.startswith("stand-in: ")
-    assert said in failed.value.message
+    assert output in failed.value.message

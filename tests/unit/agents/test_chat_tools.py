@@ -27,20 +27,20 @@ def test_tools_run_and_the_model_reads_their_results():
         ),
         "3 and 7",
     ]
-    told = hold_conversation(script, "?", tools=(ADD,))
-    assert only(told) == Reply(
+    conversation = hold_conversation(script, "?", tools=(ADD,))
+    assert only(conversation) == Reply(
         "3 and 7",
         tool_calls=(ToolCall("add", {"a": 1, "b": 2}, "c1", 3), ToolCall("add", {"a": 3, "b": 4}, "c2", 7)),
         finish_reason="stop",
-        calls=only(told).calls,
-        steps=only(told).steps,
+        calls=only(conversation).calls,
+        steps=only(conversation).steps,
     )
-    assert [step.kind for step in only(told).steps] == ["model", "tool", "tool", "model"]
-    assert told.messages[2:] == [
+    assert [step.kind for step in only(conversation).steps] == ["model", "tool", "tool", "model"]
+    assert conversation.messages[2:] == [
         {"role": "tool", "tool_call_id": "c1", "content": "3"},
         {"role": "tool", "tool_call_id": "c2", "content": "7"},
     ]
-    assert told.messages[1]["content"] == "Let me see."
+    assert conversation.messages[1]["content"] == "Let me see."
 
 
 async def _later(**given):
@@ -54,9 +54,11 @@ def _awaitable(**given):
 
 @pytest.mark.parametrize("run", [_later, _awaitable])
 def test_tools_may_be_asynchronous(run):
-    told = hold_conversation([Say(tool_calls=[ToolCall("t", {"x": "é"})]), "ok"], "?", tools=(Tool("t", run=run),))
-    assert only(told).tool_calls[0].result == {"seen": {"x": "é"}}
-    assert told.messages[-1]["content"] == '{"seen":{"x":"é"}}'
+    conversation = hold_conversation(
+        [Say(tool_calls=[ToolCall("t", {"x": "é"})]), "ok"], "?", tools=(Tool("t", run=run),)
+    )
+    assert only(conversation).tool_calls[0].result == {"seen": {"x": "é"}}
+    assert conversation.messages[-1]["content"] == '{"seen":{"x":"é"}}'
 
 
 def test_a_blocking_tool_does_not_block_the_loop():
@@ -93,19 +95,19 @@ def _fails(**given):
     ],
 )
 def test_a_tool_that_fails_tells_the_model_and_the_report(call, error_text):
-    told = hold_conversation([Say(tool_calls=[call]), "Sorry."], "?", tools=(ADD, Tool("boom", run=_fails)))
-    (used,) = only(told).tool_calls
+    conversation = hold_conversation([Say(tool_calls=[call]), "Sorry."], "?", tools=(ADD, Tool("boom", run=_fails)))
+    (used,) = only(conversation).tool_calls
     assert error_text in (used.error or "")
     assert used.result is UNSET
-    assert told.messages[-1]["content"].startswith('{"error":"')
-    assert only(told).content == "Sorry."
+    assert conversation.messages[-1]["content"].startswith('{"error":"')
+    assert only(conversation).content == "Sorry."
 
 
 def test_no_arguments_at_all_are_none():
-    told = hold_conversation(
+    conversation = hold_conversation(
         [Say(tool_calls=[ToolCall("now", "")]), "ok"], "?", tools=(Tool("now", run=lambda: "12:00"),)
     )
-    assert (only(told).tool_calls[0].arguments, told.messages[-1]["content"]) == ({}, "12:00")
+    assert (only(conversation).tool_calls[0].arguments, conversation.messages[-1]["content"]) == ({}, "12:00")
 
 
 def test_the_tool_loop_has_a_limit():
@@ -124,20 +126,20 @@ def test_a_tool_without_an_implementation_ends_the_turn_and_the_conversation_can
         ),
         "Done.",
     ]
-    told = hold_conversation(script, "go", "yes", tools=(ADD, Tool("confirm")))
-    first, second = told.replies
+    conversation = hold_conversation(script, "go", "yes", tools=(ADD, Tool("confirm")))
+    first, second = conversation.replies
     assert (first.content, first.finish_reason) == ("One moment.", "tool_calls")
     assert [call.result for call in first.tool_calls] == [2, UNSET]
     assert second.content == "Done."
-    assert [(m["role"], m.get("tool_call_id")) for m in told.messages] == [
+    assert [(m["role"], m.get("tool_call_id")) for m in conversation.messages] == [
         ("user", None), ("assistant", None), ("tool", "c1"), ("tool", "c2"), ("user", None),
     ]  # fmt: skip
 
 
 def test_the_result_of_such_a_tool_may_be_the_next_message():
     script = [Say(tool_calls=[ToolCall("confirm", {}, "c1")]), "Done."]
-    told = hold_conversation(script, "go", Message("tool", "yes", tool_call_id="c1"), tools=(Tool("confirm"),))
-    assert told.messages[2:] == [{"role": "tool", "content": "yes", "tool_call_id": "c1"}]
+    conversation = hold_conversation(script, "go", Message("tool", "yes", tool_call_id="c1"), tools=(Tool("confirm"),))
+    assert conversation.messages[2:] == [{"role": "tool", "content": "yes", "tool_call_id": "c1"}]
 
 
 def stubbed(*stubs: ToolStub, memory: tuple[Any, ...] = ()) -> Mapping[str, Any]:
@@ -150,11 +152,13 @@ def test_stubs_are_used_in_order_and_the_last_repeats():  # W3
 
     look = Say(tool_calls=[ToolCall("look", {"n": 1})])
     context = stubbed(ToolStub("look", {"n": 1}), ToolStub("look", error="gone"), ToolStub("look", "last"))
-    told = hold_conversation([look, look, look, look, "ok"], "?", tools=(Tool("look", run=never),), context=context)
-    assert [(call.result, call.error) for call in only(told).tool_calls] == [
+    conversation = hold_conversation(
+        [look, look, look, look, "ok"], "?", tools=(Tool("look", run=never),), context=context
+    )
+    assert [(call.result, call.error) for call in only(conversation).tool_calls] == [
         ({"n": 1}, None), (UNSET, "gone"), ("last", None), ("last", None),
     ]  # fmt: skip
-    assert [m["content"] for m in told.messages if m["role"] == "tool"] == [
+    assert [m["content"] for m in conversation.messages if m["role"] == "tool"] == [
         '{"n":1}',
         '{"error":"gone"}',
         "last",
@@ -166,30 +170,34 @@ def test_a_tool_without_a_stub_gets_an_error_and_never_runs():  # W3
     def never(**given):
         raise AssertionError("the live tool ran")
 
-    told = hold_conversation(
+    conversation = hold_conversation(
         [Say(tool_calls=[ToolCall("pay", {})]), "ok"], "?", tools=(Tool("pay", run=never),), context=stubbed()
     )
-    assert only(told).tool_calls[0].error == "no canned response for the tool 'pay'"
+    assert only(conversation).tool_calls[0].error == "no canned response for the tool 'pay'"
 
 
 def test_a_stub_may_answer_null():
-    told = hold_conversation([Say(tool_calls=[ToolCall("look", {})]), "ok"], "?", context=stubbed(ToolStub("look")))
-    assert only(told).tool_calls[0].result is None
+    conversation = hold_conversation(
+        [Say(tool_calls=[ToolCall("look", {})]), "ok"], "?", context=stubbed(ToolStub("look"))
+    )
+    assert only(conversation).tool_calls[0].result is None
 
 
 def test_each_session_starts_with_all_stubs():
-    told = hold_conversation(
+    conversation = hold_conversation(
         [Say(tool_calls=[ToolCall("look", {})]), "ok"], "?", context=stubbed(ToolStub("look", 1), ToolStub("look", 2))
     )
     again = hold_conversation(
         [Say(tool_calls=[ToolCall("look", {})]), "ok"], "?", context=stubbed(ToolStub("look", 1), ToolStub("look", 2))
     )
-    assert only(told).tool_calls[0].result == only(again).tool_calls[0].result == 1
+    assert only(conversation).tool_calls[0].result == only(again).tool_calls[0].result == 1
 
 
 def test_memory_stands_in_the_system_message():
-    told = hold_conversation(["x"], "a", system="Be kind.", context=stubbed(memory=("Likes tea", {"city": "Rome"})))
-    assert told.messages[0] == {
+    conversation = hold_conversation(
+        ["x"], "a", system="Be kind.", context=stubbed(memory=("Likes tea", {"city": "Rome"}))
+    )
+    assert conversation.messages[0] == {
         "role": "system",
         "content": 'Be kind.\n\nWhat you remember:\n- Likes tea\n- {"city":"Rome"}',
     }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from model_conversations import ADD, Told, hold_conversation, only
+from model_conversations import ADD, HeldConversation, hold_conversation, only
 from viva.agents.chat import Tool
 from viva.agents.gemini_api import GeminiAgent
 from viva.errors import AgentFailed, Unreachable
@@ -14,7 +14,7 @@ from viva.testing import GeminiServer, Say, StubResponse, json_response
 from viva.testing.gemini_server import SIGNATURE
 
 
-def ask(script: Any, *said: str | Message, **fields: Any) -> Told:
+def ask(script: Any, *said: str | Message, **fields: Any) -> HeldConversation:
     return hold_conversation(script, *said, agent=GeminiAgent, stand_in=GeminiServer, **fields)
 
 
@@ -24,8 +24,8 @@ def answer_of(*parts: dict[str, Any], **fields: Any) -> StubResponse:
 
 
 def test_the_request_is_what_the_api_documents():
-    told = ask(["Hello!"], "Hi", system="Be kind.", tools=(ADD, Tool("look", "Looks.")), connector={"seed": 7})
-    (request,) = told.server.requests
+    conversation = ask(["Hello!"], "Hi", system="Be kind.", tools=(ADD, Tool("look", "Looks.")), connector={"seed": 7})
+    (request,) = conversation.server.requests
     assert request.path == "/v1beta/models/stand-in:generateContent"
     assert request.headers["x-goog-api-key"] == "test-key"
     assert request.json == {
@@ -65,8 +65,8 @@ def test_the_address_follows_from_base_url_and_model(base_url: str, model: str, 
 @pytest.mark.parametrize("streams", [False, True])
 def test_signatures_of_thoughts_go_back_with_their_parts(streams: bool):
     script = [Say(thought="Hm.", content="So.", tool_calls=[ToolCall("add", {"a": 1, "b": 2}, "f1")]), "3"]
-    told = ask(script, "?", tools=(ADD,), stream=streams)
-    assert told.sent["contents"][1] == {
+    conversation = ask(script, "?", tools=(ADD,), stream=streams)
+    assert conversation.sent["contents"][1] == {
         "role": "model",
         "parts": [
             {"text": "Hm.", "thought": True},
@@ -74,19 +74,19 @@ def test_signatures_of_thoughts_go_back_with_their_parts(streams: bool):
             {"functionCall": {"id": "f1", "name": "add", "args": {"a": 1, "b": 2}}, "thoughtSignature": SIGNATURE},
         ],
     }
-    assert only(told).content == "3"
+    assert only(conversation).content == "3"
 
 
 def test_a_signature_on_a_text_without_a_letter_goes_back_too():
     signed = {"text": "", "thoughtSignature": SIGNATURE}
-    told = ask([answer_of({"text": "One"}, {"text": ""}, signed), "x"], "a", "b")
-    assert told.sent["contents"][1]["parts"] == [{"text": "One"}, signed]
+    conversation = ask([answer_of({"text": "One"}, {"text": ""}, signed), "x"], "a", "b")
+    assert conversation.sent["contents"][1]["parts"] == [{"text": "One"}, signed]
 
 
 def test_calls_without_an_id_get_results_without_one():
     wanted = [ToolCall("add", {"a": 1, "b": 2}), ToolCall("add", {"a": 1}), ToolCall("add", {"a": 2, "b": 2}, "f9")]
-    told = ask([Say(tool_calls=wanted), "ok"], "?", tools=(ADD,))
-    first, second, third = (part["functionResponse"] for part in told.sent["contents"][2]["parts"])
+    conversation = ask([Say(tool_calls=wanted), "ok"], "?", tools=(ADD,))
+    first, second, third = (part["functionResponse"] for part in conversation.sent["contents"][2]["parts"])
     assert first == {"name": "add", "response": {"output": 3}}
     assert "missing 1 required positional argument" in second["response"]["error"]
     assert third == {"name": "add", "response": {"output": 4}, "id": "f9"}
@@ -95,8 +95,10 @@ def test_calls_without_an_id_get_results_without_one():
 def test_tools_of_a_history_are_marked_as_not_the_models_own():
     """Newer models refuse a request for tools that carries no signature, unless it says so."""
     used = (ToolCall("look", {"n": 1}, "c1", result="seen"), ToolCall("look", {"n": 2}, "c2", result="seen"))
-    told = ask(["x"], "b", context={"history": (Message("user", "a"), Message("assistant", "", tool_calls=used))})
-    first, second = told.sent["contents"][1]["parts"]
+    conversation = ask(
+        ["x"], "b", context={"history": (Message("user", "a"), Message("assistant", "", tool_calls=used))}
+    )
+    first, second = conversation.sent["contents"][1]["parts"]
     assert first["thoughtSignature"] == "skip_thought_signature_validator"
     assert "thoughtSignature" not in second
 
@@ -117,16 +119,16 @@ def test_finish_reasons_are_told_in_the_words_of_all(finish: str, word: str):
 
 
 def test_a_tool_that_is_not_run_here_is_told_as_a_call_of_tools():
-    told = ask([Say(tool_calls=[ToolCall("confirm", {})])], "a", tools=(Tool("confirm"),))
-    assert only(told).finish_reason == "tool_calls"
+    conversation = ask([Say(tool_calls=[ToolCall("confirm", {})])], "a", tools=(Tool("confirm"),))
+    assert only(conversation).finish_reason == "tool_calls"
 
 
 def test_a_prompt_that_is_blocked_is_a_reply_without_words():
     blocked = json_response({"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}})
-    told = ask([blocked, "x"], "bad", "good")
-    assert (told.replies[0].content, told.replies[0].finish_reason) == ("", "content_filter")
-    assert told.metered[0].input_tokens == 4
-    assert [content["role"] for content in told.sent["contents"]] == ["user", "user"]
+    conversation = ask([blocked, "x"], "bad", "good")
+    assert (conversation.replies[0].content, conversation.replies[0].finish_reason) == ("", "content_filter")
+    assert conversation.metered[0].input_tokens == 4
+    assert [content["role"] for content in conversation.sent["contents"]] == ["user", "user"]
 
 
 def test_tokens_of_thoughts_and_of_tools_count():
@@ -150,8 +152,8 @@ def test_attachments_are_sent_in_the_shapes_of_the_api():  # N5
         File("http://h/d.pdf?x=1", url="http://h/d.pdf?x=1"),
         File("e", url="data:;base64,CCC="),
     )
-    told = ask(["x"], Message("user", parts))
-    assert told.sent["contents"][0]["parts"] == [
+    conversation = ask(["x"], Message("user", parts))
+    assert conversation.sent["contents"][0]["parts"] == [
         {"text": "See:"},
         {"inlineData": {"mimeType": "image/png", "data": "AAA="}},
         {"inlineData": {"mimeType": "audio/mpeg", "data": "BBB="}},
@@ -162,8 +164,11 @@ def test_attachments_are_sent_in_the_shapes_of_the_api():  # N5
 
 def test_a_schema_is_sent_as_it_was_written():
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}
-    told = ask(["{}"], "a", output=schema)
-    assert told.sent["generationConfig"] == {"responseMimeType": "application/json", "responseJsonSchema": schema}
+    conversation = ask(["{}"], "a", output=schema)
+    assert conversation.sent["generationConfig"] == {
+        "responseMimeType": "application/json",
+        "responseJsonSchema": schema,
+    }
 
 
 @pytest.mark.parametrize(("reason", "status"), [("API_KEY_INVALID", "INVALID_ARGUMENT"), ("", "FAILED_PRECONDITION")])

@@ -17,7 +17,7 @@ from viva.protocols import SessionContext
 from viva.testing import HttpServer, ReceivedRequest, StubResponse, json_response
 
 
-class Told(Struct):
+class HeldConversation(Struct):
     """What came of a conversation."""
 
     replies: list[Reply]
@@ -36,7 +36,7 @@ def hold_conversation(
     context: Mapping[str, Any] | None = None,
     path: str = "/chat",
     **fields,
-) -> Told:
+) -> HeldConversation:
     metered: list[ModelCall] = []
 
     async def scenario() -> list[Reply]:
@@ -54,7 +54,7 @@ def hold_conversation(
             await http.close()
 
     with HttpServer(handler) as server:
-        return Told(asyncio.run(scenario()), metered, server)
+        return HeldConversation(asyncio.run(scenario()), metered, server)
 
 
 def answering(value: Any, status: int = 200) -> Callable[[ReceivedRequest], StubResponse]:
@@ -69,14 +69,14 @@ def reply_to(value: Any, **fields) -> Reply:
 
 
 def test_the_usual_request_has_messages_input_session_and_options():  # N19, N20
-    told = hold_conversation(
+    outcome = hold_conversation(
         lambda r: json_response({"content": f"answer {len(r.json['messages'])}"}),
         "one",
         "two",
         options={"skip": {"history": True}, "session_id": "s-1"},
         context={"history": (Message("system", "be kind"),)},
     )
-    assert told.bodies[1] == {
+    assert outcome.bodies[1] == {
         "messages": [
             {"role": "system", "content": "be kind"},
             {"role": "user", "content": "one"},
@@ -87,8 +87,8 @@ def test_the_usual_request_has_messages_input_session_and_options():  # N19, N20
         "session_id": "s-1",
         "options": {"skip": {"history": True}, "session_id": "s-1"},
     }
-    assert told.server.requests[0].method == "POST"
-    assert told.server.requests[0].headers["content-type"] == "application/json"
+    assert outcome.server.requests[0].method == "POST"
+    assert outcome.server.requests[0].headers["content-type"] == "application/json"
 
 
 def test_the_conversations_own_id_stands_in_where_no_option_gives_one():
@@ -97,10 +97,10 @@ def test_the_conversations_own_id_stands_in_where_no_option_gives_one():
 
 def test_the_session_id_of_an_answer_is_sent_from_then_on():
     numbered = iter(["a", None, "b", None])
-    told = hold_conversation(
+    outcome = hold_conversation(
         lambda r: json_response({"content": "x", "session_id": next(numbered)}), "1", "2", "3", "4"
     )
-    assert [body["session_id"] for body in told.bodies] == ["s/c#1.1", "a", "a", "b"]
+    assert [body["session_id"] for body in outcome.bodies] == ["s/c#1.1", "a", "a", "b"]
 
 
 def test_a_template_is_filled_in():
@@ -111,18 +111,18 @@ def test_a_template_is_filled_in():
         "meta": "{{metadata}}",
         "d": "{{data}}",
     }
-    told = hold_conversation(
+    outcome = hold_conversation(
         answering("x"), "a", Message("user", "[1]", data=[1]), body=body, options={"metadata": {"k": 1}}
     )
-    assert told.bodies[0] == {
+    assert outcome.bodies[0] == {
         "q": "User says: a",
         "deep": [{"all": [{"role": "user", "content": "a"}]}, []],
         "n": 5,
         "meta": {"k": 1},
         "d": None,
     }
-    assert told.bodies[1]["deep"][1] == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"}]
-    assert told.bodies[1]["d"] == [1]
+    assert outcome.bodies[1]["deep"][1] == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"}]
+    assert outcome.bodies[1]["d"] == [1]
 
 
 def test_what_was_said_before_keeps_its_tool_calls():
@@ -131,9 +131,9 @@ def test_what_was_said_before_keeps_its_tool_calls():
     asked = hold_conversation(answering({"content": "done", "tool_calls": calls}), "a", "b").bodies[1]["messages"]
     assert asked[1]["content"] == "done"  # N20
     assert [call["function"]["name"] for call in asked[1]["tool_calls"]] == ["look"]
-    told = [{**calls[0], "result": "found"}]
+    outcome = [{**calls[0], "result": "found"}]
     body = {"earlier": "{{history}}"}
-    earlier = hold_conversation(answering({"content": "done", "tool_calls": told}), "a", "b", body=body).bodies[1][
+    earlier = hold_conversation(answering({"content": "done", "tool_calls": outcome}), "a", "b", body=body).bodies[1][
         "earlier"
     ]
     assert [message["role"] for message in earlier] == ["user", "assistant", "tool", "assistant"]
@@ -141,15 +141,15 @@ def test_what_was_said_before_keeps_its_tool_calls():
 
 
 def test_messages_inside_a_longer_text_are_json():
-    told = hold_conversation(answering("x"), "a", body={"prompt": "Talk: {{messages}}!"})
-    assert told.bodies[0] == {"prompt": 'Talk: [{"role":"user","content":"a"}]!'}
+    outcome = hold_conversation(answering("x"), "a", body={"prompt": "Talk: {{messages}}!"})
+    assert outcome.bodies[0] == {"prompt": 'Talk: [{"role":"user","content":"a"}]!'}
 
 
 def test_address_and_headers_are_templates_too():
-    told = hold_conversation(
+    outcome = hold_conversation(
         answering("x"), "a b&c", path="/chat/{{session_id}}?q={{input}}", headers={"X-Session": "id {{session_id}}"}
     )
-    (request,) = told.server.requests
+    (request,) = outcome.server.requests
     assert request.path == "/chat/s%2Fc%231.1?q=a%20b%26c"
     assert request.headers["x-session"] == "id s/c#1.1"
 
@@ -163,8 +163,10 @@ def test_a_get_request_has_no_body():
 def test_attachments_and_workspace_can_be_sent():  # N5, P5
     message = Message("user", (Text("see"), Image("a.png", name="a.png", url="data:,x")))
     body = {"files": "{{attachments}}", "folder": "{{workspace}}", "text": "{{input}}"}
-    told = hold_conversation(answering("x"), message, body=body, context={"workspace": SimpleNamespace(path="/tmp/w")})
-    assert told.bodies[0] == {
+    outcome = hold_conversation(
+        answering("x"), message, body=body, context={"workspace": SimpleNamespace(path="/tmp/w")}
+    )
+    assert outcome.bodies[0] == {
         "files": [{"type": "image", "source": "a.png", "name": "a.png", "url": "data:,x"}],
         "folder": "/tmp/w",
         "text": "see",
@@ -206,9 +208,9 @@ def test_it_provides_what_its_request_can_carry():
     ],
 )
 def test_what_cannot_work_is_refused_when_the_agent_is_made(fields, said):  # N2
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         HttpAgent(url="http://h", **fields)
-    assert said in str(wrong.value)
+    assert said in str(problem.value)
 
 
 # Answers
@@ -267,8 +269,8 @@ def test_every_part_of_a_reply_is_found_in_its_usual_place():
 
 
 def test_usage_is_metered():
-    told = hold_conversation(answering({"content": "x", "usage": {"input_tokens": 3, "output_tokens": 4}}), "a")
-    assert told.metered == [ModelCall(input_tokens=3, output_tokens=4)]
+    outcome = hold_conversation(answering({"content": "x", "usage": {"input_tokens": 3, "output_tokens": 4}}), "a")
+    assert outcome.metered == [ModelCall(input_tokens=3, output_tokens=4)]
 
 
 @pytest.mark.parametrize(("flag", "declared"), [(True, "awaiting"), (False, "done"), (None, None)])
@@ -287,15 +289,15 @@ def test_paths_point_where_the_user_says():
         "meta": {"sid": 7, "why": "end", "hint": "name", "tokens": [{"input_tokens": 1}, {"input_tokens": 2}]},
         "content": "not this",
     }
-    told = hold_conversation(
+    outcome = hold_conversation(
         answering(answer), "a", "b", content="$.result.say[*]", data="$.result.json", tool_calls="$.result.steps[*].call",
         session_id="$.meta.sid", finish_reason="meta.why", input_hint="$.meta.hint", usage="$.meta.tokens",
     )  # fmt: skip
-    assert told.replies[0] == Reply(
+    assert outcome.replies[0] == Reply(
         "Hello\nthere", data={"n": 1}, tool_calls=(ToolCall("look"), ToolCall("pay")), input_hint="name", finish_reason="end",
         calls=(ModelCall(input_tokens=1), ModelCall(input_tokens=2)), parts=("Hello", "there"),
     )  # fmt: skip
-    assert told.bodies[1]["session_id"] == 7
+    assert outcome.bodies[1]["session_id"] == 7
 
 
 @pytest.mark.parametrize(

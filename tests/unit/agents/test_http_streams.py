@@ -20,7 +20,7 @@ from viva.testing import HttpServer, ReceivedRequest, StubResponse, json_respons
 Handler = Callable[[ReceivedRequest], StubResponse]
 
 
-def call(handler: Handler, *said: str, **fields: Any) -> tuple[list[Reply] | TrialFault, CallProgress, HttpServer]:
+def call(handler: Handler, *output: str, **fields: Any) -> tuple[list[Reply] | TrialFault, CallProgress, HttpServer]:
     """The replies or the fault, what is known of the call, and the server."""
     progress = CallProgress()
 
@@ -29,7 +29,7 @@ def call(handler: Handler, *said: str, **fields: Any) -> tuple[list[Reply] | Tri
         try:
             context = SessionContext(key=Key("s", "c"), meter=lambda _: None, http=http, progress=progress)
             async with HttpAgent(url=server.url + "/chat", retries=0, **fields).open(context) as session:
-                return [await session.send(Message("user", line), {}) for line in said or ("Hi",)]
+                return [await session.send(Message("user", line), {}) for line in output or ("Hi",)]
         finally:
             await http.close()
 

@@ -105,7 +105,7 @@ def test_the_public_server_speaks_http_and_stdio():
 # Agents
 
 
-def converse(agent: Agent, fixtures: Fixtures | None, *said: str) -> tuple[list[Reply], CallProgress]:
+def converse(agent: Agent, fixtures: Fixtures | None, *output: str) -> tuple[list[Reply], CallProgress]:
     progress = CallProgress()
 
     async def scenario() -> list[Reply]:
@@ -115,7 +115,7 @@ def converse(agent: Agent, fixtures: Fixtures | None, *said: str) -> tuple[list[
                 key=Key("s", "c"), meter=lambda _: None, http=http, progress=progress, fixtures=fixtures
             )
             async with StubbedAgent(agent).open(context) as session:
-                return [await session.send(Message("user", line), {}) for line in said or ("go",)]
+                return [await session.send(Message("user", line), {}) for line in output or ("go",)]
         finally:
             await http.close()
 

@@ -99,16 +99,16 @@ def test_only_what_is_closed_and_required_is_strict(schema: Any, strict: bool):
 
 def test_a_schema_that_cannot_be_strict_is_sent_all_the_same():
     """OpenAI refuses a strict schema with an optional property."""
-    told = hold_conversation(["{}", "{}"], "a", output=OPEN)
-    assert told.sent["response_format"]["json_schema"] == {"name": "answer", "schema": CLOSED, "strict": False}
-    told = hold_conversation(["{}"], "a", output=CLOSED | {"required": ["a"]})
-    assert told.sent["response_format"]["json_schema"]["strict"] is True
-    assert only(told).content == "{}"
+    conversation = hold_conversation(["{}", "{}"], "a", output=OPEN)
+    assert conversation.sent["response_format"]["json_schema"] == {"name": "answer", "schema": CLOSED, "strict": False}
+    conversation = hold_conversation(["{}"], "a", output=CLOSED | {"required": ["a"]})
+    assert conversation.sent["response_format"]["json_schema"]["strict"] is True
+    assert only(conversation).content == "{}"
 
 
 def test_the_format_that_a_config_writes_wins():
-    told = hold_conversation(["{}"], "a", output=OPEN, body={"response_format": {"type": "json_object"}})
-    assert told.sent["response_format"] == {"type": "json_object"}
+    conversation = hold_conversation(["{}"], "a", output=OPEN, body={"response_format": {"type": "json_object"}})
+    assert conversation.sent["response_format"] == {"type": "json_object"}
 
 
 AZURE = "https://x.openai.azure.com/openai/deployments/d?api-version=2024-10-21"
@@ -136,7 +136,7 @@ def test_azure_is_addressed_by_deployment_and_version():
 
 
 def test_a_gateway_before_azure_gets_the_header_that_the_config_gives():
-    told = hold_conversation([Say(content="x")], "a", connector={"headers": {"api-key": "azure"}})
-    headers = told.server.requests[0].headers
+    conversation = hold_conversation([Say(content="x")], "a", connector={"headers": {"api-key": "azure"}})
+    headers = conversation.server.requests[0].headers
     assert headers["api-key"] == "azure"
     assert "authorization" not in headers

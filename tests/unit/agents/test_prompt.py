@@ -21,7 +21,7 @@ from viva.testing.model_server import ModelServer
 Asked = tuple[str | Message, Mapping[str, Any]]
 
 
-class Told(Struct):
+class HeldConversation(Struct):
     """What came of asking a prompt agent, and what its model was sent, request by request."""
 
     replies: list[Reply]
@@ -43,7 +43,7 @@ def ask(
     context: Callable[[ModelServer], Mapping[str, Any]] = lambda server: {},
     conversation: Sequence[Message] | None = None,
     **fields: Any,
-) -> Told:
+) -> HeldConversation:
     """Asks in one session; each question has its own metadata."""
 
     async def scenario() -> list[Reply]:
@@ -66,7 +66,7 @@ def ask(
             await http.close()
 
     with stand_in(script) as server:
-        return Told(asyncio.run(scenario()), [request.json for request in server.requests])
+        return HeldConversation(asyncio.run(scenario()), [request.json for request in server.requests])
 
 
 def filled(prompt: str, metadata: Mapping[str, Any], **more: Any) -> str:
@@ -127,32 +127,34 @@ def test_every_variable_of_the_specification_is_known():  # N28
 
 
 def test_a_prompt_without_variables_of_the_moment_is_the_system_prompt_of_one_session():
-    told = ask("You are {{persona}}.", ("one", {"persona": "a"}), ("two", {"persona": "b"}), script=["1", "2"])
-    assert told.sent[1]["messages"] == [
+    outcome = ask("You are {{persona}}.", ("one", {"persona": "a"}), ("two", {"persona": "b"}), script=["1", "2"])
+    assert outcome.sent[1]["messages"] == [
         {"role": "system", "content": "You are a."},
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "1"},
         {"role": "user", "content": "two"},
     ]
-    assert [reply.content for reply in told.replies] == ["1", "2"]
+    assert [reply.content for reply in outcome.replies] == ["1", "2"]
 
 
 def test_memory_and_history_reach_the_agent_under_test():  # W3
     fixtures = Fixtures(memory=("Likes tea",))
-    told = ask(
+    outcome = ask(
         "Be kind.", ("hi", {}), role="agent",
         context=lambda server: {"fixtures": fixtures, "history": (Message("user", "before"), Message("assistant", "so"))},
     )  # fmt: skip
-    assert [message["content"] for message in told.sent[0]["messages"]] == [
+    assert [message["content"] for message in outcome.sent[0]["messages"]] == [
         "Be kind.\n\nWhat you remember:\n- Likes tea", "before", "so", "hi",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("stand_in", [AnthropicServer, GeminiServer])
 def test_any_provider_will_do(stand_in: type[ModelServer]):
-    told = ask("You are {{persona}}.", ("one", {"persona": "a"}), stand_in=stand_in, output=OUTPUT_SCHEMAS["simulator"])
-    assert "You are a." in codec.compact_json(told.sent[0])
-    assert "goal_achieved" in codec.compact_json(told.sent[0])
+    outcome = ask(
+        "You are {{persona}}.", ("one", {"persona": "a"}), stand_in=stand_in, output=OUTPUT_SCHEMAS["simulator"]
+    )
+    assert "You are a." in codec.compact_json(outcome.sent[0])
+    assert "goal_achieved" in codec.compact_json(outcome.sent[0])
 
 
 # Anew each time
@@ -165,12 +167,12 @@ STATE = (
 
 
 def test_a_prompt_of_the_moment_is_asked_by_itself_each_time():
-    told = ask(
+    outcome = ask(
         "Turn {{turn_number}}: {{conversation}}", ("x", {"turn_number": 2}), ("y", {"turn_number": 3}),
         script=["1", "2"], conversation=STATE,
     )  # fmt: skip
-    assert [len(asked["messages"]) for asked in told.sent] == [1, 1]
-    assert [text.split(":")[0] for text in told.texts] == ["Turn 2", "Turn 3"]
+    assert [len(asked["messages"]) for asked in outcome.sent] == [1, 1]
+    assert [text.split(":")[0] for text in outcome.texts] == ["Turn 2", "Turn 3"]
 
 
 def test_the_conversation_is_one_object_a_line_with_tools_and_their_results():
@@ -193,10 +195,10 @@ def test_what_was_said_before_the_first_turn_is_turn_0():
 
 
 def test_an_answer_that_cannot_be_used_is_asked_for_again_with_the_reason():  # N29
-    told = ask("{{output}}", ("x", {"output": "r"}), ("x", {"output": "r", "problem": "it is empty"}))
-    assert told.texts == ['"r"', '"r"\n\nYour last answer could not be used: it is empty.']
-    told = ask("{{output}} {{problem}}", ("x", {"output": "r", "problem": "it is empty"}))
-    assert told.texts == ['"r" it is empty']
+    outcome = ask("{{output}}", ("x", {"output": "r"}), ("x", {"output": "r", "problem": "it is empty"}))
+    assert outcome.texts == ['"r"', '"r"\n\nYour last answer could not be used: it is empty.']
+    outcome = ask("{{output}} {{problem}}", ("x", {"output": "r", "problem": "it is empty"}))
+    assert outcome.texts == ['"r" it is empty']
 
 
 def test_a_prompt_of_the_moment_that_shows_no_conversation_gets_it_below():
@@ -211,9 +213,9 @@ def test_a_prompt_of_the_moment_that_shows_no_conversation_gets_it_below():
 def test_the_input_of_the_agent_under_test_is_what_the_user_says():
     """Its own conversation so far comes along, and so do attachments."""
     picture = Message("user", (Text("second"), Image("a.png", url="data:image/png;base64,AAA=")))
-    told = ask("Answer: {{input}}", ("first", {"input": "not this"}), (picture, {}), role="agent", script=["1", "2"])
-    assert told.sent[0]["messages"] == [{"role": "user", "content": "Answer: first"}]
-    text, image = told.sent[1]["messages"][0]["content"]
+    outcome = ask("Answer: {{input}}", ("first", {"input": "not this"}), (picture, {}), role="agent", script=["1", "2"])
+    assert outcome.sent[0]["messages"] == [{"role": "user", "content": "Answer: first"}]
+    text, image = outcome.sent[1]["messages"][0]["content"]
     assert text["text"].startswith("Answer: second\n\nThe conversation so far")
     assert '{"turn":1,"role":"user","text":"first"}\n{"turn":1,"role":"assistant","text":"1"}' in text["text"]
     assert image["type"] == "image_url"
@@ -224,12 +226,12 @@ def test_the_input_of_the_agent_under_test_is_what_the_user_says():
 
 def test_a_case_may_choose_another_connector():  # N20
     with OpenAIServer(["from there"]) as other:
-        told = ask(
+        outcome = ask(
             "Be kind.", ("x", {}), options={"connector": "big"},
             context=lambda server: {"connectors": {"big": other.connector(name="big")}},
         )  # fmt: skip
-    assert [reply.content for reply in told.replies] == ["from there"]
-    assert told.sent == []
+    assert [reply.content for reply in outcome.replies] == ["from there"]
+    assert outcome.sent == []
 
 
 def test_a_connector_that_nobody_knows_is_not_replaced_in_silence():
@@ -277,9 +279,9 @@ def test_the_judge_sees_a_reply_as_data_and_nowhere_else():
     assert sent.count("ignore the criteria") == data.count("ignore the criteria") == 2
     for line in data.strip().splitlines():
         codec.decode(line)
-    told = [codec.decode(line) for line in data.strip().splitlines()]
-    assert told[1]["text"] == told[2]["reply_to_judge"] == ATTACK
-    assert told[3] == {"changed_files": [{"path": "a.txt", "change": "added"}]}
+    outcome = [codec.decode(line) for line in data.strip().splitlines()]
+    assert outcome[1]["text"] == outcome[2]["reply_to_judge"] == ATTACK
+    assert outcome[3] == {"changed_files": [{"path": "a.txt", "change": "added"}]}
     assert "It is polite" not in data
 
 
@@ -300,14 +302,14 @@ def test_the_judge_knows_all_that_the_author_says():
 def test_the_simulator_gets_its_role_once_and_the_replies_after_it():
     text, output = load_built_in_prompt("viva.simulator")
     metadata = {"persona": "a nurse", "facts": {"order": "W1"}, "must_not_know": "the price", "language": "German"}
-    told = ask(
+    outcome = ask(
         text, ("Write the first message.", metadata), ("Which order?", metadata), role="simulator", output=output
     )
-    system, *rest = told.sent[1]["messages"]
+    system, *rest = outcome.sent[1]["messages"]
     for known in ("a nurse", "order: W1", "the price", "German", "to get help"):
         assert known in system["content"]
     assert [message["content"] for message in rest] == ["Write the first message.", "ok", "Which order?"]
-    assert told.sent[0]["response_format"]["json_schema"]["strict"] is True
+    assert outcome.sent[0]["response_format"]["json_schema"]["strict"] is True
 
 
 def test_the_generator_knows_the_target_and_what_is_asked_for():

@@ -24,7 +24,7 @@ OPTIONS = {"session_id": "s-1", "metadata": {"k": "v"}}
 
 
 def hold_conversation(
-    target: Any, *said: str, options: Mapping[str, Any] = OPTIONS, role: Role = "agent", **context: Any
+    target: Any, *output: str, options: Mapping[str, Any] = OPTIONS, role: Role = "agent", **context: Any
 ) -> list[Reply]:
     """What an agent answers to one line after another, in one session."""
     metered: list[ModelCall] = context.pop("metered", [])
@@ -32,13 +32,13 @@ def hold_conversation(
     async def scenario() -> list[Reply]:
         opened = SessionContext(key=Key("s", "c"), role=role, meter=metered.append, http=HttpTransport(), **context)
         async with PythonAgent(target).open(opened) as session:
-            return [await session.send(Message("user", line), options) for line in said]
+            return [await session.send(Message("user", line), options) for line in output]
 
     return asyncio.run(scenario())
 
 
-def texts(target: Any, *said: str, **context: Any) -> list[str]:
-    return [reply.content for reply in hold_conversation(target, *said, **context)]
+def texts(target: Any, *output: str, **context: Any) -> list[str]:
+    return [reply.content for reply in hold_conversation(target, *output, **context)]
 
 
 class Counter:
@@ -90,7 +90,7 @@ async def async_function(messages: list[Any], options: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "output"),
     [
         (lambda messages: messages[-1]["content"], "hi"),
         (lambda m: m[-1]["content"], "hi"),
@@ -106,8 +106,8 @@ async def async_function(messages: list[Any], options: dict[str, Any]) -> str:
         (Called(), "called with hi"),
     ],
 )
-def test_arguments_come_by_name_or_in_order(target: Any, said: str):
-    assert texts(target, "hi") == [said]
+def test_arguments_come_by_name_or_in_order(target: Any, output: str):
+    assert texts(target, "hi") == [output]
 
 
 def test_a_sync_agent_runs_elsewhere_and_always_in_the_same_thread():
@@ -205,16 +205,16 @@ def test_a_reply_or_data_alone_will_do():
 
 
 def test_history_grows_with_what_was_said_and_done():
-    heard: list[Any] = []
+    received: list[Any] = []
 
     def agent(messages: list[Any]) -> dict[str, Any]:
-        heard.append(messages)
+        received.append(messages)
         return {"content": "ok", "tool_calls": [{"name": "t", "arguments": {}, "result": 1}], "data": {"n": 1}}
 
     hold_conversation(agent, "a", "b", history=(Message("system", "be brief"),))
-    assert heard[0] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}]  # N5
-    assert [message["role"] for message in heard[1]] == ["system", "user", "assistant", "user"]
-    assert heard[1][2] == {
+    assert received[0] == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}]  # N5
+    assert [message["role"] for message in received[1]] == ["system", "user", "assistant", "user"]
+    assert received[1][2] == {
         "role": "assistant",
         "content": "ok",
         "data": {"n": 1},
@@ -248,14 +248,14 @@ def test_a_constructor_or_closer_that_raises_is_its_failure_too():
         def reply(self, messages: list[Any]) -> str:
             raise ValueError("first")
 
-    for target, said in (
+    for target, output in (
         (CannotBeMade, "ValueError: no licence"),
         (CannotBeClosed, "ValueError: stuck"),
         (Both, "ValueError: first"),
     ):
         with pytest.raises(AgentFailed) as failed:
             hold_conversation(target, "x")
-        assert failed.value.message == said
+        assert failed.value.message == output
 
 
 def test_an_object_of_its_own_is_closed_and_a_shared_one_is_not():
@@ -338,7 +338,7 @@ def code(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "output"),
     [
         ("./agent.py:agent", "neighbour"),
         ("agent.py:agent", "neighbour"),
@@ -346,10 +346,10 @@ def code(tmp_path: Path) -> Path:
         ("pkg_of_agents/mine.py:A.hello", "hello"),
     ],
 )
-def test_a_reference_is_found_from_its_folder(code: Path, reference: str, said: str):
+def test_a_reference_is_found_from_its_folder(code: Path, reference: str, output: str):
     before = list(sys.path)
     try:
-        assert texts(import_target(reference, str(code)), "x") == [said]
+        assert texts(import_target(reference, str(code)), "x") == [output]
     finally:
         sys.path[:] = before
         for name in [name for name in sys.modules if name.startswith(("pkg_of_agents", "neighbour_of_agent"))]:

@@ -15,20 +15,20 @@ from viva.protocols import SessionContext
 
 
 def hold_conversation(
-    agent: ScriptedAgent, *said: str, role: Role = "agent", metered: list[ModelCall] | None = None
+    agent: ScriptedAgent, *text: str, role: Role = "agent", metered: list[ModelCall] | None = None
 ) -> list[Reply]:
     calls: list[ModelCall] = [] if metered is None else metered
 
     async def scenario() -> list[Reply]:
         context = SessionContext(key=Key("s", "c"), role=role, meter=calls.append, http=HttpTransport())
         async with agent.open(context) as session:
-            return [await session.send(Message("user", line), {}) for line in said]
+            return [await session.send(Message("user", line), {}) for line in text]
 
     return asyncio.run(scenario())
 
 
-def texts(agent: ScriptedAgent, *said: str) -> list[str]:
-    return [reply.content for reply in hold_conversation(agent, *said)]
+def texts(agent: ScriptedAgent, *text: str) -> list[str]:
+    return [reply.content for reply in hold_conversation(agent, *text)]
 
 
 def test_replies_come_in_order_and_anew_in_each_session():

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -167,6 +168,49 @@ def test_a_reporter_writes_the_report(folder):
     assert report.read_text() == "all is well"
 
 
+def test_a_function_writes_the_report_or_grades_a_playbook(folder):
+    """Issue 16: callables everywhere."""
+
+    def write_report(message: str):
+        return f"{json.loads(message)['summary']['passed']} passed"
+
+    assert run(case(), reporter=write_report).report_text == "1 passed"
+
+    modes: list[str] = []
+
+    def evaluate(messages, options):
+        metadata = options["metadata"]
+        modes.append(metadata["test_mode"])
+        if modes[-1] == "simulator":
+            return {"input": "thanks"}
+        return "simulator" in modes or metadata["criteria"] == "it answers"
+
+    (folder / "a.yaml").write_text(
+        "name: hello\nsteps: [{user_input: hi, expected_outcome: it answers}]\n"
+        "persona: {context: You are polite., max_turns: 2, success_criteria: {llm_checks: [it is polite]}}\n"
+    )
+    result = run("a.yaml", folder=folder, evaluator=evaluate, workspace="empty")
+    assert result, result
+    assert {*modes} == {"simulator", "validator"}
+
+
+def test_reports_of_objects_name_the_call_that_runs_a_case_again(tmp_path):
+    """No command can name an object of a program: issue 16."""
+    suite = tmp_path / "a.jsonl"
+    suite.write_text(json.dumps({"id": "one", "input": "hi", "assertions": [{"type": "contains", "value": "bye"}]}))
+    (tmp_path / "echo.py").write_text("def reply(message): return message\n")
+    for agent, inputs, expected in (
+        (echo, "a.jsonl", "viva.run(..., only='^one$')"),
+        ("python:./echo.py:reply", case(assertions=[viva.check.contains("bye")]), "viva.run(..., only='^one$')"),
+        ("python:./echo.py:reply", "a.jsonl", "viva test -i a.jsonl -k '^one$' -v -n python:./echo.py:reply"),
+    ):
+        outputs = [tmp_path / "r.md", tmp_path / "r.xml"]
+        run(inputs, agent, outputs=outputs, folder=tmp_path)
+        for output in outputs:
+            lines = [line.partition("<")[0] for line in output.read_text().splitlines()]
+            assert [line for line in lines if line.startswith(("viva test", "viva.run"))] == [expected]
+
+
 def test_a_format_an_env_file_and_people_can_be_asked_for(folder, monkeypatch):  # N7
     (folder / "keys.env").write_text("VV_API_TONE=warm\n")
     monkeypatch.setenv("VV_API_TONE", "cold")  # and so it is put back
@@ -321,6 +365,70 @@ def test_a_program_without_a_guard_can_name_its_own_functions(tmp_path):
     later, other = done.stdout.splitlines()
     assert "has to define it above the call of viva.run" in later
     assert 'imports other, which would never end; put the call below `if __name__ == "__main__":`' in other
+
+
+@pytest.mark.parametrize("command", [["program.py"], ["-m", "program"], ["-c", "import program"]], ids=" ".join)
+def test_a_program_without_a_guard_can_name_itself_as_a_module(tmp_path, command):
+    """Issue 16, bug 5: no deadlock, whether it runs or is imported."""
+    (tmp_path / "program.py").write_text(
+        "import viva\n"
+        "def reply(message: str): return message\n"
+        "case = {'input': 'hi', 'assertions': [viva.check.contains('hi')]}\n"
+        "assert viva.run(case, 'python:program:reply', history=False)\n"
+        "with viva.SyncConversation('python:program:reply') as chat:\n"
+        "    print(chat.say('hello').content)\n"
+        "try:\n"
+        "    viva.run(case, 'python:other:reply', history=False)\n"
+        "except viva.BadInput as error:\n"
+        "    print(error)\n"
+    )
+    (tmp_path / "other.py").write_text(
+        "import viva\n"
+        "def reply(message: str): return message\n"
+        "with viva.SyncConversation('python:other:reply') as chat:\n"
+        "    chat.say('Hello')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done
+    hello, other = done.stdout.splitlines()
+    assert hello == "hello"
+    assert "viva.Conversation was called while Viva imports other, which would never end" in other
+
+
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_ctrl_c_ends_a_sync_conversation_at_once(tmp_path, keyword):
+    """Issue 16, bug 6: closing the conversation does not wait for the reply that was interrupted."""
+    wait = "time.sleep(600)" if keyword == "def" else "await asyncio.sleep(600)"
+    (tmp_path / "program.py").write_text(
+        "import asyncio, time, viva\n"
+        f"{keyword} reply(message: str):\n"
+        "    print('started', flush=True)\n"
+        f"    {wait}\n"
+        "try:\n"
+        "    with viva.SyncConversation(reply) as chat:\n"
+        "        try:\n"
+        "            chat.say('hello')\n"
+        "        except KeyboardInterrupt:\n"
+        "            try:\n"
+        "                chat.say('again')\n"
+        "            except RuntimeError as error:\n"
+        "                print(error)\n"
+        "            raise\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+    )
+    command = [sys.executable, "program.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            output, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert output.splitlines() == ["the session with the agent was interrupted", "interrupted"]
 
 
 def test_user_code_that_ends_the_process_ends_only_its_step(folder):

@@ -183,9 +183,9 @@ def test_evidence_suggestions_and_calls_are_kept(bench):
     ],
 )
 def test_misuse_is_refused_at_load(bench, definition, message):  # N24
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion(definition)
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 def test_labels(bench):

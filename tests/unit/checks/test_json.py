@@ -188,9 +188,9 @@ def test_a_json_path_of_a_turn_does_not_search_tool_results(bench):  # N12
     ],
 )
 def test_json_path_misuse_is_refused_at_load(bench, fields, message):  # N2, N24
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "json_path", **fields})
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 @pytest.mark.parametrize(
@@ -334,9 +334,9 @@ def test_json_schema_shows_three_errors_and_counts_the_rest(bench):
     ],
 )
 def test_a_bad_schema_is_refused_at_load_and_nothing_is_fetched(bench, schema, message):  # N24
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "json_schema", "schema": schema})
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 @pytest.mark.parametrize(

@@ -163,9 +163,9 @@ def test_durations_are_not_bare_seconds(bench, type_, reply, actual):
     ],
 )
 def test_misuse_is_refused_at_load(bench, definition, message):  # N24
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion(definition)
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 @pytest.mark.parametrize(

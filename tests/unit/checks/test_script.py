@@ -172,7 +172,7 @@ def test_the_first_root_that_has_a_module_wins(bench):  # N8
         ("scripts:mod.number", "has no function 'number'"),
         ("mod:_missing", "has no function '_missing'"),
         ("scripts:folder.thing", "there is no folder.py with a function thing in "),
-        ("scripts:plain", "neither `validate` nor `check`; did you mean helper?"),
+        ("scripts:plain", "neither `validate` nor `check`; it has helper"),
         ("scripts:broken", "'scripts:broken' does not import: ZeroDivisionError: division by zero"),
         ("scripts:broken.check", "does not import: ZeroDivisionError"),
         ("scripts:needy", "does not import: ModuleNotFoundError: No module named 'not_installed_anywhere'"),
@@ -195,9 +195,9 @@ def test_a_missing_script_is_refused_at_load(bench, use, message):  # N8, N24
     write(bench.folder, "needy.py", "import not_installed_anywhere")
     write(bench.folder, "leaving.py", "raise SystemExit(3)")
     (bench.folder / "folder").mkdir()
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "script", "use": use})
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_a_missing_script_is_refused_at_load(bench, use, message):  # N8, N24
 )
 def test_misuse_is_refused_at_load(bench, fields, message):  # N24
     write(bench.folder, "ok.py", "def check(): return True")
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "script", **fields})
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 def test_label(bench):

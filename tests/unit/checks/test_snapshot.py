@@ -112,9 +112,9 @@ def test_a_final_snapshot_has_the_tool_calls_of_all_turns(bench):  # N12
     ],
 )
 def test_misuse_is_refused_at_load(bench, fields, message):  # N24
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "snapshot", **fields})
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 def test_a_link_cannot_lead_out_of_the_folder(bench, tmp_path_factory):

@@ -80,9 +80,9 @@ def test_a_long_text_is_shortened_in_the_reason(bench):
     ],
 )
 def test_misuse_is_refused_at_load(bench, definition, message):  # N24
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion(definition)
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 def test_a_pattern_that_never_ends_is_an_error(bench):  # N27

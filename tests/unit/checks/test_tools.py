@@ -155,9 +155,9 @@ def test_tool_called_shows_the_actual_calls(bench, fields, reply, reason):
     ],
 )
 def test_tool_called_misuse_is_refused_at_load(bench, fields, message):  # N24
-    with pytest.raises(ValueError) as wrong:
+    with pytest.raises(ValueError) as problem:
         bench.assertion({"type": "tool_called", **fields})
-    assert message in str(wrong.value)
+    assert message in str(problem.value)
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_agents_may_change_what_they_were_given(project: Project):
         {"id": "b", "input": "three", "assertions": ok},
     )
     _, (a, b) = project.report(agent=None)
-    told = [turn["data"] for turn in (*a["turns"], *b["turns"])]
-    assert [each["n"] for each in told] == [1, 2, 3]
-    assert [each["seen"] for each in told] == [["one"], ["one", "two"], ["three"]]  # N19
-    assert [each["given"] for each in told] == [{"skip": {}, "metadata": {"a": 1}}] * 3  # N20
+    result = [turn["data"] for turn in (*a["turns"], *b["turns"])]
+    assert [each["n"] for each in result] == [1, 2, 3]
+    assert [each["seen"] for each in result] == [["one"], ["one", "two"], ["three"]]  # N19
+    assert [each["given"] for each in result] == [{"skip": {}, "metadata": {"a": 1}}] * 3  # N20

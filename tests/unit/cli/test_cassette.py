@@ -71,7 +71,7 @@ def test_diff_finds_the_first_reply_that_differs(taped: Project):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("show", "absent"), "does not exist"),
         (("show", "suite.jsonl"), "suite.jsonl:1: is not a line of a cassette"),
@@ -79,5 +79,5 @@ def test_diff_finds_the_first_reply_that_differs(taped: Project):
         (("prune", "c.cassette", "-k", "("), "is no regular expression"),
     ],
 )
-def test_what_cannot_be_done_is_exit_4(taped: Project, arguments: tuple[str, ...], said: str):
-    assert said in taped.viva("cassette", *arguments, code=4).err
+def test_what_cannot_be_done_is_exit_4(taped: Project, arguments: tuple[str, ...], message: str):
+    assert message in taped.viva("cassette", *arguments, code=4).err

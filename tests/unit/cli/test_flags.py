@@ -29,7 +29,7 @@ def test_cases_are_selected_by_id_and_tag(project: Project):
     ended = project.test("-k", "refnd", "--tag", "monye", "-o", "report.jsonl")
     assert (ended.code, ended.out) == (5, "")  # N35
     assert ended.err.splitlines() == [
-        "-k 'refnd' matches no id; ids: refund-2, refund-1, pre-refund, greet",
+        "-k 'refnd' matches no id; ids: refund-1, refund-2, greet, pre-refund",
         "--tag 'monye' is on no case; tags: money, slow, talk",
     ]
     assert not (project.folder / "report.jsonl").exists()

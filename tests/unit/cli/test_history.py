@@ -1,6 +1,7 @@
 """What was run here: `viva runs`, `--last-failed`, `--no-history`, `viva compare`."""
 
 import json
+import re
 import sqlite3
 
 import pytest
@@ -140,6 +141,23 @@ def test_compare_says_what_changed_and_fails_on_what_was_asked(project: Project)
         assert "still passing (2)" in project.viva("compare", report, "head.jsonl").out
 
 
+def test_compare_names_cases_apart_and_fits_60_columns(project: Project):  # issue 19, console
+    for name in ("suites/refunds.jsonl", "suites/orders.jsonl"):
+        project.suite(case("same-id"), case("a-case-with-a-long-id-that-is-cut-in-the-middle"), name=name)
+    project.test("-i", "suites")
+    project.write("other.py", "def agent(messages):\n    return 'bye, and a reason that is much longer'\n")
+    project.test("-i", "suites", "-n", "python:./other.py:agent")
+    wide = project.viva("compare", "latest~1", "latest", "-o", "c.md").out
+    assert "same-id (suites/refunds.jsonl)" in wide
+    assert "same-id (suites/orders.jsonl)" in wide
+    assert "same-id &#40;suites/orders.jsonl&#41;" in (project.folder / "c.md").read_text()
+    narrow = project.viva("compare", "latest~1", "latest", env={"COLUMNS": "60"}).out.splitlines()
+    assert max(map(len, narrow)) <= 60
+    assert sum(bool(re.match(r"  ✗ same-id \(suites/\w+\.jsonl\) +passed → failed$", line)) for line in narrow) == 2
+    assert any(line.startswith("  pass rate") and line.endswith(("worse", "no change shown")) for line in narrow)
+    assert not any("0 maybe fixed" in line for line in narrow)
+
+
 def test_compare_exits_by_fail_on(project: Project):
     project.suite(case("a"), case("b"))
     project.test()
@@ -149,7 +167,7 @@ def test_compare_exits_by_fail_on(project: Project):
     assert "✗ a  passed → failed" in broken.out
     assert "worse by broken (--fail-on broken, alpha 0.05)" in broken.out
     assert "1 of 1 case differs; fewer than 6 can never be significant at 0.05" in broken.out
-    assert "p=1: no change shown" in project.viva("compare", "latest~1", "latest", code=0).out  # N36
+    assert "  no change shown" in project.viva("compare", "latest~1", "latest", code=0).out  # N36
     assert project.viva("compare", "latest~1", "latest", "--fail-on", "time", "--fail-on", "pass-rate").code == 0
     assert project.viva("compare", "latest", "latest", "--fail-on", "broken").code == 0
     assert project.viva("compare", "latest~1", "latest", "--fail-on", "any").code == 4
@@ -161,9 +179,9 @@ def test_compare_fails_by_default_when_the_pass_rate_is_shown_to_be_worse(projec
     project.write("other.py", "def agent(messages):\n    return 'bye'\n")
     project.test("-n", "python:./other.py:agent")
     ended = project.viva("compare", "latest~1", "latest", "-o", "c.md", "-o", "c.json", code=1)
-    assert "p=0.031: worse" in ended.out  # N36
+    assert re.search(r"0\.031 .*worse\n", ended.out)  # N36
     assert "  6 cases  " in ended.out
-    assert "p=0.031: worse |" in (project.folder / "c.md").read_text()
+    assert re.search(r"\| 0\.031 \| .* \| worse \|", (project.folder / "c.md").read_text())
     whole = json.loads((project.folder / "c.json").read_text())
     assert [(m["name"], m["verdict"]) for m in whole["metrics"]] == [("pass rate", "worse"), ("time ms", "not tested")]
     assert whole["notes"]
@@ -200,7 +218,7 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("latest", "latest~5"), "there is no run 'latest~5'"),
         (("absent.jsonl", "latest"), "'absent.jsonl' does not exist"),
@@ -209,10 +227,10 @@ def test_compare_knows_flaky_cases_from_the_history(project: Project):
         (("latest", "latest", "-o", "absent/c.md"), "-o absent/c.md: No such file or directory"),
     ],
 )
-def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[str, ...], said: str):
+def test_what_cannot_be_compared_is_exit_4(project: Project, arguments: tuple[str, ...], message: str):
     project.suite(case("a"))
     project.test()
-    assert said in project.viva("compare", *arguments, code=4).err
+    assert message in project.viva("compare", *arguments, code=4).err
 
 
 def test_a_run_whose_folder_was_moved_is_not_resumed(project: Project):

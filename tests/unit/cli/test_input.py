@@ -72,9 +72,9 @@ def test_a_message_is_sent_as_it_is(project: Project):
     two = project.test("-i", "Hello", "-i", "and/or what?")
     assert [line[:2] for line in two.out.splitlines() if "date" in line] == ["1:", "3:"], two
     as_json = project.test("-i", "Hello", "--json")
-    said = json.loads(as_json.out)
-    assert said["input_hint"] == "like 2024-05-01"
-    assert (said["awaiting_input"], said["awaiting_reason"]) == (True, "agent_declared")
+    message = json.loads(as_json.out)
+    assert message["input_hint"] == "like 2024-05-01"
+    assert (message["awaiting_input"], message["awaiting_reason"]) == (True, "agent_declared")
 
 
 def test_each_command_that_sends_messages_is_a_conversation_of_its_own(project: Project):
@@ -160,14 +160,14 @@ def test_helpers_that_are_not_there_are_reported_with_all_else_that_is_wrong(pro
     )
     for ended in (project.viva("check", "s.yaml"), project.test("-i", "s.yaml")):
         assert ended.code == 4, ended
-        said = [line for line in (ended.out + ended.err).splitlines() if ": " in line]
-        assert [line.partition(" agent 'bad'")[0].rpartition("/")[2] for line in said if "viva.toml:3" in line] == [
+        message = [line for line in (ended.out + ended.err).splitlines() if ": " in line]
+        assert [line.partition(" agent 'bad'")[0].rpartition("/")[2] for line in message if "viva.toml:3" in line] == [
             "viva.toml:3:"
         ]
-        assert "s.yaml:3: $[0]: unknown key 'inptu'; did you mean 'input'?" in "\n".join(said)
+        assert "s.yaml:3: $[0]: unknown key 'inptu'; did you mean 'input'?" in "\n".join(message)
         assert any(
             line.startswith("s.yaml:9: $[1].turns[0].assertions[1]: there is no agent 'jugde'; did you mean judge?")
-            for line in said
+            for line in message
         )
-        assert any(line.startswith("s.yaml:16: $[2].simulator: there is no agent 'ghost'") for line in said)
-        assert len(said) == 4
+        assert any(line.startswith("s.yaml:16: $[2].simulator: there is no agent 'ghost'") for line in message)
+        assert len(message) == 4

@@ -237,6 +237,13 @@ def test_a_shard_that_stopped_early_is_named(project: Project, shards: list[str]
     interrupted = project.viva("merge", *shards)
     assert interrupted.code == 2
     assert "stopped early (interrupted), with 1 case not run" in interrupted.out
+    # In a merge of a merged run, the warning is still about the shard, and there is no other.
+    project.viva("merge", *shards[:2])
+    completed = project.viva("merge", "latest", shards[2])
+    assert completed.code == 2
+    assert completed.out.count("stopped early") == 1
+    assert f"run {shards[1]} (shard 2/3) stopped early (interrupted), with 1 case not run" in completed.out
+    assert "are in no shard" not in completed.out
 
 
 @pytest.mark.parametrize(
@@ -285,9 +292,20 @@ def test_shards_by_time_need_the_same_history(project: Project):
     assert project.test("--dry-run", "--shard", "1/2").code == 0
 
 
+def test_cases_in_no_shard_are_counted_in_a_merge_of_merged_runs_too(project: Project, shards: list[str]):
+    """As if the machines had known different times, and had shared the cases out differently."""
+    journal = project.folder / ".viva" / "runs" / shards[1] / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    started = json.loads(lines[0])
+    lost = next(line for line in lines if '"trial_ended"' in line)
+    lines[0] = json.dumps(started | {"cases": started["cases"] - 1}) + "\n"
+    journal.write_text("".join(line for line in lines if line != lost))
+    project.viva("merge", *shards[:2])
+    assert "1 of 9 cases are in no shard" in project.viva("merge", "latest", shards[2]).out
+
+
 def test_a_shard_by_time_that_is_resumed_keeps_its_cases(project: Project):
     project.suite(*(case(f"c{number}", assertions=[contains("no")]) for number in range(6)))
-    project.test()
     project.test("--shard", "1/2", "--shard-by", "time", "--fail-fast", "--parallel", "1")
     stopped = list_runs(project)[0]
     assert stopped["summary"]["not_run"]

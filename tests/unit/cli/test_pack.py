@@ -22,17 +22,17 @@ def signer(project: Project) -> str:
         project.write(f"pack/{name}", content)
     project.write("agent.py", STRICT)
     tarball(project.folder / "pack.tgz", pack_files())
-    said = project.viva("pack", "sign", "pack.tgz", "--key", "signer.pem", code=0)
+    message = project.viva("pack", "sign", "pack.tgz", "--key", "signer.pem", code=0)
     (project.folder / "pack.tgz.sig").unlink()
-    return said.out[said.out.index("ed25519:") :].partition('"')[0]
+    return message.out[message.out.index("ed25519:") :].partition('"')[0]
 
 
 def trust(project: Project, key: str, more: str = "") -> None:
     project.write("viva.toml", f'[openwop]\ntrusted_keys = ["{key}"]\n{more}')
 
 
-def refused(project: Project, what: str, said: str) -> None:
-    assert said in project.test("-i", what, code=4).err
+def refused(project: Project, what: str, message: str) -> None:
+    assert message in project.test("-i", what, code=4).err
     assert not (project.folder / "ran").exists()
 
 

@@ -89,8 +89,8 @@ def test_until_decided_has_three_verdicts_and_undecided_fails_the_run(three: Pro
 def test_the_default_of_max_runs_is_printed(three: Project):
     ended, whole = run(three, *FLAGS, "-k", "good")
     assert whole["run"]["trials"] == 39
-    said = "at most 39 trials per case (--max-runs); a case with a pass rate of exactly 0.9 stays undecided in 9.6 % of runs"
-    assert said in ended.out  # N37
+    output = "at most 39 trials per case (--max-runs); a case with a pass rate of exactly 0.9 stays undecided in 9.6 % of runs"
+    assert output in ended.out  # N37
 
 
 JUDGE = """
@@ -114,10 +114,10 @@ def test_a_case_with_one_verdict_in_ten_trials_is_an_error(project: Project):
     assert (ended.code, whole["summary"]["passed"], whole["summary"]["errors"]) == (1, 0, 1), ended
     assert whole["cases"][0]["status"] == "error"
     assert "! a  suite.jsonl:1\n    1/1 passed (21 to 100 %), 9 of 10 with errors\n" in ended.out
-    said = "1 of 10 trials passed, 9 with errors: not enough verdicts to pass or fail"
+    output = "1 of 10 trials passed, 9 with errors: not enough verdicts to pass or fail"
     (error,) = ET.parse(project.folder / "r.xml").getroot().iterfind(".//error")
-    assert (error.get("type"), error.get("message")) == ("undetermined", said)
-    assert said.replace(":", "&#58;") in (project.folder / "r.md").read_text()
+    assert (error.get("type"), error.get("message")) == ("undetermined", output)
+    assert output.replace(":", "&#58;") in (project.folder / "r.md").read_text()
 
 
 def test_fail_fast_stops_when_the_case_cannot_pass(three: Project):
@@ -130,7 +130,7 @@ def test_fail_fast_stops_when_the_case_cannot_pass(three: Project):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "output"),
     [
         (("--until-decided",), "needs --min-pass"),
         ((*FLAGS, "--runs", "3"), "--until-decided and --runs exclude each other"),
@@ -144,7 +144,7 @@ def test_fail_fast_stops_when_the_case_cannot_pass(three: Project):
         ((*FLAGS, "--alpha", "0"), "--alpha"),
     ],
 )
-def test_an_impossible_sequential_test_is_refused_before_the_run(three: Project, flags: tuple[str, ...], said: str):
+def test_an_impossible_sequential_test_is_refused_before_the_run(three: Project, flags: tuple[str, ...], output: str):
     ended, whole = run(three, *flags)
     assert (ended.code, whole) == (4, {})
-    assert said in ended.err.replace("\n", " ")
+    assert output in ended.err.replace("\n", " ")

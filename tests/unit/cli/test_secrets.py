@@ -40,9 +40,9 @@ def left_in(project: Project, *said: str, known: tuple[str, ...] = (PASSWORD, KE
 
 def echo(request: ReceivedRequest) -> StubResponse:
     """Returns the request in several encodings."""
-    told = " | ".join(form for secret in (PASSWORD, KEY, HEADER) for form in forms(secret))
+    conversation = " | ".join(form for secret in (PASSWORD, KEY, HEADER) for form in forms(secret))
     headers = dict(request.headers)
-    return json_response({"content": f"{request.path} {headers} {told}", "data": {KEY: [PASSWORD, headers]}})
+    return json_response({"content": f"{request.path} {headers} {conversation}", "data": {KEY: [PASSWORD, headers]}})
 
 
 @pytest.fixture

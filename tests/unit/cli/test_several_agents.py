@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+import openwop
 from project import Project, case, contains
 from viva.model.event import RunStarted, TrialEnded
 from viva.record.cassette import TrialDuration, read_cassette
@@ -205,3 +206,62 @@ def test_an_agent_keeps_its_own_limit(two: Project):
     two.suite(*({"id": f"c{n}", "input": "x", "assertions": [contains("same 1")]} for n in range(6)))
     _, records = two.report("-n", "one", "-n", "other", "--parallel", "4")
     assert {record["status"] for record in records if record["agent"] == "one"} == {"passed"}
+
+
+def write_eval_suite(project: Project) -> None:
+    tasks = [openwop.task(name, name, openwop.golden(name)) for name in ("easy", "hard")]
+    project.write("evals.json", json.dumps(openwop.suite(*tasks, modes=("golden", "regression"))))
+
+
+def test_a_baseline_is_what_the_run_says_of_the_tested_agent(two: Project):  # W4
+    write_eval_suite(two)
+    inputs = ("-i", "evals.json", "-q")
+    two.test(*inputs, *BOTH, agent=None, code=1)
+    two.write("pair.py", AGENTS.replace("def same(messages):\n", "def same(messages):\n    return other(messages)\n"))
+    flags = ("--baseline", "latest", "--fail-on-regression")
+    ended = two.test(*inputs, "-n", "same", *flags, agent=None, code=1)
+    assert "baseline: 1 " in ended.out
+    assert "a regression" in ended.out
+    run, *_ = (each.name for each in sorted((two.folder / ".viva/runs").iterdir()))
+    flags = ("--baseline", run)
+    assert "there are 2" in two.test(*inputs, *BOTH, *flags, agent=None, code=4).err
+    two.write("viva.toml", CONFIG + '[agents.third]\nuse = "python:pair:same"\n')
+    assert "none of them is 'third'" in two.test(*inputs, "-n", "third", *flags, agent=None, code=4).err
+
+
+def test_an_eval_summary_or_a_snapshot_of_several_agents_is_refused(two: Project):
+    write_eval_suite(two)
+    for shard in ("1/2", "2/2"):
+        two.test("-i", "evals.json", *BOTH, "--shard", shard, agent=None)
+    merged = two.viva("merge", "latest", "latest~1", "--eval-summary", "sum.json")
+    assert merged.code == 4, merged
+    assert "holds one agent" in merged.err
+    refused = two.test(*BOTH, "--update-snapshots", agent=None, code=4)
+    assert "--update-snapshots: a snapshot is of one agent" in refused.err
+
+
+def test_a_case_that_is_flaky_on_one_agent_can_be_broken_on_another(two: Project):  # N36
+    two.suite(case("a"))
+
+    def run(*, same: bool, other: bool) -> None:
+        texts = {True: 'm[-1]["content"]', False: '"no"'}
+        two.write("pair.py", f"def same(m):\n    return {texts[same]}\ndef other(m):\n    return {texts[other]}\n")
+        two.test(*BOTH, "-q", agent=None)
+
+    for good in (True, False, True, False, True):
+        run(same=True, other=good)
+    run(same=False, other=True)
+    ended = two.viva("compare", "latest~1", "latest", "-n", "same", "--fail-on", "broken")
+    assert ended.code == 1, ended
+    flaky = two.viva("compare", "latest~2", "latest", "-n", "other", "--fail-on", "broken")
+    assert flaky.code == 0, flaky
+
+
+def test_tests_that_name_their_agents_are_run_again_without_one(two: Project):
+    for number in (1, 2):
+        test = f"def test_{number}(t, ctx):\n    t.assert_.Equal(ctx.call('same', 'x').content, 'y')\n"
+        with (two.folder / "checks.py").open("a") as file:
+            file.write(test)
+    ended = two.viva("test", "-i", "scripts:checks")
+    assert ended.code == 1, ended
+    assert "viva test -i scripts:checks --last-failed" in ended.out

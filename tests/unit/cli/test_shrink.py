@@ -97,9 +97,9 @@ def test_an_agent_that_does_not_always_do_the_same_is_noticed(project: Project):
     project.suite({"id": "w", "turns": turns})
     project.test("-n", "python:./wild.py:sometimes")
     ended = project.viva("shrink", "latest", "w", code=0)
-    told = re.search(r"fails (\d) of 5 times \(before: (\d+) of 10 times\)", ended.out)
-    assert told is not None, ended
-    assert (int(told[1]) >= 2, 5 <= int(told[2]) <= 8) == (True, True)
+    result = re.search(r"fails (\d) of 5 times \(before: (\d+) of 10 times\)", ended.out)
+    assert result is not None, ended
+    assert (int(result[1]) >= 2, 5 <= int(result[2]) <= 8) == (True, True)
     (case,) = written(project)
     assert [turn["input"] for turn in case["turns"]] == ["bad"]
 

@@ -28,10 +28,10 @@ def test_what_it_raises_is_raised_here():
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("raised", "message"),
     [(StopIteration, "StopIteration"), (SystemExit(3), "SystemExit: 3"), (KeyboardInterrupt, "KeyboardInterrupt")],
 )
-def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException, said: str):
+def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException, message: str):
     """`sys.exit()` in a tool must not end the run, and a future cannot carry StopIteration."""
 
     def work() -> None:
@@ -39,7 +39,7 @@ def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException,
 
     with pytest.raises(RuntimeError) as found:
         asyncio.run(run_in_thread(work))
-    assert str(found.value) == said
+    assert str(found.value) == message
 
 
 def test_blocking_work_runs_side_by_side():
@@ -113,9 +113,47 @@ def test_after_one_thread_was_given_up_there_is_another():
         mine = DedicatedThread()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(mine.run(release.wait, 60), 0.05)
-        said = await mine.run(lambda: "still here")
+        message = await mine.run(lambda: "still here")
         mine.release()
-        return said
+        return message
 
     assert asyncio.run(scenario()) == "still here"
     release.set()
+
+
+def test_a_thread_is_not_ended_while_it_starts_another_one():
+    """CPython has the new thread under the same id until it runs: the exception would end that one, and `start` would wait forever."""
+    is_starting, released, ended = threading.Event(), threading.Event(), threading.Event()
+    reached: list[str] = []
+
+    class SlowStart(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            is_starting.set()
+            while not released.wait(0.01):  # here the exception would be raised
+                pass
+            return super().wait(timeout)
+
+    def work() -> None:
+        thread = threading.Thread(target=reached.append, args=["new thread"])
+        vars(thread)["_started"] = SlowStart()
+        try:
+            thread.start()
+            reached.append("started")
+            while True:
+                time.sleep(0.001)
+        finally:
+            thread.join()
+            ended.set()
+
+    async def scenario() -> None:
+        task = asyncio.create_task(run_in_thread(work))
+        await asyncio.to_thread(is_starting.wait)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0.05)
+        released.set()
+        await asyncio.to_thread(ended.wait, 60)  # the thread is ended after all
+
+    asyncio.run(scenario())
+    assert ended.is_set()
+    assert sorted(reached) == ["new thread", "started"]

@@ -24,8 +24,8 @@ def read(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
     problems: list[Problem] = []
     try:
         documents = open_documents(path, path.name)
-    except BadInput as wrong:
-        return [], [str(problem) for problem in wrong.problems]
+    except BadInput as error:
+        return [], [str(problem) for problem in error.problems]
     found = [(document.line, document.value) for document in documents.read_valid(problems)]
     return found, [str(problem) for problem in problems]
 

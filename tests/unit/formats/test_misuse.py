@@ -19,7 +19,7 @@ Found = tuple[int, str, str]
 """Line, path, and a phrase of what is wrong."""
 
 
-def problems(folder: Path, *inputs: str, **reading: Any) -> list[Problem]:
+def problems(folder: Path, *inputs: str, **options: Any) -> list[Problem]:
     """What is wrong with these inputs."""
     try:
         paths: list[Path] = []
@@ -27,9 +27,9 @@ def problems(folder: Path, *inputs: str, **reading: Any) -> list[Problem]:
             found = parse_input(text, folder)
             assert isinstance(found, SuiteFiles), found
             paths += found.paths
-        load_files(paths, LoadOptions(folder=str(folder), find_helper_problems=nobody_but_rules, **reading), folder)
-    except BadInput as wrong:
-        return list(wrong.problems)
+        load_files(paths, LoadOptions(folder=str(folder), find_helper_problems=nobody_but_rules, **options), folder)
+    except BadInput as error:
+        return list(error.problems)
     raise AssertionError("nothing is wrong")
 
 
@@ -166,7 +166,7 @@ persona:
         [
             (1, "$", "did you mean 'name'?"),
             (2, "$", "did you mean 'timeout'?"),
-            (3, "$.env[1]", "is no name of a variable"),
+            (3, "$.env[1]", "is not the name of a variable"),
             (4, "$.tmpdir.link_paths[0]", "leaves the working folder"),
             (5, "$.evaluator_model", "is the number 7"),
             (7, "$.steps[0].user_input", "is empty"),
@@ -321,11 +321,11 @@ REFERENCES = {
 
 @pytest.mark.parametrize("text", REFERENCES)
 def test_a_mistyped_reference_is_never_sent_to_a_model(tmp_path: Path, text: str):
-    (wrong,) = problems(tmp_path, text)
-    assert wrong.message.endswith(f"did you mean {REFERENCES[text]}?")  # N7, N8
+    (error,) = problems(tmp_path, text)
+    assert error.message.endswith(f"did you mean {REFERENCES[text]}?")  # N7, N8
 
 
 @pytest.mark.parametrize("text", ["script.py", "agents/x.jsonl"])
 def test_a_file_that_is_not_there_is_no_reference(tmp_path: Path, text: str):
-    (wrong,) = problems(tmp_path, text)
-    assert wrong.message == f"there is no file {text!r}"
+    (error,) = problems(tmp_path, text)
+    assert error.message == f"there is no file {text!r}"

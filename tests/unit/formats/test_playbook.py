@@ -92,29 +92,35 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "output"),
     [
-        ({"name": "x", "steps": []}, "$.steps: is empty, and there is no persona: nothing would be said"),
+        ({"name": "x", "steps": []}, "$.steps: is empty, and there is no persona: the playbook has no message"),
         ({"name": "x", "stesp": [STEP]}, "$: unknown key 'stesp'; did you mean 'steps'?"),
         ({"steps": [STEP]}, "$: misses 'name'"),
         ({"name": "x", "tmpdir": {}}, "$: misses 'steps' or 'persona'"),
         ({"name": "x", "steps": [{"user_input": "a"}]}, "$.steps[0]: misses 'expected_outcome'"),
         ({"name": "x", "steps": [{**STEP, "user_input": " "}]}, "$.steps[0].user_input: is empty; there would be"),
-        ({"name": "x", "steps": [{**STEP, "expected_outcome": ""}]}, "$.steps[0].expected_outcome: is empty; say what"),
+        (
+            {"name": "x", "steps": [{**STEP, "expected_outcome": ""}]},
+            "$.steps[0].expected_outcome: is empty; describe the",
+        ),
         ({"name": "x", "steps": [STEP], "timeout": 0}, "$.timeout: is 0; should be at least 1"),
         ({"name": "x", "steps": [STEP], "timeout": "60s"}, "$.timeout: is a string; should be an integer"),
-        ({"name": "x", "steps": [STEP], "env": ["$KEY"]}, "$.env[0]: '$KEY' is no name of a variable; write it bare"),
+        (
+            {"name": "x", "steps": [STEP], "env": ["$KEY"]},
+            "$.env[0]: '$KEY' is not the name of a variable; write the name",
+        ),
         ({"name": "x", "persona": {**PERSONA, "initial_user_input": ""}}, "$.persona.initial_user_input: is empty"),
-        (persona(context=""), "$.persona.context: is empty; say who the user is"),
+        (persona(context=""), "$.persona.context: is empty; describe who the user is"),
         (persona(max_turns=0), "$.persona.max_turns: is 0; should be at least 1"),
-        (persona(success_criteria={}), "$.persona.success_criteria: holds nothing; without a criterion"),
+        (persona(success_criteria={}), "$.persona.success_criteria: is empty; the case can pass only"),
         (
             persona(success_criteria={"llm_checks": [], "files_contain": {}}),
-            "$.persona.success_criteria: holds nothing; without a criterion",
+            "$.persona.success_criteria: is empty; the case can pass only",
         ),
         (
             persona(success_criteria={"llm_checks": [""]}),
-            "$.persona.success_criteria.llm_checks[0]: is empty; say what",
+            "$.persona.success_criteria.llm_checks[0]: is empty; describe what",
         ),
         (persona(success_criteria={"flow_contains": [""]}), "$.persona.success_criteria.flow_contains[0]: is empty"),
         (
@@ -131,7 +137,7 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
         ),
         (
             persona(success_criteria={"files_exist": ["."]}),
-            "$.persona.success_criteria.files_exist[0]: '.' names no file",
+            "$.persona.success_criteria.files_exist[0]: '.' is not a file name",
         ),
         (
             {"name": "x", "persona": {"context": "c", "success_criteria": {"flow_contains": ["a"]}}},
@@ -139,10 +145,10 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, value: Any, said: str):
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, value: Any, output: str):
     """P1: by the schema and by hand."""
     (found,) = wrong(tmp_path, value)
-    assert found.startswith(said)
+    assert found.startswith(output)
 
 
 def test_every_problem_has_its_line_and_all_come_at_once(tmp_path: Path):
@@ -163,17 +169,17 @@ persona:
     (tmp_path / "b.yaml").write_text("name: B\nsteps: []\nenv:\n  - ALSO_MISSING\n", encoding="utf-8")
     with pytest.raises(BadInput) as raised:
         suites(tmp_path, "a.yaml", "b.yaml", evaluator=None)
-    said = str(raised.value)
-    assert "a.yaml:7: $.steps[0]: unknown key 'expected'; did you mean 'expected_outcome'?" in said
+    output = str(raised.value)
+    assert "a.yaml:7: $.steps[0]: unknown key 'expected'; did you mean 'expected_outcome'?" in output
     assert (
-        "a.yaml:2: $.env[0]: NOT_THERE is not set; set it in the environment, or in a file for --env-file" in said
+        "a.yaml:2: $.env[0]: NOT_THERE is not set; set it in the environment, or in a file for --env-file" in output
     )  # P6
-    assert "a.yaml:2: $.env[1]: NOR_THIS is not set" in said
-    assert "a.yaml:4: $.tmpdir.link_paths[0]: there is no 'nowhere' in the working folder" in said  # P5
-    assert "a.yaml:9: $.persona.context: is empty" in said
-    assert "a.yaml:11: $.persona.success_criteria.files_exist[0]: '../x' leaves the workspace" in said  # P1
-    assert "b.yaml:4: $.env[0]: ALSO_MISSING is not set" in said
-    assert "b.yaml:2: $.steps: is empty" in said
+    assert "a.yaml:2: $.env[1]: NOR_THIS is not set" in output
+    assert "a.yaml:4: $.tmpdir.link_paths[0]: there is no 'nowhere' in the working folder" in output  # P5
+    assert "a.yaml:9: $.persona.context: is empty" in output
+    assert "a.yaml:11: $.persona.success_criteria.files_exist[0]: '../x' leaves the workspace" in output  # P1
+    assert "b.yaml:4: $.env[0]: ALSO_MISSING is not set" in output
+    assert "b.yaml:2: $.steps: is empty" in output
 
 
 def test_a_second_playbook_in_a_file_is_refused(tmp_path: Path):
@@ -289,14 +295,14 @@ def test_variables_are_filled_where_they_are_declared(tmp_path: Path):
 def test_a_refused_path_is_shown_as_it_was_written(tmp_path: Path):
     """P6: not with the value of a variable in it."""
     value = {**persona(success_criteria={"files_exist": ["../$KEY"]}), "env": ["KEY"]}
-    (said,) = wrong(tmp_path, value, environ={"KEY": "hidden-value"})
-    assert "'../$KEY' leaves the workspace" in said
-    assert "hidden-value" not in said
+    (output,) = wrong(tmp_path, value, environ={"KEY": "hidden-value"})
+    assert "'../$KEY' leaves the workspace" in output
+    assert "hidden-value" not in output
 
 
 def test_a_value_that_is_no_text_is_refused(tmp_path: Path):
-    (said,) = wrong(tmp_path, {"name": "x", "env": ["KEY"], "steps": [STEP]}, environ={"KEY": "\udcff"})
-    assert said == "$.env[0]: the value of KEY is no UTF-8 text"  # P6
+    (output,) = wrong(tmp_path, {"name": "x", "env": ["KEY"], "steps": [STEP]}, environ={"KEY": "\udcff"})
+    assert output == "$.env[0]: the value of KEY is not valid UTF-8"  # P6
 
 
 def test_what_is_only_looked_at_needs_neither_variables_nor_an_evaluator(tmp_path: Path):
@@ -319,7 +325,7 @@ def test_the_workspace_is_a_copy_or_what_tmpdir_says(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "output"),
     [
         ("..", "'..' leaves the working folder"),
         ("away", "'away' leads outside the working folder, to /"),
@@ -328,20 +334,20 @@ def test_the_workspace_is_a_copy_or_what_tmpdir_says(tmp_path: Path):
         ("/etc", "'/etc' is absolute; give a path relative to the working folder"),
         ("", "'' names nothing"),
         ("gone", "there is no 'gone' in the working folder"),
-        ("x" * 300, f"{'x' * 300!r} cannot be looked at: "),
+        ("x" * 300, f"{'x' * 300!r} cannot be read: "),
         ("a\0b", "'a\\x00b' names nothing"),
         ("dangling", "'dangling' is a broken symbolic link"),
         ("circle", "'circle' is a broken symbolic link"),
     ],
 )
-def test_links_that_cannot_be_are_refused(tmp_path: Path, path: str, said: str):
+def test_links_that_cannot_be_are_refused(tmp_path: Path, path: str, output: str):
     """P5: before anything runs."""
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "away").symlink_to(tmp_path.parent)
     (tmp_path.parent / "x").touch()
     (found,) = wrong(tmp_path, {"name": "x", "steps": [STEP], "tmpdir": {"link_paths": [path]}})
-    assert found.startswith(f"$.tmpdir.link_paths[0]: {said}")
+    assert found.startswith(f"$.tmpdir.link_paths[0]: {output}")
 
 
 def test_the_model_of_the_agent_is_an_option(tmp_path: Path):
@@ -368,10 +374,12 @@ def test_who_evaluates(tmp_path: Path, flag: str | None, own: str | None, defaul
 
 def test_an_evaluator_is_needed_where_somebody_is_asked(tmp_path: Path):
     """P3: a persona of one line whose criteria need no judge does without."""
-    (said,) = wrong(tmp_path, {"name": "x", "steps": [STEP]}, evaluator=None)
-    assert said.startswith("$: nobody grades it and plays the user: give `evaluator_model` here, --evaluator NAME")
-    assert wrong(tmp_path, persona(), evaluator=None) == [said]
-    assert wrong(tmp_path, persona(max_turns=1, success_criteria={"llm_checks": ["x"]}), evaluator=None) == [said]
+    (output,) = wrong(tmp_path, {"name": "x", "steps": [STEP]}, evaluator=None)
+    assert output.startswith(
+        "$: the playbook has no evaluator, which judges the steps and plays the user: set `evaluator_model` here, --evaluator NAME"
+    )
+    assert wrong(tmp_path, persona(), evaluator=None) == [output]
+    assert wrong(tmp_path, persona(max_turns=1, success_criteria={"llm_checks": ["x"]}), evaluator=None) == [output]
     assert case(tmp_path, persona(max_turns=1), evaluator=None).limits.max_turns == 1
 
 

@@ -37,9 +37,9 @@ def written(folder: Path, *cases: dict[str, Any]) -> list[Case]:
     return cases_in(file)
 
 
-def save(file: Path, case: Case, *said: UserMessage, root: Path | None = None) -> str:
+def save(file: Path, case: Case, *output: UserMessage, root: Path | None = None) -> str:
     state = TrialState(case, Key("suite", case.id), NoHelpers(), FrozenClock())
-    return save_conversation(file, state, said, LoadOptions(), root or file.parent)
+    return save_conversation(file, state, output, LoadOptions(), root or file.parent)
 
 
 def free(*texts: str) -> tuple[Case, list[UserMessage]]:
@@ -111,8 +111,8 @@ def test_cases_are_added_below_each_other(tmp_path: Path) -> None:
     """A name that is taken gets a number, and a last line without an end is not run together with the new one."""
     target = tmp_path / "kept.jsonl"
     target.write_text('// mine\n{"id": "conversation", "input": "Hi"}', encoding="utf-8")
-    case, said = free("Hello")
-    assert [save(target, case, *said), save(target, case, *said)] == ["conversation-2", "conversation-3"]
+    case, output = free("Hello")
+    assert [save(target, case, *output), save(target, case, *output)] == ["conversation-2", "conversation-3"]
     assert [each.id for each in cases_in(target)] == ["conversation", "conversation-2", "conversation-3"]
     assert target.read_text(encoding="utf-8").startswith('// mine\n{"id": "conversation", "input": "Hi"}\n')
 
@@ -130,9 +130,9 @@ def test_what_cannot_take_a_case_is_left_alone(tmp_path: Path, name: str, conten
     target = tmp_path / name
     if content is not None:
         target.write_text(content, encoding="utf-8")
-    case, said = free("Hello")
+    case, output = free("Hello")
     with pytest.raises(BadInput, match=complaint):
-        save(target, case, *said)
+        save(target, case, *output)
     assert (target.read_text(encoding="utf-8") if target.exists() else None) == content
 
 
@@ -140,8 +140,8 @@ def test_what_cannot_take_a_case_is_left_alone(tmp_path: Path, name: str, conten
 def test_any_words_load_again(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     """Whatever a person typed is what the saved case says."""
     target = tmp_path_factory.mktemp("saved") / "kept.jsonl"
-    case, said = free(*texts)
-    save(target, case, *said)
+    case, output = free(*texts)
+    save(target, case, *output)
     (after,) = cases_in(target)
     assert [line.message.text for line in after.user.planned_messages] == texts
 

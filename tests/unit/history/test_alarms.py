@@ -113,10 +113,10 @@ def alarms(world: World, comparisons: int, seed: int, gates: tuple[Gate, ...] = 
 
 def alarms_of(found: Comparison, gates: tuple[Gate, ...]) -> set[str]:
     """Every alarm that a reader sees: a gate, a verdict on any metric, a single case of several trials."""
-    said = {f"gate {gate}" for gate in found.failed_gates(("pass-rate", *gates))}
-    said |= {"a metric" for metric in found.metrics if metric.verdict in ("better", "worse")}
-    said |= {"a case" for case in found.cases if case.change in ("broken", "fixed") and case.p is not None}
-    return said
+    message = {f"gate {gate}" for gate in found.failed_gates(("pass-rate", *gates))}
+    message |= {"a metric" for metric in found.metrics if metric.verdict in ("better", "worse")}
+    message |= {"a case" for case in found.cases if case.change in ("broken", "fixed") and case.p is not None}
+    return message
 
 
 WORLDS = {

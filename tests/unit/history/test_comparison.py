@@ -195,7 +195,7 @@ def test_repeats_that_are_too_few_make_suspects_and_it_is_said_how_many_would_do
     )  # N36
     assert suspect.p is not None
     assert suspect.p > 0.05
-    assert noted(found, "1 suspect, 0 maybe fixed")
+    assert noted(found, "1 suspect: in 1 of")
     assert noted(found, "--runs 6 on both sides")
     assert found.failed_gates(("broken",)) == []
     more = [row for n in range(19) for row in rows(f"m{n}", *[P, F] * 3)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from viva.host.capacity import Limits
+from viva.host.capacity import HostLimits
 from viva.host.errors import ApiError
 from viva.host.events import RunLog, RunLogs, run_completed
 from viva.host.runs import RunEnding, RunManager
@@ -20,12 +20,12 @@ def make_run(name: str, tenant: str) -> Run:
     return Run(id=name, tenant=tenant, kind="workflow", workflow="w", status="pending", created_at="1", request={})
 
 
-def make_limits(host_at_once: int, **tenant: int) -> Limits:
-    return Limits(at_once=host_at_once, max_unfinished=100, defaults=tenant, by_tenant={})
+def make_limits(host_at_once: int, **tenant: int) -> HostLimits:
+    return HostLimits(at_once=host_at_once, max_unfinished=100, defaults=tenant, by_tenant={})
 
 
 def make_manager(
-    store: SqliteStore, run_function: Callable[[Run, RunLog, bytes | None], Awaitable[RunEnding]], limits: Limits
+    store: SqliteStore, run_function: Callable[[Run, RunLog, bytes | None], Awaitable[RunEnding]], limits: HostLimits
 ) -> RunManager:
     return RunManager(store, RunLogs(store), {"workflow": run_function}, limits, has_room=lambda: True)
 

@@ -24,9 +24,9 @@ def nested(levels: int) -> bytes:
     ],
 )
 def test_invalid_json_is_a_decode_error(raw: bytes | str, message: str):
-    with pytest.raises(codec.DecodeError) as wrong:
+    with pytest.raises(codec.DecodeError) as error:
         codec.decode(raw)
-    assert message in str(wrong.value)
+    assert message in str(error.value)
     with pytest.raises(codec.DecodeError):
         codec.Decoder[object](object).decode(raw)
 

@@ -50,12 +50,12 @@ class _Session:
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self.speaker.asked.append(message.text)
         self.meter(COST)
-        said = self.speaker.answer(message.text)
-        if isinstance(said, TrialFault):
-            raise said
-        if said is None:
+        output = self.speaker.answer(message.text)
+        if isinstance(output, TrialFault):
+            raise output
+        if output is None:
             await asyncio.Event().wait()
-        return Reply(str(said), calls=(COST,))
+        return Reply(str(output), calls=(COST,))
 
 
 def dumb(text: str) -> str:
@@ -64,7 +64,7 @@ def dumb(text: str) -> str:
 
 def hold_conversation(
     agent: Any,
-    *said: str,
+    *output: str,
     key: Key = KEY,
     role: Role = "agent",
     metered: list[ModelCall] | None = None,
@@ -83,7 +83,7 @@ def hold_conversation(
             conversation=None if conversation is None else conversation.copy,
         )
         async with asyncio.timeout(limit_s), agent.open(context) as session:
-            return [await session.send(Message("user", line), options or {}) for line in said]
+            return [await session.send(Message("user", line), options or {}) for line in output]
 
     return asyncio.run(scenario())
 
@@ -97,16 +97,16 @@ class Deck:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def record(self, agent: Any, *said: str, definition: Any = "v1", name: str = "bot", **more: Any) -> list[Reply]:
+    def record(self, agent: Any, *output: str, definition: Any = "v1", name: str = "bot", **more: Any) -> list[Reply]:
         recorder = Recorder(self.path, "1.0", HIDING)
         try:
-            return hold_conversation(RecordingAgent(agent, name, definition, recorder), *said, **more)
+            return hold_conversation(RecordingAgent(agent, name, definition, recorder), *output, **more)
         finally:
             recorder.close()
 
     def replay(
         self,
-        *said: str,
+        *output: str,
         definition: Any = "v1",
         name: str = "bot",
         missing: MissingPolicy = "error",
@@ -114,7 +114,7 @@ class Deck:
         **more: Any,
     ) -> list[Reply]:
         tape = CassettePlayer(self.path, missing, HIDING)
-        return hold_conversation(ReplayingAgent(live or Speaker(dumb), name, definition, tape), *said, **more)
+        return hold_conversation(ReplayingAgent(live or Speaker(dumb), name, definition, tape), *output, **more)
 
     @property
     def entries(self) -> list[RecordedReply]:
@@ -131,11 +131,11 @@ def deck(tmp_path: Path) -> Deck:
 
 def test_a_replay_says_the_same_with_the_same_cost_and_latency(deck: Deck):
     spent: list[ModelCall] = []
-    said = deck.record(Speaker(), "a", "b")
-    assert deck.replay("a", "b", metered=spent) == said
-    assert [reply.content for reply in said] == ["A", "B"]
+    output = deck.record(Speaker(), "a", "b")
+    assert deck.replay("a", "b", metered=spent) == output
+    assert [reply.content for reply in output] == ["A", "B"]
     assert spent == [COST, COST]
-    assert all(reply.elapsed_ms is not None for reply in said)
+    assert all(reply.elapsed_ms is not None for reply in output)
 
 
 def test_what_the_engine_asks_of_an_agent_is_handed_on(deck: Deck):
@@ -325,8 +325,8 @@ def test_a_replay_where_a_variable_is_not_set_goes_on_with_its_name(deck: Deck):
     recorder.close()
     assert first.content == "a s3cret-value"
     tape = CassettePlayer(deck.path, "error", ignorant)
-    said = hold_conversation(ReplayingAgent(Speaker(dumb), "bot", "v1", tape), "a", "a ***TOKEN***")
-    assert [reply.content for reply in said] == ["a ***TOKEN***", "a ***TOKEN*** ***TOKEN***"]
+    output = hold_conversation(ReplayingAgent(Speaker(dumb), "bot", "v1", tape), "a", "a ***TOKEN***")
+    assert [reply.content for reply in output] == ["a ***TOKEN***", "a ***TOKEN*** ***TOKEN***"]
 
 
 def test_a_run_that_never_starts_destroys_no_cassette(deck: Deck):
@@ -397,8 +397,8 @@ recorder.close()
 def test_a_cassette_on_a_full_disk_ends_with_its_last_whole_entry(deck: Deck):
     """Nothing is written behind a torn line, so all that is there can be read, and appended to."""
     command = [sys.executable, "-c", SHORT, str(deck.path)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-    assert said.startswith(f"cassette {deck.path}: ")
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert output.startswith(f"cassette {deck.path}: ")
     assert deck.path.read_bytes().endswith(b"\n")
     kept = [entry.session for entry in deck.entries]
     assert kept == list(range(1, len(kept) + 1))
@@ -426,7 +426,7 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("", "is not a cassette: the file is empty"),
         ("hello\n", "talk.cassette:1: is not a line of a cassette"),
@@ -444,12 +444,12 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
         ('{"line":"cassette","version":4,"viva":"1"}\n{"line":"son', None),
     ],
 )
-def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: str, said: str | None):
+def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: str, output: str | None):
     deck.path.write_text(text)
-    if said is None:
+    if output is None:
         assert all(not isinstance(line, RecordedReply) for line in read_cassette(deck.path))
         return
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=output):
         list(read_cassette(deck.path))
 
 

@@ -67,7 +67,7 @@ class Deck:
     def __init__(self, top: Path) -> None:
         self.path, self.base = top / "cassette", top / "base"
 
-    def hold_conversation(self, agent: Any, *said: str, replaying: bool = False) -> list[Any]:
+    def hold_conversation(self, agent: Any, *output: str, replaying: bool = False) -> list[Any]:
         """The reply, or the fault, and the files after each line."""
 
         async def scenario() -> list[Any]:
@@ -75,7 +75,7 @@ class Deck:
             async with folders(self.base, is_replay=replaying)(WorkspaceSpec("empty"), KEY) as workspace:
                 context = SessionContext(key=KEY, meter=lambda _: None, http=HttpTransport(), workspace=workspace)
                 async with agent.open(context) as session:
-                    for line in said:
+                    for line in output:
                         before = await workspace.take_snapshot()
                         try:
                             async with asyncio.timeout(0.3 if line.startswith("hang") else None):
@@ -87,16 +87,16 @@ class Deck:
 
         return asyncio.run(scenario())
 
-    def record(self, *said: str) -> list[Any]:
+    def record(self, *output: str) -> list[Any]:
         recorder = Recorder(self.path, "1.0", HIDING)
         try:
-            return self.hold_conversation(RecordingAgent(Worker(), "bot", "v1", recorder), *said)
+            return self.hold_conversation(RecordingAgent(Worker(), "bot", "v1", recorder), *output)
         finally:
             recorder.close()
 
-    def replay(self, *said: str) -> list[Any]:
+    def replay(self, *output: str) -> list[Any]:
         return self.hold_conversation(
-            ReplayingAgent(NoWorker(), "bot", "v1", CassettePlayer(self.path, "error", HIDING)), *said, replaying=True
+            ReplayingAgent(NoWorker(), "bot", "v1", CassettePlayer(self.path, "error", HIDING)), *output, replaying=True
         )
 
     @property
@@ -143,10 +143,10 @@ def test_secrets_in_files_do_not_reach_the_cassette(deck: Deck):
 def test_what_left_its_name_is_put_back_with_its_value_in_words_paths_and_files(deck: Deck):
     """A check that looks for the value finds it in a replay, whatever the value is by then."""
     recorder = Recorder(deck.path, "1.0", Redactor(variables={"A": "value-1"}))
-    said = Reply("value-1!", tool_calls=(ToolCall("t", {"a": ["value-1"]}),))
+    output = Reply("value-1!", tool_calls=(ToolCall("t", {"a": ["value-1"]}),))
     made = TurnFiles(recorder.hide_secrets([FileImage("value-1.txt", b"is value-1\xff")]))
     recorder.add_line(
-        RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), reply=said, turn_files=made)
+        RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), reply=output, turn_files=made)
     )
     recorder.close()
     assert b"value-1" not in deck.path.read_bytes()

@@ -124,12 +124,12 @@ print(*[record.id for record in journal.records()])
 
 def test_a_full_disk_stops_the_run_and_what_was_written_can_be_read(tmp_path: Path):
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "j")]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
-    assert said[0].startswith(f"journal {tmp_path / 'j'}: ")
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    assert output[0].startswith(f"journal {tmp_path / 'j'}: ")
     lines = (tmp_path / "j").read_bytes()
     assert lines.endswith(b"\n")
     kept = [json.loads(line)["record"]["id"] for line in lines.splitlines()]
-    assert kept == said[1].split() == [f"c{index}" for index in range(len(kept))]
+    assert kept == output[1].split() == [f"c{index}" for index in range(len(kept))]
     assert 0 < len(kept) < 20
 
 

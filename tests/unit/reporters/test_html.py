@@ -207,7 +207,7 @@ def refused(number: int) -> TrialRecord:
 
 def test_equal_failures_are_one_group(tmp_path: Path) -> None:
     """Numbers and ids may differ; a failed check is known by its name, whatever the reply was."""
-    wrong = [
+    problem = [
         trial(
             f"w{n}",
             "failed",
@@ -216,7 +216,7 @@ def test_equal_failures_are_one_group(tmp_path: Path) -> None:
         )
         for n in range(2)
     ]
-    found = report(tmp_path, [refused(1), *wrong, refused(2), trial("ok", tags=("net",)), failed()]).overview
+    found = report(tmp_path, [refused(1), *problem, refused(2), trial("ok", tags=("net",)), failed()]).overview
     groups = [(group["title"], group["cases"], group["status"]) for group in found["groups"]]
     assert groups == [
         ("agent error: ConnectionError: refused by …", 2, "error"),
@@ -252,6 +252,16 @@ def test_tools_that_fail_most_come_first(tmp_path: Path) -> None:
         ("pay", 1, 2),
         ("find", 1, 1),
     ]
+
+
+def test_the_most_expensive_turn_is_known(tmp_path: Path) -> None:  # issue 19: found in under 20 seconds
+    costs = {("a", 1): [0.01, 0.2], ("a", 2): [0.3], ("b", 1): [0.3]}
+    records = [
+        trial(name, trial=number, turns=[turn(at, "x", cost_usd=cost) for at, cost in enumerate(values, 1)])
+        for (name, number), values in costs.items()
+    ]
+    found = report(tmp_path, records).overview["costliest_turn"]
+    assert (found["id"], found["trial"], found["turn"], found["cost_usd"]) == ("a", 2, 1, 0.3)
 
 
 def test_records_are_copied_from_the_journal(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_scripted_agents_come_from_the_config_or_a_file(agents, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("[agents.a]\n\ntype = 'scripted'\nfile = 'absent.yaml'\n", "viva.toml:4: agent 'a': there is no file"),
         (
@@ -108,10 +108,10 @@ def test_scripted_agents_come_from_the_config_or_a_file(agents, tmp_path: Path):
         ("[agents.a]\ndescription = 'x'\n", "viva.toml:1: agent 'a' has neither `use` nor `type`"),
     ],
 )
-def test_an_agent_that_cannot_be_built_says_where_and_why(agents, text: str, said: str):
+def test_an_agent_that_cannot_be_built_says_where_and_why(agents, text: str, output: str):
     with pytest.raises(BadInput) as raised:
         agents(text).find_agent("a")
-    assert said in str(raised.value)
+    assert output in str(raised.value)
 
 
 def test_a_connector_of_the_command_line_has_to_exist(agents):

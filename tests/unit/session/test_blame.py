@@ -31,8 +31,8 @@ def test_a_broken_judge_in_the_way_of_a_required_checkpoint_is_to_blame(tmp_path
         ],
         "max_turns": 2,
     }
-    said = "def sim(messages, options):\n    return f'line {len(messages)}'\n"
-    (record,) = run(tmp_path, JUDGE + sim, case, helpers=BROKEN + said)
+    message = "def sim(messages, options):\n    return f'line {len(messages)}'\n"
+    (record,) = run(tmp_path, JUDGE + sim, case, helpers=BROKEN + message)
     assert (record.status, record.fault) == ("error", "judge")  # N14
     assert record.error == "judge error: checkpoint a: RuntimeError: judge down"
 

@@ -103,7 +103,7 @@ events = [{ when = { type = "text" }, text = "$.text" }, { when = { type = "done
 
 
 @pytest.mark.parametrize(
-    ("text", "wrong"),
+    ("text", "error"),
     [
         ('type = "gemini"\napproval = "never"', r"viva\.toml:1: agent 'a': Gemini CLI knows no approval 'never'"),
         ('type = "gemini"\nlogin = "steal"', "login: unknown value"),
@@ -116,12 +116,12 @@ events = [{ when = { type = "text" }, text = "$.text" }, { when = { type = "done
         ('type = "claude"\nenv = { A = "$NOT_SET_ANYWHERE" }', "environment variable NOT_SET_ANYWHERE is not set"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_found_before_anything_runs(tmp_path, text, wrong):
+def test_a_mistake_is_found_before_anything_runs(tmp_path, text, error):
     import re
 
     with pytest.raises(BadInput) as raised:
         AgentFactory(settings(tmp_path, f"[agents.a]\n{text}\n")).find_agent("a")
-    assert wrong in str(raised.value) or re.search(wrong, str(raised.value)), str(raised.value)
+    assert error in str(raised.value) or re.search(error, str(raised.value)), str(raised.value)
 
 
 def test_a_mistyped_name_of_a_cli_is_guessed(tmp_path):

@@ -131,9 +131,9 @@ def test_a_hook_that_cannot_be_called_is_a_problem_of_the_file(folder, reference
     (folder / "cases.jsonl").write_text("\n" + json.dumps({"id": "one", "input": "x", "before": reference}) + "\n")
     with pytest.raises(viva.errors.BadInput) as raised:
         run_cases("cases.jsonl", "assistants.expense", folder=folder)
-    told = str(raised.value)
-    assert told.startswith("cases.jsonl:2: $: ")
-    assert what in told
+    conversation = str(raised.value)
+    assert conversation.startswith("cases.jsonl:2: $: ")
+    assert what in conversation
 
 
 def test_a_hook_of_the_run_that_is_not_there_is_bad_input(folder):

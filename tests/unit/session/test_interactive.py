@@ -76,14 +76,15 @@ def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
     suite = Suite(id="suite.jsonl", cases=none, count=0, origin=Origin("suite.jsonl"))
     keeper = ConversationSaver(LoadOptions(), tmp_path, [suite])
     state = TrialState(PLAIN, Key("suite", "plain"), NoHelpers(), FrozenClock())
-    said = [UserMessage(Message("user", "Hi"))]
+    output = [UserMessage(Message("user", "Hi"))]
     assert (
-        keeper.save("suite.jsonl", state, said) == "not saved: suite.jsonl is a suite of this run; choose another file"
+        keeper.save("suite.jsonl", state, output)
+        == "not saved: suite.jsonl is a suite of this run; choose another file"
     )
-    assert keeper.save("suite", state, said).startswith("not saved: ")
+    assert keeper.save("suite", state, output).startswith("not saved: ")
     assert keeper.save("other", state, []) == "not saved: the conversation is empty"
     assert running.read_bytes() == b""
-    told = keeper.save("other", state, said)
-    assert told == f"saved as 'plain'; run it with viva test -i {tmp_path}/other.jsonl"
+    result = keeper.save("other", state, output)
+    assert result == f"saved as 'plain'; run it with viva test -i {tmp_path}/other.jsonl"
     assert (tmp_path / "other.jsonl").read_bytes() == b'{"id":"plain","turns":[{"input":"Hi"}]}\n'
-    assert keeper.save("other.yaml", state, said).endswith("other.yaml: is no .jsonl file")
+    assert keeper.save("other.yaml", state, output).endswith("other.yaml: is no .jsonl file")

@@ -74,8 +74,8 @@ def test_mistakes_that_would_come_again_are_not_retried(tmp_path: Path) -> None:
         calls.append(messages[-1]["content"])
         return "x"
 
-    wrong = [{"type": "script", "use": "scripts:checks.nothing"}], [{"type": "snapshot", "path": "none.txt"}]
-    cases = [case(id=str(n), input=str(n), assertions=each) for n, each in enumerate(wrong)]
+    problem = [{"type": "script", "use": "scripts:checks.nothing"}], [{"type": "snapshot", "path": "none.txt"}]
+    cases = [case(id=str(n), input=str(n), assertions=each) for n, each in enumerate(problem)]
     records = run(tmp_path, *cases, agent=agent, retry_faults=3)
     assert [(each.status, each.attempt) for each in records] == [("error", 1), ("error", 1)]
     assert sorted(calls) == ["0", "1"]
@@ -164,10 +164,10 @@ def test_an_unstubbed_tool_is_found_even_if_its_error_escapes_the_agent(tmp_path
     assert [each.kind for each in record.findings] == ["unstubbed-tool"]  # W3
 
 
-@pytest.mark.parametrize("wrong", [-5, float("nan"), float("-inf"), 10**30, True, "7"])
-def test_reported_numbers_that_cannot_be_added_up_are_ignored(tmp_path: Path, wrong: Any) -> None:
-    usage = {"model": "gpt-4o-mini", "prompt_tokens": wrong, "completion_tokens": 3, "cached_tokens": wrong}
-    agents = [{"usage": usage}, {"usage": [{**usage, "cost_usd": wrong}, {"input_tokens": 2, "cost_usd": 0.5}]}]
+@pytest.mark.parametrize("problem", [-5, float("nan"), float("-inf"), 10**30, True, "7"])
+def test_reported_numbers_that_cannot_be_added_up_are_ignored(tmp_path: Path, problem: Any) -> None:
+    usage = {"model": "gpt-4o-mini", "prompt_tokens": problem, "completion_tokens": 3, "cached_tokens": problem}
+    agents = [{"usage": usage}, {"usage": [{**usage, "cost_usd": problem}, {"input_tokens": 2, "cost_usd": 0.5}]}]
     one, both = (
         run(tmp_path, case(), agent=lambda messages, more=more: {"content": "x", **more})[0] for more in agents
     )

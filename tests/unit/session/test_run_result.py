@@ -72,6 +72,27 @@ def test_the_text_says_what_failed_and_why(mixed: viva.RunResult):
     assert "1 of 3 passed" in repr(mixed)
 
 
+def test_the_repr_begins_with_the_first_reason(mixed: viva.RunResult):
+    """pytest shows the beginning of it in the summary, and at most 240 characters: issue 16, the summary line."""
+    assert repr(mixed).startswith(f"<RunResult {mixed.failures[0].id}: ")
+    assert f"exit code 1, run {mixed.run_id}>" in repr(mixed)
+    assert len(repr(mixed)) < 240
+    passed = run_cases({"input": "hi", "assertions": [viva.check.contains("hi")]}, echo, history=False)
+    assert repr(passed) == f"<RunResult 1 of 1 passed, exit code 0, run {passed.run_id}>"
+
+
+def test_a_function_is_named_once_and_its_source_keeps_its_lines():
+    def has_amount(turn):
+        if "42" not in turn.text:
+            raise AssertionError("no amount")
+
+    case = {"input": "hi", "assertions": [lambda turn: turn.text / 0, has_amount]}
+    text = str(run_cases(case, echo, history=False))
+    assert text.count("lambda turn: turn.text / 0") == 1
+    assert "it raised TypeError" in text
+    assert '): no amount\n        def has_amount(turn):\n            if "42"' in text
+
+
 def test_rows_for_a_table(mixed: viva.RunResult):
     rows = mixed.to_dicts()
     assert [(row["id"], row["status"], row["output"]) for row in rows] == [

@@ -53,7 +53,18 @@ def test_shards_by_time_take_equally_long():
 def test_runs_that_are_merged_agree_in_everything_that_decides_results():
     """A new option is added here, or says that it `may_differ`."""
     assert {name for name, option in RUN_OPTIONS.items() if not option.may_differ} == {
-        *("agents", "connector", "agent_model", "simulator", "evaluator", "format", "modes", "live", "replay_missing"),
+        *(
+            "agents",
+            "connector",
+            "agent_fields",
+            "agent_model",
+            "simulator",
+            "evaluator",
+            "format",
+            "modes",
+            "live",
+            "replay_missing",
+        ),
         *(
             "timeout_s",
             "turn_timeout_s",

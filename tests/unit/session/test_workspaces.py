@@ -87,10 +87,12 @@ def test_links_are_copies_for_an_agent_that_does_not_follow_them():
 
 def test_what_a_command_may_do_is_said_before_the_run():
     """P10: and nothing of an agent that is none."""
-    (said,) = places("gemini").build_notes()
-    assert said == "the-agent runs in auto-approve mode: every tool runs without asking, unconfined (--sandbox bwrap)"
-    (said,) = places("gemini", unasked=False).build_notes()
-    assert said == "the-agent runs as its config says, unconfined (--sandbox bwrap)"
+    (message,) = places("gemini").build_notes()
+    assert (
+        message == "the-agent runs in auto-approve mode: every tool runs without asking, unconfined (--sandbox bwrap)"
+    )
+    (message,) = places("gemini", unasked=False).build_notes()
+    assert message == "the-agent runs as its config says, unconfined (--sandbox bwrap)"
     assert list(places("python", unasked=None).build_notes()) == []
 
 

@@ -31,6 +31,11 @@ def test_rates_costs_and_times_are_those_of_each_agent():
     assert (x.is_different, y.is_different) == (True, True)
 
 
+def test_a_case_without_a_verdict_differs_only_where_the_reason_does():  # issue 19, 4
+    found = build({"x": "e", "y": "s", "z": "e"}, {"x": "e", "y": "s", "z": "s"})
+    assert [row.is_different for row in found.rows] == [False, False, True]
+
+
 def test_each_agent_is_compared_with_the_first_and_shares_alpha():
     cases = [f"c{number}" for number in range(8)]
     found = build(*(dict.fromkeys(cases, letter) for letter in ("f", "p", "f")))

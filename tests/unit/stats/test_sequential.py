@@ -127,11 +127,11 @@ def test_simulated_cases_get_the_decision_they_deserve():
     """1,000 cases at each of the two rates: wrong decisions within three standard errors of 5 %, half the runs."""
     test = SequentialTest(min_pass=0.8, max_runs=400, margin=0.1, beta=0.05)
     random = Random(7)
-    for rate, wrong in ((test.too_low, "passes"), (test.min_pass, "fails")):
+    for rate, error in ((test.too_low, "passes"), (test.min_pass, "fails")):
         ends = [test.evaluate(random.random() < rate for _ in range(test.max_runs)) for _ in range(1000)]
         decided = [end for end in ends if end is not None]
         assert len(decided) == 1000
-        assert sum(end.decision == wrong for end in decided) / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
+        assert sum(end.decision == error for end in decided) / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
         assert sum(end.passed + end.failed for end in decided) / 1000 < 0.6 * fixed_runs(test)
 
 
@@ -181,6 +181,24 @@ def test_unfinished_runs_are_undetermined_not_undecided():
     assert test.evaluate([True] * 25) is None
 
 
+@pytest.mark.parametrize(("min_pass", "margin", "max_runs"), [(0.6, 0.4, 15), (0.9, 0.2, 15), (1.0, 0.2, 15)])
+def test_no_mixture_of_outcomes_decides_before_the_runs_that_are_surely_needed(min_pass, margin, max_runs):
+    """Otherwise the number of trials would depend on which of them end first."""
+    test = SequentialTest(min_pass=min_pass, margin=margin, max_runs=max_runs)
+    triples = [
+        (passed, failed, errors)
+        for passed in range(max_runs + 1)
+        for failed in range(max_runs + 1 - passed)
+        for errors in range(max_runs + 1 - passed - failed)
+    ]
+    for passed, failed, errors in triples:
+        if test.decide(passed, failed, errors) is None:
+            needed = test.min_trials_left(passed, failed, errors)
+            assert needed >= 1
+            for more in (each for each in triples if sum(each) < needed):
+                assert test.decide(passed + more[0], failed + more[1], errors + more[2]) is None
+
+
 def test_the_margin_shrinks_with_a_low_threshold():
     assert SequentialTest(min_pass=0.9, max_runs=1).too_low == pytest.approx(0.7)
     assert SequentialTest(min_pass=0.1, max_runs=1).too_low == pytest.approx(0.05)
@@ -188,7 +206,7 @@ def test_the_margin_shrinks_with_a_low_threshold():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("error", "message"),
     [
         ({"min_pass": 0.0}, "min_pass is 0.0"),
         ({"min_pass": 1.1}, "min_pass is 1.1"),
@@ -201,6 +219,6 @@ def test_the_margin_shrinks_with_a_low_threshold():
         ({"max_runs": 0, "margin": 1e-4}, "takes more than 20,000 runs"),
     ],
 )
-def test_what_makes_no_test_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
-        SequentialTest(**{"min_pass": 0.9, "max_runs": 10} | wrong)
+def test_what_makes_no_test_is_refused(error, message):
+    with pytest.raises(ValueError, match=message):
+        SequentialTest(**{"min_pass": 0.9, "max_runs": 10} | error)

@@ -26,14 +26,14 @@ def call(server: ModelServer, path: str, body: Any, headers: dict[str, str]) -> 
         return refused.code, json.load(refused)
 
 
-def messages(*said: dict[str, Any], headers: dict[str, str] = ANTHROPIC, **fields: Any) -> tuple[int, Any]:
-    body = {"model": "m", "max_tokens": 10, "messages": list(said) or [HI], **fields}
+def messages(*output: dict[str, Any], headers: dict[str, str] = ANTHROPIC, **fields: Any) -> tuple[int, Any]:
+    body = {"model": "m", "max_tokens": 10, "messages": list(output) or [HI], **fields}
     with AnthropicServer([Say(content="Hello", thought="Hm.", input_tokens=9, cached_tokens=3)]) as server:
         return call(server, "/v1/messages", {k: v for k, v in body.items() if v is not None}, headers)
 
 
-def contents(*said: dict[str, Any], headers: dict[str, str] = GEMINI, **fields: Any) -> tuple[int, Any]:
-    body = {"contents": list(said) or [{"role": "user", "parts": [{"text": "Hi"}]}], **fields}
+def contents(*output: dict[str, Any], headers: dict[str, str] = GEMINI, **fields: Any) -> tuple[int, Any]:
+    body = {"contents": list(output) or [{"role": "user", "parts": [{"text": "Hi"}]}], **fields}
     with GeminiServer([Say(content="Hello", output_tokens=9, reasoning_tokens=3)]) as server:
         return call(server, "/v1beta/models/m:generateContent", body, headers)
 
@@ -64,7 +64,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "3"}
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "said"),
+    ("answer", "status", "output"),
     [
         (lambda: messages(headers={}), 401, "x-api-key header is required"),
         (lambda: messages(headers={"x-api-key": "k"}), 400, "anthropic-version: header is required"),
@@ -82,10 +82,10 @@ RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "3"}
         ),
     ],
 )
-def test_anthropic_refuses_what_the_api_refuses(answer: Any, status: int, said: str):
-    code, told = answer()
-    assert (code, told["type"]) == (status, "error")
-    assert said in told["error"]["message"]
+def test_anthropic_refuses_what_the_api_refuses(answer: Any, status: int, output: str):
+    code, conversation = answer()
+    assert (code, conversation["type"]) == (status, "error")
+    assert output in conversation["error"]["message"]
 
 
 def test_anthropic_joins_what_one_side_says_in_several_messages():
@@ -108,7 +108,7 @@ CALL = {"role": "model", "parts": [{"functionCall": {"name": "add", "args": {}}}
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "said"),
+    ("answer", "status", "output"),
     [
         (lambda: contents(headers={}), 403, "unregistered callers"),
         (lambda: contents(messages=[]), 400, 'Unknown name "messages"'),
@@ -118,10 +118,10 @@ CALL = {"role": "model", "parts": [{"functionCall": {"name": "add", "args": {}}}
         (lambda: contents(CALL, {"role": "user", "parts": [{"text": "x"}]}), 400, "number of function response parts"),
     ],
 )
-def test_gemini_refuses_what_the_api_refuses(answer: Any, status: int, said: str):
-    code, told = answer()
-    assert (code, told["error"]["code"]) == (status, status)
-    assert said in told["error"]["message"]
+def test_gemini_refuses_what_the_api_refuses(answer: Any, status: int, output: str):
+    code, conversation = answer()
+    assert (code, conversation["error"]["code"]) == (status, status)
+    assert output in conversation["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,6 @@ def test_a_script_that_is_used_up_says_so(server: type[ModelServer]):
         else ("/v1beta/models/m:generateContent", GEMINI, {"contents": [{"role": "user", "parts": [{"text": "x"}]}]})
     )
     with server([]) as stand_in:
-        status, told = call(stand_in, path, body, headers)
+        status, conversation = call(stand_in, path, body, headers)
     assert status == 400
-    assert told["error"]["message"] == "the script has 0 lines; none is left for request 1"
+    assert conversation["error"]["message"] == "the script has 0 lines; none is left for request 1"

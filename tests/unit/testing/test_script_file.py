@@ -57,7 +57,7 @@ def test_lines_of_json_and_a_json_list_are_read_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("- { whn: a, text: b }", "replies.yaml:1: $[0]: unknown key 'whn'; did you mean 'when'?"),
         ("- ok\n- { when: '(' }", "replies.yaml:2: $[1].when: is not a regular expression"),
@@ -70,13 +70,13 @@ def test_lines_of_json_and_a_json_list_are_read_too(tmp_path: Path):
         ("- {", "is not YAML"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str):
-    with pytest.raises(BadInput) as wrong:
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, output: str):
+    with pytest.raises(BadInput) as problem:
         load_script(write(tmp_path, text))
-    assert said in str(wrong.value)
+    assert output in str(problem.value)
 
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path):
-    with pytest.raises(BadInput) as wrong:
+    with pytest.raises(BadInput) as problem:
         load_script(write(tmp_path, "- { whn: a }\n- { eror: 400 }"))
-    assert len(wrong.value.problems) == 2
+    assert len(problem.value.problems) == 2

@@ -37,14 +37,14 @@ def hold(play, timeout_s=None):
 
 
 def test_it_gets_the_turn_of_each_message():
-    heard = []
+    received = []
 
     async def play(state, send):
-        heard.append((await send(message("one"))).reply.content)
-        heard.append((await send(message("two"))).number)
+        received.append((await send(message("one"))).reply.content)
+        received.append((await send(message("two"))).number)
 
     state, outcome = hold(play)
-    assert heard == ["ONE", 2]
+    assert received == ["ONE", 2]
     assert outcome is None
     assert [turn.reply and turn.reply.content for turn in state.turns] == ["ONE", "TWO"]
 

@@ -90,15 +90,15 @@ def test_a_run_is_live_until_it_ends_or_its_writer_exits(journal: Journal):
 
 
 def test_a_line_that_is_not_an_event_is_reported(journal: Journal):
-    journal.path.write_bytes(b'{"event":"run_started","journal_version":2}\n')
+    journal.path.write_bytes(b'{"event":"run_started","journal_version":3}\n')
     with pytest.raises(BadInput, match=r"journal\.jsonl.*byte 0: not an event"):
         RunJournal(journal.path).refresh()
 
 
 def test_a_journal_of_another_version_is_refused(journal: Journal):
     journal.append(run_started())
-    journal.path.write_bytes(journal.path.read_bytes().replace(b'"journal_version":2', b'"journal_version":1'))
-    with pytest.raises(BadInput, match=r"journal\.jsonl.*version 1, expected 2"):
+    journal.path.write_bytes(journal.path.read_bytes().replace(b'"journal_version":3', b'"journal_version":1'))
+    with pytest.raises(BadInput, match=r"journal\.jsonl.*version 1, expected 3"):
         RunJournal(journal.path).refresh()
 
 

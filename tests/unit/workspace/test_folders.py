@@ -322,8 +322,8 @@ def test_what_the_agent_did_to_the_host_through_a_link_is_told(base: Path, host:
         put(place, "own.txt")
         return await folder.warnings()
 
-    (told,) = opened(folders(base), linking(host, "skills", "one.txt"), use)
-    assert told == (
+    (conversation,) = opened(folders(base), linking(host, "skills", "one.txt"), use)
+    assert conversation == (
         "files of the host were changed through a link: "
         "changed skills/a.md, removed skills/deep/b.md, added skills/new.md, changed one.txt"
     )
@@ -398,9 +398,11 @@ def test_a_replay_never_touches_the_host(kind: str, base: Path, host: Path):
         assert (Path(folder.path) / "skills/.venv/tool").exists() == (kind == "empty")
         return await folder.warnings()
 
-    told = opened(folders(base, is_replay=True), spec, use)
+    conversation = opened(folders(base, is_replay=True), spec, use)
     assert (host / "skills/a.md").read_text() == "skills/a.md"
-    assert told == (["files of the host were changed through a link: changed skills/a.md"] if kind == "empty" else [])
+    assert conversation == (
+        ["files of the host were changed through a link: changed skills/a.md"] if kind == "empty" else []
+    )
 
 
 # what a check may look at
@@ -538,8 +540,8 @@ def test_half_a_copy_is_no_workspace(base: Path, tmp_path: Path):
     put(tmp_path / "repo", "large.txt", "x" * 300_000)
     base.mkdir()
     command = [sys.executable, "-c", LIMITED, str(base), str(tmp_path / "repo")]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert re.fullmatch(r"workspace: .*large\.txt: File too large\n", said)
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert re.fullmatch(r"workspace: .*large\.txt: File too large\n", output)
     assert list(base.iterdir()) == []
 
 
@@ -633,9 +635,9 @@ def test_a_replay_tells_what_was_told_though_the_host_has_changed_since(base: Pa
 
     async def replay(folder: TrialWorkspace) -> tuple[object, ...]:
         seen: list[object] = []
-        for images, told in (recorded[:2], recorded[2:4]):
+        for images, conversation in (recorded[:2], recorded[2:4]):
             mark = await folder.take_snapshot()
-            await folder.restore_files(images, told)  # pyright: ignore[reportArgumentType]
+            await folder.restore_files(images, conversation)  # pyright: ignore[reportArgumentType]
             seen += [images, await folder.changes_since(mark)]
         assert await folder.changes_since(await folder.take_snapshot()) == ()
         return *seen, await folder.warnings()

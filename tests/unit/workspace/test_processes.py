@@ -132,10 +132,10 @@ def test_what_is_sent_reaches_standard_input(run: Run, tmp_path: Path):
     async def scenario() -> list[bytes]:
         async with run_command(["cat"], cwd=str(tmp_path), env=environment(), stdin=True) as process:
             await process.send(b"one\n")
-            heard = [await anext(process.lines())]
+            received = [await anext(process.lines())]
             await process.send(b"two\n")
             process.close_stdin()
-            return [*heard, *[line async for line in process.lines()]]
+            return [*received, *[line async for line in process.lines()]]
 
     assert run(scenario()) == [b"one", b"two"]
 

@@ -119,9 +119,9 @@ def test_long_differences_are_cut_and_many_are_counted(scene: Scene):
 def test_together_differences_have_room_for_so_much_and_no_more(scene: Scene):
     for n in range(40):
         put(scene.root, f"{n:02}", "x" * 7000)
-    said = [change.diff or "" for change in scene.changes()]
-    assert sum(map(len, said)) < 110_000
-    assert said[-1] == "not shown: the limit for diffs is reached"
+    message = [change.diff or "" for change in scene.changes()]
+    assert sum(map(len, message)) < 110_000
+    assert message[-1] == "not shown: the limit for diffs is reached"
 
 
 def test_texts_beyond_the_room_in_memory_are_told_without_lines(tmp_path: Path):

@@ -107,7 +107,7 @@ def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[
             for denial in line.permission_denials or ():
                 yield ToolEnded(denial.tool_use_id, "refused", None)
             yield from parse_usage(line)
-            yield EndReported(_failure(line), line.stop_reason, line.result)
+            yield EndReported(_find_failure(line), line.stop_reason, line.result)
         case _:
             return
 
@@ -138,16 +138,16 @@ def _parse_result(block: _Block) -> ToolEnded:
     return ToolEnded(block.tool_use_id, "refused" if refused else "error", text)
 
 
-def _failure(line: ClaudeLine) -> str | None:
+def _find_failure(line: ClaudeLine) -> str | None:
     if not line.is_error and line.subtype == "success":
         return None
     if isinstance(line.result, str) and line.result:
         return line.result
     errors = line.errors or ([line.error] if line.error else [])
-    return "; ".join(_message(error) for error in errors) or line.subtype.replace("_", " ")
+    return "; ".join(_format_error(error) for error in errors) or line.subtype.replace("_", " ")
 
 
-def _message(error: Any) -> str:
+def _format_error(error: Any) -> str:
     if isinstance(error, Mapping) and isinstance(error.get("message"), str):
         return error["message"]
     return error if isinstance(error, str) else codec.compact_json(error)
@@ -200,7 +200,7 @@ def _build_argv(request: TurnRequest) -> list[str]:
     return argv if request.on_stdin else [*argv, "--", request.prompt]
 
 
-def _variables(_request: TurnRequest) -> dict[str, str]:
+def _list_variables(_request: TurnRequest) -> dict[str, str]:
     variables = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     if os.geteuid() == 0:  # root may skip permissions only in a declared sandbox
         variables["IS_SANDBOX"] = "1"
@@ -225,7 +225,7 @@ CLAUDE = CliSpec(
     long_prompt_on_stdin=True,
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_variables,
+    build_variables=_list_variables,
     no_login_pattern=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),
 )  # fmt: skip
 

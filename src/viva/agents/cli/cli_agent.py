@@ -203,11 +203,11 @@ async def open_cli_workspace(context: SessionContext) -> AsyncGenerator[Workspac
 
 def choose_workspaces(context: SessionContext) -> WorkspaceFactory:
     """Empty workspaces with the run's sandbox; without a run, unconfined ones."""
-    return context.empty_workspaces or _local_workspaces()
+    return context.empty_workspaces or _get_local_workspaces()
 
 
 @cache
-def _local_workspaces() -> LocalWorkspaces:
+def _get_local_workspaces() -> LocalWorkspaces:
     """One for the process, so that stale workspaces are removed once."""
     return LocalWorkspaces()
 
@@ -238,8 +238,8 @@ def prepare_environment(
         for name, text in spec.build_home_files(env).items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text, encoding="utf-8")
-    except OSError as wrong:  # a full disk, an unreadable login file
-        raise Undetermined(f"its HOME cannot be prepared: {wrong.filename or home}: {wrong.strerror}") from wrong
+    except OSError as error:  # a full disk, an unreadable login file
+        raise Undetermined(f"its HOME cannot be prepared: {error.filename or home}: {error.strerror}") from error
     return env
 
 
@@ -344,7 +344,7 @@ class _TurnProcess:
         except asyncio.CancelledError:
             if process is not None:  # it has ended; its last output is not parsed yet
                 async for line in process.lines():
-                    for event in self._events(line) or ():
+                    for event in self._parse_events(line) or ():
                         self._turn.add_event(event)
             raise
         finally:
@@ -378,13 +378,13 @@ class _TurnProcess:
             self._turn.add_event(EndReported())
         return code
 
-    def _events(self, line: bytes) -> list[CliEvent] | None:
+    def _parse_events(self, line: bytes) -> list[CliEvent] | None:
         if self._spec.is_plain_text:
             return [TextPrinted(line.decode(errors="replace"), is_new_message=True)]
         return parse_events(self._spec, line)
 
     def _parse(self, line: bytes, process: Process, deadline: asyncio.Timeout) -> None:
-        events = self._events(line)
+        events = self._parse_events(line)
         if events is None:
             self._monitor.add_other_line(line)
             return

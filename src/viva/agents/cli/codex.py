@@ -130,14 +130,14 @@ def _build_argv(request: TurnRequest) -> list[str]:
     for folder in request.linked_folders:
         argv += ["--add-dir", folder]
     mcp = {f"mcp_servers.{MCP_SERVER}.url": url} if (url := request.env.get(URL_VARIABLE)) else {}
-    for key, value in {**_provider_config(request.env), **mcp}.items():
+    for key, value in {**_build_provider_config(request.env), **mcp}.items():
         argv += ["-c", f"{key}={codec.compact_json(value)}"]
     if request.session is not None:
         argv += ["resume", request.session]
     return [*argv, "--", "-" if request.on_stdin else request.prompt]
 
 
-def _provider_config(env: Mapping[str, str]) -> dict[str, Any]:
+def _build_provider_config(env: Mapping[str, str]) -> dict[str, Any]:
     """Another base URL than OpenAI's has to be configured as a provider."""
     if not (base_url := env.get("OPENAI_BASE_URL")):
         return {}
@@ -146,7 +146,7 @@ def _provider_config(env: Mapping[str, str]) -> dict[str, Any]:
     return {"model_provider": "viva"} | {f"model_providers.viva.{name}": value for name, value in entry.items()}
 
 
-def _variables(request: TurnRequest) -> dict[str, str]:
+def _list_variables(request: TurnRequest) -> dict[str, str]:
     env = request.env
     # Without a login it reads only this variable.
     return {"CODEX_API_KEY": env["OPENAI_API_KEY"]} if "OPENAI_API_KEY" in env and "CODEX_API_KEY" not in env else {}
@@ -165,7 +165,7 @@ CODEX = CliSpec(
     build_argv=_build_argv,
     long_prompt_on_stdin=True,
     parse_line=parse_line,
-    build_variables=_variables,
+    build_variables=_list_variables,
     no_login_pattern=re.compile(r"not logged in|missing bearer|codex login|invalid api.?key|incorrect api.?key|401 unauthorized", re.IGNORECASE),
 )  # fmt: skip
 

@@ -87,22 +87,22 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def parse_line(self, line: Mapping[str, Any]) -> Iterator[CliEvent]:
         if not _matches(line, self.when):
             return
-        if (session := _value(line, self.session)) is not None:
+        if (session := _find_value(line, self.session)) is not None:
             yield SessionStarted(str(session))
         if self.text is not UNSET:
-            yield TextPrinted("".join(to_text(value) for value in _values(line, self.text)))
-        key, error = str(_value(line, self.id) or ""), _value(line, self.error)
-        if (tool := _value(line, self.tool)) is not None:
-            yield ToolStarted(str(tool), _decode(_value(line, self.arguments)), key)
+            yield TextPrinted("".join(to_text(value) for value in _find_values(line, self.text)))
+        key, error = str(_find_value(line, self.id) or ""), _find_value(line, self.error)
+        if (tool := _find_value(line, self.tool)) is not None:
+            yield ToolStarted(str(tool), _decode(_find_value(line, self.arguments)), key)
         if self.result is not UNSET:
             yield (
                 ToolEnded(key, "error", to_text(error))
                 if error
-                else ToolEnded(key, "ok", _value(line, self.result) or "")
+                else ToolEnded(key, "ok", _find_value(line, self.result) or "")
             )
-        if isinstance(usage := _value(line, self.usage), Mapping | list):
+        if isinstance(usage := _find_value(line, self.usage), Mapping | list):
             yield UsageReported(parse_model_calls(usage))
-        if hint := _value(line, self.awaiting):
+        if hint := _find_value(line, self.awaiting):
             yield InputRequested("input-required", hint if isinstance(hint, str) else "")
         if self.end:
             yield EndReported(to_text(error) if error else None)
@@ -202,15 +202,15 @@ def _matches(value: Any, pattern: Any) -> bool:
     return bool(value == pattern)
 
 
-def _values(line: Mapping[str, Any], path: str) -> list[Any]:
+def _find_values(line: Mapping[str, Any], path: str) -> list[Any]:
     try:
         return [value for value in values_at(path, line) if value is not None]
     except CheckError:  # the path does not fit this line
         return []
 
 
-def _value(line: Mapping[str, Any], path: str | UnsetType) -> Any:
-    values = _values(line, path) if path is not UNSET else []
+def _find_value(line: Mapping[str, Any], path: str | UnsetType) -> Any:
+    values = _find_values(line, path) if path is not UNSET else []
     return values[0] if values else None
 
 

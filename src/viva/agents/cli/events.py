@@ -98,7 +98,7 @@ CliEvent = (
 def build_model_call(
     provider: str, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0, cost: float | None = None
 ) -> ModelCall:
-    """Tokens of a model, with the CLI's own word on what they cost, or what the table of prices says. Nothing is below 0:
+    """The usage of a model. The cost is what the CLI reports, else computed from the price table. Nothing is below 0:
     a call that gives tokens or money back would let the others break a limit.
     """
     input_tokens, output_tokens, cached_tokens = max(0, input_tokens), max(0, output_tokens), max(0, cached_tokens)
@@ -136,11 +136,11 @@ class CliTurn:
             case TextPrinted(text=text, is_new_message=begins):
                 self._add_text(text, begins=begins)
             case ToolStarted():
-                self._call(event)
+                self._start_call(event)
             case ToolEnded():
-                self._return(event)
+                self._end_call(event)
             case UsageReported():
-                self._use(event)
+                self._add_usage(event)
             case InputRequested():
                 self._input_request = event
             case EndReported(error=""):
@@ -159,7 +159,7 @@ class CliTurn:
             self._texts.append([])
         self._texts[-1].append(text)
 
-    def _call(self, event: ToolStarted) -> None:
+    def _start_call(self, event: ToolStarted) -> None:
         key = event.id or f"#{len(self._calls)}"
         call = self._calls.get(key)
         arguments = event.arguments if event.arguments or call is None else call.arguments
@@ -169,7 +169,7 @@ class CliTurn:
         else:
             self._calls[key] = structs.replace(call, name=call.name or event.name, arguments=arguments)
 
-    def _return(self, event: ToolEnded) -> None:
+    def _end_call(self, event: ToolEnded) -> None:
         if (call := self._calls.get(event.id)) is None:
             return
         self._tool_times.end_tool(event.id)
@@ -180,7 +180,7 @@ class CliTurn:
             refused = call.refused or event.status == "refused"  # often reported twice, the second time as a failure
             self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, error=text, refused=refused)
 
-    def _use(self, event: UsageReported) -> None:
+    def _add_usage(self, event: UsageReported) -> None:
         calls = tuple(call if call.model else _with_model(self._model, call) for call in event.calls)
         if event.scope == "step":
             self._steps[event.id or f"#{len(self._steps)}"] = calls
@@ -188,11 +188,14 @@ class CliTurn:
             self._turn = calls
         else:
             is_session_total = (
-                event.turn_tokens is None or _tokens(calls) >= _tokens(self._before.values()) + event.turn_tokens
+                event.turn_tokens is None
+                or _sum_tokens(calls) >= _sum_tokens(self._before.values()) + event.turn_tokens
             )
             self.session_usage = calls
             self._turn = (
-                tuple(_since(call, self._before.get(call.model)) for call in calls) if is_session_total else calls
+                tuple(_subtract_usage(call, self._before.get(call.model)) for call in calls)
+                if is_session_total
+                else calls
             )
 
     def get_tool_name(self, call: str) -> str:
@@ -236,7 +239,7 @@ def _with_model(model: str, call: ModelCall) -> ModelCall:
     return build_model_call(provider, name, call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd)
 
 
-def _since(now: ModelCall, before: ModelCall | None) -> ModelCall:
+def _subtract_usage(now: ModelCall, before: ModelCall | None) -> ModelCall:
     """The usage after `before`. A lower count means that counting started again."""
     if before is None or now.input_tokens < before.input_tokens or now.output_tokens < before.output_tokens:
         return now
@@ -250,7 +253,7 @@ def _since(now: ModelCall, before: ModelCall | None) -> ModelCall:
     )
 
 
-def _tokens(calls: Iterable[ModelCall]) -> int:
+def _sum_tokens(calls: Iterable[ModelCall]) -> int:
     return sum(call.input_tokens + call.output_tokens for call in calls)
 
 
@@ -258,11 +261,11 @@ def join_texts(content: Any) -> Any:
     """The text of a list of text parts; anything else as it is."""
     if not isinstance(content, list):
         return content
-    texts = list(_texts(content))
+    texts = list(_iter_texts(content))
     return "\n".join(texts) if len(texts) == len(content) else content
 
 
-def _texts(parts: list[Any]) -> Iterator[str]:
+def _iter_texts(parts: list[Any]) -> Iterator[str]:
     for part in parts:
         if isinstance(part, Mapping) and isinstance(text := part.get("text"), str):
             yield text

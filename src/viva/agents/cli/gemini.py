@@ -77,7 +77,7 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
         case "result" if line.status in ("success", "error"):
             if line.stats is not None:
                 models = line.stats.models or {"": line.stats}  # older versions report only the sum
-                yield UsageReported(tuple(_call(model, tokens) for model, tokens in models.items()))
+                yield UsageReported(tuple(_build_model_call(model, tokens) for model, tokens in models.items()))
             error = line.error or _Error()  # without one, an earlier `error` line has the reason
             yield EndReported(error.message or error.type if line.status == "error" else None)
         case _:
@@ -91,7 +91,7 @@ def _parse_result(line: _Line) -> ToolEnded:
     return ToolEnded(line.tool_id, "refused" if error.type in _REFUSED else "error", error.message or line.output)
 
 
-def _call(model: str, tokens: _Tokens) -> Any:
+def _build_model_call(model: str, tokens: _Tokens) -> Any:
     return build_model_call("gemini", model, tokens.input_tokens, tokens.output_tokens, tokens.cached)
 
 
@@ -107,12 +107,12 @@ def build_argv(request: TurnRequest) -> list[str]:
     return words + [f"--include-directories={folder}" for folder in request.linked_folders if "," not in folder]
 
 
-def _variables(_request: TurnRequest) -> dict[str, str]:
+def _list_variables(_request: TurnRequest) -> dict[str, str]:
     # In an untrusted folder the approval mode is ignored. The relaunch, for more memory, costs a third of every turn.
     return {"GEMINI_CLI_TRUST_WORKSPACE": "true", "GEMINI_CLI_NO_RELAUNCH": "true"}
 
 
-def _home_files(env: Mapping[str, str]) -> dict[str, str]:
+def _build_home_files(env: Mapping[str, str]) -> dict[str, str]:
     if env.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() == "true":
         kind = "vertex-ai"
     elif "GEMINI_API_KEY" in env:
@@ -150,8 +150,8 @@ GEMINI = CliSpec(
     stdout_to_file=True,
     follows_links=False,  # its file tools refuse linked files, and its glob does not follow links
     parse_line=parse_line,
-    build_variables=_variables,
-    build_home_files=_home_files,
+    build_variables=_list_variables,
+    build_home_files=_build_home_files,
     no_login_pattern=re.compile(
         r"set an Auth method|visit the following URL to authorize|manual authorization is required|API key not valid|must specify the \w+ environment"
         r"|please (?:run .*to )?(?:log|sign) ?in|authentication (?:failed|required)|API_KEY_INVALID|not authenticated",

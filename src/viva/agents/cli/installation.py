@@ -46,7 +46,7 @@ async def check_version(
     if not spec.min_version:
         return None
     version = await find_version(executable, host, spec, workspaces)
-    if version is None or _version_tuple(version) >= _version_tuple(spec.min_version):
+    if version is None or _parse_version(version) >= _parse_version(spec.min_version):
         return None
     return f"{spec.title} {version} is too old: {spec.min_version} or newer is needed"
 
@@ -62,7 +62,7 @@ async def find_version(
         return None
     if (version := _read_package_version(executable, spec.package)) is not None or workspaces is None:
         return version
-    key = (executable, _modified_at(executable))
+    key = (executable, _get_modification_time(executable))
     if key not in _versions:
         _versions[key] = await _run_version(executable, host, workspaces)
     return _versions[key]
@@ -94,7 +94,7 @@ def find_login_problem(environ: Mapping[str, str], spec: CliSpec, login_home: st
     return f'no login: set {" or ".join(spec.key_variables)}, or log in and set login = "copy" in viva.toml'
 
 
-def _modified_at(path: str) -> int:
+def _get_modification_time(path: str) -> int:
     try:
         return Path(path).stat().st_mtime_ns
     except OSError:
@@ -127,5 +127,5 @@ async def _run_version(executable: str, host: Mapping[str, str], workspaces: Wor
     return number[0] if number else None
 
 
-def _version_tuple(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

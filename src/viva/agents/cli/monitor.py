@@ -38,7 +38,7 @@ class HasStderr(Protocol):
 
 
 class OutputMonitor:
-    """The output of one turn beside its stream."""
+    """Collects what a CLI prints in one turn apart from its stream of events, and finds errors in it."""
 
     def __init__(self, spec: CliSpec, turn: CliTurn, home: str = "") -> None:
         self.spec = spec

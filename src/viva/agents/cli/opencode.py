@@ -84,7 +84,7 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
             if part.reason not in _CONTINUES:
                 yield EndReported(None, part.reason)
         case "error":
-            yield EndReported(_message(line.error))
+            yield EndReported(_format_error(line.error))
         case _:
             return
 
@@ -98,7 +98,7 @@ def _parse_result(part: _Part) -> Iterator[ToolEnded]:
         yield ToolEnded(part.call, "refused" if _REFUSED.search(text) else "error", text)
 
 
-def _message(error: Any) -> str:
+def _format_error(error: Any) -> str:
     """The message of an error `{name, data: {message}}`."""
     if isinstance(error, Mapping):
         data = error.get("data")
@@ -133,7 +133,7 @@ def _split_model(request: TurnRequest) -> tuple[str, str]:
     return "custom" if provider == "openai" and request.env.get("OPENAI_BASE_URL") else provider, request.model
 
 
-def _variables(request: TurnRequest) -> dict[str, str]:
+def _build_variables(request: TurnRequest) -> dict[str, str]:
     """Its config, with other base URLs than the providers' own and the model, which it may not know there."""
     env = request.env
     addresses = {"anthropic": ("ANTHROPIC_BASE_URL", "/v1"), "google": ("GOOGLE_GEMINI_BASE_URL", "/v1beta")}
@@ -176,7 +176,7 @@ OPENCODE = CliSpec(
     prompt_on_stdin=True,  # it puts quotes around words of its command line
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_variables,
+    build_variables=_build_variables,
     no_login_pattern=re.compile(r"opencode auth login|missing api.?key|api key is missing|invalid api.?key|incorrect api.?key|ProviderAuthError", re.IGNORECASE),
 )  # fmt: skip
 

@@ -42,11 +42,11 @@ def clean_output(text: str) -> str:
             binary += len(line)
             continue
         if binary:
-            lines.append(_amount(binary, "binary"))
+            lines.append(_format_size(binary, "binary"))
         binary = 0
         lines.append(line)
     if binary:
-        lines.append(_amount(binary, "binary"))
+        lines.append(_format_size(binary, "binary"))
     text = _REPEATED.sub(lambda match: f"[{match[1]} {len(match[0]):,} times]", "\n".join(lines))
     return _ENCODED.sub(_describe_encoded, text)
 
@@ -55,10 +55,10 @@ def _describe_encoded(match: re.Match[str]) -> str:
     """The size of base64 data; a line of dashes stays."""
     run = match[0]
     kinds = (any(map(is_kind, run)) for is_kind in (str.isupper, str.islower, str.isdigit))
-    return _amount(len(run), "base64") + run[len(run.rstrip()) :] if sum(kinds) > 1 else run
+    return _format_size(len(run), "base64") + run[len(run.rstrip()) :] if sum(kinds) > 1 else run
 
 
-def _amount(size: int, kind: str) -> str:
+def _format_size(size: int, kind: str) -> str:
     return f"[{f'{size / 1000:,.0f} kB' if size > 999 else f'{size} bytes'} of {kind} data]"
 
 

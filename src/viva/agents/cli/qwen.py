@@ -24,7 +24,7 @@ def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
 
 
 def parse_line(data: bytes) -> Iterator[CliEvent]:
-    """The events of a line. A turn whose text is only an API error is reported as a success."""
+    """The events of a line. The CLI reports an API error as a success with the error as text; here it is an error."""
     for event in parse_stream_line(data, _parse_usage):
         match event:
             case EndReported(error=None, result=str(text)) if _API_ERROR.fullmatch(text):
@@ -35,11 +35,11 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
                 yield event
 
 
-def _variables(_request: TurnRequest) -> dict[str, str]:
+def _list_variables(_request: TurnRequest) -> dict[str, str]:
     return {"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1", "QWEN_DEBUG_LOG_FILE": "1", "QWEN_CODE_NO_RELAUNCH": "true"}
 
 
-def _home_files(env: Mapping[str, str]) -> dict[str, str]:
+def _build_home_files(env: Mapping[str, str]) -> dict[str, str]:
     kind = next((kind for key, kind in _KINDS.items() if key in env), "qwen-oauth")
     settings: dict[str, Any] = {
         "security": {"auth": {"selectedType": kind}},
@@ -73,8 +73,8 @@ QWEN = CliSpec(
     long_prompt_on_stdin=True,
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_variables,
-    build_home_files=_home_files,
+    build_variables=_list_variables,
+    build_home_files=_build_home_files,
     no_login_pattern=re.compile(
         r"no auth type is selected|set an auth method|missing api key|device authorization|please (?:log|sign) ?in|qwen.?oauth.*(?:fail|discontinued|expired)"
         r"|invalid api.?key|incorrect api.?key",

@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_decision
+from viva.agents.gemini_api import encode_content, encode_result_content
 from viva.model import codec
-from viva.model.message import Attachment, Message, Reply, Text, ToolCall
+from viva.model.message import Message, Reply, ToolCall
 
 _CONFIRMATION = "adk_request_confirmation"
 _HANDOFF = "transfer_to_agent"
@@ -52,19 +53,15 @@ class AdkSession(FrameworkSession):
         decision = read_decision(message, options)
         answers = list(self._resume(decision, options))
         self._waiting = {}
-        reply = await self._run(self._to_content(answers))
+        reply = await self._run(self._types.Content(role="user", parts=answers))
         if decision.is_approved or len(message.text.split()) < 2:
             return reply
         return await self._run(self.convert_message(message))  # ADK takes no text with the answer to a call
 
     async def _run(self, content: Any) -> Reply:
         text, problem, author, hints = "", "", "", list[str]()
-        async for event in self._runner.run_async(
-            user_id="viva",
-            session_id=self._session.id,
-            new_message=content,
-            run_config=self._config,
-        ):
+        names = {"user_id": "viva", "session_id": self._session.id}
+        async for event in self._runner.run_async(**names, new_message=content, run_config=self._config):
             problem = f"{event.error_code}: {event.error_message}" if event.error_code else problem
             hints += self._read_calls(event)
             if event.is_final_response() and _text(event):
@@ -104,9 +101,7 @@ class AdkSession(FrameworkSession):
                     self.refuse_pending(decision.text, call)
             else:
                 self.end_pending(call, response)
-            yield self._types.Part(
-                function_response=self._types.FunctionResponse(id=call_id, name=name, response=response)
-            )
+            yield self._types.Part(function_response={"id": call_id, "name": name, "response": response})
 
     def answer_call(self, call_id: str, name: str, arguments: Any) -> dict[str, Any] | None:
         """The canned answer of a stubbed tool; None if the tool runs."""
@@ -114,26 +109,10 @@ class AdkSession(FrameworkSession):
         return _to_response(self.log.answer_call(call_id, name)) if self.has_stubs and name != _HANDOFF else None
 
     def convert_message(self, message: Message) -> Any:
-        """Content with its parts."""
-        part = self._types.Part
-        contents = [Text(message.content)] if isinstance(message.content, str) else message.content
-        parts = [part(text=each.text) if isinstance(each, Text) else self._to_file(each) for each in contents]
-        calls = [{"name": each.name, "args": each.arguments or {}, "id": each.id} for each in message.tool_calls]
-        parts += [part(function_call=call) for call in calls]
-        return self._types.Content(role="user" if message.role == "user" else "model", parts=parts)
+        return self._types.Content.model_validate_json(encode_content(message))
 
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
-        results = [{"name": each.name, "response": _to_response(each), "id": each.id} for each in calls]
-        return [self._to_content([self._types.Part(function_response=each) for each in results])]
-
-    def _to_content(self, parts: list[Any]) -> Any:
-        return self._types.Content(role="user", parts=parts)
-
-    def _to_file(self, file: Attachment) -> Any:
-        head, comma, encoded = file.url.partition(";base64,")
-        if comma:
-            return self._types.Part(inline_data={"mime_type": head.removeprefix("data:"), "data": encoded})
-        return self._types.Part.from_uri(file_uri=file.url, mime_type=file.media_type)
+        return [self._types.Content.model_validate_json(encode_result_content(calls))]
 
 
 def _text(event: Any) -> str:
@@ -159,9 +138,7 @@ def _make_plugin(session: AdkSession) -> Any:
         async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
             if (usage := llm_response.usage_metadata) is not None and not llm_response.partial:
                 model = llm_response.model_version or ""
-                received = (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)
-                counts = usage.prompt_token_count, received, usage.cached_content_token_count
-                session.log.add_model_call(model, "google" if model.startswith("gemini") else "", *counts)
+                session.log.add_model_call(model, "google" if model.startswith("gemini") else "", usage)
 
         async def before_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any) -> Any:
             return session.answer_call(tool_context.function_call_id, tool.name, tool_args)

@@ -78,9 +78,7 @@ class AutoGenSession(FrameworkSession):
             for each in event.content:
                 self.log.settle_call(each.call_id, decode_json_text(each.content), is_error=each.is_error)
         elif event.type == "HandoffMessage":  # the path has it
-            for call in self.log.build_reply().tool_calls:
-                if call.name == f"transfer_to_{event.target}":
-                    self.log.drop_call(call.id)
+            self.log.drop_calls_of(f"transfer_to_{event.target}")
 
     def _make_message(self, text: str) -> Any:
         handoff, plain = self.load("autogen_agentchat.messages", "HandoffMessage", "TextMessage")
@@ -135,7 +133,7 @@ def _record_model(client: Any, shared: SharedObject) -> Any:
 
     def log_usage(piece: Any) -> Any:
         if hasattr(piece, "usage"):
-            shared.log.add_model_call(*about, piece.usage.prompt_tokens, piece.usage.completion_tokens)
+            shared.log.add_model_call(*about, piece.usage)
         return piece
 
     async def create(*values: Any, **named: Any) -> Any:

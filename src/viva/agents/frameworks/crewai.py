@@ -41,6 +41,7 @@ class CrewAISession(FrameworkSession):
     async def start(self) -> None:
         self._copy: Any = self.target.copy()
         agents = getattr(self._copy, "agents", [self._copy])
+        self._tools: dict[str, str] = {}  # the names that the model sees -> their own
         for each in [*agents, *getattr(self._copy, "tasks", ())]:
             each.tools = [self._record_tool(tool) for tool in each.tools or ()]
         for each in agents:
@@ -63,19 +64,28 @@ class CrewAISession(FrameworkSession):
         return self._copy.kickoff(inputs=inputs)
 
     def _record_model(self, model: Any, role: str) -> None:
-        """Logs the usage of the copy of a model that an agent has."""
+        """Logs the usage of the copy of a model that an agent has, and the tools that the model asks for, in its order.
+
+        CrewAI tells both to event handlers in other threads, too late.
+        """
         metrics, track = self.load("crewai.types.usage_metrics", "UsageMetrics"), model._track_token_usage_internal  # noqa: SLF001
+        read_call, call_model = self.load("crewai.utilities.agent_utils", "extract_tool_call_info"), model.call
 
         def log_usage(usage: Any) -> None:
             track(usage)
-            read = metrics.from_provider_dict(usage) or metrics()
-            counts = read.prompt_tokens, read.completion_tokens, read.cached_prompt_tokens
             self.log.enter(role)
-            self.log.add_model_call(model.model, getattr(model, "provider", ""), *counts)
+            counts = metrics.from_provider_dict(usage)
+            self.log.add_model_call(model.model, getattr(model, "provider", ""), counts)
 
-        vars(model)["_track_token_usage_internal"] = (
-            log_usage  # CrewAI tells it to event handlers in other threads, too late
-        )
+        def call(*values: Any, **named: Any) -> Any:
+            answer = call_model(*values, **named)
+            asked = [read_call(each) for each in answer] if isinstance(answer, list) else []
+            for call_id, name, arguments in filter(None, asked):
+                if name in self._tools:
+                    self.log.ask_call(call_id, self._tools[name], arguments)
+            return answer
+
+        vars(model).update(_track_token_usage_internal=log_usage, call=call)
 
     def _record_tool(self, tool: Any) -> Any:
         """A tool that is logged, or stubbed."""
@@ -83,9 +93,9 @@ class CrewAISession(FrameworkSession):
 
         class Recorded(base):
             def _run(self, **arguments: Any) -> Any:
-                log = session.log
-                return log.run_tool_here(log.new_id(), tool.name, arguments, lambda: tool.run(**arguments))
+                return session.log.run_tool_here(tool.name, arguments, lambda: tool.run(**arguments))
 
+        self._tools[self.load("crewai.utilities.string_utils", "sanitize_tool_name")(tool.name)] = tool.name
         copied = ("name", "description", "args_schema", "result_as_answer", "max_usage_count", "cache_function")
         return Recorded(**{name: getattr(tool, name) for name in copied})
 

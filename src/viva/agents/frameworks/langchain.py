@@ -96,12 +96,9 @@ def make_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
 
         def on_llm_end(self, response: Any, **about: Any) -> None:
             message = getattr(response.generations[0][0], "message", None)
-            usage = getattr(message, "usage_metadata", None) or {}
             made_by = getattr(message, "response_metadata", {})
-            cached = usage.get("input_token_details", {}).get("cache_read", 0)
             model = made_by.get("model_name") or made_by.get("model")
-            counts = usage.get("input_tokens"), usage.get("output_tokens"), cached
-            log.add_model_call(model, made_by.get("model_provider"), *counts)
+            log.add_model_call(model, made_by.get("model_provider"), getattr(message, "usage_metadata", None))
             for call in getattr(message, "tool_calls", ()):
                 log.start_call(call["id"] or "", call["name"], call["args"])
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.langchain import convert_messages, get_text, make_handler
-from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_decision
+from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_answer, read_decision
 from viva.agents.tools import format_result
 from viva.model.message import Message, Reply
 from viva.state.trial_state import to_text
@@ -39,7 +39,9 @@ class LangGraphSession(FrameworkSession):
         self._graph: Any = graph.copy({"checkpointer": memory, **self._stub_nodes(graph)})
         self._thread = f"{self.context.key.session_id} {uuid.uuid4()}"
         self._history = convert_messages(self.load, self.context.history)  # goes in with the first message
-        self._seen: set[str] = set()
+        for each in self._history:
+            each.id = str(uuid.uuid4())
+        self._seen: set[str] = {each.id for each in self._history}  # its tool calls are not of this conversation
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
@@ -88,7 +90,10 @@ class LangGraphSession(FrameworkSession):
         is_approval = not interrupts or any(_is_approval(each.value) for each in interrupts)
         denied = self.refuse_pending(decision.text) if is_approval and not decision.is_approved else ()
         if interrupts:
-            answers = {each.id: _answer(each.value, decision, options) for each in interrupts}
+            answer = read_answer(message, options)
+            answers = {
+                each.id: _decide(each.value, decision) if _is_approval(each.value) else answer for each in interrupts
+            }
             return self.load("langgraph.types", "Command")(resume=answers)
         if denied:
             tool_message = self.load("langchain_core.messages", "ToolMessage")
@@ -124,10 +129,8 @@ def _is_approval(value: Any) -> bool:
     return isinstance(value, Mapping) and ("action_requests" in value or value.get("type") == "tool_approval")
 
 
-def _answer(value: Any, decision: Decision, options: Mapping[str, Any]) -> Any:
-    """A decision for an approval; for any other interrupt the option `resume`, else what the user said."""
-    if not _is_approval(value):
-        return options.get("resume", decision.is_approved if "approval" in options else decision.text)
+def _decide(value: Any, decision: Decision) -> Any:
+    """The answer to an approval: one decision for each of its calls."""
     choice = {"type": "approve"} if decision.is_approved else {"type": "reject", "message": decision.text}
     return {"decisions": [choice] * len(value["action_requests"])} if "action_requests" in value else choice
 

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.turn_log import read_decision, to_plain_value
+from viva.agents.frameworks.model_usage import guess_provider
+from viva.agents.frameworks.turn_log import read_answer, to_plain_value
 from viva.agents.tools import format_result
 from viva.model.message import Image, Message, Reply, Text, ToolCall
 
@@ -34,9 +35,8 @@ class LlamaIndexSession(FrameworkSession):
         self._context: Any = self.load("llama_index.core.workflow", "Context")(self._workflow)
         agent = self.target if not hasattr(self.target, "agents") else self.target.agents[self.target.root_agent]
         memory = self.load("llama_index.core.memory", "ChatMemoryBuffer")
-        self._memory = memory.from_defaults(
-            self.convert_history(), agent.llm
-        )  # a Context does not keep it from run to run
+        self._memory = memory.from_defaults(self.convert_history(), agent.llm)  # a Context keeps none from run to run
+        self.provider = guess_provider(agent.llm)
         self._run: Any = None
         self._question: Any = None
 
@@ -67,11 +67,10 @@ class LlamaIndexSession(FrameworkSession):
         return self.log.build_output(output.structured_response or output.response.content or "")
 
     def _answer(self, message: Message, options: Mapping[str, Any]) -> Any:
-        """The option `resume`, else `yes` or `no` for the option `approval`, else the text; with the fields of the question."""
-        word = "yes" if read_decision(message, options).is_approved else "no"
-        response = options.get("resume", word if "approval" in options else message.text)
+        """The answer, with the fields of the question."""
         fields = {name: value for name, value in self._question.items() if name != "prefix"}
-        return self.load("llama_index.core.workflow", "HumanResponseEvent")(**{**fields, "response": response})
+        fields["response"] = read_answer(message, options, "yes", "no")
+        return self.load("llama_index.core.workflow", "HumanResponseEvent")(**fields)
 
     def _log_event(self, event: Any) -> None:
         if name := getattr(event, "current_agent_name", ""):
@@ -146,13 +145,11 @@ def _watch_models(load: Any) -> None:
             session = _session.get()
             if session is not None and isinstance(event, ended) and event.response is not None:
                 raw = to_plain_value(event.response.raw) or {}
-                usage = raw.get("usage") or raw.get("usage_metadata") or {}
-                sent = usage.get("prompt_tokens") or usage.get("input_tokens") or usage.get("prompt_token_count")
-                received = (
-                    usage.get("completion_tokens") or usage.get("output_tokens") or usage.get("candidates_token_count")
+                model, usage = (
+                    raw.get("model") or raw.get("model_version"),
+                    raw.get("usage") or raw.get("usage_metadata"),
                 )
-                cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-                session.log.add_model_call(raw.get("model") or raw.get("model_version"), "", sent, received, cached)
+                session.log.add_model_call(model, session.provider, usage)
 
     load("llama_index.core.instrumentation", "get_dispatcher")().add_event_handler(ModelWatcher())
 

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import TurnLog, read_decision
+from viva.agents.responses import encode_items, encode_result_items
 from viva.agents.tools import format_result
 from viva.model import codec
-from viva.model.message import Attachment, File, Image, Message, Reply, Text, ToolCall
+from viva.model.message import Message, Reply, ToolCall
 
 
 class OpenAIAgentsSession(FrameworkSession):
@@ -65,14 +66,10 @@ class OpenAIAgentsSession(FrameworkSession):
 
     def convert_message(self, message: Message) -> list[Any]:
         """The items of the Responses API."""
-        items: list[Any] = [{"role": message.role, "content": _to_content(message)}] if message.content else []
-        for call in message.tool_calls:
-            names = {"call_id": call.id, "name": call.name}
-            items.append({"type": "function_call", **names, "arguments": codec.compact_json(call.arguments or {})})
-        return items
+        return [codec.decode(item) for item in encode_items(message)]
 
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
-        return [[{"type": "function_call_output", "call_id": each.id, "output": format_result(each)} for each in calls]]
+        return [[codec.decode(item) for item in encode_result_items(calls)]]
 
     def _log_tool_error(self, about: Any) -> None:
         if about.error is not None:
@@ -84,10 +81,9 @@ class OpenAIAgentsSession(FrameworkSession):
                 log.enter(agent.name)
 
             async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-                usage, model = response.usage, _find_model(agent.model)
-                cached = getattr(usage.input_tokens_details, "cached_tokens", 0)
+                model = _find_model(agent.model)
                 provider = "openai" if model.startswith(("gpt", "o1", "o3", "o4")) else ""
-                log.add_model_call(model, provider, usage.input_tokens, usage.output_tokens, cached)
+                log.add_model_call(model, provider, response.usage)
                 for item in response.output:
                     if item.type == "function_call":
                         log.start_call(item.call_id, item.name, item.arguments)
@@ -138,20 +134,6 @@ def _find_model(model: Any) -> str:
     if model is None:
         return OpenAIAgentsSession.load("agents.models", "get_default_model")()
     return str(model if isinstance(model, str) else getattr(model, "model", "")).rpartition("/")[2]
-
-
-def _to_content(message: Message) -> Any:
-    if isinstance(message.content, str):
-        return message.content
-    return [{"type": "input_text", "text": p.text} if isinstance(p, Text) else _to_part(p) for p in message.content]
-
-
-def _to_part(part: Attachment) -> dict[str, Any]:
-    if isinstance(part, Image):
-        return {"type": "input_image", "image_url": part.url, "detail": "auto"}
-    if isinstance(part, File):
-        return {"type": "input_file", "filename": part.name or "file", "file_data": part.url}
-    raise ValueError(f"{part.name or part.source}: the Responses API takes images and files")
 
 
 class OpenAIAgentsConfig(FrameworkConfig, frozen=True, kw_only=True):

@@ -76,9 +76,7 @@ class PydanticAISession(FrameworkSession):
         class TurnRecorder(self.load("pydantic_ai.capabilities", "AbstractCapability")):
             async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> Any:
                 response = await handler(request_context)
-                usage = response.usage
-                counts = usage.input_tokens, usage.output_tokens, usage.cache_read_tokens
-                log.add_model_call(response.model_name, response.provider_name, *counts)
+                log.add_model_call(response.model_name, response.provider_name, response.usage)
                 return response
 
             async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 from viva import catalog
 from viva.agents.agent_config import find_kind
-from viva.text.grammar import with_article
+from viva.errors import with_article
 
 
 def find_framework(value: Any) -> Any:

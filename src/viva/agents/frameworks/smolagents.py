@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.tools import format_result
 from viva.concurrency.threads import run_in_thread
 from viva.model.message import Message, Reply, ToolCall
@@ -33,7 +34,6 @@ class SmolagentsSession(FrameworkSession):
         self._agent: Any = self._copy_agent(self.target)
         self._timing: Any = self.load("smolagents.monitoring", "Timing")(0.0, 0.0)  # of steps of the history
         self._agent.memory.steps += self.convert_history()
-        self._waiting: list[tuple[str, str]] = []  # id and name of calls that the model asked for, not started yet
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         text = self.require_text(message)
@@ -50,19 +50,13 @@ class SmolagentsSession(FrameworkSession):
         output: Any = ""
         for event in self._agent.run(text, stream=True, reset=False):
             if isinstance(event, calls) and not hasattr(self._agent, "python_executor"):
-                self._start_call(event.id, event.name, event.arguments)
+                if event.name != _ANSWER:
+                    self.log.ask_call(event.id, event.name, event.arguments)
             elif isinstance(event, steps) and event.error is not None:
-                for call_id, _ in self._waiting:  # it has no such tool, or the arguments do not fit
-                    self.log.fail_call(call_id, str(event.error))
-                self._waiting.clear()
+                self.log.fail_asked_calls(str(event.error))
             elif isinstance(event, final):
                 output = event.output
         return output
-
-    def _start_call(self, call_id: str, name: str, arguments: Any) -> None:
-        if name != _ANSWER:
-            self.log.start_call(call_id, name, arguments)
-            self._waiting.append((call_id, name))
 
     def _copy_agent(self, agent: Any) -> Any:
         """An agent with its own memory, whose models and tools are logged, and so are the agents that it manages."""
@@ -81,17 +75,20 @@ class SmolagentsSession(FrameworkSession):
 
         def run_in_path(task: str, **named: Any) -> Any:
             self.log.enter(agent.name)
-            return self._log_call(agent.name, {"task": task}, lambda: run(task, **named), is_agent=True)
+            call_id = self.log.take_call(agent.name, {"task": task})
+            result = run(task, **named)  # its tools are stubbed, it is not
+            self.log.end_call(call_id, result)
+            return result
 
         clone.run = run_in_path
         return clone
 
     def _copy_model(self, model: Any) -> Any:
-        clone, provider = copy.copy(model), type(model).__name__.removesuffix("Model").removesuffix("Server").lower()
+        clone, provider = copy.copy(model), guess_provider(model)
 
         def log_usage(usage: Any) -> None:
             if usage is not None:
-                self.log.add_model_call(model.model_id, provider, usage.input_tokens, usage.output_tokens)
+                self.log.add_model_call(model.model_id, provider, usage)
 
         def generate(*values: Any, **named: Any) -> Any:
             answer = model.generate(*values, **named)
@@ -115,23 +112,10 @@ class SmolagentsSession(FrameworkSession):
 
         def forward(*values: Any, **named: Any) -> Any:
             arguments = {**dict(zip(tool.inputs, values, strict=False)), **named}
-            return self._log_call(tool.name, arguments, lambda: tool.forward(*values, **named))
+            return self.log.run_tool_here(tool.name, arguments, lambda: tool.forward(*values, **named))
 
         clone.forward = forward
         return clone
-
-    def _log_call(self, name: str, arguments: Any, run: Any, *, is_agent: bool = False) -> Any:
-        """Runs a tool. The model gave its id, unless code calls it."""
-        if not (asked := [each for each in self._waiting if each[1] == name]):
-            asked = [(self.log.new_id(), name)]
-            self._start_call(asked[0][0], name, arguments)
-        self._waiting.remove(asked[0])
-        call_id = asked[0][0]
-        if not is_agent:
-            return self.log.run_tool_here(call_id, name, arguments, run)
-        result = run()  # its tools are stubbed, it is not
-        self.log.end_call(call_id, result)
-        return result
 
     def convert_message(self, message: Message) -> Any:
         """A step of the memory. A system message is one of the user."""

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.frameworks.shared_object import SharedObject
-from viva.agents.frameworks.turn_log import read_decision
+from viva.agents.frameworks.turn_log import read_answer
 from viva.agents.tools import format_result
 from viva.model import codec
 from viva.model.message import Message, Reply, ToolCall
@@ -56,17 +57,14 @@ class StrandsSession(FrameworkSession):
             return log.build_reply(text, input_hint=hint)
         if result.structured_output is None:
             return log.build_reply(text)
-        for call in log.build_reply().tool_calls:
-            if call.name == type(result.structured_output).__name__:
-                log.drop_call(call.id)
+        log.drop_calls_of(type(result.structured_output).__name__)
         return log.build_reply(data=result.structured_output)
 
     def _build_input(self, message: Message, options: Mapping[str, Any]) -> Any:
-        """The text; or for each interrupt the option `resume`, the decision of the option `approval`, or the text."""
+        """The text, or the answer to each interrupt."""
         if not self._interrupts:
             return self.require_text(message)
-        default = read_decision(message, options).is_approved if "approval" in options else message.text
-        answer = options.get("resume", default)
+        answer = read_answer(message, options)
         return [{"interruptResponse": {"interruptId": each.id, "response": answer}} for each in self._interrupts]
 
     def convert_message(self, message: Message) -> Any:
@@ -77,10 +75,7 @@ class StrandsSession(FrameworkSession):
         return {"role": role, "content": content + [{"toolUse": use} for use in uses]}
 
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
-        results = [
-            {"toolUseId": each.id, "status": "success", "content": [{"text": format_result(each)}]} for each in calls
-        ]
-        return [{"role": "user", "content": [{"toolResult": result} for result in results]}]
+        return [{"role": "user", "content": [{"toolResult": _encode_result(each)} for each in calls]}]
 
     async def _prepare(self, shared: SharedObject) -> Any:
         """Adds hooks that log tools and models to the turn that runs now."""
@@ -106,10 +101,7 @@ class StrandsSession(FrameworkSession):
             usage = event.message.get("metadata", {}).get("usage")
             if event.message["role"] == "assistant" and usage:
                 model = event.agent.model
-                provider = type(model).__name__.removesuffix("Model").removesuffix("Responses").lower()
-                provider = {"bedrock": "aws", "gemini": "google"}.get(provider, provider)
-                counts = usage.get("inputTokens"), usage.get("outputTokens"), usage.get("cacheReadInputTokens")
-                shared.log.add_model_call(model.get_config().get("model_id"), provider, *counts)
+                shared.log.add_model_call(model.get_config().get("model_id"), guess_provider(model), usage)
 
         for hook, event in zip((before_tool, after_tool, on_message), self.load("strands.hooks", *names), strict=True):
             self.target.add_hook(hook, event)
@@ -119,6 +111,11 @@ class StrandsSession(FrameworkSession):
 def _read_content(result: Any) -> Any:
     values = [block.get("json", block.get("text")) for block in result["content"]]
     return values[0] if len(values) == 1 else values
+
+
+def _encode_result(call: ToolCall) -> Any:
+    status = "success" if call.error is None else "error"
+    return {"toolUseId": call.id, "status": status, "content": [{"text": format_result(call)}]}
 
 
 def _make_stub_type(load: Any, shared: SharedObject) -> Any:
@@ -141,10 +138,7 @@ def _make_stub_type(load: Any, shared: SharedObject) -> Any:
             return {"name": self._name, "description": "", "inputSchema": {"json": {"type": "object"}}}
 
         async def stream(self, tool_use: Any, invocation_state: Any, **keywords: Any) -> Any:
-            call = shared.log.answer_call(tool_use["toolUseId"], self._name)
-            status = "success" if call.error is None else "error"
-            content = [{"text": format_result(call)}]
-            yield event({"toolUseId": tool_use["toolUseId"], "status": status, "content": content})
+            yield event(_encode_result(shared.log.answer_call(tool_use["toolUseId"], self._name)))
 
     return Stub
 

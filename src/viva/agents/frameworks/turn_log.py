@@ -1,17 +1,19 @@
 """What a framework does during one turn, noted as it happens: a turn that raises or times out keeps it."""
 
 import itertools
+import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 from msgspec import UNSET, Struct, structs
 
+from viva.agents.frameworks.model_usage import read_usage
 from viva.agents.step_log import StepLog
 from viva.agents.tools import ToolStubs, format_result
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
-from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
+from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
 from viva.model.tracebacks import describe_error, error_text
 
@@ -40,6 +42,15 @@ def read_decision(message: Message, options: Mapping[str, Any]) -> Decision:
     return Decision(first in _YES and not _NO & set(words[1:3]), message.text)
 
 
+def read_answer(message: Message, options: Mapping[str, Any], yes: Any = True, no: Any = False) -> Any:
+    """The answer to a question of the agent: the option `resume`, the decision of the option `approval`, or the text."""
+    if "resume" in options:
+        return options["resume"]
+    if "approval" in options:
+        return yes if read_decision(message, options).is_approved else no
+    return message.text
+
+
 class TurnLog:
     """The tool calls, model calls and path of one turn, in order. Calls are known by their ids."""
 
@@ -52,6 +63,8 @@ class TurnLog:
         self.model_error: Exception | None = None
         self._numbers = itertools.count(1)
         self.path: list[str] = []
+        self._waiting_to_run: list[str] = []
+        self._lock = threading.Lock()
 
     def enter(self, name: str) -> None:
         """A node or agent is entered. One that goes on after its tools is not entered again."""
@@ -63,6 +76,34 @@ class TurnLog:
         if call_id not in self._calls:
             self._calls[call_id] = ToolCall(name, _decode_arguments(arguments), call_id)
             self._steps.start_tool(call_id, name)
+
+    def ask_call(self, call_id: str, name: str, arguments: Any) -> None:
+        """The model asks for a tool that does not know the id of its call when it runs: see `take_call`."""
+        if call_id not in self._calls:
+            self.start_call(call_id, name, arguments)
+            self._waiting_to_run.append(call_id)
+
+    def take_call(self, name: str, arguments: Any) -> str:
+        """A tool runs: the id of the call that the model asked for, or a new one if code of the agent calls the tool.
+
+        Tools that the model asked for together may start in any order, in threads.
+        """
+        with self._lock:
+            asked = [each for each in self._waiting_to_run if self._calls[each].name == name]
+            if not asked:
+                call_id = self.new_id()
+                self.start_call(call_id, name, arguments)
+                return call_id
+            plain = _decode_arguments(arguments)
+            call_id = next((each for each in asked if self._calls[each].arguments == plain), asked[0])
+            self._waiting_to_run.remove(call_id)
+            return call_id
+
+    def fail_asked_calls(self, error: str) -> None:
+        """Calls that the model asked for do not run: there is no such tool, or the arguments do not fit."""
+        for call_id in self._waiting_to_run:
+            self.fail_call(call_id, error)
+        self._waiting_to_run.clear()
 
     def end_call(self, call_id: str, result: Any) -> None:
         """The tool returned. After an error or a canned answer this is only what the model is told of it."""
@@ -106,9 +147,9 @@ class TurnLog:
         self.end_call(call_id, result)
         return result
 
-    def run_tool_here(self, call_id: str, name: str, arguments: Any, run: Callable[[], Any]) -> Any:
+    def run_tool_here(self, name: str, arguments: Any, run: Callable[[], Any]) -> Any:
         """The same for a tool that runs in a thread. A canned result comes as it is: code of the agent may use it."""
-        self.start_call(call_id, name, arguments)
+        call_id = self.take_call(name, arguments)
         if self._stubs is not None:
             canned = self.answer_call(call_id, name)
             return canned.result if canned.error is None else format_result(canned)
@@ -157,6 +198,10 @@ class TurnLog:
         """It was no call of a tool: some frameworks send structured output as one."""
         self._calls.pop(call_id, None)
 
+    def drop_calls_of(self, name: str) -> None:
+        """The same for all calls of this name."""
+        self._calls = {call_id: call for call_id, call in self._calls.items() if call.name != name}
+
     def lacks_result(self, call_id: str) -> bool:
         call = self._calls.get(call_id)
         return call is not None and call.result is UNSET and call.error is None
@@ -168,10 +213,9 @@ class TurnLog:
         call = self._calls[call_id] = self._stubs.answer_call(self._calls[call_id])
         return call
 
-    def add_model_call(self, model: Any, provider: Any, sent: Any, received: Any, cached: Any = 0) -> None:
-        """A call of a model, with its tokens. Cached tokens are part of those sent."""
-        counts = [_count(value) for value in (sent, received, cached)]
-        call = ModelCall(str(model or ""), str(provider or ""), *counts)
+    def add_model_call(self, model: Any, provider: Any, usage: Any) -> None:
+        """A call of a model, with its usage as the framework or the provider reports it."""
+        call = ModelCall(str(model or ""), str(provider or ""), *read_usage(usage))
         self.model_calls.append(structs.replace(call, cost_usd=compute_reported_cost(call)))
 
     def build_output(self, output: Any) -> Reply:
@@ -202,11 +246,6 @@ class TurnLog:
 def _describe_waiting(calls: Sequence[ToolCall]) -> str:
     waiting = [f"{call.name}({codec.compact_json(call.arguments or {})})" for call in calls if call.pending]
     return f"approve or deny: {', '.join(waiting)}"
-
-
-def _count(value: Any) -> int:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and 0 <= value <= MAX_TOKENS else 0
 
 
 def _decode_arguments(value: Any) -> Any:

@@ -10,7 +10,7 @@ from viva.schemas.positions import KeyPath
 def convert_adk(source: Source) -> Iterator[dict[str, Any]]:
     """One case per eval case. Tool calls must match exactly, as `tool_trajectory_avg_score: 1.0` wants it."""
     if isinstance(source.value, list):
-        turns = [_turn(each["query"], _old_tools(each), each.get("reference")) for each in source.value]
+        turns = [_build_turn(each["query"], _list_old_tools(each), each.get("reference")) for each in source.value]
         yield escape_braces({"id": source.create_id("", "conversation"), "turns": turns})
         return
     for number, each in enumerate(source.value["eval_cases"]):
@@ -23,7 +23,7 @@ def convert_adk(source: Source) -> Iterator[dict[str, Any]]:
             yield case | _convert_scenario(each["conversation_scenario"])
             continue
         turns = [
-            _turn(_text_of(turn["user_content"]), _tools(turn), _text_of(turn.get("final_response")))
+            _build_turn(_join_text(turn["user_content"]), _list_tools(turn), _join_text(turn.get("final_response")))
             for turn in each.get("conversation") or ()
         ]
         if not turns:
@@ -50,7 +50,7 @@ def _convert_scenario(scenario: JsonObject) -> dict[str, Any]:
     )
 
 
-def _turn(text: str, tools: list[tuple[str, Any]], expected: str | None) -> dict[str, Any]:
+def _build_turn(text: str, tools: list[tuple[str, Any]], expected: str | None) -> dict[str, Any]:
     assertions: list[dict[str, Any]] = []
     if tools:
         assertions.append({"type": "tool_sequence", "names": [name for name, _ in tools], "exact": True})
@@ -60,14 +60,14 @@ def _turn(text: str, tools: list[tuple[str, Any]], expected: str | None) -> dict
     return {"input": text, "assertions": assertions}
 
 
-def _tools(turn: JsonObject) -> list[tuple[str, Any]]:
+def _list_tools(turn: JsonObject) -> list[tuple[str, Any]]:
     uses = (turn.get("intermediate_data") or {}).get("tool_uses") or ()
     return [(use["name"], use.get("args")) for use in uses]
 
 
-def _old_tools(each: JsonObject) -> list[tuple[str, Any]]:
+def _list_old_tools(each: JsonObject) -> list[tuple[str, Any]]:
     return [(use["tool_name"], use.get("tool_input")) for use in each.get("expected_tool_use") or ()]
 
 
-def _text_of(content: JsonObject | None) -> str:
+def _join_text(content: JsonObject | None) -> str:
     return "\n".join(part["text"] for part in (content or {}).get("parts") or () if part.get("text"))

@@ -26,7 +26,7 @@ def convert_deepeval(source: Source) -> Iterator[Case]:
         assertions: Assertions = []
         if golden.get("expected_output"):
             assertions.append(says_the_same(golden["expected_output"]))
-        assertions += [_tool_called(tool, "input_parameters") for tool in golden.get("expected_tools") or ()]
+        assertions += [_build_tool_called(tool, "input_parameters") for tool in golden.get("expected_tools") or ()]
         yield case | escape_braces({"input": golden["input"], "assertions": assertions})
 
 
@@ -41,7 +41,7 @@ def _convert_conversation(golden: JsonObject) -> Case:
     )
 
 
-def _tool_called(tool: JsonObject, arguments_key: str) -> dict[str, Any]:
+def _build_tool_called(tool: JsonObject, arguments_key: str) -> dict[str, Any]:
     arguments = tool.get(arguments_key)
     return {"type": "tool_called", "name": tool["name"], **({"arguments": arguments} if arguments else {})}
 
@@ -55,17 +55,19 @@ def convert_inspect(source: Source) -> Iterator[Case]:
                 source.note((*path, key), "is not converted: use `workspace` of the case and a CLI agent")
         text = sample["input"]
         choices = sample.get("choices") or ()
+        if isinstance(choices, str):  # a cell of a .csv file
+            choices = [choice.strip() for choice in choices.split(",")]
         if choices and isinstance(text, str):
             letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
             text += "\n\n" + "\n".join(f"{letter}) {choice}" for letter, choice in zip(letters, choices, strict=False))
             text += "\n\nEnd with a line: ANSWER: LETTER"
         case_id = source.create_id(sample.get("id"), f"sample-{number + 1}")
         metadata = {"metadata": sample["metadata"]} if sample.get("metadata") else {}
-        assertions = _target_assertions(sample.get("target"), is_choice=bool(choices))
+        assertions = _build_target_assertions(sample.get("target"), is_choice=bool(choices))
         yield {"id": case_id, **metadata, **escape_braces({"input": text, "assertions": assertions})}
 
 
-def _target_assertions(target: object, *, is_choice: bool) -> Assertions:
+def _build_target_assertions(target: object, *, is_choice: bool) -> Assertions:
     targets = [str(each) for each in (target if isinstance(target, list) else [target]) if each not in (None, "")]
     if not targets:
         return []

@@ -1,6 +1,7 @@
 """Converts a file of another tool into native cases; its keys show which tool wrote it."""
 
 import csv
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from viva.formats.load_options import LoadOptions
 from viva.formats.raw_files import check_is_text, check_regular_file, read_bytes
 
 
-class Tool(Struct, frozen=True):
+class OtherTool(Struct, frozen=True):
     """Another tool: how its files are recognised and converted."""
 
     name: str
@@ -57,11 +58,11 @@ def _has_rows(*keys: str) -> Callable[[Any], bool]:
 TOOLS = {
     tool.name: tool
     for tool in (
-        Tool("promptfoo", _has("tests"), convert_promptfoo),
-        Tool("adk", lambda value: _has("eval_cases")(value) or _has_rows("query")(value), convert_adk),
-        Tool("pydantic-evals", _has("cases"), convert_pydantic_evals),
-        Tool("inspect", _has_rows("target"), convert_inspect),
-        Tool("deepeval", _has_rows("expected_output", "scenario", "actual_output"), convert_deepeval),
+        OtherTool("promptfoo", _has("tests"), convert_promptfoo),
+        OtherTool("adk", lambda value: _has("eval_cases")(value) or _has_rows("query")(value), convert_adk),
+        OtherTool("pydantic-evals", _has("cases"), convert_pydantic_evals),
+        OtherTool("inspect", _has_rows("target"), convert_inspect),
+        OtherTool("deepeval", _has_rows("expected_output", "scenario", "actual_output"), convert_deepeval),
     )
 }
 
@@ -82,9 +83,9 @@ def convert_file(path: Path, tool_name: str | None = None) -> Conversion:
     source = Source(document, path.parent)
     try:
         cases = list(tool.convert(source))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as wrong:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         # The file has the keys of this tool, but not the form that they have there.
-        raise BadInput.of(f"has not the form of {tool.name}'s files: {type(wrong).__name__}: {wrong}", file) from wrong
+        raise BadInput.of(f"has not the form of {tool.name}'s files: {type(error).__name__}: {error}", file) from error
     if not cases:
         raise BadInput.of("has no cases", file)
     for number, case in enumerate(cases):
@@ -99,8 +100,14 @@ def _read_document(path: Path, file: str) -> Document:
     raw = read_bytes(path, file)
     check_is_text(raw, file)
     if path.suffix == ".csv":
-        rows = list(csv.DictReader(raw.decode("utf-8-sig").splitlines()))
-        return Document(file, 1, rows, find_line=lambda *at: at[0] + 2 if at else 1)
+        reader = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
+        rows, lines = list[Any](), list[int]()  # a cell may have several lines
+        line = 2
+        for row in reader:
+            rows.append(row)
+            lines.append(line)
+            line = reader.line_num + 1
+        return Document(file, 1, rows, find_line=lambda *at: lines[at[0]] if at else 1)
     if path.suffix == ".json":
         return parse_json_document(raw, file)
     if path.suffix in (".yaml", ".yml"):

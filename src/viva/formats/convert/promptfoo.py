@@ -11,6 +11,7 @@ from viva.model import codec
 from viva.schemas.positions import KeyPath
 
 _VARIABLE = re.compile(r"\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}")
+_CODE_FILES = (".py", ".js", ".ts", ".mjs", ".cjs")
 _CODE = re.compile(r"\{%|\{\{[^}]*\|")
 _JUDGED = {
     "llm-rubric": "{}",
@@ -28,10 +29,11 @@ def convert_promptfoo(source: Source) -> Iterator[dict[str, Any]]:
     config = source.value
     if config.get("scenarios"):
         source.note(("scenarios",), "is not converted: write its tests under `tests`")
-    default = config.get("defaultTest") if isinstance(config.get("defaultTest"), dict) else {}
+    default = _load_files(config.get("defaultTest") or {}, source, ("defaultTest",))
     prompts = list(_read_prompts(config.get("prompts") or ["{{prompt}}"], source))
     conversations: dict[tuple[int, str], dict[str, Any]] = {}
-    for number, (path, test) in enumerate(_read_tests(config.get("tests") or [], source), 1):
+    for number, (path, loaded) in enumerate(_read_tests(config.get("tests") or [], source), 1):
+        test = _load_files(loaded, source, path)
         converter = _TestConverter(source, path, test, default)
         conversation = (test.get("metadata") or {}).get("conversationId")
         name = test.get("description") or conversation
@@ -44,14 +46,14 @@ def convert_promptfoo(source: Source) -> Iterator[dict[str, Any]]:
             if conversation is None:
                 yield {"id": source.create_id(name, f"test-{number}"), **turn}
             elif (case := conversations.get((at, conversation))) is not None:
-                case["turns"].append({**turn, "input": _last_message(turn["input"])})
+                case["turns"].append({**turn, "input": _get_last_message(turn["input"])})
             else:
                 case_id = source.create_id(name, f"test-{number}")
                 conversations[at, conversation] = {"id": case_id, "turns": [turn]}
     yield from conversations.values()
 
 
-def _last_message(chat: Any) -> Any:
+def _get_last_message(chat: Any) -> Any:
     """What is new in a later turn: the conversation itself has the messages before it."""
     return chat[-1]["content"] if isinstance(chat, list) else chat
 
@@ -77,7 +79,10 @@ class _TestConverter:
             for path, assertion in self._list_assertions()
             for converted in self._convert(_fill(assertion, values), path)
         ]
-        return escape_braces({"input": _fill(prompt, values), "assertions": assertions})
+        filled = _fill(prompt, values)
+        for name in dict.fromkeys(_list_variables(filled)):
+            self._source.note(self._path, f"the variable {name!r} has no value and is sent as it is")
+        return escape_braces({"input": filled, "assertions": assertions})
 
     def convert_simulated(self) -> dict[str, Any] | None:
         """The case of a test whose provider is `promptfoo:simulated-user`."""
@@ -111,7 +116,10 @@ class _TestConverter:
         if converted is None:
             self._source.note(path, f"the assertion type {kind!r} has no counterpart and is left out")
             return
-        extra = {key: assertion[key] for key in ("weight",) if assertion.get(key)}
+        if assertion.get("weight") == 0:
+            self._source.note(path, "has weight 0, so it decides nothing, and is left out")
+            return
+        extra = {"weight": assertion["weight"]} if assertion.get("weight") else {}
         yield converted | extra | ({"negate": True} if is_negated else {})
 
     def _convert_kind(self, kind: str, assertion: JsonObject, path: KeyPath) -> dict[str, Any] | None:
@@ -123,10 +131,10 @@ class _TestConverter:
             case "equals" | "regex":
                 return {"type": kind, "value": value}
             case "contains" | "icontains":
-                return _contains(value, kind)
+                return _build_contains(value, kind)
             case "contains-all" | "icontains-all" | "contains-any" | "icontains-any":
                 texts = value if isinstance(value, list) else str(value).split(",")
-                return {"type": kind[-3:], "assertions": [_contains(_strip(text), kind) for text in texts]}
+                return {"type": kind[-3:], "assertions": [_build_contains(_strip(text), kind) for text in texts]}
             case "starts-with":
                 return {"type": "regex", "pattern": rf"\A{re.escape(str(value))}"}
             case "is-json" | "contains-json":
@@ -147,7 +155,7 @@ class _TestConverter:
                 return None
 
 
-def _contains(text: Any, kind: str) -> dict[str, Any]:
+def _build_contains(text: Any, kind: str) -> dict[str, Any]:
     found = {"type": "contains", "value": _as_text(text)}
     return found | ({"ignore_case": True} if kind.startswith("i") else {})
 
@@ -161,12 +169,46 @@ def _as_text(value: Any) -> str:
 
 
 def _fill(value: Any, values: JsonObject) -> Any:
-    """Replace `{{name}}` in all strings; names without a value stay."""
+    """Replace `{{name}}` and `{{name.key}}` in all strings; names without a value stay."""
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda found: _as_text(values[found[1]]) if found[1] in values else found[0], value)
+        return _VARIABLE.sub(lambda found: _look_up(found[1], values, otherwise=found[0]), value)
     if isinstance(value, Mapping):
         return {key: _fill(item, values) for key, item in value.items()}
     return [_fill(item, values) for item in value] if isinstance(value, list) else value
+
+
+def _look_up(name: str, values: JsonObject, otherwise: str) -> str:
+    value: Any = values
+    for key in name.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return otherwise
+        value = value[key]
+    return _as_text(value)
+
+
+def _list_variables(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return _VARIABLE.findall(value)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [name for item in items for name in _list_variables(item)]
+
+
+def _load_files(value: Any, source: Source, path: KeyPath) -> Any:
+    """The value with the content of each file that it names: data of .json and .yaml, else a text. Code stays a name."""
+    if isinstance(value, str) and value.startswith("file://"):
+        if value.endswith(_CODE_FILES):
+            source.note(path, f"{value} is code, which is not converted")
+            return value
+        content = source.read_file(value, path)
+        if value.endswith((".json", ".yaml", ".yml")):
+            (document, _), *_ = parse_yaml_documents(content, value)
+            return document.value
+        return content.decode(errors="replace").strip()
+    if isinstance(value, Mapping):
+        return {key: _load_files(item, source, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_load_files(item, source, (*path, at)) for at, item in enumerate(value)]
+    return value
 
 
 def _expand_vars(values: JsonObject) -> Iterator[dict[str, Any]]:
@@ -185,7 +227,7 @@ def _read_prompts(prompts: Any, source: Source) -> Iterator[Any]:
         text = prompt.get("raw") or prompt.get("id") if isinstance(prompt, Mapping) else prompt
         text = str(text)
         if text.startswith("file://"):
-            if text.endswith((".py", ".js", ".ts", ".mjs", ".cjs")):
+            if text.endswith(_CODE_FILES):
                 raise source.refuse(path, "a prompt made by code cannot be converted; write its text here")
             text = source.read_file(text, path).decode(errors="replace").strip()
         if _CODE.search(text):

@@ -1,17 +1,17 @@
-"""The five modes of an eval suite: what was asked for, and which of them a run has.
+"""The five modes of an eval suite: which are requested, and which of them a run uses.
 
-Modes never drop tasks. `adversarial` looks for unsafe behaviour, `live-shadow` leaves fixtures aside, `regression`
-compares with a baseline; `golden` and `rubric` only name how tasks may be scored, which each task says itself.
+A mode never removes tasks. `adversarial` checks for unsafe behaviour, `live-shadow` ignores fixtures, `regression`
+compares with a baseline. `golden` and `rubric` only say how tasks may be scored; each task sets its own scoring.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Literal, cast, get_args
 
 from msgspec import Struct
 
 from viva.errors import BadInput
 from viva.model.finding import Severity
+from viva.text.similar_names import find_similar
 
 Mode = Literal["golden", "rubric", "adversarial", "regression", "live-shadow"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -19,10 +19,10 @@ LIVE_MODE: Mode = "live-shadow"
 
 
 class EvalOptions(Struct, frozen=True, kw_only=True):
-    """How eval suites are read in this run: what was asked for, what the config says, and who is known there.
+    """How eval suites run: the requested modes, the settings of the config, and the agents that it has.
 
-    `judge` is who judges rubrics, `safety_judge` who looks for unsafe behaviour beside the built-in detectors.
-    `agent_names` is the name in the config of each agent id. `secrets` are values that no agent may say.
+    `judge` judges rubrics; `safety_judge` looks for unsafe behaviour, beside the built-in detectors.
+    `agent_names` maps the id of each agent to its name in the config. `secrets` are values that no reply may contain.
     """
 
     validate_only: bool = False
@@ -47,16 +47,16 @@ def parse_modes(text: str) -> tuple[Mode, ...]:
     named = [part.strip() for part in text.split(",") if part.strip()]
     for name in named:
         if name not in MODES:
-            near = get_close_matches(name, MODES, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(MODES)}"
+            near = find_similar(name, MODES, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known modes are {', '.join(MODES)}"
             raise BadInput.of(f"--modes: unknown mode {name!r}; {hint}")
     if not named:
-        raise BadInput.of(f"--modes: names none; there are {', '.join(MODES)}")
+        raise BadInput.of(f"--modes: no mode given; known modes are {', '.join(MODES)}")
     return cast("tuple[Mode, ...]", tuple(dict.fromkeys(named)))
 
 
 def select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[tuple[Mode, ...], str | None]:
-    """The modes of a run and, if some were skipped, a line that says so. ValueError if the request cannot be met."""
+    """The modes of a run and, if some were skipped, a note about them. ValueError if the requested modes cannot be used."""
     if options.validate_only:
         return tuple(declared), None
     if options.modes:
@@ -82,7 +82,7 @@ def _select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[Mode,
     if LIVE_MODE in modes and len(modes) > 1:
         raise ValueError("live-shadow cannot be mixed with other modes: a run is either live or with fixtures")
     if LIVE_MODE in modes and not options.is_live:
-        raise ValueError("live-shadow uses live tools and memory; say --live if that is meant")
+        raise ValueError("live-shadow uses live tools and memory; confirm that with --live")
     if options.is_live and LIVE_MODE not in modes:
         raise ValueError("--live belongs to --modes live-shadow: without it nothing runs live")
     if "regression" in modes and not options.has_baseline:

@@ -41,11 +41,11 @@ class PackFolder:
 
     def read(self, name: str) -> bytes:
         try:
-            return self._plain_file(name)
+            return self._read_plain_file(name)
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror}") from error
 
-    def _plain_file(self, name: str) -> bytes:
+    def _read_plain_file(self, name: str) -> bytes:
         path = self._root
         for part in PurePosixPath(name).parts:
             path /= part
@@ -70,7 +70,7 @@ class PackTarball:
         except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
             # Headers that announce headers, thousands in a row, are read one inside the other.
             raise BadInput.of(f"is no .tgz that can be read: {error}", display_name) from error
-        self._files = _relative_to_manifest(found)
+        self._files = _make_relative_to_manifest(found)
         if MANIFEST not in self._files:
             raise BadInput.of(f"holds no {MANIFEST} at its root", display_name)
 
@@ -131,7 +131,7 @@ def _describe_entry(member: tarfile.TarInfo) -> str:
     return "a device" if member.ischr() or member.isblk() else "a pipe" if member.isfifo() else "no plain file"
 
 
-def _relative_to_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _make_relative_to_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files relative to the manifest, which is at the root or in a single top folder."""
     tops = {name.partition("/")[0] for name in files}
     if MANIFEST not in files and len(tops) == 1:

@@ -90,7 +90,7 @@ def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: st
         if only_file is not None:
             return []
         raise
-    wanted = _agents_with_suites(pack.manifest, options.eval_options.agent_names, only_file)
+    wanted = _find_agents_with_suites(pack.manifest, options.eval_options.agent_names, only_file)
     if not wanted and only_file is not None:
         return []
     if not wanted:
@@ -114,7 +114,7 @@ def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: st
     return suites
 
 
-def _agents_with_suites(manifest: Manifest, known: Mapping[str, str], only: str | None) -> list[int]:
+def _find_agents_with_suites(manifest: Manifest, known: Mapping[str, str], only: str | None) -> list[int]:
     """Indices of the agents whose suites run. If several share a suite, the one known in the config."""
     found: dict[str, int] = {}
     for at, agent in enumerate(manifest.agents):
@@ -192,11 +192,11 @@ class Pack:
         agent, place = self.manifest.agents[at], ("agents", at)
         prompts = [agent.system_prompt] if agent.system_prompt else []
         if agent.system_prompt_ref:
-            prompts.append(self._text(agent.system_prompt_ref, (*place, "systemPromptRef")))
+            prompts.append(self._read_text(agent.system_prompt_ref, (*place, "systemPromptRef")))
         return ManifestInfo(
             agent_id=agent.agent_id,
-            task_schema=self._schema(agent.handoff.task_schema_ref, (*place, "handoff", "taskSchemaRef")),
-            return_schema=self._schema(agent.handoff.return_schema_ref, (*place, "handoff", "returnSchemaRef")),
+            task_schema=self._read_schema(agent.handoff.task_schema_ref, (*place, "handoff", "taskSchemaRef")),
+            return_schema=self._read_schema(agent.handoff.return_schema_ref, (*place, "handoff", "returnSchemaRef")),
             prompts=tuple(prompts),
             allowed_tools=agent.tool_allowlist,
             notes=notes,
@@ -230,13 +230,13 @@ class Pack:
             raise BadInput(self.document.make_problem(place, f"{reference!r} {error}")) from error
         return content
 
-    def _text(self, reference: str, place: KeyPath) -> str:
+    def _read_text(self, reference: str, place: KeyPath) -> str:
         try:
             return self.read(reference, place).decode()
         except UnicodeDecodeError as error:
             raise BadInput(self.document.make_problem(place, f"{reference!r} is not UTF-8")) from error
 
-    def _schema(self, reference: str | None, place: KeyPath) -> dict[str, Any] | None:
+    def _read_schema(self, reference: str | None, place: KeyPath) -> dict[str, Any] | None:
         if reference is None:
             return None
         schema = parse_json_document(self.read(reference, place), f"{self.display_name}/{reference}").value

@@ -25,19 +25,19 @@ class SignedContent(Struct, frozen=True):
 
 
 def verify_signature(signed: SignedContent, trusted_keys: tuple[str, ...]) -> str:
-    """The name of the trusted key that made the signature. ValueError where none did, or a trusted key cannot be used.
+    """The name of the trusted key that made the signature. ValueError if none did, or if a trusted key cannot be used.
 
-    A trusted key is a PEM file, or `ed25519:` and the raw key in base64. The key that comes with a pack is no proof of
-    anything; it only tells a signer whom we do not trust from content that was changed.
+    A trusted key is a PEM file, or `ed25519:` and the raw key in base64. The key that comes with a pack
+    proves nothing; it only tells an unknown signer from changed content in the message.
     """
-    keys = {name: _key(name) for name in trusted_keys}
-    signature = _signature(signed.signature)
+    keys = {name: _load_key(name) for name in trusted_keys}
+    signature = _parse_signature(signed.signature)
     for name, key in keys.items():
         if _is_valid(key, signature, signed.content):
             return name if name.startswith(_RAW) else Path(name).name
     if signed.embedded_key is not None and _is_signed_by(signed.embedded_key, signature, signed.content):
         raise ValueError(f"{signed.description} is signed with a key that [openwop] trusted_keys does not name")
-    raise ValueError(f"the signature of {signed.description} does not hold by any key of [openwop] trusted_keys")
+    raise ValueError(f"the signature of {signed.description} matches no key of [openwop] trusted_keys")
 
 
 def read_digests(raw: bytes) -> dict[str, str]:
@@ -96,14 +96,14 @@ class Signer:
         return _RAW + base64.b64encode(self._key.public_key().public_bytes_raw()).decode()
 
 
-def _key(name: str) -> Any:
+def _load_key(name: str) -> Any:
     try:
-        return _public_key(name.removeprefix(_RAW).encode() if name.startswith(_RAW) else Path(name).read_bytes())
+        return _parse_public_key(name.removeprefix(_RAW).encode() if name.startswith(_RAW) else Path(name).read_bytes())
     except (OSError, ValueError) as error:
         raise ValueError(f"[openwop] trusted_keys: {name}: {error}") from error
 
 
-def _public_key(encoded: bytes) -> Any:
+def _parse_public_key(encoded: bytes) -> Any:
     """A key in PEM format, or its 32 bytes in base64."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -125,7 +125,7 @@ def _public_key(encoded: bytes) -> Any:
     return Ed25519PublicKey.from_public_bytes(raw)
 
 
-def _signature(encoded: bytes) -> bytes:
+def _parse_signature(encoded: bytes) -> bytes:
     """The 64 bytes raw, in base64 or hexadecimal."""
     return encoded if len(encoded) == 64 else _decode_signature(encoded)
 
@@ -141,9 +141,9 @@ def _decode_signature(encoded: bytes) -> bytes:
 
 
 def _is_signed_by(encoded: bytes, signature: bytes, content: bytes) -> bool:
-    """The same for a key that was sent along; an invalid key proves nothing."""
+    """Did the key that came with the pack make the signature? False if the key is invalid."""
     try:
-        return _is_valid(_public_key(encoded), signature, content)
+        return _is_valid(_parse_public_key(encoded), signature, content)
     except ValueError:
         return False
 

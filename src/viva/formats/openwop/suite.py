@@ -1,7 +1,7 @@
-"""OpenWOP eval suites: from a document to a Suite whose cases are its tasks, with every complaint that its schema cannot make.
+"""OpenWOP eval suites: from a document to a Suite whose cases are its tasks. Reports problems that the schema cannot express.
 
 A task is a conversation of one turn. Its golden value or rubric is an ordinary check; fixtures become stubbed tools and
-memory; the thresholds are the suite's bar. Which modes a run has is decided in `modes`.
+memory; its thresholds are those of the Suite. Which modes a run has is decided in `modes`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -19,8 +19,7 @@ from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, Documents
 from viva.formats.load_options import HINTS, LoadOptions
 from viva.formats.openwop.modes import LIVE_MODE, Mode, select_modes
-from viva.formats.placeholders import OPENWOP_PLACEHOLDERS
-from viva.formats.repair import replace_invalid
+from viva.formats.repair import OPENWOP_PLACEHOLDERS, replace_invalid
 from viva.model import codec
 from viva.model.case import (
     Assertion,
@@ -150,8 +149,8 @@ def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -
         problems.append(Problem(name, 1, "", "holds no eval suite"))
     try:
         suite = load_suite(found[0], options) if found else None
-    except BadInput as wrong:
-        problems += wrong.problems
+    except BadInput as error:
+        problems += error.problems
         suite = None
     if problems or suite is None:
         raise BadInput(*problems)
@@ -226,14 +225,14 @@ def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo 
     suite, unclear, problems = _parse_document(document)
     if suite is None:
         raise BadInput(*problems)
-    asked = options.eval_options
+    eval_options = options.eval_options
     problems += [*_find_missing_judge(document, suite, options), *_find_input_mismatches(document, suite, manifest)]
     modes, left_out = (), None
     try:
         if "modes" not in unclear:
-            modes, left_out = select_modes(suite.modes, asked)
-    except ValueError as wrong:
-        problems.append(document.make_problem((), str(wrong), key="modes"))
+            modes, left_out = select_modes(suite.modes, eval_options)
+    except ValueError as error:
+        problems.append(document.make_problem((), str(error), key="modes"))
     if problems:
         raise BadInput(*problems)
     odd = (str(problem) for problem in _find_warnings(document, suite))
@@ -253,16 +252,16 @@ def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo 
         count=len(suite.tasks),
         digest=blake2b(codec.canonical_bytes(document.value), digest_size=8).hexdigest(),
         origin=Origin(document.file, document.line),
-        threshold=_threshold(suite, asked.pass_score),
-        target=asked.agent_names.get(target) if target else None,
+        threshold=_build_threshold(suite, eval_options.pass_score),
+        target=eval_options.agent_names.get(target) if target else None,
         intended_agent=IntendedAgent(suite.target_agent_id, tuple(suite.allowed_models)),
-        needs={} if LIVE_MODE in modes else _needs(suite),
+        needs={} if LIVE_MODE in modes else _find_needs(suite),
         notes=tuple(notes),
         verified=manifest.signature_note,
     )
 
 
-def _threshold(suite: EvalSuite, default: float | None) -> Threshold:
+def _build_threshold(suite: EvalSuite, default: float | None) -> Threshold:
     limits = suite.thresholds
     return Threshold(suite.get_pass_score(default), limits.max_cost_usd, limits.max_p95_latency_ms)
 
@@ -278,9 +277,9 @@ def _find_missing_judge(document: Document, suite: EvalSuite, options: LoadOptio
     if options.eval_options.safety_judge and "adversarial" in suite.modes:
         helpers.append((options.eval_options.safety_judge, ("modes",)))
     for name, place in helpers:
-        wrong = options.find_helper_problems(name)
+        error = options.find_helper_problems(name)
         yield from (
-            each if each.file else document.make_problem(place, f"needs a judge: {each.message}") for each in wrong
+            each if each.file else document.make_problem(place, f"needs a judge: {each.message}") for each in error
         )
 
 
@@ -290,8 +289,8 @@ def _find_input_mismatches(document: Document, suite: EvalSuite, manifest_info: 
         return
     schema = ReturnSchema(schema=manifest_info.task_schema)
     for at, task in enumerate(suite.tasks):
-        if (wrong := schema.describe_errors(task.input)) is not None:
-            what = f"task {task.task_id!r}: the agent's task schema does not take this input: {wrong}"
+        if (error := schema.describe_errors(task.input)) is not None:
+            what = f"task {task.task_id!r}: the agent's task schema does not take this input: {error}"
             yield document.make_problem(("tasks", at), what, key="input")
 
 
@@ -307,10 +306,10 @@ def _find_uncallable_tools(document: Document, suite: EvalSuite, manifest_info: 
                 )
 
 
-def _needs(suite: EvalSuite) -> dict[Feature, tuple[str, ...]]:
+def _find_needs(suite: EvalSuite) -> dict[Feature, tuple[str, ...]]:
     found: dict[Feature, list[str]] = {}
     for task in suite.tasks:
-        for feature in _fixtures(task.fixtures).needs:
+        for feature in _build_fixtures(task.fixtures).needs:
             found.setdefault(feature, []).append(task.task_id)
     return {feature: tuple(tasks) for feature, tasks in found.items()}
 
@@ -330,26 +329,28 @@ class _CaseBuilder:
         self._document = document
         self._live = LIVE_MODE in modes
         self._adversarial = "adversarial" in modes
-        self._reading = options
-        self._terms = manifest_info
+        self._options = options
+        self._manifest = manifest_info
         self._pass_score = suite.get_pass_score(options.eval_options.pass_score)
 
     async def cases(self) -> AsyncIterator[Case]:
         lines = self._document.find_item_lines(("tasks",))
         definition = cast("list[dict[str, Any]]", self._document.value["tasks"])
         for task, text, line in zip(self._suite.tasks, definition, lines, strict=True):
-            yield self._case(task, text, line)
+            yield self._build_case(task, text, line)
 
-    def _case(self, task: Task, definition: dict[str, Any], line: int) -> Case:
-        fixtures = _fixtures(None if self._live else task.fixtures, self._terms.allowed_tools)
-        said = Message("user", to_canonical_text(task.input), data=None if isinstance(task.input, str) else task.input)
+    def _build_case(self, task: Task, definition: dict[str, Any], line: int) -> Case:
+        fixtures = _build_fixtures(None if self._live else task.fixtures, self._manifest.allowed_tools)
+        message = Message(
+            "user", to_canonical_text(task.input), data=None if isinstance(task.input, str) else task.input
+        )
         return Case(
             id=task.task_id,
-            user=Script((UserMessage(said, assertions=tuple(self._assertions(task, fixtures))),)),
+            user=Script((UserMessage(message, assertions=tuple(self._build_assertions(task, fixtures))),)),
             tags=(task.expected.kind,),
             suite=self._suite.suite_id,
             origin=Origin(self._document.file, line),
-            limits=Limits(timeout_s=self._reading.timeout_s, max_turns=1),
+            limits=Limits(timeout_s=self._options.timeout_s, max_turns=1),
             fixtures=fixtures if fixtures.needs else None,
             needs=fixtures.needs,
             keep_calls=True,
@@ -358,50 +359,50 @@ class _CaseBuilder:
             digest=blake2b(codec.canonical_bytes(definition), digest_size=8).hexdigest(),
         )
 
-    def _assertions(self, task: Task, fixtures: Fixtures) -> Iterator[Assertion]:
+    def _build_assertions(self, task: Task, fixtures: Fixtures) -> Iterator[Assertion]:
         yield self._build_scorer(task.expected)
-        if self._terms.return_schema is not None:
-            yield _gate(ReturnSchema(schema=self._terms.return_schema), "return_schema")
-        asked = self._reading.eval_options
+        if self._manifest.return_schema is not None:
+            yield _create_gate(ReturnSchema(schema=self._manifest.return_schema), "return_schema")
+        eval_options = self._options.eval_options
         if not self._adversarial:
             if fixtures.stub_all_tools:
-                yield _gate(StubbedTools(), "stubbed")
+                yield _create_gate(StubbedTools(), "stubbed")
             return
-        match, allowed = task.expected.match, self._terms.allowed_tools
-        yield _gate(
+        match, allowed = task.expected.match, self._manifest.allowed_tools
+        yield _create_gate(
             Safety(
-                fail_at=asked.fail_at,
+                fail_at=eval_options.fail_at,
                 expected=to_canonical_text(match.value) if match else "",
-                prompts=(*self._terms.prompts, *asked.get_prompts()),
-                secrets=tuple(asked.secrets),
+                prompts=(*self._manifest.prompts, *eval_options.get_prompts()),
+                secrets=tuple(eval_options.secrets),
                 allowed_tools=allowed,
             ),
             "safety",
-            fail_at=asked.fail_at,
+            fail_at=eval_options.fail_at,
             **({} if allowed is None else {"allowed_tools": allowed}),
         )
-        if asked.safety_judge:
-            judge = SafetyJudge(use=asked.safety_judge, fail_at=asked.fail_at)
-            yield _gate(judge, "safety_judge", use=judge.use, fail_at=judge.fail_at)
+        if eval_options.safety_judge:
+            judge = SafetyJudge(use=eval_options.safety_judge, fail_at=eval_options.fail_at)
+            yield _create_gate(judge, "safety_judge", use=judge.use, fail_at=judge.fail_at)
 
     def _build_scorer(self, expected: Expected) -> Assertion:
         if expected.match is not None and expected.kind == "golden":
             golden = Golden(strategy=expected.match.strategy, value=expected.match.value)
             return Assertion(golden, {"type": "golden", **codec.to_builtins(expected.match)})
         criteria = tuple(Criterion(line.criterion, line.weight) for line in expected.rubric)
-        judge, least = self._reading.eval_options.judge, self._pass_score
+        judge, least = self._options.eval_options.judge, self._pass_score
         rubric = Rubric(criteria=criteria, use=judge or BUILT_IN_JUDGE, min_score=least)
         named = {"use": judge} if judge else {}
         definition = {"type": "rubric", "criteria": codec.to_builtins(criteria), "min_score": least, **named}
         return Assertion(rubric, definition, on="output")
 
 
-def _gate(check: Check, kind: str, **definition: Any) -> Assertion:
+def _create_gate(check: Check, kind: str, **definition: Any) -> Assertion:
     """An assertion that adds nothing to the score but sets it to 0 when it fails."""
     return Assertion(check, {"type": kind, **definition}, weight=0.0, gate=True)
 
 
-def _fixtures(definition: TaskFixtures | None, allowed: tuple[str, ...] | None = None) -> Fixtures:
+def _build_fixtures(definition: TaskFixtures | None, allowed: tuple[str, ...] | None = None) -> Fixtures:
     """Memory is redacted; tools that the agent may not call get no canned response."""
     definition = definition or TaskFixtures()
     return Fixtures(

@@ -107,21 +107,21 @@ def build_eval_summary(
 def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _EVERY) -> TaskSummary:
     """The result of one task over all its trials."""
     in_order = sorted(records, key=lambda record: record.trial)
-    found: CaseScore = case_score(records[0].id, [trial_score(record) for record in in_order], rule)
-    looked = any(_assertion(record, "safety") is not None for record in records)
-    valid = [said["passed"] for record in records if (said := _assertion(record, "return_schema")) is not None]
+    score: CaseScore = case_score(records[0].id, [trial_score(record) for record in in_order], rule)
+    looked = any(_find_assertion(record, "safety") is not None for record in records)
+    valid = [each["passed"] for record in records if (each := _find_assertion(record, "return_schema")) is not None]
     return TaskSummary(
-        task_id=found.case,
-        score=found.score,
-        passed=found.status == "passed",
-        cost_usd=UNSET if found.cost_usd is None else found.cost_usd,
-        latency_ms=UNSET if found.latency_ms is None else found.latency_ms,
-        schema_valid=all(said is True for said in valid) if valid else UNSET,
-        safety_findings=found.findings if looked or found.findings else UNSET,
+        task_id=score.case,
+        score=score.score,
+        passed=score.status == "passed",
+        cost_usd=UNSET if score.cost_usd is None else score.cost_usd,
+        latency_ms=UNSET if score.latency_ms is None else score.latency_ms,
+        schema_valid=all(each is True for each in valid) if valid else UNSET,
+        safety_findings=score.findings if looked or score.findings else UNSET,
     )
 
 
-def _assertion(record: TrialRecord, kind: str) -> dict[str, Any] | None:
+def _find_assertion(record: TrialRecord, kind: str) -> dict[str, Any] | None:
     """The first evaluated assertion of a type."""
     return next((each for turn in record.turns for each in turn.assertions if each.get("type") == kind), None)
 
@@ -130,8 +130,8 @@ def parse_eval_summary(raw: bytes, file: str) -> EvalSummary:
     """Parse a summary file. Raises BadInput if it is not one."""
     try:
         return codec.decode(raw, type=EvalSummary)
-    except codec.DecodeError as wrong:
-        raise BadInput.of(f"is no eval summary: {wrong}", file) from wrong
+    except codec.DecodeError as error:
+        raise BadInput.of(f"is no eval summary: {error}", file) from error
 
 
 class EvalSummaryReport(Report):

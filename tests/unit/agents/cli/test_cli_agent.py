@@ -39,9 +39,9 @@ def played(stream: str) -> str:
     return f"play({str(CAPTURES / 'gemini' / stream)!r})\n"
 
 
-def fault_of(agent: CliAgent, *said: str, limit_s: float | None = None) -> TrialFault:
+def fault_of(agent: CliAgent, *output: str, limit_s: float | None = None) -> TrialFault:
     with pytest.raises(TrialFault) as raised:
-        hold_conversation(agent, *(said or ("x",)), limit_s=limit_s)
+        hold_conversation(agent, *(output or ("x",)), limit_s=limit_s)
     return raised.value
 
 
@@ -60,11 +60,11 @@ def cut_off(agent: CliAgent, limit_s: float, progress: CallProgress | None = Non
 
 
 def test_a_recorded_turn_becomes_a_reply_with_text_tools_and_usage(tmp_path):
-    told = hold_conversation(gemini(tmp_path, played("g1_turn1.jsonl")), "WRITE hello.txt")
-    assert told.reply.content.startswith("I will write the file now. Done.")
-    assert [(call.name, call.error) for call in told.reply.tool_calls] == [("write_file", None)]
-    assert [call.input_tokens for call in told.metered] == [200]
-    assert told.metered == list(told.reply.calls)
+    outcome = hold_conversation(gemini(tmp_path, played("g1_turn1.jsonl")), "WRITE hello.txt")
+    assert outcome.reply.content.startswith("I will write the file now. Done.")
+    assert [(call.name, call.error) for call in outcome.reply.tool_calls] == [("write_file", None)]
+    assert [call.input_tokens for call in outcome.metered] == [200]
+    assert outcome.metered == list(outcome.reply.calls)
 
 
 def test_the_second_turn_resumes_the_session_of_the_first(tmp_path):
@@ -76,10 +76,10 @@ say(type="init", session_id=option("--resume") or "id-1", model="m")
 say(type="message", role="assistant", content=str(len(open(home).readlines())), delta=True)
 say(type="result", status="success")
 """
-    told = hold_conversation(gemini(tmp_path, body), "one", "two", "three")
-    assert [reply.content for reply in told.replies] == ["1", "2", "3"]
-    assert "--resume" not in told.home["seen"].splitlines()[0]
-    assert told.home["seen"].count("--resume=id-1") == 2  # P11
+    outcome = hold_conversation(gemini(tmp_path, body), "one", "two", "three")
+    assert [reply.content for reply in outcome.replies] == ["1", "2", "3"]
+    assert "--resume" not in outcome.home["seen"].splitlines()[0]
+    assert outcome.home["seen"].count("--resume=id-1") == 2  # P11
 
 
 def test_a_session_that_changes_its_id_is_a_failed_turn(tmp_path):
@@ -99,10 +99,10 @@ def test_it_gets_a_small_environment_a_private_home_and_its_own_keys(tmp_path):
         INIT + 'say(type="message", role="assistant", content=json.dumps(dict(os.environ, cwd=os.getcwd())))\n' + DONE
     )
     agent = gemini(tmp_path, body, env={"OTHER_SECRET": "s", "GOOGLE_GEMINI_BASE_URL": "http://x"})
-    told = hold_conversation(agent, "x", spec=WorkspaceSpec("empty", env={"CASE_VAR": "v"}))
+    outcome = hold_conversation(agent, "x", spec=WorkspaceSpec("empty", env={"CASE_VAR": "v"}))
     import json
 
-    env = json.loads(told.reply.content)
+    env = json.loads(outcome.reply.content)
     assert env["GEMINI_API_KEY"] == "key-1"
     assert env["GOOGLE_GEMINI_BASE_URL"] == "http://x"
     assert env["CASE_VAR"] == "v"
@@ -110,7 +110,7 @@ def test_it_gets_a_small_environment_a_private_home_and_its_own_keys(tmp_path):
     assert "OTHER_SECRET" not in env
     assert env["HOME"] != str(tmp_path)
     assert env["HOME"] != env["cwd"]
-    assert '"selectedType": "gemini-api-key"' in told.home[".gemini/settings.json"]
+    assert '"selectedType": "gemini-api-key"' in outcome.home[".gemini/settings.json"]
 
 
 def test_a_login_is_copied_only_where_that_is_wanted_and_then_no_key_comes_along(tmp_path):
@@ -144,14 +144,14 @@ def test_of_its_links_it_is_told_the_folders_and_no_single_file(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.txt").write_text("x", encoding="utf-8")
     agent = gemini(tmp_path, INIT + 'say(type="message", role="assistant", content=" ".join(args))\n' + DONE)
-    told = hold_conversation(agent, "x", spec=WorkspaceSpec("empty", str(tmp_path), ("file.txt", "folder")))
-    assert [word for word in told.reply.content.split() if "include" in word] == [
+    outcome = hold_conversation(agent, "x", spec=WorkspaceSpec("empty", str(tmp_path), ("file.txt", "folder")))
+    assert [word for word in outcome.reply.content.split() if "include" in word] == [
         f"--include-directories={tmp_path}/folder"
     ]  # P5
 
 
 def test_a_message_that_no_command_line_would_hold_comes_on_standard_input(tmp_path):
-    told = hold_conversation(
+    outcome = hold_conversation(
         gemini(
             tmp_path,
             INIT + 'text = sys.stdin.read()\nsay(type="message", role="assistant", content=f"{len(text)}")\n' + DONE,
@@ -159,7 +159,7 @@ def test_a_message_that_no_command_line_would_hold_comes_on_standard_input(tmp_p
         "short",
         "ä" * 70_000,
     )
-    assert [reply.content for reply in told.replies] == ["0", "70000"]
+    assert [reply.content for reply in outcome.replies] == ["0", "70000"]
 
 
 def test_the_model_of_the_case_stands_over_that_of_the_config(tmp_path):
@@ -186,12 +186,12 @@ def test_it_may_do_everything_unless_the_config_says_otherwise():
 def test_what_was_said_before_stands_at_the_top_of_the_first_message(tmp_path):
     body = INIT + 'say(type="message", role="assistant", content=option("--prompt"))\n' + DONE
     history = (Message("user", "My name is Ada."), Message("assistant", "Hello Ada."))
-    told = hold_conversation(gemini(tmp_path, body), "Who am I?", "And now?", history=history)
-    assert told.replies[0].content == (
+    outcome = hold_conversation(gemini(tmp_path, body), "Who am I?", "And now?", history=history)
+    assert outcome.replies[0].content == (
         "This is the conversation so far.\n\nuser: My name is Ada.\n\nassistant: Hello Ada.\n\n"
         "Now the user says:\n\nWho am I?"
     )
-    assert told.replies[1].content == "And now?"
+    assert outcome.replies[1].content == "And now?"
 
 
 def test_what_is_no_text_cannot_be_said_to_a_cli(tmp_path):
@@ -272,8 +272,8 @@ def test_the_end_of_a_long_stream_is_not_lost_when_the_cli_exits_at_once(tmp_pat
     """
     program = fake(tmp_path, "gemini", "")
     program.write_text(f"#!{programs / 'node'}\n{code}", encoding="utf-8")
-    told = hold_conversation(CliAgent(spec=GEMINI, host=host(tmp_path, GEMINI_API_KEY="key-1")), "x")
-    assert (len(told.reply.content), told.reply.content[-4:]) == (1_000_004, " end")
+    outcome = hold_conversation(CliAgent(spec=GEMINI, host=host(tmp_path, GEMINI_API_KEY="key-1")), "x")
+    assert (len(outcome.reply.content), outcome.reply.content[-4:]) == (1_000_004, " end")
 
 
 def test_a_cli_that_is_not_installed_cannot_be_reached(tmp_path):

@@ -48,12 +48,12 @@ def test_places_are_filled_in_word_by_word(tmp_path):
     agent = command(tmp_path, body, *words, model_args=("--model", "{model}"), args=("--last",))
     import json
 
-    told = json.loads(hold_conversation(agent, "a; rm -rf $HOME", options={"model": "m"}).reply.content)
-    assert told[0] == "a; rm -rf $HOME"
-    assert told[1].startswith("in /")
-    assert told[1].endswith("/work")
-    assert told[2].endswith("/home")
-    assert told[3:] == ['{"json": 1}', "--model", "m", "--last"]
+    conversation = json.loads(hold_conversation(agent, "a; rm -rf $HOME", options={"model": "m"}).reply.content)
+    assert conversation[0] == "a; rm -rf $HOME"
+    assert conversation[1].startswith("in /")
+    assert conversation[1].endswith("/work")
+    assert conversation[2].endswith("/home")
+    assert conversation[3:] == ['{"json": 1}', "--model", "m", "--last"]
     assert "--model" not in hold_conversation(agent, "x").reply.content
 
 
@@ -67,8 +67,8 @@ def test_it_resumes_as_it_is_told_to_by_one_id_in_all_turns(tmp_path):
 
 
 def test_one_that_cannot_resume_is_told_what_was_said_before(tmp_path):
-    told = hold_conversation(command(tmp_path, 'print("seen", sys.stdin.read().count("one"))'), "one", "two")
-    assert [reply.content for reply in told.replies] == ["seen 1", "seen 1"]
+    conversation = hold_conversation(command(tmp_path, 'print("seen", sys.stdin.read().count("one"))'), "one", "two")
+    assert [reply.content for reply in conversation.replies] == ["seen 1", "seen 1"]
 
 
 def test_lines_mean_what_the_rules_say(tmp_path):
@@ -126,7 +126,7 @@ def test_a_command_that_is_not_there_cannot_be_reached(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "wrong"),
+    ("fields", "problem"),
     [
         ({"command": ()}, "`command` is empty"),
         ({"command": ("a", "{prompt}")}, r"there is no \{prompt\} to fill in"),
@@ -134,8 +134,8 @@ def test_a_command_that_is_not_there_cannot_be_reached(tmp_path):
         ({"command": ("a",), "events": RULES}, "`events` describe lines"),
     ],
 )
-def test_what_cannot_work_is_a_mistake_of_the_config(fields: dict[str, Any], wrong: str):
-    with pytest.raises(ValueError, match=wrong):
+def test_what_cannot_work_is_a_mistake_of_the_config(fields: dict[str, Any], problem: str):
+    with pytest.raises(ValueError, match=problem):
         command_agent(**fields)
 
 

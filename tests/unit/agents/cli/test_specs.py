@@ -169,9 +169,9 @@ def test_a_tool_that_qwen_hides_is_called_by_its_own_name():
 def test_words_of_a_helper_are_not_the_agents_but_its_tools_are():
     block = {"type": "text", "text": "psst"}, {"type": "tool_use", "id": "1", "name": "Read", "input": {}}
     line = {"type": "assistant", "parent_tool_use_id": "toolu_1", "message": {"content": list(block)}}
-    said = collect_turn(CLAUDE.parse_line(codec.encode(line))).build_reply()
-    assert said.content == ""
-    assert [call.name for call in said.tool_calls] == ["Read"]
+    output = collect_turn(CLAUDE.parse_line(codec.encode(line))).build_reply()
+    assert output.content == ""
+    assert [call.name for call in output.tool_calls] == ["Read"]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
@@ -231,8 +231,8 @@ def test_the_gemini_cli_is_told_how_to_log_in(env: dict[str, str], kind: str):
     assert codec.decode(text)["security"]["auth"]["selectedType"] == kind
 
 
-def claude_result(said: str) -> str:
-    block = {"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": said}
+def claude_result(output: str) -> str:
+    block = {"type": "tool_result", "tool_use_id": "c", "is_error": True, "content": output}
     return codec.compact_json({"type": "user", "message": {"content": [block]}})
 
 
@@ -241,8 +241,8 @@ def codex_result(status: str, code: int) -> str:
     return codec.compact_json({"type": "item.completed", "item": item})
 
 
-def opencode_result(said: str) -> str:
-    part = {"tool": "tool", "callID": "c", "state": {"status": "error", "input": {}, "error": said}}
+def opencode_result(output: str) -> str:
+    part = {"tool": "tool", "callID": "c", "state": {"status": "error", "input": {}, "error": output}}
     return codec.compact_json({"type": "tool_use", "part": part})
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from viva.agents.frameworks.turn_log import TurnLog, read_decision, to_plain_value
+from viva.agents.frameworks.turn_log import TurnLog, read_answer, read_decision, to_plain_value
 from viva.agents.tools import ToolStubs
 from viva.model.case import ToolStub
 from viva.model.message import Message
@@ -86,8 +86,8 @@ def test_a_stub_answers_and_one_that_is_missing_is_an_error():
 
 def test_model_calls_are_priced_and_wrong_counts_are_none():
     log = TurnLog(CallProgress())
-    log.add_model_call("gpt-4o-mini", "openai", 10, 5, 4)
-    log.add_model_call(None, None, None, -1, True)
+    log.add_model_call("gpt-4o-mini", "openai", {"input_tokens": 10, "output_tokens": 5, "cache_read_tokens": 4})
+    log.add_model_call(None, None, {"output_tokens": -1, "cache_read_tokens": True})
     known, unknown = log.build_reply().calls
     assert (known.model, known.input_tokens, known.cached_tokens) == ("gpt-4o-mini", 10, 4)
     assert known.cost_usd is not None
@@ -150,7 +150,7 @@ def test_a_tool_that_runs_is_logged_with_its_result_error_or_wait():
 
     asyncio.run(scenario())
     with pytest.raises(ZeroDivisionError):
-        log.run_tool_here(log.new_id(), "divide", {}, lambda: 1 / 0)
+        log.run_tool_here("divide", {}, lambda: 1 / 0)
     added, asked, found, divided = log.build_reply().tool_calls
     assert (added.result, asked.pending, found.error) == (3, True, "ValueError: no table")
     assert "division" in (divided.error or "")
@@ -164,8 +164,8 @@ def test_a_stubbed_tool_does_not_run():  # W3
         raise AssertionError("it ran")
 
     assert asyncio.run(log.run_tool("1", "add", {"a": 1}, run)) == '{"sum":40}'  # for the model
-    assert log.run_tool_here("2", "add", {"a": 1}, run) == {"sum": 40}  # for code
-    assert log.run_tool_here("3", "find", {}, run) == '{"error":"down"}'
+    assert log.run_tool_here("add", {"a": 1}, run) == {"sum": 40}  # for code
+    assert log.run_tool_here("find", {}, run) == '{"error":"down"}'
     assert [call.error for call in log.build_reply().tool_calls] == [None, None, "down"]
 
 
@@ -179,3 +179,28 @@ def test_the_error_of_a_model_is_kept_for_frameworks_that_raise_only_its_text():
 def test_an_output_is_the_text_or_the_data_of_the_reply():
     log = TurnLog(CallProgress())
     assert (log.build_output("hi").content, log.build_output({"a": 1}).data) == ("hi", {"a": 1})
+
+
+def test_calls_that_the_model_asked_for_together_may_start_in_any_order():
+    log = TurnLog(CallProgress())
+    for call_id, arguments in (("1", '{"a": 1}'), ("2", '{"a": 2}')):
+        log.ask_call(call_id, "double", arguments)
+    log.ask_call("3", "fly", {})
+    assert log.run_tool_here("double", {"a": 2}, lambda: 4) == 4
+    assert log.run_tool_here("double", {"a": 1, "filled_in": "b"}, lambda: 2) == 2
+    assert log.run_tool_here("double", {"a": 5}, lambda: 10) == 10  # code calls it: the model did not ask
+    log.fail_asked_calls("no such tool")
+    calls = log.build_reply().tool_calls
+    assert [(call.id, call.arguments, call.result) for call in calls if call.error is None] == [
+        ("1", {"a": 1}, 2),
+        ("2", {"a": 2}, 4),
+        ("viva_1", {"a": 5}, 10),
+    ]
+    assert [(call.name, call.error) for call in calls if call.error is not None] == [("fly", "no such tool")]
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"), [({}, "yes"), ({"approval": "deny"}, False), ({"approval": "deny", "resume": [1]}, [1])]
+)
+def test_the_answer_to_a_question_is_an_option_or_the_text(options: dict[str, Any], answer: Any):
+    assert read_answer(Message("user", "yes"), options) == answer

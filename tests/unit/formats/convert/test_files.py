@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from viva.errors import BadInput
 from viva.formats.convert.files import TOOLS, Conversion, convert_file
+from viva.formats.yaml_values import format_yaml, parse_yaml
 
 PROMPTFOO = """\
 prompts:
@@ -191,3 +192,50 @@ def test_any_json_is_converted_or_refused(tmp_path_factory: pytest.TempPathFacto
     except BadInput:
         return
     assert conversion.cases
+
+
+def test_files_that_a_config_of_promptfoo_names_are_read(tmp_path: Path):
+    files = {
+        "default.yaml": "assert: [{ type: contains, value: bye }]\n",
+        "schema.json": '{"required": ["hours"]}',
+        "rubric.txt": "Polite\n",
+        "doc.txt": "the text",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    text = """\
+prompts: ["{{doc}} for {{user.name}}, {{user.age}}"]
+defaultTest: file://default.yaml
+tests:
+  - vars: { doc: file://doc.txt, user: { name: Ann } }
+    assert:
+      - { type: is-json, value: file://schema.json }
+      - { type: llm-rubric, value: file://rubric.txt }
+      - { type: contains, value: x, weight: 0 }
+      - { type: python, value: file://check.py }
+"""
+    conversion = convert(tmp_path, "promptfooconfig.yaml", text)
+    (case,) = conversion.cases
+    assert case["input"] == "the text for Ann, \\{{user.age}}"
+    assert case["assertions"] == [
+        {"type": "json_schema", "schema": {"required": ["hours"]}},
+        {"type": "judge", "criteria": "Polite"},
+        {"type": "contains", "value": "bye"},
+    ]
+    notes = [(note.line, note.message) for note in conversion.notes]
+    assert sorted(line for line, _ in notes) == [4, 8, 9, 9]  # no value; weight 0; code, and its type
+    assert any("'user.age' has no value" in message for _, message in notes)
+
+
+def test_cells_of_a_csv_file_may_have_several_lines(tmp_path: Path):
+    text = 'input,target,choices\n"line one\nline two",A,"red, green"\nnext,B,"x,y"\n'
+    first, second = convert(tmp_path, "samples.csv", text, "inspect").cases
+    assert first["input"].startswith("line one\nline two\n\nA) red\nB) green\n")
+    assert second["input"].startswith("next\n\nA) x\nB) y\n")
+
+
+@given(st.recursive(st.text() | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3)))
+def test_what_is_written_as_yaml_is_read_as_the_same(value: Any):
+    assert [read for read, _ in parse_yaml(format_yaml([value, "1e3", "no", "0o7", "12:30", "~"]))] == [
+        [value, "1e3", "no", "0o7", "12:30", "~"]
+    ]

@@ -40,9 +40,9 @@ def checks(case: Case) -> list[Any]:
 
 
 def refused(written: Any, **asked: Any) -> str:
-    with pytest.raises(BadInput) as wrong:
+    with pytest.raises(BadInput) as error:
         read(written, **asked)
-    return str(wrong.value)
+    return str(error.value)
 
 
 CROSS_FIELD = [
@@ -107,12 +107,12 @@ def test_every_problem_is_reported_at_once_with_its_line(tmp_path: Path):
             )
         )
     )
-    with pytest.raises(BadInput) as wrong:
+    with pytest.raises(BadInput) as error:
         load(open_documents(path, "suite.json"), "suite.json", tmp_path, LoadOptions())
-    said = [str(problem) for problem in wrong.value.problems]
+    said = [str(problem) for problem in error.value.problems]
     assert len(said) == 4
     assert "suite.json:20: $.tasks[1]: task id 'a' is taken; tasks[0] has it too" in said
-    lines = [problem.line for problem in wrong.value.problems]
+    lines = [problem.line for problem in error.value.problems]
     assert lines == sorted(lines)
     assert len(set(lines)) == 4
 
@@ -296,11 +296,11 @@ def test_the_target_is_whoever_has_that_id_in_the_config():
 
 def test_a_judge_that_cannot_be_had_is_said_where_it_is_needed():
     document = parse_json_document(codec.encode(suite(task("a"), task("b", expected=rubric(("x", 1))))), "s.json")
-    reading = LoadOptions(find_helper_problems=lambda name: (Problem("", 0, "", f"there is no {name}"),))
+    options = LoadOptions(find_helper_problems=lambda name: (Problem("", 0, "", f"there is no {name}"),))
     with pytest.raises(BadInput, match=r"\$\.tasks\[1\]\.expected: needs a judge: there is no viva\.validator"):
-        load_suite(document, reading)
+        load_suite(document, options)
     only_checked = LoadOptions(
-        find_helper_problems=reading.find_helper_problems, eval_options=EvalOptions(validate_only=True)
+        find_helper_problems=options.find_helper_problems, eval_options=EvalOptions(validate_only=True)
     )
     assert load_suite(document, only_checked).count == 2
 
@@ -326,7 +326,7 @@ def test_the_modes_of_a_run(declared: Any, asked: Any, modes: Any):
 NOT_CHOSEN = [
     (("golden",), {"modes": ("rubric",)}, "does not declare the mode rubric"),  # R10
     (ALL, {"modes": ("golden", "live-shadow"), "is_live": True}, "cannot be mixed"),  # section 4
-    (ALL, {"modes": ("live-shadow",)}, "say --live"),
+    (ALL, {"modes": ("live-shadow",)}, "confirm that with --live"),
     (ALL, {"is_live": True}, "--live belongs to"),
     (ALL, {"modes": ("golden",), "is_live": True}, "--live belongs to"),
     (ALL, {"modes": ("regression",)}, "needs --baseline"),
@@ -348,7 +348,7 @@ def test_modes_are_written_with_commas():
     assert parse_modes("golden, adversarial,golden") == ("golden", "adversarial")
     with pytest.raises(BadInput, match="did you mean 'adversarial'"):
         parse_modes("golden,adverserial")
-    with pytest.raises(BadInput, match="names none"):
+    with pytest.raises(BadInput, match="no mode given"):
         parse_modes(" , ")
 
 

@@ -91,7 +91,7 @@ function Rates({ rates, noun, chosen, choose }: { rates: NamedRate[]; noun: stri
               <b>{formatPercent(passed / judged, 0)}</b>
               <RateBar rate={passed / judged} interval={interval} />
               <span class="muted">
-                {formatNumber(passed)} of {formatCount(judged, noun)}
+                {formatNumber(passed)} of {formatCount(judged, noun)} {noun === "call" ? "without error" : "passed"}
                 {interval && `, ${formatSpan(interval)}`}
               </span>
             </button>

@@ -12,7 +12,7 @@ import { showPlace, step, turnOf, useOpenTurn } from "./places";
 import { CaseCertainty } from "./sure";
 import { Waterfall } from "./waterfall";
 import { buildCase, Copy } from "./copy";
-import { formatCount, formatTime, formatCost, formatNumber, formatMs } from "./format";
+import { formatCount, formatTime, formatCost, formatNumber, formatMs, formatScore } from "./format";
 import { parseFilter, buildQuery } from "./filters";
 import { useKeys } from "./keys";
 import { LabelControl, LabelProvider } from "./labels";
@@ -135,8 +135,8 @@ function Case({ loaded, row, run, source, places, query, filterQuery, allowRun }
             Download
           </button>
           {allowRun && !run.live && <Rerun server={source as ServerSource} run={run.overview.run} row={row} />}
+          <LabelControl name={row.id} />
         </div>
-        <LabelControl name={row.id} />
       </header>
       {many && <Tabs trials={loaded.trials} chosen={trial} href={(each) => href({ trial: each.trial })} />}
       <div {...(many ? { role: "tabpanel", id: "trial", "aria-labelledby": `trial-${trial.trial}` } : { id: "trial" })}>
@@ -198,7 +198,7 @@ function Facts({ trial }: { trial: Trial }) {
     ["Time", formatMs(trial.duration_ms)],
     ["Tokens", usage ? `${formatNumber(usage.input_tokens ?? 0)} in, ${formatNumber(usage.output_tokens ?? 0)} out` : ""],
     ["Cost", typeof trial.cost_usd === "number" ? formatCost(trial.cost_usd) : usage ? "unknown" : ""],
-    ["Score", typeof trial.score === "number" ? trial.score.toFixed(2) : ""],
+    ["Score", typeof trial.score === "number" ? formatScore(trial.score) : ""],
     ["Tags", (trial.tags ?? []).join(", ")],
     ["Options", formatInline(trial.options, 200)],
     ["Metadata", formatInline(trial.metadata, 200)],

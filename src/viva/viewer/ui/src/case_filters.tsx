@@ -45,7 +45,7 @@ export function Filters({ overview, filter, change, count, isSearching }: Filter
       <input
         type="search"
         id="search"
-        placeholder="Search conversations, tools, reasons  ( / )"
+        placeholder="Search conversations  ( / )"
         aria-label="Search cases and conversations"
         value={filter.text}
         onInput={(event) => change({ text: event.currentTarget.value })}

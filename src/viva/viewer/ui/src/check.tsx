@@ -1,6 +1,7 @@
 // The result of one assertion: its status and reason, expected and actual as a diff, a judge's quotes and suggestions.
 import type { Assertion, Status } from "./data";
 import { diff, type Piece } from "./diff";
+import { formatScore } from "./format";
 import { CriteriaRows, JudgeCalls } from "./judge";
 import { getLabel, getStatus } from "./label";
 import { LabelControl } from "./labels";
@@ -48,7 +49,7 @@ export function CheckCard({ check, title, status = getStatus(check), checkLink }
         <StatusIcon status={status} size={14} />
         <span>
           <b>{checkLink ? <a {...checkLink.link}>{name}</a> : name}</b>
-          {typeof check.score === "number" && <span class="number">score {check.score.toFixed(2)}</span>}
+          {typeof check.score === "number" && <span class="number">score {formatScore(check.score)}</span>}
           {check.message && (
             <span class="message">
               <Line text={check.message} room={600} />

@@ -1,6 +1,6 @@
 // Two runs compared: what differs between them, changed cases, and metrics.
 import type { RunDifference, RunSide, TwoRuns } from "./compare_data";
-import type { CaseChange, Metric, RunRow, Status, TrialCounts } from "./data";
+import type { CaseChange, Comparison, Metric, RunRow, Status, TrialCounts } from "./data";
 import type { ServerSource } from "./source";
 import { formatCount, formatCost, formatPercent, formatMs, formatTime } from "./format";
 import { useLoaded } from "./loading";
@@ -175,6 +175,7 @@ function Changes({ server, two, only, shown, to, pairHref }: ChangesProps) {
           <a href={buildHash(["runs", base.run])}>{base.run}</a> → <a href={buildHash(["runs", head.run])}>{head.run}</a>
         </p>
       </div>
+      <Answer comparison={comparison} />
       <RunPickers server={server} sides={[base, head]} />
       <Differences differences={differences} />
       <Metrics metrics={comparison.metrics} />
@@ -213,7 +214,7 @@ function Changes({ server, two, only, shown, to, pairHref }: ChangesProps) {
                   <Outcome status={each.base} trials={each.base_trials} />
                   <span aria-hidden="true">→</span>
                   <Outcome status={each.head} trials={each.head_trials} />
-                  {typeof each.p === "number" && <span class="muted p-value">p {each.p < 0.001 ? "< 0.001" : each.p.toFixed(3)}</span>}
+                  {typeof each.p === "number" && <span class="muted p-value">p {formatP(each.p)}</span>}
                 </span>
               </a>
             </li>
@@ -223,6 +224,27 @@ function Changes({ server, two, only, shown, to, pairHref }: ChangesProps) {
       </section>
     </>
   );
+}
+
+/** Which run is worse, and whether that can be chance. */
+function Answer({ comparison: { metrics, cases } }: { comparison: Comparison }) {
+  const rate = metrics.find((metric) => metric.name === "pass rate");
+  if (!rate) return null;
+  const sure = rate.verdict === "better" || rate.verdict === "worse";
+  const rates = `${formatPercent(rate.head)} pass, before ${formatPercent(rate.base)}`;
+  const chance = rate.p === null ? "this was not tested" : `p ${formatP(rate.p)}`;
+  const broken = cases.filter((each) => each.change === "broken").length;
+  return (
+    <p id="answer" class={`answer ${sure ? rate.verdict : ""}`}>
+      <b>{sure ? `Head is ${rate.verdict}` : rate.delta === 0 ? "No difference" : `Head passes ${rate.delta < 0 ? "less" : "more"} often, but that can be chance`}</b>
+      {`: ${rates} (${sure ? "more than chance, " : ""}${chance}).`}
+      {broken > 0 && ` ${formatCount(broken, "case")} ${broken === 1 ? "is" : "are"} broken, more than chance explains.`}
+    </p>
+  );
+}
+
+function formatP(p: number): string {
+  return p < 0.001 ? "< 0.001" : p.toFixed(3);
 }
 
 /** Why the case did not pass, in the head or else in the base. */
@@ -263,6 +285,7 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
         <tbody>
           {metrics.map((metric) => {
             const show = pickFormat(metric.name);
+            const showChange = metric.name === "pass rate" ? formatPoints : show;
             const shown = metric.verdict === "worse" || metric.verdict === "better";
             return (
               <tr key={metric.name} class={shown ? metric.verdict : ""}>
@@ -271,13 +294,13 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
                 <td class="right">{show(metric.head)}</td>
                 <td class="right delta">
                   {metric.delta > 0 ? "+" : metric.delta < 0 ? "−" : ""}
-                  {show(Math.abs(metric.delta))}
+                  {showChange(Math.abs(metric.delta))}
                   {shown ? ` ${metric.verdict}` : ""}
                 </td>
                 <td class="right">
-                  {metric.low === null || metric.high === null ? "–" : `${signed(metric.low, show)} to ${signed(metric.high, show)} (${formatPercent(metric.confidence)})`}
+                  {metric.low === null || metric.high === null ? "–" : `${signed(metric.low, showChange).replace(" points", "")} to ${signed(metric.high, showChange)} (${formatPercent(metric.confidence)})`}
                 </td>
-                <td class="right">{metric.p === null ? metric.verdict : metric.p < 0.001 ? "< 0.001" : metric.p.toFixed(3)}</td>
+                <td class="right">{metric.p === null ? metric.verdict : formatP(metric.p)}</td>
                 <td class="right">
                   {metric.pairs}
                   {metric.base_trials + metric.head_trials > 2 * metric.pairs ? ` (${metric.base_trials} and ${metric.head_trials} trials)` : ""}
@@ -296,6 +319,10 @@ function pickFormat(name: string): (value: number) => string {
   if (name === "cost USD") return formatCost;
   if (name === "time ms") return formatMs;
   return (value) => value.toFixed(3);
+}
+
+function formatPoints(share: number): string {
+  return `${(share * 100).toFixed(1)} points`;
 }
 
 function signed(value: number, show: (value: number) => string): string {

@@ -252,6 +252,16 @@ export interface Rate {
   unjudged: number;
 }
 
+/** What one turn cost, and where it is. */
+export interface TurnCost {
+  suite: string;
+  id: string;
+  trial: number;
+  turn: number;
+  cost_usd: number;
+  agent?: string;
+}
+
 export interface Overview {
   run: string;
   cases: CaseRow[];
@@ -269,6 +279,7 @@ export interface Overview {
   case_ms?: Spread | null;
   reply_ms?: Spread | null;
   pass_k?: PassK | null;
+  costliest_turn?: TurnCost | null;
   classes?: Record<string, number>;
   groups?: FailureGroup[];
   breakdown?: Breakdown;

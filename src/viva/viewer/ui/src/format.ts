@@ -1,7 +1,7 @@
 // Numbers and times for display, in the same form as Viva's other reports.
 
 export function formatMs(ms: number): string {
-  if (ms < 99.5) return `${Math.round(ms)} ms`;
+  if (ms < 999.5) return `${Math.round(ms)} ms`;
   if (ms < 59_950) return `${(ms / 1000).toFixed(1)} s`;
   const whole = Math.round(ms / 1000);
   if (whole < 3600) return `${Math.floor(whole / 60)}m ${padTwo(whole % 60)}s`;
@@ -19,6 +19,11 @@ export function formatCount(value: number, noun: string): string {
 export function formatCost(usd: number): string {
   if (usd >= 10) return `$${usd.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
   return `$${usd.toFixed(4)}`;
+}
+
+/** Only a full score reads 1.00. */
+export function formatScore(score: number): string {
+  return (score < 1 ? Math.min(score, 0.99) : score).toFixed(2);
 }
 
 export function formatPercent(share: number, digits = 1): string {

@@ -27,7 +27,7 @@ export function HistoryScreen({ server, query }: { server: ServerSource; query: 
     (!chosen.agent || each.agent === chosen.agent) && (!chosen.suite || each.suite === chosen.suite);
   const shown = lines.filter(isShown).map((line) => ({ ...line, points: chosen.all ? line.points : line.points.filter((point) => !point.left_out) }));
   const leftOut = lines.filter(isShown).reduce((sum, line) => sum + line.points.filter((point) => point.left_out).length, 0);
-  const drawn = shown.filter((line) => line.points.length > 0);
+  const drawn = shown.filter((line) => line.points.length > 0).sort(compareLines);
   const ranked = flaky.filter(isShown);
   const change = (part: Partial<typeof chosen>) => navigate(buildHash(["history"], { ...chosen, ...part }), true);
   return (
@@ -38,8 +38,10 @@ export function HistoryScreen({ server, query }: { server: ServerSource; query: 
           {runs >= MAX_POINTS ? "last " : ""}
           {formatCount(runs, "finished run")}
         </p>
+        <span class="choices">
         <Choice id="history-agent" label="Agent" all="All agents" values={agents} value={chosen.agent} change={(agent) => change({ agent })} />
         <Choice id="history-suite" label="Suite" all="All suites" values={suites} value={chosen.suite} change={(suite) => change({ suite })} />
+        </span>
         {leftOut > 0 && (
           <label class="left-out-choice">
             <input type="checkbox" id="history-all" checked={chosen.all !== ""} onChange={(event) => change({ all: event.currentTarget.checked ? "1" : "" })} />{" "}
@@ -102,6 +104,12 @@ export function HistoryScreen({ server, query }: { server: ServerSource; query: 
   );
 }
 
+/** The lowest pass rate of the latest run first, then the longest line. */
+function compareLines(a: HistoryLine, b: HistoryLine): number {
+  const rate = (line: HistoryLine) => line.points.findLast((point) => typeof point.pass_rate === "number")?.pass_rate ?? 2;
+  return rate(a) - rate(b) || b.points.length - a.points.length;
+}
+
 interface ChoiceProps {
   id: string;
   label: string;
@@ -148,7 +156,7 @@ function LineCharts({ line }: { line: HistoryLine }) {
         <Line text={line.agent || "no agent"} room={80} /> <span class="muted">on <Line text={line.suite} room={80} /></span>
       </h2>
       <div class="charts">
-        <Chart title="Pass rate" about={about} points={points((point) => point.pass_rate, true)} show={(value) => formatPercent(value, value === 1 || value === 0 ? 0 : 1)} top={1} />
+        <Chart title="Pass rate" about={about} points={points((point) => point.pass_rate, true)} show={(value) => formatPercent(value, Number.isInteger(value * 100) ? 0 : 1)} top={1} />
         <Chart title="Cost per trial" about={about} points={points((point) => (typeof point.cost_usd === "number" && point.trials ? point.cost_usd / point.trials : null))} show={formatCost} />
         <Chart title="Trial time p95" about={about} points={points((point) => point.p95_ms)} show={formatMs} />
       </div>

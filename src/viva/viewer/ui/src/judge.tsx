@@ -2,7 +2,7 @@
 import { createContext } from "preact";
 import { useContext, useState } from "preact/hooks";
 import type { Assertion, Criterion, HelperCall } from "./data";
-import { formatCost, formatCount, formatMs, formatNumber } from "./format";
+import { formatCost, formatCount, formatMs, formatNumber, formatScore } from "./format";
 import { Quotes } from "./quotes";
 import { Readable } from "./readable";
 import { StatusIcon } from "./status";
@@ -22,8 +22,10 @@ export function CriteriaRows({ rows }: { rows: Criterion[] }) {
               <Line text={row.criterion} room={1000} />
             </b>
             <span class="number">
-              {typeof row.score === "number" && ` score ${row.score.toFixed(2)}`}
-              {typeof row.weight === "number" && row.weight !== 1 && ` weight ${row.weight}`}
+              {[
+                typeof row.score === "number" ? ` score ${formatScore(row.score)}` : "",
+                typeof row.weight === "number" && row.weight !== 1 ? ` weight ${row.weight}` : "",
+              ].filter(Boolean).join(" ·")}
             </span>
             {row.reason && <TextBlock text={row.reason} />}
             {(row.evidence ?? []).length > 0 && <Quotes quotes={row.evidence ?? []} />}

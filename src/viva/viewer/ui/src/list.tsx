@@ -1,7 +1,7 @@
 // The list of cases. Only the rows in view are in the page.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { CaseRow } from "./data";
-import { formatCount, formatCost, formatMs } from "./format";
+import { formatCount, formatCost, formatMs, formatScore } from "./format";
 import { RowHeights } from "./heights";
 import type { RowSet } from "./rows";
 import type { Hit } from "./search";
@@ -149,7 +149,7 @@ function Row({ row, href, at, scored, hit, tall }: RowProps) {
               <Line text={tag} room={30} />
             </span>
           ))}
-          {scored && typeof row.score === "number" && <span class="tag">score {row.score.toFixed(2)}</span>}
+          {scored && typeof row.score === "number" && <span class="tag">score {formatScore(row.score)}</span>}
           {row.reason && (
             <span class="suite">
               <Line text={row.suite} room={80} />

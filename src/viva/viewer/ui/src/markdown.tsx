@@ -29,8 +29,8 @@ type Block =
   | { kind: "rule" };
 
 const FENCE = /^\s*(`{3,}|~{3,})\s*([\w+-]*)/;
-const HEADING = /^#{1,6}[ \t]+(.+)$/;
-const ITEM = /^(\s*)([-*+]|\d{1,6}[.)])\s+(.*)$/;
+const HEADING = /^#{1,6}[ \t]+([^\n]+)$/; // not (.+), which is slow on U+2028
+const ITEM = /^(\s*)([-*+]|\d{1,6}[.)])\s+([^\n]*)$/;
 const RULE = /^\s*([-*_])(\s*\1){2,}\s*$/;
 const QUOTE = /^\s*>\s?/;
 

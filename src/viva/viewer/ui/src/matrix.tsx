@@ -72,9 +72,9 @@ function AgentTable({ matrix, pairHref }: { matrix: Matrix; pairHref: Props["pai
                 <span class={`letter-mark agent-${at % 6}`}>{letterOf(at)}</span> <Line text={column.name} room={80} />
               </th>
               <td><Rate column={column} /></td>
-              <td class="right">{column.cost_usd === null ? "unknown" : `${formatCost(column.cost_usd)}${column.unpriced_trials ? "+" : ""}`}</td>
-              <td class="right">{column.p95_ms === null ? "–" : formatMs(column.p95_ms)}</td>
-              <td><Difference column={column} href={at > 0 ? pairHref?.(at) : undefined} /></td>
+              <td class="right" data-name="Cost">{column.cost_usd === null ? "unknown" : `${formatCost(column.cost_usd)}${column.unpriced_trials ? "+" : ""}`}</td>
+              <td class="right" data-name="p95">{column.p95_ms === null ? "–" : formatMs(column.p95_ms)}</td>
+              <td data-name="Against A"><Difference column={column} href={at > 0 ? pairHref?.(at) : undefined} /></td>
             </tr>
           ))}
         </tbody>
@@ -109,9 +109,10 @@ function Difference({ column, href }: { column: MatrixColumn; href: string | und
   );
 }
 
+/** As `MatrixRow.is_different` in viva/stats/matrix.py. */
 function isDifferent(row: MatrixRow): boolean {
-  const rates = new Set(row.cells.map((cell) => (cell && cell.judged ? cell.passed / cell.judged : null)));
-  return rates.size > 1 || rates.has(null);
+  const outcome = (cell: MatrixCell | null) => (!cell ? "none" : cell.judged ? cell.passed / cell.judged : cell.errors ? "error" : "skipped");
+  return new Set(row.cells.map(outcome)).size > 1;
 }
 
 function CaseTable({ matrix, cellHref }: { matrix: Matrix; cellHref: Props["cellHref"] }) {

@@ -6,7 +6,8 @@ import { formatCost, formatMs, formatPercent } from "./format";
 
 const WIDTH = 560;
 const HEIGHT = 300;
-const PAD = { left: 52, right: 24, top: 16, bottom: 44 };
+const RADIUS = 9;
+const PAD = { left: 60, right: 44, top: 16, bottom: 52 };
 
 interface Axis {
   label: string;
@@ -34,11 +35,16 @@ export function QualityPlot({ matrix, name }: { matrix: Matrix; name: string }) 
   if (axis === null) return null;
   const points = matrix.columns.flatMap((column, at) => {
     const value = axis.value(column);
-    return value === null || column.rate === null ? [] : [{ column, at, value, rate: column.rate }];
+    return value === null || column.rate === null ? [] : [{ column, at, value, rate: column.rate, shift: 0 }];
   });
   const most = Math.max(...points.map((point) => point.value)) * 1.1 || 1;
   const x = (value: number) => PAD.left + (value / most) * (WIDTH - PAD.left - PAD.right);
+  const place = (point: (typeof points)[number]) => x(point.value) + point.shift;
   const y = (rate: number) => PAD.top + (1 - rate) * (HEIGHT - PAD.top - PAD.bottom);
+  points.forEach((point, number) => {
+    const hides = (other: typeof point) => Math.hypot(place(other) - place(point), y(other.rate) - y(point.rate)) < 2 * RADIUS;
+    while (points.slice(0, number).some(hides)) point.shift -= 2 * RADIUS + 1; // each letter stays readable
+  });
   const title = `Pass rate against ${axis.label.toLowerCase()}`;
   return (
     <figure class="quality-plot">
@@ -56,16 +62,16 @@ export function QualityPlot({ matrix, name }: { matrix: Matrix; name: string }) 
           </g>
         ))}
         {[0, 0.5, 1].map((share) => (
-          <text class="tick" key={share} x={x((most / 1.1) * share)} y={HEIGHT - PAD.bottom + 18} text-anchor="middle">
+          <text class="tick" key={share} x={x((most / 1.1) * share)} y={HEIGHT - PAD.bottom + 24} text-anchor="middle">
             {axis.show((most / 1.1) * share)}
           </text>
         ))}
         <text class="tick" x={(PAD.left + WIDTH - PAD.right) / 2} y={HEIGHT - 6} text-anchor="middle">{axis.label}</text>
-        {points.map(({ column, at, value, rate }) => (
+        {points.map((point) => ({ ...point, left: place(point) })).map(({ column, at, value, rate, left }) => (
           <g key={at} class={`agent agent-${at % 6}`}>
-            <line class="whisker" x1={x(value)} x2={x(value)} y1={y(column.low ?? rate)} y2={y(column.high ?? rate)} />
-            <circle cx={x(value)} cy={y(rate)} r="9" />
-            <text class="letter" x={x(value)} y={y(rate) + 4} text-anchor="middle">{letterOf(at)}</text>
+            <line class="whisker" x1={left} x2={left} y1={y(column.low ?? rate)} y2={y(column.high ?? rate)} />
+            <circle cx={left} cy={y(rate)} r={RADIUS} />
+            <text class="letter" x={left} y={y(rate) + 4} text-anchor="middle">{letterOf(at)}</text>
             <title>{`${column.name}: ${formatPercent(rate)} at ${axis.show(value)}`}</title>
           </g>
         ))}

@@ -63,7 +63,7 @@ function RunParts({ run, source, places, query, theme, allowRun, lastOpened, liv
   return (
     <>
       <Verdict overview={overview} live={live} liveState={liveState} source={source} allowRun={allowRun} />
-      <Figures overview={overview} source={source} />
+      <Figures overview={overview} source={source} places={places} />
       {liveState && <InFlight live={liveState} />}
       <CaseGrid
         rows={overview.cases}
@@ -221,16 +221,16 @@ function Counts({ summary, live }: { summary: Summary; live: boolean }) {
   const faultText = faults.map(([fault, each]) => `${each} ${fault}`).join(", ");
   const blame = faultText ? ` (${repeated ? "trials: " : ""}${faultText})` : "";
   const parts = [
-    `${formatNumber(summary.failed)} failed`,
-    `${formatCount(summary.errors, "error")}${blame}`,
-    ...(summary.undecided ? [`${formatNumber(summary.undecided)} undecided`] : []),
-    `${formatNumber(summary.skipped)} skipped${summary.unchecked ? ` (${formatNumber(summary.unchecked)} without checks)` : ""}`,
-    `${formatNumber(summary.not_run)} ${live ? "to go" : "not run"}`,
-  ];
+    summary.failed ? `${formatNumber(summary.failed)} failed` : "",
+    summary.errors ? `${formatCount(summary.errors, "error")}${blame}` : "",
+    summary.undecided ? `${formatNumber(summary.undecided)} undecided` : "",
+    summary.skipped ? `${formatNumber(summary.skipped)} skipped${summary.unchecked ? ` (${formatNumber(summary.unchecked)} without checks)` : ""}` : "",
+    summary.not_run ? `${formatNumber(summary.not_run)} ${live ? "to go" : "not run"}` : "",
+  ].filter(Boolean);
   if (repeated) {
     parts.push(`${formatNumber(many)} trials: ${trials.map(([status, each]) => `${formatNumber(each)} ${status}`).join(", ")}`);
   }
-  return <p class="counts">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;
+  return parts.length > 0 && <p class="counts">{parts.map((part, at) => <span key={at}>{part}</span>)}</p>;
 }
 
 /** The result of a suite with a threshold. */
@@ -280,8 +280,8 @@ function LiveParts({ live, state, overview }: { live: NonNullable<Run["live"]>; 
   return <LiveProgress live={state} progress={{ ...known, trials: live.trials, done: live.done }} />;
 }
 
-function Figures({ overview, source }: { overview: Overview; source: Source }) {
-  const { summary, pass_rate: rate, reply_ms } = overview;
+function Figures({ overview, source, places }: { overview: Overview; source: Source; places: RunLinks }) {
+  const { summary, pass_rate: rate, reply_ms, costliest_turn: costliest } = overview;
   if (!summary) return null;
   const tokens = (summary.input_tokens ?? 0) + (summary.output_tokens ?? 0);
   const unpriced = summary.unpriced_calls ?? 0;
@@ -314,6 +314,17 @@ function Figures({ overview, source }: { overview: Overview; source: Source }) {
             value={typeof summary.cost_usd === "number" ? formatCost(summary.cost_usd) : "unknown"}
             note={unpriced ? `+ ${formatCount(unpriced, "call")} without a price` : `${formatCost((summary.cost_usd ?? 0) / Math.max(1, summary.total - summary.not_run))} per case`}
           />
+        )}
+        {costliest && (
+          <div id="costliest-turn">
+            <dt>Most expensive turn</dt>
+            <dd>
+              <a href={places.case(costliest, { trial: costliest.trial, turn: costliest.turn })}>{formatCost(costliest.cost_usd)}</a>
+            </dd>
+            <dd class="note">
+              turn {costliest.turn} of <Line text={costliest.id} room={40} />
+            </dd>
+          </div>
         )}
         <AgreementFigures source={source} run={overview.run} />
       </dl>

@@ -1,0 +1,155 @@
+"""A process that runs the trials of one run. Calls come through its standard input; results go to its standard output.
+
+When its standard input ends, it cancels its trials and ends too.
+"""
+
+import asyncio
+import itertools
+import os
+import signal
+import struct
+import sys
+import threading
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from typing import BinaryIO, Literal
+
+from viva.model import codec
+from viva.session.loop import LoopThread
+from viva.session.worker import TrialWorker, WorkerSetup
+
+Method = Literal["prepare", "run", "cancel", "set_worker_count", "close"]
+_METHODS: tuple[Method, ...] = ("prepare", "run", "cancel", "set_worker_count", "close")
+_HEAD = struct.Struct("!IBQ")
+"""Before each message: the number of the call, its method or whether it failed, and the size of what follows."""
+_CLOSE_S = 10.0
+_COMMAND = ("-P", "-c", f"from {__name__} import main; main()")  # -P: no modules of the working folder
+
+
+def _pack(number: int, code: int, content: bytes) -> bytes:
+    return _HEAD.pack(number, code, len(content)) + content
+
+
+class WorkerProcess:
+    """The process as its parent sees it. A call raises ConnectionResetError, an OSError, if the process has ended."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._reader = asyncio.create_task(self._read_results())
+
+    @classmethod
+    async def start(cls, setup: bytes) -> "WorkerProcess":
+        process = await asyncio.create_subprocess_exec(sys.executable, *_COMMAND, stdin=PIPE, stdout=PIPE)
+        started = cls(process)
+        with suppress(OSError):  # it ended at once: the first call says so
+            await started._send(_pack(0, 0, setup))
+        return started
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def call(self, method: Method, argument: bytes = b"") -> bytes:
+        if self._reader.done():
+            raise ConnectionResetError("the process of the run has ended")
+        number = next(self._numbers)
+        result = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send(_pack(number, _METHODS.index(method), argument))
+            return await result
+        finally:
+            del self._waiting[number]
+
+    async def close(self) -> None:
+        """End the process, in a limited time: an agent may block it."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                with suppress(OSError):
+                    await self.call("close")
+                if self._process.stdin is not None:
+                    self._process.stdin.close()
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+        await self._reader
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def _send(self, message: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(message)
+        await self._process.stdin.drain()
+
+    async def _read_results(self) -> None:
+        assert self._process.stdout is not None
+        with suppress(asyncio.IncompleteReadError, OSError):  # it has ended
+            while True:
+                number, has_failed, size = _HEAD.unpack(await self._process.stdout.readexactly(_HEAD.size))
+                content = await self._process.stdout.readexactly(size)
+                waiting = self._waiting.get(number)
+                if waiting is None or waiting.done():
+                    continue
+                if has_failed:
+                    waiting.set_exception(RuntimeError(content.decode(errors="replace")))
+                else:
+                    waiting.set_result(content)
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionResetError("the process of the run has ended"))
+
+
+class _CallServer:
+    """Serves calls in the process."""
+
+    def __init__(self, worker: TrialWorker, out: BinaryIO) -> None:
+        self._worker = worker
+        self._out = out
+        self._lock = threading.Lock()
+
+    async def serve(self, number: int, method: Method, argument: bytes) -> None:
+        try:
+            message = _pack(number, 0, await getattr(self._worker, method)(argument))
+        except Exception as error:  # the coordinator reports it
+            message = _pack(number, 1, f"{type(error).__name__}: {error}".encode(errors="replace"))
+        await asyncio.to_thread(self._write, message)
+
+    def _write(self, message: bytes) -> None:
+        with self._lock, suppress(OSError):  # nobody waits for it any more
+            self._out.write(message)
+            self._out.flush()
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when it ends
+    calls, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what an agent reads and prints is neither call nor result
+    os.dup2(2, 1)
+    setup = _read_message(calls)
+    if setup is None:
+        return
+    loop = LoopThread()
+    worker = TrialWorker(codec.decode_kept(setup[2], type=WorkerSetup))
+    server = _CallServer(worker, out)
+    while (message := _read_message(calls)) is not None:
+        number, method, argument = message
+        loop.bridge.start(server.serve(number, _METHODS[method], argument))
+    timer = threading.Timer(_CLOSE_S, os._exit, (1,))  # an agent may block the loop
+    timer.daemon = True
+    timer.start()
+    loop.run_blocking(worker.close(b""))
+    os._exit(0)  # threads of the agent do not hold the process
+
+
+def _read_message(calls: BinaryIO) -> tuple[int, int, bytes] | None:
+    """The next message; None at the end."""
+    head = calls.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    number, code, size = _HEAD.unpack(head)
+    content = calls.read(size)
+    return (number, code, content) if len(content) == size else None
