@@ -84,7 +84,11 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
             **({"agentFields": fields} if fields else {}),
         },
     )
-    if host.loaded_inputs.get(_plan_key(host, run, agent)) is None:  # else an equal run was checked before
+    try:
+        key = _plan_key(host, run, agent)
+    except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
+        raise validation_error("This agent cannot be opened", "agentId") from None
+    if host.loaded_inputs.get(key) is None:  # else an equal run was checked before
         await run_in_thread(
             lambda: _check_tasks(
                 host, suite, agent, agent.manifest if manifest.task_schema is None else manifest, modes
