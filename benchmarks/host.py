@@ -1,4 +1,4 @@
-"""`viva serve` under load: `python benchmarks/host.py [--quick] [--store sqlite|postgres]`.
+"""`viva serve` under load: `python benchmarks/host.py [--quick] [--store sqlite|postgres] [--only PART]`.
 
 For each store: creates a second, events a second, the response time of other requests while 500 readers follow event
 streams, and the memory of the host as runs end, also of mixed ones in the number of an hour. PostgreSQL is a server of Debian's packages on a socket of its own, with
@@ -8,7 +8,7 @@ its default settings; without it, that part says NOT RUN. The client runs on the
 import argparse
 import asyncio
 import http.client
-import importlib.util
+import importlib
 import json
 import os
 import select
@@ -265,32 +265,27 @@ async def measure_waiting(host: Host, count: int) -> Figures:
     return {"waiting evals": count, "MB": host.memory_mb, "creates/s": rate, "discovery": describe_times(times)}
 
 
-async def measure(store: str, store_url: str | None, *, is_quick: bool) -> None:
+async def measure(store: str, store_url: str | None, *, is_quick: bool, only: str | None) -> None:
     share = 10 if is_quick else 1
-
-    def show(part: str, figures: Figures) -> None:
-        print(f"{store}, {part}: {json.dumps(figures)}", flush=True)
-
-    async with start_host(store_url) as host:
-        show("creates", await measure_creates(host, 1000 // share))
-        show("events", await measure_events(host, 100 // share))
-        show("readers", await measure_readers(host, 500 // share, 50 // share))
-    async with start_host(store_url) as host:
-        show("memory", await measure_memory(host, 10_000 // share))
-    async with start_host(store_url) as host:
-        show("soak", await measure_soak(host, 60 // share))
-    async with start_host(store_url) as host:
-        show("waiting", await measure_waiting(host, 1000 // share))
+    parts: dict[str, Callable[[Host], Awaitable[Figures]]] = {
+        "creates": lambda host: measure_creates(host, 1000 // share),
+        "events": lambda host: measure_events(host, 100 // share),
+        "readers": lambda host: measure_readers(host, 500 // share, 50 // share),
+        "memory": lambda host: measure_memory(host, 10_000 // share),
+        "soak": lambda host: measure_soak(host, 60 // share),
+        "waiting": lambda host: measure_waiting(host, 1000 // share),
+    }
+    for name, part in parts.items():
+        if only in (None, name):
+            async with start_host(store_url) as host:
+                print(f"{store}, {name}: {json.dumps(await part(host))}", flush=True)
 
 
 @contextmanager
 def start_postgres() -> Generator[Any]:
     """A PostgreSQL server, or None."""
-    spec = importlib.util.spec_from_file_location("postgres", HERE.parent / "tests" / "postgres.py")
-    assert spec is not None
-    assert spec.loader is not None
-    postgres = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(postgres)
+    sys.path.insert(0, str(HERE.parent / "tests"))  # where the server for tests is
+    postgres: Any = importlib.import_module("postgres")
     with postgres.run_server() if postgres.works() else nullcontext() as server:
         yield server
 
@@ -299,6 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
     parser.add_argument("--store", choices=("sqlite", "postgres"), help="only this one")
+    parser.add_argument("--only", metavar="PART", help="creates, events, readers, memory, soak or waiting")
     parser.add_argument("--probe", nargs=2, metavar=("URL", "PATH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.probe:
@@ -306,13 +302,13 @@ def main() -> None:
         return
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
     if arguments.store != "postgres":
-        asyncio.run(measure("SQLite", None, is_quick=arguments.quick))
+        asyncio.run(measure("SQLite", None, is_quick=arguments.quick, only=arguments.only))
     if arguments.store != "sqlite":
         with start_postgres() as server:
             if server is None:
                 print("NOT RUN: PostgreSQL: there is no server here")
                 return
-            asyncio.run(measure("PostgreSQL", server.url, is_quick=arguments.quick))
+            asyncio.run(measure("PostgreSQL", server.url, is_quick=arguments.quick, only=arguments.only))
 
 
 if __name__ == "__main__":

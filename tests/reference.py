@@ -25,8 +25,8 @@ from reference_schemas import check_pages, config_page, file_page, replies_table
 from viva import errors
 from viva.cli.main import COMMANDS
 from viva.engine.summary import exit_code
-from viva.host import app as host_app
-from viva.host import conformance, openapi
+from viva.host import conformance, discovery
+from viva.host import server as host_server
 from viva.model import case, codec, event, finding, message, record, turn
 from viva.testing.__main__ import main as stand_in
 from viva.text import tool_names
@@ -195,7 +195,7 @@ class Pages:
         yield from self._host_routes()
         yield "\nThese are in the protocol, but not built: they answer 501 with the capability that is missing.\n"
         yield "| capability | routes |\n| --- | --- |"
-        for capability, paths in host_app.UNSUPPORTED_PATHS.items():
+        for capability, paths in host_server.UNSUPPORTED_PATHS.items():
             yield _row(capability, ", ".join(f"`{_camel(path)}`" for path in paths))
         yield "\n## viva serve --conformance\n"
         yield _prose(self._said("conformance", conformance.__doc__)) + "\n"
@@ -206,12 +206,13 @@ class Pages:
             yield _row(f"`{method} {_camel(route.path)}`", _prose(words))
 
     def _host_routes(self) -> Iterator[str]:
-        paths: dict[str, Any] = openapi.build_openapi("")["paths"]
+        paths: dict[str, Any] = discovery.build_openapi("")["paths"]
         served = {
             (method, _camel(route.path))
-            for route in host_app.build_routes()
+            for route in host_server.build_routes()
             if not any(
-                route.path in outside for outside in (*host_app.UNSUPPORTED_PATHS.values(), host_app.UNKNOWN_PATHS)
+                route.path in outside
+                for outside in (*host_server.UNSUPPORTED_PATHS.values(), host_server.UNKNOWN_PATHS)
             )
             for method in (route.methods or set()) - {"HEAD"}
         }

@@ -20,7 +20,8 @@ from urllib.parse import quote
 import jsonschema_rs
 
 from viva.agents.openwop_client import HostClient
-from viva.host.server import build_server, load_setup
+from viva.host.server import build_server
+from viva.host.setup import load_setup
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
 

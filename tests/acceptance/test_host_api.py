@@ -23,7 +23,7 @@ from running_host import (
     run_host,
     write_project,
 )
-from viva.host.app import UNSUPPORTED_PATHS
+from viva.host.server import UNSUPPORTED_PATHS
 
 NOOP = {"workflowId": "conformance-noop"}
 

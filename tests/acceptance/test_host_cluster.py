@@ -25,7 +25,7 @@ from running_host import (
     start_host,
     write_project,
 )
-from viva.host.token_file import TokenFile
+from viva.host.tokens import TokenFile
 
 TASKS = [f"task-{number}" for number in range(5)]
 SUITE = "acme.evals.five@1.0.0"

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from running_host import ECHO, OTHER, SUITE, Client, build_suite, event_types, golden_task, run_host, write_project
 from viva.errors import BadInput
-from viva.host.server import load_setup
+from viva.host.setup import load_setup
 
 FIXTURES = {
     "toolResponses": [{"tool": "kb:search", "response": {"hit": 7}}],

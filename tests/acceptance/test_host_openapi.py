@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from running_host import ACME, Client, run_host, write_project
-from viva.host.openapi import build_openapi
+from viva.host.discovery import build_openapi
 
 DOCUMENT = build_openapi("http://127.0.0.1:1")
 OPERATIONS = [

@@ -24,7 +24,7 @@ from running_host import (
     start_host,
     write_project,
 )
-from viva.host.token_file import TokenFile
+from viva.host.tokens import TokenFile
 
 ADMIN = "admin-token-0123456789"
 SERVE = f"""admin_tokens = ["{ADMIN}"]

@@ -25,10 +25,11 @@ from running_host import (
     write_project,
 )
 from viva.engine.trial import RunContext
-from viva.host.auth import Principal
 from viva.host.evals import EvalEventWriter
 from viva.host.routes import prepare_run
-from viva.host.server import load_setup, open_host
+from viva.host.server import open_host
+from viva.host.setup import load_setup
+from viva.host.tokens import Principal
 from viva.model import codec
 from viva.session.run_plan import RunPlan
 

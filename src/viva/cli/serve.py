@@ -83,7 +83,8 @@ def command(
     if context.invoked_subcommand is not None:
         return 0
     try:
-        from viva.host.server import load_setup, serve
+        from viva.host.server import serve
+        from viva.host.setup import load_setup
     except ImportError as missing:
         raise BadInput.of(
             f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"

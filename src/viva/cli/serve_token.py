@@ -10,10 +10,8 @@ from viva import config
 from viva.cli.history import config_option
 from viva.config import Settings
 from viva.errors import BadInput
-from viva.host.auth import ALL_SCOPES, HOST_SCOPES, SCOPES, create_token
-from viva.host.monitoring import STANDARD_ERROR, Monitor
-from viva.host.operation_options import load_operation_options
-from viva.host.token_file import StoredToken, TokenFile
+from viva.host.monitoring import STANDARD_ERROR, Monitor, load_operation_options
+from viva.host.tokens import ALL_SCOPES, HOST_SCOPES, SCOPES, StoredToken, TokenFile, create_token
 from viva.reporters.table import Column, format_table, get_output_width
 from viva.text.duration import parse_age
 

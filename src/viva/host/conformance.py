@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from viva.host.agents import HostedAgent
-from viva.host.auth import Principal
 from viva.host.bodies import parse_json
 from viva.host.errors import ApiError, not_found, not_provided, validation_error
 from viva.host.events import EventDraft, to_plain_name
@@ -26,6 +25,7 @@ from viva.host.invocations import InvocationRequest, build_invocation_run
 from viva.host.routes import authenticate, get_host, prepare_run, read_body, respond_json
 from viva.host.store import Run
 from viva.host.suites import HostedSuite
+from viva.host.tokens import Principal
 from viva.host.workflows import NOOP
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall

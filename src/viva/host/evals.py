@@ -14,9 +14,15 @@ from viva.errors import BadInput
 from viva.formats.openwop.modes import LIVE_MODE
 from viva.formats.openwop.suite import EvalSuite, ManifestInfo
 from viva.formats.openwop.summary import EvalSummary, TaskSummary, build_eval_summary, build_task_summary
-from viva.host.agents import HostedAgent, add_agent_checks
-from viva.host.auth import Principal
-from viva.host.configurable import AGENT_KEYS, EVAL_KEYS, find_configured_agent, read_agent_fields, reject_unknown_keys
+from viva.host.agents import (
+    AGENT_KEYS,
+    EVAL_KEYS,
+    HostedAgent,
+    add_agent_checks,
+    find_configured_agent,
+    read_agent_fields,
+    reject_unknown_keys,
+)
 from viva.host.discovery import MAX_TASKS
 from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, run_completed
@@ -25,6 +31,7 @@ from viva.host.invocations import build_invocation_result, sum_usage
 from viva.host.runs import RunEnding, RunError
 from viva.host.store import LeaseLost, Run, Store, StoreUnavailable
 from viva.host.suites import PlanKey, compute_stamp
+from viva.host.tokens import Principal
 from viva.llm.budget import Budget
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
@@ -60,7 +67,7 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
     if suite.allowed_models and agent.model_class not in suite.allowed_models:
         raise validation_error("The suite does not allow agents of this model class", "agentId")
     _check_baseline(host, principal, configurable.get("baselineRunId"), modes, suite)
-    fields = read_agent_fields(host, agent, configurable)
+    fields = read_agent_fields(host.settings, agent, configurable)
     kept = {key: value for key, value in configurable.items() if key != "evalModes"}
     run = host.build_run(
         principal,
@@ -77,7 +84,11 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
             **({"agentFields": fields} if fields else {}),
         },
     )
-    if host.loaded_inputs.get(_plan_key(host, run, agent)) is None:  # else an equal run was checked before
+    try:
+        key = _plan_key(host, run, agent)
+    except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
+        raise validation_error("This agent cannot be opened", "agentId") from None
+    if host.loaded_inputs.get(key) is None:  # else an equal run was checked before
         await run_in_thread(
             lambda: _check_tasks(
                 host, suite, agent, agent.manifest if manifest.task_schema is None else manifest, modes
@@ -141,7 +152,7 @@ def _check_inputs(suite: EvalSuite, manifest: ManifestInfo) -> None:
 
 def _check_fixtures(host: Host, suite: EvalSuite, agent: HostedAgent) -> None:
     """An agent that cannot use fixtures is not run live instead."""
-    provides = find_configured_agent(host, agent).agent.provides
+    provides = find_configured_agent(host.settings, agent).agent.provides
     tasks = [
         task.task_id
         for task in suite.tasks

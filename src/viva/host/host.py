@@ -16,20 +16,18 @@ from viva.config import Settings
 from viva.errors import BadInput
 from viva.history.index import History
 from viva.host.agents import AgentRegistry
-from viva.host.auth import Principal, TokenRegistry
+from viva.host.capacity import HostLimits, Readiness, has_free_space
 from viva.host.connections import ConnectionLimits
 from viva.host.discovery import build_capabilities, compute_etag, compute_negotiation_etag
 from viva.host.errors import not_found
 from viva.host.events import RunLog, RunLogs, utc_timestamp
 from viva.host.idempotency import IdempotencyCache
-from viva.host.known_hosts import KnownHosts
-from viva.host.limits import HostLimits
-from viva.host.monitoring import Monitor
-from viva.host.operation_options import OperationOptions
-from viva.host.readiness import Readiness, has_free_space
+from viva.host.monitoring import Monitor, OperationOptions
+from viva.host.request_checks import KnownHosts
 from viva.host.runs import RunEnding, RunError, RunManager, log_line
 from viva.host.store import LEASE_S, Run, RunKind, Store
 from viva.host.suites import LoadedInputsCache, SuiteRegistry
+from viva.host.tokens import Principal, TokenRegistry
 from viva.host.workflows import CONFORMANCE_WORKFLOWS, WORKFLOWS, list_fixtures, run_workflow
 from viva.model import codec
 

@@ -8,9 +8,9 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from viva.host.auth import Principal
 from viva.host.errors import ApiError, validation_error
 from viva.host.store import Store, StoredResponse
+from viva.host.tokens import Principal
 
 KEY_HEADER = "idempotency-key"
 REPLAY_HEADER = "openwop-Idempotent-Replay"

@@ -13,15 +13,14 @@ from viva.checks.golden import ReturnSchema, to_canonical_text
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import run_trial
 from viva.errors import BadInput
-from viva.host.agents import HostedAgent
-from viva.host.auth import Principal
+from viva.host.agents import AGENT_KEYS, HostedAgent, read_agent_fields, reject_unknown_keys
 from viva.host.bodies import validate_body
-from viva.host.configurable import AGENT_KEYS, read_agent_fields, reject_unknown_keys
 from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, provider_usage, run_completed, run_failed, to_plain_name
 from viva.host.host import Host
 from viva.host.runs import RunEnding, RunError
 from viva.host.store import Run
+from viva.host.tokens import Principal
 from viva.host.workflows import AGENT_WORKFLOW
 from viva.model import codec
 from viva.model.case import Case, Limits, UserMessage
@@ -74,7 +73,7 @@ def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) 
     inputs = validate_body("INVOCATION", body.get("inputs", {}), "inputs")
     configurable = body.get("configurable", {})
     reject_unknown_keys(configurable, AGENT_KEYS)
-    fields = read_agent_fields(host, agent, configurable)
+    fields = read_agent_fields(host.settings, agent, configurable)
     request = structs.replace(_parse_request(inputs), agent_fields=fields or None)
     task = request.message.content if request.message.data is None else request.message.data
     schema = agent.manifest.task_schema

@@ -1,15 +1,46 @@
-"""Checks of a request before its route: the host that it names, its origin, and how its body is framed.
+"""Checks before a request reaches its endpoint: the Host and Origin headers, and framing that proxies may read otherwise."""
 
-A request that a proxy and this host could read in two ways is refused with 400, and its connection is closed.
-"""
-
+from collections.abc import Iterable
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from viva.host.errors import ApiError, forbidden, not_found, validation_error
-from viva.host.routes import respond_json
+from viva.model import codec
+from viva.text.addresses import is_loopback
+
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class KnownHosts:
+    """The names and addresses under which clients may reach a host."""
+
+    def __init__(self, bind_address: str, public_url: str, names: Iterable[str] = ()) -> None:
+        self._names = {bind_address.lower(), *(name.lower() for name in names), urlsplit(public_url).hostname or ""}
+        if is_loopback(bind_address):
+            self._names.update(_LOCAL_NAMES)
+        # A page that a browser was sent to under a foreign name has that name as its Host, never an address.
+        self._takes_any_address = bind_address in ("0.0.0.0", "::")  # noqa: S104 -- compared, not bound
+
+    def includes(self, header: str) -> bool:
+        """Is that value of the header Host one of them? The port does not matter: it may be forwarded."""
+        try:
+            name = "" if set("/?#@\\") & set(header) else urlsplit(f"//{header}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or (self._takes_any_address and _is_address(name))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
 
 METRICS_PATHS = ("/metrics", "/healthz", "/readyz")
 """All that the address for metrics serves."""
@@ -25,7 +56,8 @@ class RequestChecks:
         if scope["type"] == "http":
             error = _find_error(Request(scope))
             if error is not None:
-                await respond_json(error.to_json(), error.status, error.headers)(scope, receive, send)
+                response = Response(codec.encode(error.to_json()), error.status, error.headers, "application/json")
+                await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

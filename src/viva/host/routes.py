@@ -8,11 +8,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from viva.host.auth import Principal
+from viva.host.agents import reject_unknown_keys
 from viva.host.bodies import decode_body, parse_json, validate_body
-from viva.host.configurable import reject_unknown_keys
 from viva.host.connections import CONNECTION_KEY
-from viva.host.discovery import MAX_BODY_BYTES, compute_etag
+from viva.host.discovery import MAX_BODY_BYTES, build_openapi, compute_etag
 from viva.host.errors import ApiError, forbidden, not_found, not_provided, validation_error
 from viva.host.evals import validate_eval_run
 from viva.host.events import EventDraft, RunLog, diff_logs, utc_timestamp
@@ -20,7 +19,6 @@ from viva.host.host import Host
 from viva.host.idempotency import KEY_HEADER, Mutation
 from viva.host.invocations import validate_invocation
 from viva.host.monitoring import RUN_KEY
-from viva.host.openapi import build_openapi
 from viva.host.store import Run
 from viva.host.stream import (
     MAX_BUFFER_MS,
@@ -33,6 +31,7 @@ from viva.host.stream import (
     stream_frames,
     wait_for_events,
 )
+from viva.host.tokens import Principal
 from viva.host.workflows import AGENT_WORKFLOW, select_inputs, validate_inputs
 from viva.model import codec
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from msgspec import Struct
 
+from viva.host.capacity import HostLimits, NotReadyReason, Readiness, ReasonCode, is_disk_full, not_ready, too_many
 from viva.host.events import (
     EventDraft,
     RunLog,
@@ -17,8 +18,6 @@ from viva.host.events import (
     run_started,
     utc_timestamp,
 )
-from viva.host.limits import HostLimits, too_many
-from viva.host.readiness import NotReadyReason, Readiness, ReasonCode, is_disk_full, not_ready
 from viva.host.store import (
     Claim,
     LeaseLost,

@@ -1,193 +1,192 @@
-"""`viva serve`: loads and checks the config of a host, and serves it until a signal ends it."""
+"""`viva serve`: the application with its routes and error responses, and the server that runs it until a signal."""
 
 import asyncio
 import logging
-import re
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
+from secrets import token_hex
 from types import FrameType
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import uvicorn
-from msgspec import Struct, structs
+from msgspec import structs
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from viva import catalog, config
 from viva.concurrency.sockets import open_listener
-from viva.config import Settings
 from viva.errors import BadInput
-from viva.host import conformance
-from viva.host.agents import AgentRegistry, load_agents
-from viva.host.app import make_app
-from viva.host.auth import (
-    ALL_SCOPES,
-    HOST_SCOPES,
-    LOCAL_TENANT,
-    NO_TENANT,
-    READ_SCOPES,
-    Scope,
-    TokenRegistry,
-    create_token,
-)
-from viva.host.connections import Connection, ConnectionRegistry, fit_to_open_files, load_limits
+from viva.host import operations, routes
+from viva.host.capacity import NotReadyReason, not_ready
+from viva.host.connections import Connection, ConnectionRegistry, fit_to_open_files
+from viva.host.errors import ApiError, not_found
 from viva.host.evals import run_eval
-from viva.host.host import Host, HostSetup, ServeOptions
+from viva.host.host import Host, HostSetup
 from viva.host.invocations import run_invocation
-from viva.host.limits import HostLimits
-from viva.host.operation_options import load_operation_options
+from viva.host.monitoring import RequestMonitor
+from viva.host.operations import watch_retention
+from viva.host.request_checks import RequestChecks
+from viva.host.routes import respond_json, unknown_endpoint, unsupported_endpoint
+from viva.host.runs import log_error
 from viva.host.sqlite_store import SqliteStore
-from viva.host.store import LEASE_S, Store
-from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
-from viva.host.token_file import TokenFile
-from viva.record.private_files import make_private_folder
-from viva.session.agents import AgentFactory
+from viva.host.store import Store, StoreUnavailable
 from viva.session.file_limit import raise_file_limit
-from viva.text.addresses import is_loopback
-from viva.text.credentials import find_in_text
-from viva.text.duration import parse_duration
 
 SHUTDOWN_TIMEOUT_S = 5
-MIN_TOKEN_LENGTH = 16
-MIN_FREE_MB = 50
-_INVALID_IN_URL = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
-"""A query or fragment would swallow the path; a password would be sent to every client."""
+UNSUPPORTED_PATHS = {
+    "interrupts": ("/v1/runs/{run_id}/interrupts", "/v1/runs/{run_id}/interrupts/{node_id}", "/v1/interrupts/{token}"),
+    "artifacts": ("/v1/runs/{run_id}/artifacts", "/v1/runs/{run_id}/artifacts/{artifact_id}"),
+    "webhooks": ("/v1/webhooks", "/v1/webhooks/{webhook_id}"),
+    "replay.fork": ("/v1/runs/{run_id}:fork",),
+    "prompts": ("/v1/prompts", "/v1/prompts/{prompt:path}"),
+    "agents.deployment": ("/v1/agents/{agent_id}/deployments", "/v1/agents/{agent_id}/deployments/{rest:path}"),
+}
+"""Endpoints of OpenWOP that this host does not provide, by capability."""
+UNKNOWN_PATHS = tuple(f"/v1/runs/{{run_id}}{mark}{name}" for name in ("pause", "resume") for mark in ":/")
+"""Optional endpoints that no capability names."""
+PUBLIC_PATHS = ("/healthz", "/readyz", "/.well-known/openwop", "/v1/openapi.json")
+ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
-class ServeFlags(Struct, frozen=True):
-    """The flags of `viva serve`; without a value the config decides."""
+def make_app(
+    open_host: Callable[[], Host], connections: ConnectionRegistry, *, has_test_routes: bool = False
+) -> Starlette:
+    """Builds the application. `open_host` is called on the event loop that serves it."""
 
-    bind_address: str | None
-    port: int | None
-    public_url: str | None
-    conformance_routes: bool
-    drain_s: float
-    keep_s: float | None = None
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        host = app.state.host = open_host()
+        host.runs.open()
+        host.monitor.audit("start")
+        retention = asyncio.create_task(watch_retention(host))
+        yield
+        retention.cancel()
+        await host.close()
 
-
-def load_setup(
-    file: Path | None,
-    folder: Path,
-    *,
-    bind_address: str | None,
-    port: int | None,
-    public_url: str | None,
-    conformance_routes: bool,
-    drain_s: float = 0.0,
-    keep_s: float | None = None,
-) -> HostSetup:
-    """Loads and checks the config. Raises BadInput."""
-    flags = ServeFlags(bind_address, port, public_url, conformance_routes, drain_s, keep_s)
-    return _load_setup(file, folder, flags)
-
-
-def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_token: str | None = None) -> HostSetup:
-    """A host that loads its config again keeps its generated token."""
-    settings = config.load_settings(file, folder)
-    catalog.load_plugins(settings.plugins, settings.folder)
-    serve = settings.serve
-    bind_address = str(flags.bind_address or serve.get("host", "127.0.0.1"))
-    port = int(serve.get("port", 8765)) if flags.port is None else flags.port
-    tokens = _load_tokens(settings, settings.openwop.tenants)
-    if tokens:
-        generated_token = None
-    else:
-        if not is_loopback(bind_address):
-            message = (
-                f"{bind_address} is reachable from other machines: add a token with `viva serve token add TENANT` first"
-            )
-            raise settings.problem(message, "serve")
-        generated_token = generated_token or create_token()
-        settings.redactor.add_secrets([generated_token])
-        tokens.add(generated_token, LOCAL_TENANT)
-    agents, suites = _load_agents_and_suites(settings, conformance_routes=flags.conformance_routes)
-    host_name = f"[{bind_address}]" if ":" in bind_address else bind_address
-    url = str(flags.public_url or serve.get("public_url") or f"http://{host_name}:{port}")
-    if not is_public_url(url):
-        raise BadInput.of(f"The public URL {url!r} is invalid. Expected https://host/path")
-    return HostSetup(
-        settings=settings,
-        options=ServeOptions(
-            public_url=url.rstrip("/"),
-            conformance=flags.conformance_routes,
-            known_hosts=tuple(serve.get("hosts", ())),
-            drain_s=flags.drain_s,
-            lease_s=_load_lease(settings),
-            min_free_bytes=int(serve.get("min_free_mb", MIN_FREE_MB)) * 1024 * 1024,
-        ),
-        limits=HostLimits(
-            at_once=serve.get("at_once", 16),
-            max_unfinished=serve.get("max_unfinished", 10_000),
-            defaults=serve.get("tenant_limits", {}),
-            by_tenant={name: tenant.get("limits", {}) for name, tenant in settings.openwop.tenants.items()},
-        ),
-        tokens=tokens,
-        agents=agents,
-        suites=suites,
-        has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
-        bind_address=bind_address,
-        port=port,
-        connection_limits=load_limits(settings),
-        operations=load_operation_options(settings, port, flags.keep_s),
-        store_url=_load_store_url(settings),
-        reload=lambda: _load_setup(file, folder, flags, generated_token),
-        generated_token=generated_token,
+    app = Starlette(
+        routes=build_routes(has_test_routes=has_test_routes),
+        lifespan=lifespan,
+        exception_handlers={
+            ApiError: _handle_api_error,
+            HTTPException: _handle_http_error,
+            StoreUnavailable: _handle_unavailable_store,
+        },
     )
+    app.router.redirect_slashes = False  # a redirect would reveal paths to callers without a token
+    app.add_middleware(RequestChecks)
+    app.add_middleware(ErrorBoundary)
+    app.add_middleware(RequestMonitor)
+    if proxies := connections.limits.trusted_proxies:  # headers of others about the client are not believed
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(proxies))
+    app.state.connections = connections
+    return app
 
 
-def _load_agents_and_suites(settings: Settings, *, conformance_routes: bool) -> tuple[AgentRegistry, SuiteRegistry]:
-    shared: list[str] = list(settings.openwop.suites)
-    by_tenant = {name: tenant.get("suites", ()) for name, tenant in settings.openwop.tenants.items()}
-    suites: list[HostedSuite] = load_hosted_suites(shared, settings)
-    for name, refs in by_tenant.items():
-        suites += load_hosted_suites(refs, settings, name)
-    agents = load_agents(
-        settings, load_packs([*shared, *(ref for refs in by_tenant.values() for ref in refs)], settings)
-    )
-    make_private_folder(settings.data_folder)
-    if conformance_routes:
-        agents.append(conformance.ECHO_AGENT)
-        suites.append(conformance.write_suite(settings.data_folder / "host"))
-    if not agents:
-        raise BadInput.of("No agent to serve. Add [agents.NAME] to viva.toml")
-    return AgentRegistry(agents), SuiteRegistry(suites)
-
-
-def is_public_url(url: str) -> bool:
-    """Is it an http(s) URL to which a path can be appended?"""
-    try:
-        parts = urlsplit(url)
-        is_http = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port >= 0)
-        return bool(is_http) and not _INVALID_IN_URL.search(url)
-    except ValueError:
-        return False
-
-
-def _load_tokens(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -> TokenRegistry:
-    """The tokens of the config, and those that `viva serve token` adds."""
-    tokens = TokenRegistry(TokenFile(settings.data_folder / "host"))
-    fields: tuple[tuple[str, frozenset[Scope]], ...] = (("tokens", ALL_SCOPES), ("read_tokens", READ_SCOPES))
-    groups: list[tuple[str, frozenset[Scope], tuple[str, ...]]] = [
-        (NO_TENANT, HOST_SCOPES, ("serve", "admin_tokens")),
-        *((name, scopes, ("openwop", "tenants", name, field)) for name in tenants for field, scopes in fields),
+def build_routes(*, has_test_routes: bool = False) -> list[Route]:
+    run = "/v1/runs/{run_id}"
+    unsupported = [
+        Route(path, unsupported_endpoint(capability), methods=ALL_METHODS)
+        for capability, paths in UNSUPPORTED_PATHS.items()
+        for path in paths
     ]
-    for name, scopes, place in groups:
-        table = settings.serve if name == NO_TENANT else tenants[name]
-        for value in table.get(place[-1], ()):
-            token = settings.expand_variables(value, *place)
-            if len(token) < MIN_TOKEN_LENGTH:
-                raise settings.problem(f"a token must have at least {MIN_TOKEN_LENGTH} characters", *place)
-            if tokens.find_tenant(token) is not None:
-                raise settings.problem("duplicate token", *place)
-            settings.redactor.add_secrets([token])
-            tokens.add(token, name, scopes)
-    return tokens
+    unsupported += [Route(path, unknown_endpoint, methods=["POST"]) for path in UNKNOWN_PATHS]
+    test_routes: list[Route] = []
+    if has_test_routes:
+        from viva.host.conformance import build_test_routes
+
+        test_routes = build_test_routes()
+    return [
+        *test_routes,
+        *unsupported,
+        Route("/.well-known/openwop", routes.get_capabilities),
+        Route("/v1/openapi.json", routes.get_openapi),
+        Route("/v1/runs", routes.create_run, methods=["POST"]),
+        Route("/v1/runs:bulk-cancel", routes.cancel_runs, methods=["POST"]),
+        Route(f"{run}:diff", routes.diff_runs),
+        Route(run, routes.get_run),
+        Route(f"{run}/events", routes.stream_events),
+        Route(f"{run}/events/poll", routes.poll_events),
+        Route(f"{run}/cancel", routes.cancel_run, methods=["POST"]),
+        Route(f"{run}/eval-summary", routes.get_eval_summary),
+        Route(f"{run}/annotations", routes.list_annotations),
+        Route(f"{run}/annotations", routes.create_annotation, methods=["POST"]),
+        Route("/healthz", operations.get_health),
+        Route("/readyz", operations.get_readiness),
+        Route("/metrics", operations.get_metrics),
+        Route("/v1/admin/runs", operations.list_runs),
+        Route("/v1/admin/runs:cancel", operations.cancel_runs, methods=["POST"]),
+        Route("/v1/admin/runs/{run_id}", operations.delete_run, methods=["DELETE"]),
+        Route("/v1/admin/tenants/{tenant}/runs", operations.delete_tenant, methods=["DELETE"]),
+        Route("/v1/agents", routes.list_agents),
+        Route("/v1/agents/{agent_id}", routes.get_agent),
+        Route("/v1/workflows/{workflow_id}", routes.get_workflow),
+    ]
+
+
+class ErrorBoundary:
+    """Answers a request that raises an unexpected exception with 500, and logs it without its message."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_started = False
+
+        async def send_message(message: Message) -> None:
+            nonlocal is_started
+            is_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_message)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # a bug in one request must not reach other requests or the log of the server
+            correlation = token_hex(8)
+            log_error(f"request {correlation}", error)
+            if not is_started:
+                details = {"correlationId": correlation}
+                body = {"error": "internal_error", "message": "Internal error of the host", "details": details}
+                await respond_json(body, 500)(scope, receive, send)
+
+
+async def _handle_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return respond_json(error.to_json(), error.status, error.headers)
+
+
+async def _handle_unavailable_store(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StoreUnavailable)
+    return await _handle_api_error(request, not_ready(NotReadyReason(error.reason)))
+
+
+async def _handle_http_error(request: Request, error: Exception) -> Response:
+    """Errors of Starlette: an unknown path or method. Without a token, all paths but the public ones answer 401."""
+    assert isinstance(error, HTTPException)
+    try:
+        if request.url.path not in PUBLIC_PATHS:
+            routes.authenticate(request)
+        if error.status_code == 404:
+            raise not_found("endpoint")
+    except ApiError as api_error:
+        return await _handle_api_error(request, api_error)
+    if error.status_code == 405:
+        body = {"error": "method_not_allowed", "message": "This endpoint does not support the method"}
+    else:
+        body = {"error": "bad_request", "message": "The request cannot be parsed"}
+    return respond_json(body, error.status_code, error.headers)
 
 
 def open_store(setup: HostSetup) -> Store:
@@ -201,23 +200,6 @@ def open_store(setup: HostSetup) -> Store:
             f"[serve] store needs the extra `postgres` ({missing.name} is missing): pip install 'viva-eval[postgres]'"
         ) from missing
     return PostgresStore(setup.store_url, setup.options.lease_s)
-
-
-def _load_lease(settings: Settings) -> float:
-    try:
-        return parse_duration(settings.serve.get("lease", LEASE_S)) or LEASE_S
-    except ValueError as error:
-        raise settings.problem(str(error), "serve", "lease") from error
-
-
-def _load_store_url(settings: Settings) -> str | None:
-    if "store" not in settings.serve:
-        return None
-    url = settings.expand_variables(settings.serve["store"], "serve", "store")
-    settings.redactor.add_secrets(find_in_text(url))
-    if not url.startswith(("postgresql://", "postgres://")):
-        raise settings.problem("the store must be a URL that starts with postgresql://", "serve", "store")
-    return url
 
 
 def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = None) -> Host:

@@ -15,11 +15,10 @@ from msgspec import structs
 from viva.errors import BadInput
 from viva.host import events
 from viva.host.agents import HostedAgent, derive_agent_id
-from viva.host.auth import ALL_SCOPES, READ_SCOPES, Principal, TokenRegistry
 from viva.host.errors import ApiError, validation_error
 from viva.host.events import EventDraft, RunLog, RunLogs
 from viva.host.idempotency import REPLAY_HEADER, IdempotencyCache, Mutation
-from viva.host.server import is_public_url
+from viva.host.setup import is_public_url
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Run, SequenceTaken, Store
 from viva.host.stream import (
@@ -30,6 +29,7 @@ from viva.host.stream import (
     stream_frames,
     wait_for_events,
 )
+from viva.host.tokens import ALL_SCOPES, READ_SCOPES, Principal, TokenRegistry
 from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_workflow
 from viva.model import codec
 from viva.text.addresses import is_loopback

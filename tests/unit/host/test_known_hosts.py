@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.host.known_hosts import KnownHosts
+from viva.host.request_checks import KnownHosts
 
 
 @pytest.mark.parametrize(

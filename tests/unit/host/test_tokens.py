@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from viva.errors import BadInput
-from viva.host.auth import ALL_SCOPES, Principal, TokenRegistry
 from viva.host.errors import ApiError
-from viva.host.token_file import TokenFile
+from viva.host.tokens import ALL_SCOPES, Principal, TokenFile, TokenRegistry
 
 TOKEN = "viva-a-token-for-tests-0123456789"
 
