@@ -10,11 +10,10 @@ from openwop import golden, rubric, suite, task
 from project import Project, contains
 
 AGENT = """
-import os
-
 def agent(messages):
     said = " ".join(m["content"] for m in messages if m["role"] == "user")
-    os.write(os.open("calls.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), b".")
+    with open("calls.log", "a") as log:
+        log.write(".")
     if "explode" in said:
         raise ValueError(f"after {len(messages)} messages")
     if "refund" in said and "gift" in said:
