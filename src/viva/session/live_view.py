@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from viva.engine.records import turn_record
 from viva.engine.trial import RunContext
 from viva.model.live import LiveTrial, LiveView
+from viva.model.turn import Turn
 from viva.protocols import Workers
 from viva.record.live_files import is_watched, remove_live_files, write_live_view
 from viva.session.run_plan import RunPlan
@@ -20,6 +21,8 @@ _SHARE_OF_TIME = 0.05
 """The view takes at most this share of the time, however much there is to show."""
 _MAX_DETAILED_TRIALS = 32
 _MAX_TURNS = 50
+_MAX_CHARS = 200_000
+"""How much text of one conversation is shown: of its newest turns."""
 
 
 class LiveViewWriter:
@@ -49,7 +52,7 @@ class LiveViewWriter:
             await asyncio.sleep(delay_s)
             if is_watched(self._journal):
                 started = time.perf_counter()
-                with suppress(OSError):  # a full disk: the run goes on without being shown
+                with suppress(Exception):  # a full disk, a reply that has no JSON: the run goes on without being shown
                     write_live_view(self._journal, self.build_view())
                 delay_s = max(_INTERVAL_S, (time.perf_counter() - started) / _SHARE_OF_TIME)
 
@@ -66,7 +69,8 @@ class LiveViewWriter:
 
     def _describe_trial(self, state: TrialState, has_turns: bool) -> LiveTrial:
         case, key, redactor = state.case, state.key, self._run_context.redactor
-        turns = [redactor.redact(turn_record(turn)) for turn in state.turns[-_MAX_TURNS:]] if has_turns else []
+        shown = _select_newest(state.turns) if has_turns else ()
+        turns = [redactor.redact(turn_record(turn)) for turn in shown]
         return LiveTrial(
             suite=key.suite,
             case=key.case,
@@ -81,3 +85,14 @@ class LiveViewWriter:
             is_turn_open=bool(state.turns) and state.turns[-1].reply is None and state.turns[-1].error is None,
             turns=turns,
         )
+
+
+def _select_newest(turns: Sequence[Turn]) -> Sequence[Turn]:
+    """The last turns, in order, as far as their texts have room."""
+    room, first = _MAX_CHARS, len(turns)
+    for turn in reversed(turns[-_MAX_TURNS:]):
+        room -= len(turn.user_message.message.text) + len(turn.reply.content if turn.reply else "")
+        if room < 0:
+            break
+        first -= 1
+    return turns[first:]
