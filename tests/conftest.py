@@ -12,17 +12,22 @@ import real_protocols
 from browser import CHROMIUM
 from real_clis import search_path
 from real_frameworks import ENVIRONMENTS, EVERY_RUN, find_python
+from viva import catalog
 
 _leaks: list[str] = []
 """Connections and processes that were still open when their event loop was closed."""
 
 
 @pytest.fixture(autouse=True)
-def import_path() -> Iterator[None]:
-    """Restores the import path: an agent's folder must not be found by later tests."""
-    path = list(sys.path)
+def imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Restores the import path and unloads modules of agents: later tests must not find them."""
+    path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
+    folder = str(tmp_path_factory.getbasetemp())
+    files = [getattr(sys.modules[name], "__file__", None) or "" for name in sys.modules.keys() - modules]
+    if any(file.startswith(folder) for file in files):
+        catalog.forget_modules(folder)
 
 
 @pytest.fixture

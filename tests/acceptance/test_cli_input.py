@@ -91,7 +91,7 @@ FIFTY = [
     ('{"id": "c%d", "input": "x", "asertions": []}', "unknown key 'asertions'; did you mean 'assertions'?"),
     ('{"id": "c%d"}', "misses 'input'"),
     ('{"id": "c%d", "input": 5}', "is the number 5; should be a text"),
-    ('{"id": "c%d", "input": "x", "assert": {"type": "contians", "value": "x"}}', "did you mean 'contains' or"),
+    ('{"id": "c%d", "input": "x", "assert": {"type": "contians", "value": "x"}}', "did you mean 'contains'"),
     ('{"id": "c%d", "input": "x", "assert": {"type": "regex", "pattern": "("}}', "is no regular expression"),
     ('{"id": "c%d", "input": "x", "assert": {"type": "json_path", "path": "$["}}', "is no JSONPath"),
     ('{"id": "c%d", "input": "x", "timeout": "soon"}', "should be a duration"),

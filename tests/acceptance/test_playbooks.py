@@ -266,7 +266,7 @@ def test_without_an_evaluator_nothing_runs(books: Books):
     books.book(steps=[step("hi")])
     ended = books.run(evaluator=None)
     assert ended.code == 4
-    assert "books/one.json:1: $: nobody grades it and plays the user: give `evaluator_model` here" in ended.err
+    assert "books/one.json:1: $: the playbook has no evaluator" in ended.err
     books.write("viva.toml", '[defaults]\nevaluator = "judge"\n' + CONFIG)
     assert books.run(evaluator=None).code == 0
     books.write("viva.toml", '[defaults]\nevaluator = "gone"\n' + CONFIG)

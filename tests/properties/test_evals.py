@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openwop import official
@@ -245,6 +245,15 @@ def test_our_schema_accepts_and_refuses_what_the_official_one_does(capsys: pytes
 
 @settings(max_examples=300)
 @given(suites)
+@example(
+    {
+        "suiteId": "a.evals.b",
+        "version": "1.0.0",
+        "modes": ["golden"],
+        "tasks": [],
+        "thresholds": {"maxP95LatencyMs": 1.0},
+    }
+)
 def test_any_value_is_a_suite_or_a_clear_complaint(value: Any) -> None:
     problems = _problems(parse_json_document(codec.encode(value), "s.json"))
     assert all(problem.file == "s.json" and problem.line >= 1 and problem.message for problem in problems)

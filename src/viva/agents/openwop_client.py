@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -20,8 +21,8 @@ from viva.protocols import Request, Response, Transport
 
 FINAL_EVENTS = frozenset({"run.completed", "run.failed", "run.cancelled"})
 MAX_STREAM_FAILURES = 16
-"""Consecutive stream failures without a sign of life, after which the run is given up: about a minute, since a host that
-is restarted drains first."""
+"""Consecutive short streams without a new event, after which the run is given up: about a minute, since a host that is
+restarted drains first."""
 _IDLE_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
@@ -51,6 +52,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
     progress: CallProgress = field(default_factory=CallProgress)
     retries: int = 4
     sleep: Callable[[float], Any] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
 
     async def get(self, path: str) -> Any:
         return self._decode(await self._send(Request(self._build_url(path), b"", self._build_headers(), "GET", 90.0)))
@@ -73,12 +75,10 @@ class HostClient(Struct, frozen=True, kw_only=True):
         """Each event of a run once, in order, until the last one. A broken stream is resumed after the last event."""
         last, failures = -1, 0
         while True:
+            began = self.clock()
             try:
                 async with aclosing(self._stream_events(run, mode, last)) as stream:
                     async for event in stream:
-                        if event is None:
-                            failures = 0
-                            continue
                         if event["sequence"] <= last:
                             continue
                         last, failures = event["sequence"], 0
@@ -88,13 +88,14 @@ class HostClient(Struct, frozen=True, kw_only=True):
             except Unreachable as error:
                 if (isinstance(error, HostRefused) and not is_busy(error.status)) or failures >= MAX_STREAM_FAILURES:
                     raise
-            failures += 1
+            was_alive = self.clock() - began > _LONGEST_PAUSE_S  # a quiet run, whose stream a proxy may close
+            failures = 1 if was_alive else failures + 1
             if failures > MAX_STREAM_FAILURES:
                 raise Unreachable("the host closes the event stream before the run has ended")
             await self.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures))
 
-    async def _stream_events(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any] | None, None]:
-        """The events of one connection; None for a comment, by which the host says that it has nothing new."""
+    async def _stream_events(self, run: str, mode: str, last: int) -> AsyncGenerator[dict[str, Any], None]:
+        """The events of one connection."""
         headers = self._build_headers({"Accept": "text/event-stream"})
         if last >= 0:
             headers["Last-Event-ID"] = str(last)
@@ -106,8 +107,6 @@ class HostClient(Struct, frozen=True, kw_only=True):
                 self._decode(Response(answer.status, answer.headers, body))
             lines = SseParser()
             async for piece in answer.chunks():
-                if piece.startswith(b":"):
-                    yield None
                 for data in lines.feed(piece):
                     yield self._decode_event(data)
 

@@ -207,6 +207,7 @@ def run_started(cases: int = 5, trials: int | None = None, **settings: Any) -> R
         trials=trials or cases,
         parallel=4,
         settings=settings,
+        agents=("assistants.expense",),
     )
 
 

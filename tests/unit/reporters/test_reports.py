@@ -154,6 +154,7 @@ def test_json_has_the_run_the_summary_and_cases_with_their_trials(tmp_path: Path
         "at": "2026-01-02T03:04:05Z",
         "viva": "0.1.0",
         "agent": "assistants.expense",
+        "agents": ["assistants.expense"],
         "inputs": ["./tests/expense-flow.jsonl"],
         "cases": 5,
         "trials": 5,

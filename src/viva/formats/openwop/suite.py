@@ -100,7 +100,7 @@ class Thresholds(_Part, frozen=True):
 
     pass_score: float | None = None
     max_cost_usd: float | None = None
-    max_p95_latency_ms: int | None = None
+    max_p95_latency_ms: float | None = None  # an integer may be written as 1.0
 
 
 class EvalSuite(_Part, frozen=True):
