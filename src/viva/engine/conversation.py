@@ -95,7 +95,8 @@ async def run_turn(state: TrialState, turn: Turn, send: Send) -> None:
     finally:
         _keep_progress(state, turn)
     turn.latency_ms = stopwatch.latency_ms(reply.elapsed_ms)
-    state.add_replayed_time(turn.start_ms, turn.latency_ms)
+    if reply.elapsed_ms is not None:
+        state.add_replayed_time(turn.start_ms, reply.elapsed_ms)
     progress.reset()  # the state of this call must not be charged to what comes next
     turn.awaiting = detect(reply, state.confirmation_tools)
     if turn.user_message.variables:

@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections import defaultdict
 
 from viva.protocols import Response
 
@@ -181,8 +182,10 @@ def parse_fields(head: str) -> dict[str, str]:
     texts = tuple(map(str.strip, values))
     fields = dict(zip(keys, texts, strict=True))
     if len(fields) < len(keys):
-        for key in fields:
-            fields[key] = ", ".join(text for name, text in zip(keys, texts, strict=True) if name == key)
+        repeated = defaultdict[str, list[str]](list)
+        for key, text in zip(keys, texts, strict=True):
+            repeated[key].append(text)
+        fields = {key: ", ".join(lines) for key, lines in repeated.items()}
     return fields
 
 

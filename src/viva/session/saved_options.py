@@ -37,7 +37,7 @@ def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
 
     Paths and names are saved unchanged even if they hold a secret: the run cannot be resumed without them.
     """
-    values = _iter_resumable_values(options)
+    values = _collect_resumable_values(options)
     values["inputs"] = tuple(map(mask_text, options.inputs))
     values["cases"] = redactor.redact(codec.to_plain(options.cases))
     for name in AGENT_OPTION_FLAGS:
@@ -58,7 +58,7 @@ def _map_references(value: Any, change: Callable[[str], str]) -> Any:
     return change(value) if isinstance(value, str) else value
 
 
-def _iter_resumable_values(options: RunOptions) -> dict[str, Any]:
+def _collect_resumable_values(options: RunOptions) -> dict[str, Any]:
     values = {name: getattr(options, name) for name, option in RUN_OPTIONS.items() if option.on_resume != "drop"}
     return values | {"folder": options.folder.resolve()}
 
@@ -93,7 +93,7 @@ def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
         cluster_folder=None,
         env_file=options.env_file if options.cluster is None or options.cluster_folder else None,
     )
-    values = _iter_resumable_values(options)
+    values = _collect_resumable_values(options)
     values["cases"] = codec.to_plain(options.cases)
     for name, value in values.items():
         if isinstance(value, Path):

@@ -12,14 +12,14 @@ import sys
 import threading
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, get_args
 
 from viva.model import codec
 from viva.session.loop import LoopThread
 from viva.session.worker import TrialWorker, WorkerSetup
 
 Method = Literal["prepare", "run", "cancel", "set_worker_count", "close"]
-_METHODS: tuple[Method, ...] = ("prepare", "run", "cancel", "set_worker_count", "close")
+_METHODS: tuple[Method, ...] = get_args(Method)
 _HEAD = struct.Struct("!IBQ")
 """Before each message: the number of the call, its method or whether it failed, and the size of what follows."""
 _CLOSE_S = 10.0

@@ -79,10 +79,10 @@ class CrewAISession(FrameworkSession):
 
         def call(*values: Any, **named: Any) -> Any:
             answer = call_model(*values, **named)
-            asked = [read_call(each) for each in answer] if isinstance(answer, list) else []
-            for call_id, name, arguments in filter(None, asked):
+            requested = [read_call(each) for each in answer] if isinstance(answer, list) else []
+            for call_id, name, arguments in filter(None, requested):
                 if name in self._tools:
-                    self.log.ask_call(call_id, self._tools[name], arguments)
+                    self.log.request_call(call_id, self._tools[name], arguments)
             return answer
 
         vars(model).update(_track_token_usage_internal=log_usage, call=call)

@@ -51,9 +51,9 @@ class SmolagentsSession(FrameworkSession):
         for event in self._agent.run(text, stream=True, reset=False):
             if isinstance(event, calls) and not hasattr(self._agent, "python_executor"):
                 if event.name != _ANSWER:
-                    self.log.ask_call(event.id, event.name, event.arguments)
+                    self.log.request_call(event.id, event.name, event.arguments)
             elif isinstance(event, steps) and event.error is not None:
-                self.log.fail_asked_calls(str(event.error))
+                self.log.fail_requested_calls(str(event.error))
             elif isinstance(event, final):
                 output = event.output
         return output

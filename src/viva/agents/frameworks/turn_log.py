@@ -77,7 +77,7 @@ class TurnLog:
             self._calls[call_id] = ToolCall(name, _decode_arguments(arguments), call_id)
             self._steps.start_tool(call_id, name)
 
-    def ask_call(self, call_id: str, name: str, arguments: Any) -> None:
+    def request_call(self, call_id: str, name: str, arguments: Any) -> None:
         """The model asks for a tool that does not know the id of its call when it runs: see `take_call`."""
         if call_id not in self._calls:
             self.start_call(call_id, name, arguments)
@@ -89,17 +89,17 @@ class TurnLog:
         Tools that the model asked for together may start in any order, in threads.
         """
         with self._lock:
-            asked = [each for each in self._waiting_to_run if self._calls[each].name == name]
-            if not asked:
+            requested = [each for each in self._waiting_to_run if self._calls[each].name == name]
+            if not requested:
                 call_id = self.new_id()
                 self.start_call(call_id, name, arguments)
                 return call_id
             plain = _decode_arguments(arguments)
-            call_id = next((each for each in asked if self._calls[each].arguments == plain), asked[0])
+            call_id = next((each for each in requested if self._calls[each].arguments == plain), requested[0])
             self._waiting_to_run.remove(call_id)
             return call_id
 
-    def fail_asked_calls(self, error: str) -> None:
+    def fail_requested_calls(self, error: str) -> None:
         """Calls that the model asked for do not run: there is no such tool, or the arguments do not fit."""
         for call_id in self._waiting_to_run:
             self.fail_call(call_id, error)
@@ -199,7 +199,7 @@ class TurnLog:
         self._calls.pop(call_id, None)
 
     def drop_calls_of(self, name: str) -> None:
-        """The same for all calls of this name."""
+        """Drop all calls of this name. See `drop_call`."""
         self._calls = {call_id: call for call_id, call in self._calls.items() if call.name != name}
 
     def lacks_result(self, call_id: str) -> bool:

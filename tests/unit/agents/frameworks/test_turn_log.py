@@ -184,12 +184,12 @@ def test_an_output_is_the_text_or_the_data_of_the_reply():
 def test_calls_that_the_model_asked_for_together_may_start_in_any_order():
     log = TurnLog(CallProgress())
     for call_id, arguments in (("1", '{"a": 1}'), ("2", '{"a": 2}')):
-        log.ask_call(call_id, "double", arguments)
-    log.ask_call("3", "fly", {})
+        log.request_call(call_id, "double", arguments)
+    log.request_call("3", "fly", {})
     assert log.run_tool_here("double", {"a": 2}, lambda: 4) == 4
     assert log.run_tool_here("double", {"a": 1, "filled_in": "b"}, lambda: 2) == 2
     assert log.run_tool_here("double", {"a": 5}, lambda: 10) == 10  # code calls it: the model did not ask
-    log.fail_asked_calls("no such tool")
+    log.fail_requested_calls("no such tool")
     calls = log.build_reply().tool_calls
     assert [(call.id, call.arguments, call.result) for call in calls if call.error is None] == [
         ("1", {"a": 1}, 2),
