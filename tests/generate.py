@@ -20,12 +20,12 @@ from viva import catalog
 from viva.checks.base_check import AssertionFields, Spelling
 from viva.model.case import Assertion
 from viva.schemas.struct_schema import FieldSchema, Schema, list_fields, merge_schemas
-from viva.session.soft_assertions import SoftAssertions
+from viva.session.scripts.soft_assertions import SoftAssertions
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = ROOT / "src/viva/schemas/native.schema.json"
 CHECK_MODULE = ROOT / "src/viva/check.py"
-METHODS_MODULE = ROOT / "src/viva/session/check_methods.py"
+METHODS_MODULE = ROOT / "src/viva/session/scripts/check_methods.py"
 PROMPT = ROOT / "src/viva/agents/prompts/generator.md"
 REFERENCES = {Assertion: "#/$defs/assertion", tuple[Assertion, ...]: "#/$defs/assertions"}
 COMMON = {f"every_{each.name}": each.schema for each in list_fields(AssertionFields)}

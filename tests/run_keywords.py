@@ -10,12 +10,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from viva.session.option_values import list_keyword_docs
-from viva.session.run_options import KEYWORDS, Option
+from viva.session.options.run_options import KEYWORDS, Option
+from viva.session.options.values import list_keyword_docs
 from viva.stats.sequential import SequentialTest
 
 FILE = Path(__file__).resolve().parents[1] / "src" / "viva" / "api" / "run_options.py"
-HEADER = '''"""The options of `viva.run`. Made from the table in session/run_options.py: `make reference` writes it anew."""
+HEADER = '''"""The options of `viva.run`. Made from the table in session/options/run_options.py: `make reference` writes it anew."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from viva.check import AgentFunction
-from viva.session.option_values import check_values
+from viva.session.options.values import check_values
 from viva.stats.sequential import SequentialTest
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from viva.api.viva_fixture import VivaFixture
     from viva.model.record import TrialRecord
     from viva.session.run_result import RunResult
-    from viva.session.script_context import AsyncContext, Context
-    from viva.session.tester import T
+    from viva.session.scripts.context import AsyncContext, Context
+    from viva.session.scripts.tester import T
 
 _SUFFIXES = (
     *(".viva.jsonl", ".viva.yaml", ".viva.yml", ".viva.json"),
@@ -91,7 +91,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     context = item.stash.get(_test_context_key, None)
     if context is None:
         return (yield)
-    from viva.session.tester import FailTest, SkipTest
+    from viva.session.scripts.tester import FailTest, SkipTest
 
     result, skip_reason = None, None
     try:

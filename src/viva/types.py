@@ -14,8 +14,8 @@ from viva.checks.script import TurnView
 from viva.model.message import Message
 from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
 from viva.session.messages import AgentReply
-from viva.session.script_context import AsyncContext, Context
-from viva.session.tester import T
+from viva.session.scripts.context import AsyncContext, Context
+from viva.session.scripts.tester import T
 from viva.stats.sequential import SequentialTest
 
 __all__ = [

@@ -14,9 +14,9 @@ import run_keywords
 import viva
 from viva.api import run_options as api_options
 from viva.api.run import run
-from viva.session import run_options
-from viva.session.option_values import list_written_keywords, parse_value
-from viva.session.run_options import FLAGS, GROUPS, KEYWORDS, RUN_OPTIONS
+from viva.session.options import run_options
+from viva.session.options.run_options import FLAGS, GROUPS, KEYWORDS, RUN_OPTIONS
+from viva.session.options.values import list_written_keywords, parse_value
 
 DUMMY = """\
     dummy_level: Annotated[int | None, Option(
@@ -27,7 +27,7 @@ PROBE = """
 import importlib.util, inspect, json, sys
 from pathlib import Path
 
-name = "viva.session.run_options"
+name = "viva.session.options.run_options"
 spec = importlib.util.find_spec(name)
 source = Path(spec.origin).read_text()
 before = "    fail_fast: Annotated["
@@ -41,8 +41,8 @@ from viva.cli.run_flags import build_options, list_flags
 from viva.cli.test import command
 from viva.record.redaction import Redactor
 from viva.reporters.commands import list_rerun_flags
-from viva.session.option_values import build_run_options
-from viva.session.saved_options import replace_options, restore_options, save_options
+from viva.session.options.values import build_run_options
+from viva.session.options.saved import replace_options, restore_options, save_options
 
 def parse(*arguments):
     with command.make_context("viva", list(arguments)) as context:

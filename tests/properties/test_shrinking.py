@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from viva.api.shrink import FailedConversation, FailureRate, Shrinker, ShrinkResult, find_case, minimize_items
 from viva.errors import BadInput
+from viva.session.options.run_options import RunOptions
 from viva.session.run import execute
-from viva.session.run_options import RunOptions
 from viva.session.run_plan import build_run_plan
 
 NOISE = st.sampled_from(["please", "now", "the", "order", "again", "thanks"])

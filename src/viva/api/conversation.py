@@ -31,7 +31,7 @@ from viva.session.messages import (
     parse_messages,
     parse_timeout,
 )
-from viva.session.option_values import use_keywords
+from viva.session.options.values import use_keywords
 from viva.state.evaluation import evaluate
 from viva.state.trial_state import CheckContext, TrialState
 from viva.users.script import Script

@@ -26,15 +26,15 @@ from viva.model.event import PlannedSuite
 from viva.model.record import TrialRecord
 from viva.model.turn import Turn
 from viva.protocols import AgentSession, PlannedTrial, SessionContext
-from viva.session.hooks import add_hooks
 from viva.session.loop import CallOutcome, LoopThread
 from viva.session.messages import AgentReply, build_agent_reply
+from viva.session.options.run_options import RunOptions
 from viva.session.run import create_run_context
-from viva.session.run_options import RunOptions
 from viva.session.run_plan import IN_PROCESS_PARALLEL, RunPlan, build_run_plan
-from viva.session.script_context import create_context
-from viva.session.script_tests import UNCHECKED_HINT
-from viva.session.tester import T, collect_results
+from viva.session.scripts.context import create_context
+from viva.session.scripts.hooks import add_hooks
+from viva.session.scripts.script_tests import UNCHECKED_HINT
+from viva.session.scripts.tester import T, collect_results
 from viva.users.script import Script
 
 _PYTEST_FLAGS = (

@@ -20,11 +20,11 @@ from viva.check import AgentFunction
 from viva.errors import BadInput, with_article
 from viva.formats.functions import Functions, is_function
 from viva.formats.sources import PlainMessage, parse_input
-from viva.session import run_options
 from viva.session.loop import LoopThread, run_coroutine
-from viva.session.option_values import build_run_options, describe_keywords, use_keywords
+from viva.session.options import run_options
+from viva.session.options.run_options import KEYWORDS
+from viva.session.options.values import build_run_options, describe_keywords, use_keywords
 from viva.session.run import execute
-from viva.session.run_options import KEYWORDS
 from viva.session.run_plan import build_run_plan
 from viva.session.run_result import RunResult
 

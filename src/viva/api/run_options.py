@@ -1,4 +1,4 @@
-"""The options of `viva.run`. Made from the table in session/run_options.py: `make reference` writes it anew."""
+"""The options of `viva.run`. Made from the table in session/options/run_options.py: `make reference` writes it anew."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from viva.check import AgentFunction
-from viva.session.option_values import check_values
+from viva.session.options.values import check_values
 from viva.stats.sequential import SequentialTest
 
 

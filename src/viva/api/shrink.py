@@ -26,9 +26,9 @@ from viva.model.case import Assertion, Case, Fixtures, ToolStub, UserMessage
 from viva.model.message import Message, Part, Text
 from viva.model.record import TrialRecord, TurnRecord
 from viva.protocols import PlannedTrial
-from viva.session.hooks import add_hooks
 from viva.session.run import create_run_context
 from viva.session.run_plan import RunPlan
+from viva.session.scripts.hooks import add_hooks
 
 T = TypeVar("T")
 StillFails = Callable[[Sequence[T]], Awaitable[bool]]

@@ -13,7 +13,7 @@ from viva.model.message import Reply
 from viva.model.turn import Turn
 from viva.reporters.formatting import escape_controls, escape_multiline
 from viva.session.interactive import ConversationSaver
-from viva.session.run_options import RunOptions
+from viva.session.options.run_options import RunOptions
 from viva.state.trial_state import TrialState
 from viva.users.person import Person
 

@@ -14,7 +14,7 @@ from viva.model.case import Suite
 from viva.session.agents import AgentFactory
 from viva.session.eval_suites import build_eval_options
 from viva.session.names import create_connector_check, create_helper_check
-from viva.session.run_options import RunOptions
+from viva.session.options.run_options import RunOptions
 
 EPILOG = """\b
 Examples:
@@ -44,7 +44,7 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
     catalog.load_plugins(settings.plugins, settings.folder)
     roots, agents = (str(settings.folder),), AgentFactory(settings)
     if before is not None:
-        from viva.session.hooks import resolve_run_hook
+        from viva.session.scripts.hooks import resolve_run_hook
 
         resolve_run_hook(before, "--before", (*roots, str(Path.cwd())))
     load_options = LoadOptions(

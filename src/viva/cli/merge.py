@@ -12,10 +12,10 @@ from viva.cli.streams import create_annotations, create_console, reserve_stdout
 from viva.errors import BadInput
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.record.journal import Journal, read_events
-from viva.session.merge import Merger
-from viva.session.merge_sources import check_sources, read_sources
 from viva.session.report_files import check_output_files, check_report_kind
 from viva.session.run import create_run_id, report_finished_run
+from viva.session.shards.merge import Merger
+from viva.session.shards.merge_sources import check_sources, read_sources
 
 EPILOG = """\b
 Examples:

@@ -9,8 +9,8 @@ import click
 from click.core import ParameterSource
 
 from viva.errors import BadInput
-from viva.session.option_values import find_sequential_problems, parse_value
-from viva.session.run_options import FLAGS, GROUPS, RUN_OPTIONS, Action, Option, RunOptions, find_conflicts
+from viva.session.options.run_options import FLAGS, GROUPS, RUN_OPTIONS, Action, Option, RunOptions, find_conflicts
+from viva.session.options.values import find_sequential_problems, parse_value
 from viva.stats.sequential import SequentialTest
 
 F = TypeVar("F", bound=Callable[..., Any])

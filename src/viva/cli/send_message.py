@@ -31,7 +31,7 @@ from viva.record.redaction import Redactor
 from viva.reporters.console_lines import format_traceback
 from viva.reporters.formatting import escape_controls
 from viva.session.agents import AgentFactory
-from viva.session.run_options import CommandFlags, RunOptions
+from viva.session.options.run_options import CommandFlags, RunOptions
 from viva.session.workspaces import WorkspaceProvider
 from viva.state.trial_state import to_text
 from viva.text.duration import format_duration

@@ -15,10 +15,10 @@ from viva.errors import BadInput
 from viva.model.record import TrialRecord
 from viva.reporters.formatting import format_count
 from viva.session.loop import run_coroutine
+from viva.session.options.run_options import RunOptions
+from viva.session.options.saved import restore_options, restore_secrets
 from viva.session.resume import PreviousRun, load_previous_run
-from viva.session.run_options import RunOptions
 from viva.session.run_plan import build_run_plan
-from viva.session.saved_options import restore_options, restore_secrets
 
 if TYPE_CHECKING:
     from viva.api.shrink import ShrinkResult

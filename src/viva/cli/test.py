@@ -22,12 +22,12 @@ from viva.record.journal import Journal
 from viva.session.case_selection import explain_empty_selection
 from viva.session.interrupts import handle_stop_signals
 from viva.session.loop import run_coroutine
+from viva.session.options.run_options import CommandFlags, RunOptions
+from viva.session.options.saved import AGENT_OPTION_FLAGS, replace_options, restore_options, restore_secrets
 from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, reopen_run
 from viva.session.run import execute, report_finished_run
-from viva.session.run_options import CommandFlags, RunOptions
 from viva.session.run_plan import RunPlan, build_run_plan
 from viva.session.run_result import RunResult
-from viva.session.saved_options import AGENT_OPTION_FLAGS, replace_options, restore_options, restore_secrets
 
 EPILOG = """\b
 Examples:

@@ -40,9 +40,9 @@ from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
 from viva.session.eval_suites import extract_prompts
+from viva.session.options.run_options import RunOptions
 from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import execute
-from viva.session.run_options import RunOptions
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
 
 _END_NUMBER = 2**31 - 1

@@ -27,8 +27,8 @@ from viva.model.case import Case, Limits, UserMessage
 from viva.model.message import Message, ModelCall
 from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
 from viva.protocols import PlannedTrial
+from viva.session.options.run_options import RunOptions
 from viva.session.run import create_run_context
-from viva.session.run_options import RunOptions
 from viva.session.run_plan import build_run_plan
 from viva.users.script import Script
 

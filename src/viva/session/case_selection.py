@@ -13,8 +13,8 @@ from viva.history.trends import find_case_times
 from viva.model.case import Case, Limits, Suite
 from viva.protocols import PlannedTrial
 from viva.session.interactive import PersonPolicy
-from viva.session.run_options import RunOptions
-from viva.session.shards import SelectCase, Shard, balance_by_time, filter_by_hash, filter_by_name
+from viva.session.options.run_options import RunOptions
+from viva.session.shards.shard import SelectCase, Shard, balance_by_time, filter_by_hash, filter_by_name
 from viva.text.pattern import compile_pattern, search
 from viva.text.similar_names import find_similar
 

@@ -12,7 +12,7 @@ from viva.record.cassette import CassetteLine, LineCollector, Recorder
 from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
 from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
-from viva.session.run_options import RunOptions
+from viva.session.options.run_options import RunOptions
 
 
 class CassetteMode:

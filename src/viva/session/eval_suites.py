@@ -15,8 +15,8 @@ from viva.history.index import History
 from viva.model.case import Baseline, Case, Feature, Suite, Threshold
 from viva.model.record import TrialRecord
 from viva.session.agents import ConfiguredAgent
+from viva.session.options.run_options import RunOptions
 from viva.session.resume import load_previous_run
-from viva.session.run_options import RunOptions
 from viva.stats.pass_rule import PassRule
 
 _FLAGS = {

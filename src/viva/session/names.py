@@ -8,7 +8,7 @@ from viva.config import Settings
 from viva.errors import BadInput, Problem, Role
 from viva.model.connector import find_connector
 from viva.session.agents import AgentFactory
-from viva.session.run_options import RunOptions
+from viva.session.options.run_options import RunOptions
 
 FindProblems = Callable[[str], tuple[Problem, ...]]
 FindConnectorProblems = Callable[[str, str | None], tuple[Problem, ...]]

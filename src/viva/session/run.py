@@ -33,16 +33,16 @@ from viva.record.journal import Journal, next_run_number
 from viva.record.private_files import make_data_folder
 from viva.session.case_selection import explain_empty_selection
 from viva.session.file_limit import raise_file_limit
-from viva.session.hooks import ProjectHooks, add_hooks
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
 from viva.session.live_view import LiveViewWriter
-from viva.session.option_values import replace_leading_flags
+from viva.session.options.saved import save_options
+from viva.session.options.values import replace_leading_flags
 from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
 from viva.session.run_origin import describe_origin
 from viva.session.run_plan import RunPlan
 from viva.session.run_result import RunResult
-from viva.session.saved_options import save_options
+from viva.session.scripts.hooks import ProjectHooks, add_hooks
 from viva.text.credentials import mask_reference, mask_text
 from viva.text.duration import format_duration
 
@@ -81,7 +81,7 @@ def _open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Wor
     """The worker processes of the run; None if it runs in this process."""
     if not plan.options.has_workers:
         return nullcontext()
-    from viva.session.worker_executor import open_workers  # most runs need none
+    from viva.session.workers.executor import open_workers  # most runs need none
 
     return open_workers(plan, run_id)
 
@@ -172,7 +172,7 @@ class _Run(Struct, frozen=True):
     def _create_executor(self, run_context: RunContext, hooks: ProjectHooks) -> Executor:
         if self.workers is None:
             return LocalExecutor(run_context)
-        from viva.session.worker_executor import WorkerExecutor
+        from viva.session.workers.executor import WorkerExecutor
 
         return WorkerExecutor(run_context, self.plan.cassette_mode, self.workers, lambda: hooks.data)
 
@@ -233,7 +233,7 @@ class _Run(Struct, frozen=True):
         """Notes and warnings about the workers."""
         if self.workers is None:
             return (), ()
-        from viva.session.worker_executor import describe_workers, list_worker_warnings
+        from viva.session.workers.executor import describe_workers, list_worker_warnings
 
         return describe_workers(self.plan, self.workers), [
             *list_worker_warnings(self.plan),

@@ -51,7 +51,6 @@ from viva.session.eval_suites import (
     check_needs,
     extract_prompts,
 )
-from viva.session.hooks import RunHooks, resolve_run_hooks
 from viva.session.interactive import ConversationSaver, PersonPolicy
 from viva.session.names import (
     create_connector_check,
@@ -59,9 +58,10 @@ from viva.session.names import (
     create_helper_check,
     find_flag_problems,
 )
-from viva.session.option_checks import check_options, refuse_overwriting
+from viva.session.options.checks import check_options, refuse_overwriting
+from viva.session.options.run_options import Parallel, RunOptions
 from viva.session.resume import PreviousRun
-from viva.session.run_options import Parallel, RunOptions
+from viva.session.scripts.hooks import RunHooks, resolve_run_hooks
 from viva.session.workspaces import WorkspaceProvider
 from viva.text.credentials import find_in_text
 
@@ -458,6 +458,8 @@ def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[
 def _load_script_tests(source: GeneratedCases, folder: Path, load_options: LoadOptions) -> Suite | None:
     if source.source != "scripts":
         return None
-    from viva.session.script_tests import load_script_suite  # imported only for runs with script tests: it is slow
+    from viva.session.scripts.script_tests import (
+        load_script_suite,  # imported only for runs with script tests: it is slow
+    )
 
     return load_script_suite(source, folder, load_options)

@@ -12,7 +12,7 @@ from viva.config import Settings
 from viva.model.case import Case, Key, WorkspaceSpec
 from viva.protocols import Workspace, WorkspaceFactory
 from viva.session.agents import ConfiguredAgent
-from viva.session.run_options import RunOptions
+from viva.session.options.run_options import RunOptions
 
 if TYPE_CHECKING:
     from viva.workspace.folders import LocalWorkspaces

@@ -15,9 +15,9 @@ from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.journal import Journal
 from viva.record.redaction import Redactor
+from viva.session.options.run_options import RunOptions
+from viva.session.options.saved import dump_options, restore_options
 from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, load_previous_run
-from viva.session.run_options import RunOptions
-from viva.session.saved_options import dump_options, restore_options
 from viva.users.script import Script
 
 STARTED = RunStarted("r1", "2026-11-15T10:00:00", "1.0", "bot", ("s.jsonl",), 3, 3, 1)

@@ -12,8 +12,8 @@ from viva.errors import BadInput
 from viva.model.case import Case, WorkspaceSpec
 from viva.record.redaction import Redactor
 from viva.session.agents import AgentFactory, ConfiguredAgent
-from viva.session.run_options import RunOptions
-from viva.session.saved_options import dump_options, restore_options
+from viva.session.options.run_options import RunOptions
+from viva.session.options.saved import dump_options, restore_options
 from viva.session.workspaces import WorkspaceProvider
 from viva.users.script import Script
 

@@ -10,9 +10,9 @@ from msgspec import structs
 from viva.executors.dask_cluster import ActorWatch, find_scratch_folder
 from viva.model import codec
 from viva.session.loop import LoopThread
-from viva.session.project_archive import ArchiveCache, unpack_project
-from viva.session.worker import TrialWorker, WorkerReport, WorkerSetup, report_error
-from viva.session.worker_process import WorkerProcess
+from viva.session.workers.process import WorkerProcess
+from viva.session.workers.project_archive import ArchiveCache, unpack_project
+from viva.session.workers.worker import TrialWorker, WorkerReport, WorkerSetup, report_error
 
 _WATCH_S = 0.5
 

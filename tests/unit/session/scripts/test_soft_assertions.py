@@ -8,8 +8,8 @@ import pytest
 from viva import check
 from viva.errors import BadInput
 from viva.model.message import Reply, ToolCall
-from viva.session.soft_assertions import SoftAssertions
-from viva.session.tester import FailTest, SkipTest, T, collect_results
+from viva.session.scripts.soft_assertions import SoftAssertions
+from viva.session.scripts.tester import FailTest, SkipTest, T, collect_results
 from viva.testing.check_context import make_trial_state
 
 REPLY = Reply("I submitted it", data={"total": 3500, "items": ["taxi", "hotel"], "ok": True})

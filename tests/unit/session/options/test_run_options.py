@@ -12,9 +12,9 @@ from running import run_cases
 from viva.cli.test import command
 from viva.errors import BadInput
 from viva.record.redaction import Redactor
-from viva.session.option_values import build_run_options
-from viva.session.run_options import RUN_OPTIONS, Option, RunOptions
-from viva.session.saved_options import replace_options, restore_options, restore_secrets, save_options
+from viva.session.options.run_options import RUN_OPTIONS, Option, RunOptions
+from viva.session.options.saved import replace_options, restore_options, restore_secrets, save_options
+from viva.session.options.values import build_run_options
 from viva.stats.sequential import SequentialTest
 
 

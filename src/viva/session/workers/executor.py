@@ -19,11 +19,11 @@ from viva.model.event import Note, TrialStarted
 from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial, Workers
 from viva.session.cassette_mode import CassetteMode
-from viva.session.project_archive import digest_archive, pack_project
-from viva.session.run_options import RunOptions
+from viva.session.options.run_options import RunOptions
+from viva.session.options.saved import AGENT_OPTION_FLAGS, dump_worker_options, list_references
 from viva.session.run_plan import RunPlan
-from viva.session.saved_options import AGENT_OPTION_FLAGS, dump_worker_options, list_references
-from viva.session.worker import TrialRequest, TrialResult, WorkerReport, WorkerSetup, list_packages
+from viva.session.workers.project_archive import digest_archive, pack_project
+from viva.session.workers.worker import TrialRequest, TrialResult, WorkerReport, WorkerSetup, list_packages
 from viva.text.credentials import mask_reference
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         )
     from viva.executors.dask_cluster import Cluster
     from viva.executors.dask_workers import ActorSpec, open_dask_workers
-    from viva.session.worker_actors import ProcessActor, ThreadActor
+    from viva.session.workers.actors import ProcessActor, ThreadActor
 
     root = _find_root(plan)
     setup = WorkerSetup(

@@ -33,8 +33,8 @@ from viva.record.atomic_files import open_replacement
 from viva.record.journal import next_run_number
 from viva.record.private_files import make_data_folder, make_private_folder
 from viva.reporters.formatting import format_count
-from viva.session.merge_sources import JOURNAL, MERGED_KEY, MergeSource
-from viva.session.shards import Shard
+from viva.session.shards.merge_sources import JOURNAL, MERGED_KEY, MergeSource
+from viva.session.shards.shard import Shard
 from viva.stats.pass_rule import PassRule
 
 _STOP_ORDER: tuple[StopReason, ...] = ("interrupted", "broken", "budget", "fail_fast")

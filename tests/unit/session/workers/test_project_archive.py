@@ -7,7 +7,7 @@ from pathlib import Path
 
 import bubblewrap
 from project import Project, case
-from viva.session.project_archive import ArchiveCache, digest_archive, pack_project, unpack_project
+from viva.session.workers.project_archive import ArchiveCache, digest_archive, pack_project, unpack_project
 
 
 def test_the_same_files_give_the_same_digest(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from msgspec import structs
 from viva.errors import BadInput, Problem
 from viva.model import codec
 from viva.record.redaction import Redactor
-from viva.session.run_options import RUN_OPTIONS, Option, RunOptions
+from viva.session.options.run_options import RUN_OPTIONS, Option, RunOptions
 from viva.stats.sequential import SequentialTest
 from viva.text.credentials import MASK, mask_reference, mask_text
 from viva.text.duration import format_duration

@@ -32,8 +32,8 @@ from viva.model.case import Case, Hints, Limits, Origin, Suite, UserMessage
 from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.session.loop import LoopBridge, run_user_function
 from viva.session.messages import AgentReply, build_agent_reply
-from viva.session.script_context import create_context
-from viva.session.tester import FailTest, SkipTest, T, add_failure
+from viva.session.scripts.context import create_context
+from viva.session.scripts.tester import FailTest, SkipTest, T, add_failure
 from viva.state.trial_state import TrialState
 from viva.users.code_user import CodeUser, SendMessage
 

@@ -7,8 +7,8 @@ import pytest
 
 from viva.model.case import Case
 from viva.protocols import PlannedTrial
-from viva.session.run_options import RUN_OPTIONS
-from viva.session.shards import Shard, balance_by_time, filter_by_hash, find_shard
+from viva.session.options.run_options import RUN_OPTIONS
+from viva.session.shards.shard import Shard, balance_by_time, filter_by_hash, find_shard
 from viva.users.script import Script
 
 CASES = [Case(id=f"c{number}", suite="s", user=Script(())) for number in range(200)]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_args
 
 from viva.errors import BadInput, Problem
 from viva.formats.functions import is_function
-from viva.session.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_conflicts
+from viva.session.options.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_conflicts
 from viva.stats.sequential import SequentialTest
 from viva.text.duration import parse_duration
 from viva.text.similar_names import find_similar

@@ -16,8 +16,8 @@ from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
 from viva.model.record import Cell
 from viva.record.journal import check_version
 from viva.record.locks import find_holder, is_in_use
-from viva.session.run_options import RUN_OPTIONS
-from viva.session.shards import Shard
+from viva.session.options.run_options import RUN_OPTIONS
+from viva.session.shards.shard import Shard
 
 JOURNAL = "journal.jsonl"
 MERGED_KEY = "merged"

@@ -10,8 +10,8 @@ from viva.errors import BadInput
 from viva.history.index import History
 from viva.session.case_selection import validate_filter
 from viva.session.eval_suites import pin_baseline
+from viva.session.options.run_options import RunOptions
 from viva.session.report_files import check_output_files, check_report_kind
-from viva.session.run_options import RunOptions
 
 
 def check_options(options: RunOptions, settings: Settings) -> RunOptions:

@@ -22,8 +22,8 @@ from viva.model.tracebacks import describe_error, error_place, error_text
 from viva.protocols import PlannedTrial
 from viva.session.loop import LoopBridge, run_user_function
 from viva.session.messages import AgentReply, build_agent_reply
-from viva.session.run_options import RunOptions
-from viva.session.script_context import create_context
+from viva.session.options.run_options import RunOptions
+from viva.session.scripts.context import create_context
 from viva.state.trial_state import TrialState
 from viva.text.function_source import describe_function
 

@@ -16,7 +16,7 @@ from typing import BinaryIO, Literal, get_args
 
 from viva.model import codec
 from viva.session.loop import LoopThread
-from viva.session.worker import TrialWorker, WorkerSetup
+from viva.session.workers.worker import TrialWorker, WorkerSetup
 
 Method = Literal["prepare", "run", "cancel", "set_worker_count", "close"]
 _METHODS: tuple[Method, ...] = get_args(Method)

@@ -19,7 +19,7 @@ from viva.formats.sources import Format
 from viva.model.case import LinkMode, OnMissingInput, Sandbox, WorkspaceKind
 from viva.protocols import PersonPrompt
 from viva.record.cassette import MissingPolicy
-from viva.session.shards import CaseName, ShardBy, normalize_shard
+from viva.session.shards.shard import CaseName, ShardBy, normalize_shard
 from viva.stats.pass_rule import PassRule
 from viva.stats.sequential import SequentialTest
 

@@ -7,7 +7,7 @@ import pytest
 import viva
 from running import run_cases
 from viva.errors import BadInput
-from viva.session.script_tests import find_script_tests
+from viva.session.scripts.script_tests import find_script_tests
 
 _serial = iter(range(1000))
 

@@ -18,7 +18,7 @@ from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.turn import AssertionResult, Turn, Verdict
 from viva.session.loop import EndTest
-from viva.session.soft_assertions import PrecomputedCheck, SoftAssertions
+from viva.session.scripts.soft_assertions import PrecomputedCheck, SoftAssertions
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 
 WaitForResult = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]

@@ -27,11 +27,11 @@ from viva.model.message import ModelCall
 from viva.model.record import Cell, TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.cassette import CassetteLine
-from viva.session.hooks import add_hooks
+from viva.session.options.saved import restore_worker_options
 from viva.session.resume import find_changes
 from viva.session.run import create_run_context
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
-from viva.session.saved_options import restore_worker_options
+from viva.session.scripts.hooks import add_hooks
 
 _MAX_CASES_IN_MEMORY = 2000
 

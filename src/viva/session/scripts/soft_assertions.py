@@ -16,8 +16,8 @@ from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
 from viva.model.tracebacks import error_text
 from viva.model.turn import PASSED, AssertionResult, Turn, Verdict
-from viva.session.check_methods import CheckMethods
 from viva.session.loop import EndTest
+from viva.session.scripts.check_methods import CheckMethods
 from viva.state.evaluation import error_verdict
 from viva.state.trial_state import CheckContext, TrialState, reply_text
 from viva.text.pattern import search

@@ -1,0 +1,1 @@
+"""The options of a run: their table, checks of their values, and what a journal saves of them."""

@@ -1,0 +1,1 @@
+"""Parts of a run: `--shard` makes them, `viva merge` joins them."""

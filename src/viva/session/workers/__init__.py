@@ -1,0 +1,1 @@
+"""Worker processes: what a worker runs, and how the coordinator uses it."""
