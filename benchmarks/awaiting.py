@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.model import codec
 from viva.model.message import Reply
 from viva.model.turn import AwaitingState
@@ -68,7 +68,7 @@ class Measure(NamedTuple):
 
 
 def by_wording(text: str) -> AwaitingState:
-    return detect(Reply(content=text))
+    return detect_awaiting(Reply(content=text))
 
 
 def by_specification(text: str) -> AwaitingState:
@@ -119,7 +119,7 @@ def microseconds(lines: Sequence[tuple[str, Line]], rounds: int = 5) -> float:
     for _ in range(rounds):
         start = time.process_time()
         for reply in replies:
-            detect(reply)
+            detect_awaiting(reply)
         best = min(best, time.process_time() - start)
     return best / max(len(replies), 1) * 1e6
 

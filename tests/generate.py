@@ -19,7 +19,7 @@ from msgspec import Struct, UnsetType
 from viva import catalog
 from viva.checks.base_check import AssertionFields, Spelling
 from viva.model.case import Assertion
-from viva.schemas.struct_schema import FieldSchema, Schema, list_fields, merge_schemas
+from viva.schemas.struct_schema import FieldSchema, Schema, list_field_schemas, merge_schemas
 from viva.session.scripts.soft_assertions import SoftAssertions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +28,7 @@ CHECK_MODULE = ROOT / "src/viva/check.py"
 METHODS_MODULE = ROOT / "src/viva/session/scripts/check_methods.py"
 PROMPT = ROOT / "src/viva/agents/prompts/generator.md"
 REFERENCES = {Assertion: "#/$defs/assertion", tuple[Assertion, ...]: "#/$defs/assertions"}
-COMMON = {f"every_{each.name}": each.schema for each in list_fields(AssertionFields)}
+COMMON = {f"every_{each.name}": each.schema for each in list_field_schemas(AssertionFields)}
 """Fields that every assertion has, by their names in `$defs`."""
 
 
@@ -50,7 +50,7 @@ def build_native_schema() -> Schema:
 def build_check_schema(name: str) -> Schema:
     """The schema of an assertion with one check."""
     check = _find(name)
-    fields = {each.name: each for each in list_fields(check, REFERENCES)}
+    fields = {each.name: each for each in list_field_schemas(check, REFERENCES)}
     spellings: Mapping[str, Spelling] = check.spellings
     other_keys = {key: _spelling_schema(each, fields) for key, each in spellings.items()}
     properties = {"type": {"enum": _names_of(name)}, **{each.name: each.schema for each in fields.values()}}
@@ -176,14 +176,14 @@ def write_check_module() -> str:
     """The text of `viva.check`."""
     common = "".join(
         f'    {each.name}: {python_type(each.hint)}\n    """{each.schema["description"]}"""\n'
-        for each in list_fields(AssertionFields)
+        for each in list_field_schemas(AssertionFields)
     )
     functions = "\n\n".join(_function(name) for name in catalog.BUILT_IN["check"])
     return _format(f"{CHECK_HEAD}{common}\n\n{functions}{CHECK_TAIL}")
 
 
 def _function(name: str) -> str:
-    fields = list_fields(_find(name), REFERENCES)
+    fields = list_field_schemas(_find(name), REFERENCES)
     main = [each for each in fields if each.is_required or _takes_anything(each)]
     options = [each for each in fields if each not in main]
     first = main or options[:1]

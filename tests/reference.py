@@ -279,7 +279,7 @@ def _tool_names() -> Iterator[str]:
     yield ""
     yield "| Gemini CLI | elsewhere |"
     yield "| --- | --- |"
-    for name, *others in tool_names.CLI_TOOLS:
+    for name, *others in tool_names.CLI_TOOL_NAMES:
         yield f"| `{name}` | {', '.join(f'`{other}`' for other in others)} |"
     yield ""
 

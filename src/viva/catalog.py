@@ -22,8 +22,8 @@ from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 from viva.errors import BadInput
-from viva.model.tracebacks import error_text
-from viva.text.similar_names import find_similar
+from viva.model.tracebacks import format_error
+from viva.text.similar_names import find_similar_names
 
 ComponentKind = Literal["check", "agent", "reporter"]
 C = TypeVar("C", bound=type)
@@ -145,7 +145,7 @@ def register(kind: ComponentKind, name: str) -> Callable[[C], C]:
     The kinds are `check` (the `type` of an assertion), `agent` (the `type` of an agent) and `reporter` (a file extension).
     """
     if kind not in BUILT_IN:
-        near = find_similar(str(kind), BUILT_IN, 1)
+        near = find_similar_names(str(kind), BUILT_IN, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BadInput.of(f"register: kind {kind!r} is not one of {', '.join(BUILT_IN)}{hint}")
     if not isinstance(name, str) or not name:
@@ -237,7 +237,7 @@ def _import(path: str) -> Any:
         for part in attribute.split(".") if attribute else ():
             target = getattr(target, part)
     except Exception as error:  # a plugin may raise anything: name the plugin
-        raise BadInput.of(f"{path!r} does not import: {error_text(error)}") from error
+        raise BadInput.of(f"{path!r} does not import: {format_error(error)}") from error
     return target
 
 
@@ -275,7 +275,7 @@ def _find_script(reference: str, roots: tuple[str, ...]) -> tuple[ModuleType, Ca
 def suggest_functions(module: object, name: str) -> str:
     """Functions of a module that may be meant instead of a missing one, as the end of a sentence."""
     functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    if similar := find_similar(name, functions):
+    if similar := find_similar_names(name, functions):
         return f"; did you mean {' or '.join(similar)}?"
     return f"; it has {', '.join(sorted(functions)[:5])}" if functions else ""
 
@@ -289,7 +289,7 @@ def _import_script(reference: str, name: str) -> ModuleType | None:
     except (Exception, SystemExit) as error:  # a script may raise anything: name the script
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             return None  # this module is missing, not one that it imports
-        raise ValueError(f"{reference!r} does not import: {error_text(error)}") from error
+        raise ValueError(f"{reference!r} does not import: {format_error(error)}") from error
 
 
 def find_loaded_module(file: str) -> ModuleType | None:

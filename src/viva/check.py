@@ -94,7 +94,7 @@ def json_path(
     matches: str | None = None,
     **common: Unpack[Common],
 ) -> AssertionDict:
-    """What a JSONPath (RFC 9535) finds in the reply's data or JSON meets every operator; without one, it finds something.
+    """A JSONPath (RFC 9535) finds a value in the reply's data or JSON, and the value meets all given operators.
 
     path: The path; without `$` it means `$.path`.
     value: The expected value. A list means one of its values, unless the path finds a list.
@@ -269,7 +269,7 @@ def max_turns(value: int, **common: Unpack[Common]) -> AssertionDict:
 
 
 def golden(strategy: Literal["exact", "contains", "json-match"], value: Any, **common: Unpack[Common]) -> AssertionDict:
-    """The reply's data or, without any, its text is this, contains it, or is the same JSON: OpenWOP's golden strategies.
+    """The output (the reply's data or, without data, its text) equals a value, contains it, or is the same JSON: OpenWOP's golden strategies.
 
     strategy: Equal as text, contained in it, or equal as JSON. As text, what is not a string is JSON with sorted keys and no spaces.
     value: The expected value.

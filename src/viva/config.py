@@ -14,7 +14,7 @@ from viva.errors import BadInput, Problem
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.llm.target import find_url_problem
 from viva.model.case import LinkMode, Sandbox, WorkspaceKind
-from viva.model.connector import Connector, Connectors, Price, Secret, provider_of
+from viva.model.connector import Connector, Connectors, Price, Secret, find_provider_of_model
 from viva.model.finding import Severity
 from viva.record.redaction import Redactor
 from viva.schemas.positions import KeyPath, find_toml_line
@@ -22,7 +22,7 @@ from viva.schemas.validation import find_violations
 from viva.text import credentials
 from viva.text.duration import parse_duration
 from viva.text.pattern import LazyPattern
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 
 CONFIG_FILE = "viva.toml"
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
@@ -151,25 +151,27 @@ class Settings(Struct, frozen=True, kw_only=True):
             name: strict.expand_variables(value, "history", "options", name) if isinstance(value, str) else value
             for name, value in self.history.options.items()
         }
-        self.redactor.add_secrets([*credentials.find_in_text(remote or ""), *credentials.find_in_table(options)])
+        self.redactor.add_secrets(
+            [*credentials.find_url_credentials(remote or ""), *credentials.find_config_credentials(options)]
+        )
         return HistorySettings(remote, options)
 
     def explain_unknown_connector(self, name: str) -> str:
         known = list(self.connectors)
-        similar = find_similar(name, known)
+        similar = find_similar_names(name, known)
         hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(known) or 'none'}"
         return f"there is no connector {name!r}; {hint}"
 
     def unknown_agent_error(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
-        known, name = list(self.agents), credentials.mask_reference(name)
+        known, name = list(self.agents), credentials.mask_agent_reference(name)
         if wrong_prefix := _WRONG_PREFIX.fullmatch(name):
             return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{wrong_prefix[1]}")
         if _ADDRESS.fullmatch(name):
             return BadInput.of(f"there is no agent {name!r}; did you mean http://{name}?")
-        similar = find_similar(name, known) or find_similar(name, built_in)
+        similar = find_similar_names(name, known) or find_similar_names(name, built_in)
         kind, colon, place = name.partition(":")
         if colon and not similar:  # a kind with a mistake, as in langgrap:./app.py:graph
-            similar = [f"{each}:{place}" for each in find_similar(kind, catalog.BUILT_IN["agent"], 1)]
+            similar = [f"{each}:{place}" for each in find_similar_names(kind, catalog.BUILT_IN["agent"], 1)]
         if similar:
             return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(similar)}?")
         where = f"{self.file} has " + (", ".join(known) or "none") if self.file else f"there is no {CONFIG_FILE} here"
@@ -193,7 +195,7 @@ def load_settings(
     added = {} if env_file is None else _read_env_file(env_file)
     os.environ.update(added)  # Python agents read it themselves
     environ = dict(os.environ)
-    redactor = Redactor([*_find_environment_secrets(environ), *credentials.find_in_environment(added)])
+    redactor = Redactor([*_find_environment_secrets(environ), *credentials.find_environment_credentials(added)])
     unset_variables: list[str] | None = [] if allow_unset else None
     default_connectors = _create_default_connectors(environ)
     if file is None and (file := find_config(start)) is None:
@@ -291,7 +293,7 @@ def _create_default_connectors(environ: Mapping[str, str]) -> dict[str, Connecto
             base_url=environ.get(_BASE_URL_VARIABLES[provider], "").rstrip("/"),
             api_key=Secret(key) if (key := environ.get(variable)) else None,
             key_source=variable,
-            is_default=True,
+            is_built_in=True,
         )
         for provider, variable in _KEY_VARIABLES.items()
     }
@@ -303,7 +305,7 @@ def _find_provider(name: str, table: Mapping[str, Any]) -> str:
         return str(table["provider"])
     if name in _KEY_VARIABLES:
         return name
-    return (None if table.get("base_url") else provider_of(str(table.get("model", "")))) or "openai"
+    return (None if table.get("base_url") else find_provider_of_model(str(table.get("model", "")))) or "openai"
 
 
 def _load_connectors(
@@ -331,7 +333,7 @@ def _load_connector(name: str, table: Mapping[str, Any], settings: Settings) -> 
         header: settings.expand_variables(value, "connectors", name, "headers")
         for header, value in table.get("headers", {}).items()
     }
-    literal_secrets = credentials.find_in_table({**table, "headers": headers, "base_url": base_url})
+    literal_secrets = credentials.find_config_credentials({**table, "headers": headers, "base_url": base_url})
     settings.redactor.add_secrets([*([api_key] if api_key else []), *literal_secrets])
     price = table.get("price")
     try:
@@ -358,7 +360,7 @@ def _find_environment_secrets(environ: Mapping[str, str]) -> list[str]:
     variables = (*_BASE_URL_VARIABLES.values(), *_PROXY_VARIABLES, *map(str.lower, _PROXY_VARIABLES))
     values = [environ.get(name, "") for name in variables]
     urls = [value if "://" in value else f"http://{value}" for value in values]  # a proxy may have no scheme
-    return [*keys, *(secret for url in urls for secret in credentials.find_in_text(url))]
+    return [*keys, *(secret for url in urls for secret in credentials.find_url_credentials(url))]
 
 
 def _read_env_file(path: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from viva.model.event import Event
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.model.record import Cell, TrialRecord
-from viva.model.turn import FileChange, FileImage, Verdict
+from viva.model.turn import FileChange, RecordedFile, Verdict
 from viva.state.trial_state import CheckContext, TrialState
 
 T = TypeVar("T")
@@ -110,11 +110,11 @@ class Workspace(Protocol):
         """The files added, changed and removed since a snapshot, with text differences."""
         ...
 
-    async def files_since(self, since: Any) -> tuple[FileImage, ...]:
+    async def files_since(self, since: Any) -> tuple[RecordedFile, ...]:
         """The files added, changed and removed since a snapshot, with their whole content, for a cassette."""
         ...
 
-    async def restore_files(self, images: Sequence[FileImage], changes: Sequence[FileChange] | None = None) -> None:
+    async def restore_files(self, images: Sequence[RecordedFile], changes: Sequence[FileChange] | None = None) -> None:
         """Writes the files of a recorded turn. `changes_since` then returns the recorded `changes`."""
         ...
 

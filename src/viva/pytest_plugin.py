@@ -320,12 +320,12 @@ class CaseItem(SuiteItem):
 
     def runtest(self) -> None:
         from viva.api.failure_text import format_headline, format_record
-        from viva.stats.pass_rate import case_status
+        from viva.stats.pass_rate import decide_case_status
 
         session = _get_session(self.config)
         session.start_cases((item.loaded_like(self), item.name) for item in self._list_cases_to_start())
         records = session.run_case(self.loaded, self.name)
-        status = case_status([record.status for record in records])
+        status = decide_case_status([record.status for record in records])
         if status == "passed":
             return
         record: TrialRecord = next(record for record in records if record.status == status)
@@ -380,7 +380,7 @@ class ThresholdItem(SuiteItem):
             _skip(f"{missing} of {len(self.loaded.trials)} cases of the suite did not run here{where}")
         tally = SuiteTally(suite, len(self.loaded.trials))
         for record in records:
-            tally.add(record)
+            tally.count_trial(record)
         summary = tally.summary()
         if summary.failures:
             failed = [f"    {record.id}: {record.status}" for record in records if record.status != "passed"]

@@ -15,7 +15,7 @@ from real_protocols import FOLDER, find_python, run_server
 from viva.agents.a2a import A2aAgent
 from viva.agents.agui import AguiAgent
 from viva.agents.remote_config import RemoteEndpoint
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.errors import AgentFailed
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key, ToolStub, WorkspaceSpec
@@ -68,7 +68,7 @@ def test_a_task_goes_on_until_it_is_completed(server: str, path: str):  # N15, N
     first, second, third = converse(travel(server, path), "book", "May 5", "hello again")
     assert first.parts == ("Flights: AB1, AB2.", "Which date?")
     assert (first.protocol_state, first.input_hint) == ("input-required", "Which date?")
-    assert (detect(first).is_awaiting, detect(first).reason) == (True, "protocol_state")
+    assert (detect_awaiting(first).is_awaiting, detect_awaiting(first).reason) == (True, "protocol_state")
     assert second.parts == ("Booked for May 5.", "Have a good flight.")
     data, file = second.data
     assert data == {"flight": "AB1", "seats": 2}
@@ -81,7 +81,7 @@ def test_a_task_goes_on_until_it_is_completed(server: str, path: str):  # N15, N
 def test_other_states_of_a_task(server: str, path: str):  # N17, N22
     (reply,) = converse(travel(server, path), "login")
     assert (reply.content, reply.protocol_state) == ("Please log in.", "auth-required")
-    assert detect(reply).is_awaiting
+    assert detect_awaiting(reply).is_awaiting
     with pytest.raises(AgentFailed, match="ended as failed: No such flight"):
         converse(travel(server, path), "fail")
 
@@ -163,7 +163,7 @@ def test_an_agui_run_has_text_tools_state_and_an_interrupt_that_is_resumed(serve
         calls=(ModelCall("m", "openai", 7, 3),),
         parts=("Let me see.", "Shall I book AB1?"),
     )
-    assert detect(first).is_awaiting
+    assert detect_awaiting(first).is_awaiting
     assert second.content == 'Resumed with ["yes"]; 4 messages.'
     assert second.data == {"flight": "AB1", "booked": True}
     assert calls == [ModelCall("m", "openai", 7, 3)]

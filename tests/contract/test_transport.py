@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.http1_client import _MAX_CONNECTING, _MAX_WOKEN
+from viva.llm.http1_client import _MAX_CONNECTING, _MAX_RESUMED_CALLS
 from viva.llm.transport import HttpTransport
 from viva.protocols import Request, Response
 from viva.testing.http_server import HttpServer, ReceivedRequest, StubResponse, json_response
@@ -27,7 +27,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 class AiohttpOnly(HttpTransport):
     async def request(self, request: Request) -> Response:
-        return await self._aiohttp.request(request, self._target(request))
+        return await self._aiohttp.request(request, self._get_target(request))
 
 
 def _has_ipv6() -> bool:
@@ -621,7 +621,7 @@ def test_connections_to_one_server_are_not_all_opened_at_once(run):
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_answers_that_arrive_together_leave_the_loop_free_in_between(run):
     """A server of one step sends all answers and closes: each is delivered, a few in each step of the event loop."""
-    count = 5 * _MAX_WOKEN
+    count = 5 * _MAX_RESUMED_CALLS
     steps: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -648,4 +648,4 @@ def test_answers_that_arrive_together_leave_the_loop_free_in_between(run):
 
     run(whole())
     steps.append(count)
-    assert max(after - before for before, after in pairwise(steps)) <= _MAX_WOKEN
+    assert max(after - before for before, after in pairwise(steps)) <= _MAX_RESUMED_CALLS

@@ -11,7 +11,7 @@ import pytest
 
 from trial_workspaces import folders, git, put, tree
 from viva.model.case import Key, WorkspaceSpec
-from viva.model.turn import FileImage
+from viva.model.turn import RecordedFile
 from viva.protocols import Workspace, WorkspaceFactory
 
 KINDS = ["copy", "copy without git", "empty", "symlink", "linked copy", "cwd", "replayed symlink", "replayed cwd"]
@@ -153,7 +153,7 @@ def test_a_workspace_that_is_deleted_is_empty_and_can_be_filled_again(room: Room
         gone = {change.path: change.change for change in await workspace.changes_since(mark)}
         assert gone["a.txt"] == "removed"
         assert workspace.resolve_inside("a.txt") == f"{workspace.path}/a.txt"
-        await workspace.restore_files([FileImage("back/b.txt", b"y")])
+        await workspace.restore_files([RecordedFile("back/b.txt", b"y")])
         assert (Path(workspace.path) / "back/b.txt").read_bytes() == b"y"
 
     room.use(use)

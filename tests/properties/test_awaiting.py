@@ -7,15 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from viva.awaiting.detector import detect
-from viva.awaiting.languages import language_of
+from viva.awaiting.detector import detect_awaiting
+from viva.awaiting.languages import detect_language
 from viva.model.message import Reply
 
 REPLIES = [
     json.loads(line)
     for line in (Path(__file__).parents[1] / "unit" / "awaiting" / "replies.jsonl").read_text("utf-8").splitlines()
 ]
-ENGLISH = [reply["text"] for reply in REPLIES if language_of(reply["text"]).name == "english"]
+ENGLISH = [reply["text"] for reply in REPLIES if detect_language(reply["text"]).name == "english"]
 ONE_LINE = [text for text in ENGLISH if not set(text) & set('\n*_`"')]
 
 QUESTIONS = {
@@ -64,7 +64,7 @@ GOODBYES = {
 
 
 def awaits(text: str) -> bool:
-    return detect(Reply(text)).is_awaiting
+    return detect_awaiting(Reply(text)).is_awaiting
 
 
 @given(data=st.data(), language=st.sampled_from(sorted(QUESTIONS)))
@@ -119,7 +119,7 @@ PIECES = [
 @example("\ud800")
 @example("\x00?")
 def test_no_text_is_too_strange(text):
-    found = detect(Reply(text))
+    found = detect_awaiting(Reply(text))
     assert found.reason in {"content_is_question", "content_is_request", "closing_offer", "completed"}
     assert 0 <= found.confidence <= 1
 
@@ -128,4 +128,4 @@ def test_no_text_is_too_strange(text):
 @given(text=st.sampled_from(ENGLISH))
 def test_only_the_end_of_a_long_reply_is_read_so_time_does_not_grow_with_it(before, text):  # N23
     once = before * (8000 // len(before))
-    assert detect(Reply(once + "\n\n" + text)) == detect(Reply(once * 5 + "\n\n" + text))
+    assert detect_awaiting(Reply(once + "\n\n" + text)) == detect_awaiting(Reply(once * 5 + "\n\n" + text))

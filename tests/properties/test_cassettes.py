@@ -17,9 +17,9 @@ from viva.model import codec
 from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
-from viva.record.cassette import RecordedRequest, Recorder
+from viva.record.cassette import CassetteRecorder, RecordedRequest
 from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
-from viva.record.player import CassettePlayer, list_changes
+from viva.record.player import CassettePlayer, describe_changes
 from viva.record.redaction import Redactor
 
 VALUE = "§§"
@@ -107,7 +107,7 @@ def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(session
     spent: list[ModelCall] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c"
-        recorder = Recorder(path, "1.0", hiding_of(then))
+        recorder = CassetteRecorder(path, "1.0", hiding_of(then))
         recorded = asyncio.run(
             hold_conversation(RecordingAgent(Counting(then), "bot", definition(then), recorder), sessions, then, paid)
         )
@@ -141,25 +141,25 @@ def shuffled(value: Any) -> Any:
 @given(values, values)
 def test_what_differs_is_named_and_nothing_else_is(had: Any, now: Any):
     had, now = codec.to_plain(had), codec.to_plain(now)
-    same = codec.canonical_bytes(had) == codec.canonical_bytes(now)
-    assert (list_changes({"x": had}, {"x": now}) == []) == same
-    assert list_changes(had, shuffled(had)) == []
+    same = codec.encode_canonically(had) == codec.encode_canonically(now)
+    assert (describe_changes({"x": had}, {"x": now}) == []) == same
+    assert describe_changes(had, shuffled(had)) == []
 
 
 @given(st.lists(st.tuples(texts, values), min_size=1, max_size=3), st.lists(st.tuples(texts, values), max_size=3))
 def test_a_key_is_that_of_all_that_was_sent_and_of_nothing_else(first: list[Any], second: list[Any]):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c"
-        recorder = Recorder(path, "1.0", Redactor())
+        recorder = CassetteRecorder(path, "1.0", Redactor())
         recorder.close()
         tape = CassettePlayer(path, "error", Redactor())
 
     def chain(sent: list[Any]) -> str:
         key = ""
         for message, options_ in sent:
-            key = tape.extend_chain(key, RecordedRequest(message, options_))
+            key = tape.extend_digest_chain(key, RecordedRequest(message, options_))
         return key
 
     first, second = codec.to_plain(first), codec.to_plain(second)
     assert chain(first) == chain(shuffled(first))
-    assert (chain(first) == chain(second)) == (codec.canonical_bytes(first) == codec.canonical_bytes(second))
+    assert (chain(first) == chain(second)) == (codec.encode_canonically(first) == codec.encode_canonically(second))

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from viva import catalog
-from viva.checks.compare import find_mismatch, is_same_json, json_type
-from viva.checks.formatting import quote_value, shorten
+from viva.checks.compare import explain_mismatch, get_json_type, is_same_json
+from viva.checks.formatting import cut_with_ellipsis, quote_value
 from viva.model.case import Assertion
 from viva.model.component import BuildContext
 from viva.model.message import ModelCall, Reply, ToolCall
 from viva.model.turn import AssertionResult, Verdict
-from viva.state.evaluation import evaluate
+from viva.state.evaluation import start_evaluation
 from viva.testing.check_context import make_check_context
-from viva.text.embedded_json import find_json, whole_json
+from viva.text.embedded_json import find_json, parse_whole_json
 
 scalars = (
     st.none()
@@ -41,7 +41,7 @@ def test_equality_is_reflexive(value):
 def test_equality_is_symmetric_and_implies_equal_types(one, other):
     assert is_same_json(one, other) == is_same_json(other, one)
     if is_same_json(one, other):
-        assert json_type(one) == json_type(other)
+        assert get_json_type(one) == get_json_type(other)
 
 
 @given(values, values, values)
@@ -73,36 +73,36 @@ def test_the_order_of_items_does(items):
 
 @given(values)
 def test_a_value_is_a_part_of_itself(value):
-    assert find_mismatch(value, value) is None
+    assert explain_mismatch(value, value) is None
 
 
 @given(values, values)
 def test_equal_values_are_parts_of_each_other(one, other):
     if is_same_json(one, other):
-        assert find_mismatch(one, other) is None
-        assert find_mismatch(other, one) is None
+        assert explain_mismatch(one, other) is None
+        assert explain_mismatch(other, one) is None
 
 
 @given(objects, st.data())
 def test_dropping_keys_keeps_a_part_a_part(whole, data):
     kept = data.draw(st.sets(st.sampled_from(sorted(whole))) if whole else st.just(set()))
     part = {key: value for key, value in whole.items() if key in kept}
-    assert find_mismatch(part, whole) is None
-    assert (find_mismatch(whole, part) is None) == (len(part) == len(whole))
+    assert explain_mismatch(part, whole) is None
+    assert (explain_mismatch(whole, part) is None) == (len(part) == len(whole))
 
 
 @given(values, objects)
 def test_a_part_of_a_part_is_a_part(value, more):
     whole = {**more, "x": value}
-    assert find_mismatch({"x": value}, whole) is None
-    assert find_mismatch([{"x": value}], [whole]) is None
-    assert find_mismatch({"deep": {"x": value}}, {"deep": whole, "other": 1}) is None
+    assert explain_mismatch({"x": value}, whole) is None
+    assert explain_mismatch([{"x": value}], [whole]) is None
+    assert explain_mismatch({"deep": {"x": value}}, {"deep": whole, "other": 1}) is None
 
 
 @given(objects, st.text(max_size=4))
 def test_a_key_that_is_not_there_is_missing(whole, key):
     if key not in whole:
-        assert find_mismatch({key: None}, whole) == f"$.{key} is missing"
+        assert explain_mismatch({key: None}, whole) == f"$.{key} is missing"
 
 
 @given(
@@ -111,8 +111,8 @@ def test_a_key_that_is_not_there_is_missing(whole, key):
 )
 def test_json_is_found_whole_fenced_and_among_words(value):  # N25, N29
     text = json.dumps(value, ensure_ascii=False)
-    assert is_same_json(whole_json(text), value)
-    assert is_same_json(whole_json(f"```json\n{text}\n```"), value) or "```" in text
+    assert is_same_json(parse_whole_json(text), value)
+    assert is_same_json(parse_whole_json(f"```json\n{text}\n```"), value) or "```" in text
     assert is_same_json(find_json(f"So it is: {text} and no more"), value)
 
 
@@ -125,7 +125,7 @@ def test_any_text_holds_json_or_none(text):
 @given(values, st.integers(2, 50))
 def test_quoted_values_are_short_and_printable(value, limit):
     assert quote_value(value, limit).isprintable()
-    assert len(shorten(str(value), limit)) <= limit
+    assert len(cut_with_ellipsis(str(value), limit)) <= limit
 
 
 WRITTEN = [
@@ -193,6 +193,6 @@ def test_every_check_comes_to_a_verdict_and_its_negation_to_the_opposite(answers
 
 
 def verdict_of(assertion, evidence) -> Verdict:
-    found = evaluate(assertion, evidence)
+    found = start_evaluation(assertion, evidence)
     assert isinstance(found, AssertionResult)
     return found.verdict

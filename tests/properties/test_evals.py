@@ -20,7 +20,7 @@ from viva.formats.openwop.summary import build_eval_summary
 from viva.model import codec
 from viva.model.case import Baseline, Threshold
 from viva.model.event import PlannedSuite
-from viva.model.finding import KINDS, SEVERITIES, Finding
+from viva.model.finding import FINDING_KINDS, SEVERITIES, Finding
 from viva.model.message import Reply, Usage
 from viva.model.record import TrialRecord, TurnRecord
 from viva.schemas.validation import find_violations
@@ -69,13 +69,13 @@ def test_a_stringified_value_is_json_that_says_the_same_and_is_the_same_whatever
     assert text == to_canonical_text(shuffled(value))
     if not isinstance(value, str):
         assert is_same_json(json.loads(text), value)
-        assert text == codec.canonical_bytes(json.loads(text)).decode()
+        assert text == codec.encode_canonically(json.loads(text)).decode()
 
 
 @given(st.text())
 def test_no_text_breaks_a_detector_and_every_finding_is_of_the_list(text: str):
     found = Safety().check(make_check_context(text, inputs=[text[::-1]])).findings
-    assert all(each.kind in KINDS and each.severity in SEVERITIES for each in found)
+    assert all(each.kind in FINDING_KINDS and each.severity in SEVERITIES for each in found)
 
 
 @given(values)
@@ -85,7 +85,7 @@ def test_a_value_without_secrets_keeps_its_shape(value: Any):
     assert is_same_json(redact_secrets(clean), clean)
 
 
-findings = st.builds(Finding, st.sampled_from(KINDS), st.sampled_from(SEVERITIES))
+findings = st.builds(Finding, st.sampled_from(FINDING_KINDS), st.sampled_from(SEVERITIES))
 usages = st.none() | st.builds(
     Usage, calls=st.just(1), cost_usd=st.none() | st.floats(0, 10, allow_nan=False, allow_infinity=False)
 )
@@ -146,7 +146,7 @@ def test_a_summary_is_valid_whatever_the_records_are(capsys: pytest.CaptureFixtu
             PlannedSuite(suite="a.evals.b", kind="eval_suite", version="1.0.0", cases=3, threshold=threshold)
         )
         for record in ended:
-            tally.add(record)
+            tally.count_trial(record)
         summary = tally.summary()
         found = json.loads(codec.encode(build_eval_summary(summary, ended, model_class="general")))
         if validator is not None:

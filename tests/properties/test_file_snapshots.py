@@ -96,6 +96,8 @@ def test_changes_are_those_of_a_comparison_of_all_bytes_and_a_replay_makes_them(
                 for change in snapshot.list_file_changes(mark, now, texts)
             }
             assert told == kinds(before, after)
-            snapshot.restore_files(copy, snapshot.collect_images(mark, now, 10**9, lambda path: f"{root}/{path}"))
+            snapshot.restore_files(
+                copy, snapshot.collect_recorded_files(mark, now, 10**9, lambda path: f"{root}/{path}")
+            )
             assert held(copy) == after
             mark, before = now, after

@@ -41,11 +41,11 @@ from viva.agents.openwop_client import HostClient
 from viva.agents.remote_config import RemoteEndpoint
 from viva.agents.responses import ResponsesAgent
 from viva.agents.tools import Tool, Toolbox
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.checks.compare import is_same_json
 from viva.checks.json import JsonSchema
-from viva.checks.judge import _ReplyParser
-from viva.engine.records import turn_record
+from viva.checks.judge import _JudgeReplyParser
+from viva.engine.records import build_turn_record
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.documents import open_documents
 from viva.host.bodies import parse_json
@@ -64,8 +64,8 @@ from viva.record.cassette import read_cassette
 from viva.record.journal import Journal, read_events
 from viva.session.case_generation import parse_cases
 from viva.state.trial_state import CheckContext, TrialState, to_text
-from viva.text.embedded_json import find_json, whole_json
-from viva.text.json_path import values_at
+from viva.text.embedded_json import find_json, parse_whole_json
+from viva.text.json_path import find_values_at
 from viva.users.simulator import SimulatorGuard, parse_simulator_reply
 
 HOLE = "@hole@"
@@ -125,22 +125,22 @@ def check_value(value: Any) -> None:
     """What decoding gave can go everywhere: through checks, records, other agents and reports."""
     assert is_same_json(codec.to_plain(value), value)
     assert deepcopy(value) == value
-    assert not codec.has_nan(value)
+    assert not codec.has_nan_or_infinity(value)
     assert repr(value)
     to_text(value).encode()
-    codec.pretty_json(codec.canonical_bytes(value))
-    values_at("$..x", value)
+    codec.pretty_json(codec.encode_canonically(value))
+    find_values_at("$..x", value)
     JsonSchema(schema={"type": "object", "additionalProperties": {"type": "string"}}).describe_errors(value)
     wrapped = codec.encode({"event": {"record": {"turns": [{"reply": {"data": value}}]}}})
-    assert codec.decode_kept(wrapped)
+    assert codec.decode_own(wrapped)
 
 
 def check_reply(reply: Reply) -> None:
-    detect(reply)
+    detect_awaiting(reply)
     check_value(codec.to_builtins(reply))
     turn = Turn(1, UserMessage(Message("user", "?")))
     turn.reply = reply
-    record = codec.encode(turn_record(turn))
+    record = codec.encode(build_turn_record(turn))
     assert "NaN" in reply.content or b"NaN" not in record
     check_calls(reply.calls)
 
@@ -353,7 +353,7 @@ def decode_any(raw: bytes) -> None:
 
 def decode_text(raw: bytes) -> None:
     for text in (raw.decode(errors="replace"), raw.decode(errors="surrogateescape"), f"So: {raw.decode('latin-1')} ."):
-        for value in (whole_json(text), find_json(text)):
+        for value in (parse_whole_json(text), find_json(text)):
             if value is not UNSET:
                 check_value(value)
 
@@ -522,7 +522,7 @@ def kept(read_file: Callable[[Path], Any], head: bytes = b"") -> Callable[[bytes
 def journal(path: Path) -> None:
     journal = Journal(path)
     try:
-        list(journal.raw_records())
+        list(journal.iterate_raw_records())
     finally:
         journal.close()
 
@@ -532,7 +532,7 @@ def suite(suffix: str) -> Callable[[bytes], None]:
         path = path.rename(path.with_suffix(suffix))
         problems: list[Any] = []
         for document in open_documents(path, path.name).read_valid(problems):
-            if not codec.has_nan(document.value):  # which YAML can say
+            if not codec.has_nan_or_infinity(document.value):  # which YAML can say
                 check_value(document.value)
         for problem in problems:
             assert str(problem).strip()
@@ -593,7 +593,7 @@ def event_stream(raw: bytes) -> None:
     events = SseParser(100_000)
     try:
         for at in range(0, len(raw), 7):
-            events.feed(raw[at : at + 7])
+            events.feed_data(raw[at : at + 7])
         events.feed_eof()
     except TrialFault as fault:
         check_fault(fault)
@@ -638,8 +638,8 @@ DECODERS: dict[str, tuple[list[Any], Callable[[bytes], None]]] = {
     "journal": ([codec.encode(Note("a", "warning"))], kept(lambda path: list(read_events(path)))),
     "journal, resumed": ([{"event": "trial_ended", "index": 1, "record": {}}], kept(journal)),
     "cassette": ([b'{"type":"definition","agent":"a"}'], kept(lambda path: list(read_cassette(path)), CASSETTE)),
-    "judge": ([VERDICT], helper(lambda reply: _ReplyParser(evidence(), "paid", 0.5, must_quote=True).parse(reply))),
-    "judge without quotes": ([VERDICT], helper(lambda reply: _ReplyParser(evidence(), "paid", None, must_quote=False).parse(reply))),
+    "judge": ([VERDICT], helper(lambda reply: _JudgeReplyParser(evidence(), "paid", 0.5, must_quote=True).parse(reply))),
+    "judge without quotes": ([VERDICT], helper(lambda reply: _JudgeReplyParser(evidence(), "paid", None, must_quote=False).parse(reply))),
     "simulator": ([SPOKEN], helper(spoken)),
     "generator": ([CASES], helper(generated)),
     "tool arguments": ([{"a": 1}], tool_arguments),

@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viva.llm.response_parser import ProtocolError, ResponseParser, parse_fields
+from viva.llm.response_parser import ProtocolError, ResponseParser, parse_header_fields
 from viva.protocols import Response
 
 bodies = st.binary(max_size=200)
@@ -90,4 +90,4 @@ def test_header_fields_of_one_name_are_joined_in_any_case(fields: list[tuple[str
         key = name.lower()
         expected[key] = f"{expected[key]}, {value}" if key in expected else value
     lines = (f"{name}:  {value} " for name, value in fields)
-    assert parse_fields("\r\n".join(["HTTP/1.1 200 OK", *lines])) == expected
+    assert parse_header_fields("\r\n".join(["HTTP/1.1 200 OK", *lines])) == expected

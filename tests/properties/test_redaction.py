@@ -177,17 +177,17 @@ def test_what_a_cassette_keeps_of_a_variable_comes_back_as_it_was(value: str, be
     said = Reply(
         before + after.join(encoded(value)[:-6]), data={value: [value]}, tool_calls=(ToolCall(value, {value: 123456}),)
     )
-    kept = redactor.hide(said)
+    kept = redactor.hide_secrets(said)
     assert value not in kept.content
     assert codec.decode(codec.encode(kept), type=Reply) == kept
-    assert redactor.restore(kept) == said
-    assert redactor.hide(kept) == kept
+    assert redactor.restore_secrets(kept) == said
+    assert redactor.hide_secrets(kept) == kept
 
 
 def test_the_name_of_a_variable_that_holds_a_secret_is_hidden_once():
     redactor = Redactor(variables={"PASSWORD": "PASSWORD", "OTHER_PASSWORD": "hunter-22"})
     said = Reply("PASSWORD, hunter-22 and PASSWORD")
-    kept = redactor.hide(said)
+    kept = redactor.hide_secrets(said)
     assert kept.content == "***PASSWORD***, ***OTHER_PASSWORD*** and ***PASSWORD***"
-    assert redactor.hide(kept) == kept
-    assert redactor.restore(kept) == said
+    assert redactor.hide_secrets(kept) == kept
+    assert redactor.restore_secrets(kept) == said

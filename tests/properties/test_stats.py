@@ -3,7 +3,7 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from viva.stats.paired import mcnemar_test, paired_difference, tarone_correction
+from viva.stats.paired import estimate_paired_difference, mcnemar_test, tarone_correction
 from viva.stats.pass_k import estimate_pass_k, pass_at_k, pass_hat_k
 from viva.stats.proportions import Interval, Tally, estimate_suite_rate, wilson_interval
 from viva.stats.sequential import SequentialTest
@@ -165,8 +165,8 @@ def test_mcnemar_is_the_same_in_both_directions(pairs):
 
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=9), confidences)
 def test_a_difference_holds_its_mean_and_turns_around_with_its_pairs(pairs, confidence):
-    there = paired_difference(pairs, confidence)
-    back = paired_difference([(after, before) for before, after in pairs], confidence)
+    there = estimate_paired_difference(pairs, confidence)
+    back = estimate_paired_difference([(after, before) for before, after in pairs], confidence)
     assert there is not None
     assert back is not None
     assert 0 < there.p_value <= 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viva.errors import Undetermined
-from viva.text.template import escape_template, fill_variables, has_variables, is_template, variables_in
+from viva.text.template import escape_template, fill_variables, has_variables, is_template, list_variables
 
 names = st.sampled_from(["a", "b_1", "c-d", "e.f"])
 plain = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="{}"), max_size=6)
@@ -25,7 +25,7 @@ known = st.dictionaries(names, st.integers() | plain | st.lists(st.integers(), m
 @given(values, known)
 def test_what_is_known_is_filled_in_and_the_rest_stays(value: Any, variables: dict[str, Any]):
     filled = fill_variables(value, variables, keep_unknown=True)
-    assert set(variables_in(filled)) == set(variables_in(value)) - set(variables)
+    assert set(list_variables(filled)) == set(list_variables(value)) - set(variables)
     assert fill_variables(filled, variables, keep_unknown=True) == filled
 
 
@@ -38,7 +38,7 @@ def test_without_variables_nothing_changes(value: Any):
 
 @given(values, known)
 def test_one_that_is_not_set_is_an_error(value: Any, variables: dict[str, Any]):
-    missing = set(variables_in(value)) - set(variables)
+    missing = set(list_variables(value)) - set(variables)
     if missing:
         with pytest.raises(Undetermined, match="is not set"):
             fill_variables(value, variables)  # N21
@@ -71,6 +71,6 @@ def test_an_escape_survives_until_the_last_filling(text: str, variables: dict[st
 
 
 def test_a_backslash_before_two_braces_is_no_variable():
-    assert variables_in(r"\{{a}} {{b}}") == ["b"]
+    assert list_variables(r"\{{a}} {{b}}") == ["b"]
     assert fill_variables(r"\{{a}} {{b}}", {"a": 1, "b": 2}) == "{{a}} 2"  # N21
     assert fill_variables(r"{{b}}\{{", {"b": 2}) == "2{{"

@@ -37,7 +37,7 @@ from viva.model.case import Feature
 from viva.model.connector import Secret
 from viva.model.message import Attachment, Message, Reply
 from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
-from viva.text.credentials import mask_text
+from viva.text.credentials import mask_url_credentials
 from viva.workspace.processes import run_to_completion
 from viva.workspace.safe_open import open_regular_file
 
@@ -111,19 +111,19 @@ async def _find_service(agent: A2aAgent, context: SessionContext) -> A2aService:
         request = Request(url, b"", headers, "GET", endpoint.timeout_s)
         answer = await send_request(context.http, request, retry, context.progress)
         if answer.status != 200:
-            statuses.append(f"{mask_text(url)} (HTTP {answer.status})")
+            statuses.append(f"{mask_url_credentials(url)} (HTTP {answer.status})")
             continue
         try:
             card = codec.decode(answer.body)
         except codec.DecodeError as error:
-            statuses.append(f"{mask_text(url)} ({error})")
+            statuses.append(f"{mask_url_credentials(url)} ({error})")
             continue
         service = read_card(card, url, endpoint.headers)
         if agent.service_url:
             return structs.replace(service, url=agent.service_url)
         if endpoint.headers and urlsplit(service.url).hostname != urlsplit(url).hostname:
             raise Unreachable(
-                f"the agent card names another host, {mask_text(service.url)}: set `service_url` to send credentials there",
+                f"the agent card names another host, {mask_url_credentials(service.url)}: set `service_url` to send credentials there",
                 deterministic=True,
             )
         return service
@@ -215,7 +215,7 @@ class A2aSession:
         async def parse(chunks: AsyncIterator[bytes]) -> None:
             events, rest = SseParser(), b""
             async for chunk in chunks:
-                found = events.feed(chunk)
+                found = events.feed_data(chunk)
                 rest = b"" if found else rest + chunk[: 4096 - len(rest)]
                 for data in found:
                     reader.add(self._unwrap(_decode(data)))

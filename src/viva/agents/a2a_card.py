@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from viva.agents.json_objects import as_list, as_object
 from viva.errors import Unreachable
-from viva.text.credentials import mask_text
+from viva.text.credentials import mask_url_credentials
 
 CARD_PATH = ".well-known/agent-card.json"
 _OLD_CARD_PATH = ".well-known/agent.json"
@@ -43,7 +43,9 @@ def list_card_urls(url: str) -> list[str]:
 def read_card(card: Any, card_url: str, headers: Mapping[str, str]) -> A2aService:
     """The service that a card names. Raises Unreachable if Viva cannot use it, and says what is missing."""
     if not isinstance(card, dict):
-        raise Unreachable(f"{mask_text(card_url)} is not an agent card: it is no JSON object", deterministic=True)
+        raise Unreachable(
+            f"{mask_url_credentials(card_url)} is not an agent card: it is no JSON object", deterministic=True
+        )
     fields = cast("dict[str, Any]", card)
     service = _choose_service(fields, card_url)
     if problem := _find_missing_scheme(fields, headers, service.url):
@@ -73,7 +75,9 @@ def _choose_service(card: Mapping[str, Any], card_url: str) -> A2aService:
     lacking = (
         f"it offers {', '.join(bindings)[:100]}, not {' or '.join(_BINDINGS)}" if bindings else "it names no address"
     )
-    raise Unreachable(f"the agent card at {mask_text(card_url)} cannot be used: {lacking}", deterministic=True)
+    raise Unreachable(
+        f"the agent card at {mask_url_credentials(card_url)} cannot be used: {lacking}", deterministic=True
+    )
 
 
 def _join(card_url: str, url: str) -> str:

@@ -18,7 +18,7 @@ from viva.agents.cli.events import (
     join_texts,
 )
 from viva.model import codec
-from viva.model.message import MAX_TOKENS, ModelCall
+from viva.model.message import MAX_TOKEN_COUNT, ModelCall
 
 _NAME_IN_ID = re.compile(r"([A-Za-z][\w.-]*?)__\S+")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -85,7 +85,7 @@ def _build_model_call(model: str, counts: Mapping[str, Any], *names: str) -> Mod
 
 
 def _read_count(value: Any) -> int:
-    return value if isinstance(value, int) and 0 <= value <= MAX_TOKENS else 0
+    return value if isinstance(value, int) and 0 <= value <= MAX_TOKEN_COUNT else 0
 
 
 def _find_tool_name(call: Mapping[str, Any], *, use_title: bool = True) -> str:

@@ -21,8 +21,8 @@ from viva.model import codec
 from viva.model.case import ModelClass
 from viva.model.connector import Connector
 from viva.protocols import Agent
-from viva.schemas.struct_schema import Schema, struct_schema
-from viva.text.credentials import mask_text
+from viva.schemas.struct_schema import Schema, build_struct_schema
+from viva.text.credentials import mask_url_credentials
 
 _CONNECT_S = 3.0
 
@@ -201,10 +201,10 @@ def entry_schema(kind: type[Any]) -> Schema | None:
     """The JSON Schema of an entry `[agents.NAME]` of this kind; None if the kind is no struct."""
     if not issubclass(kind, Struct):
         return None
-    own = struct_schema(kind)
+    own = build_struct_schema(kind)
     if _is_config(kind):
         return own
-    properties = {**struct_schema(AgentConfig)["properties"], **own["properties"]}
+    properties = {**build_struct_schema(AgentConfig)["properties"], **own["properties"]}
     return {**own, "properties": properties}
 
 
@@ -232,7 +232,7 @@ def agents_schema(names: Iterable[str]) -> Schema:
     branches = [(_require_type(kinds), schema) for kinds, schema in groups.values()]
     inferable = [schema for kinds, schema in groups.values() if any(map(_is_inferable, kinds))]
     branches.append(({"not": {"required": ["type"]}}, _merge_kinds(inferable)))
-    properties = {"type": struct_schema(AgentConfig)["properties"]["type"]}
+    properties = {"type": build_struct_schema(AgentConfig)["properties"]["type"]}
     conditions = [{"if": condition, "then": schema} for condition, schema in branches]
     return {"type": "object", "properties": properties, "allOf": conditions, "$comment": "agent"}
 
@@ -266,7 +266,7 @@ async def inspect_url(url: str) -> AgentStatus:
     if not url:
         return AgentStatus()
     if "$" in url:
-        return AgentStatus(missing=f"{mask_text(url)} has a variable that is not set")
+        return AgentStatus(missing=f"{mask_url_credentials(url)} has a variable that is not set")
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -26,7 +26,7 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Attachment, Audio, Image, Message, Reply, Text
 from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
-from viva.state.trial_state import reply_text
+from viva.state.trial_state import get_reply_text
 
 PREFIX = "agui:"
 
@@ -113,7 +113,7 @@ class AguiSession:
         if reader.messages is not None:
             self._messages = reader.messages
         else:
-            self._add_message(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
+            self._add_message(Message("assistant", get_reply_text(reply), tool_calls=reply.tool_calls))
         return reply
 
     async def _run(self, body: Mapping[str, Any], reader: RunReader) -> Reply:
@@ -124,7 +124,7 @@ class AguiSession:
         async def parse(chunks: AsyncIterator[bytes]) -> None:
             events = SseParser()
             async for chunk in chunks:
-                for data in events.feed(chunk):
+                for data in events.feed_data(chunk):
                     reader.add(data)
                 if reader.is_finished:
                     return

@@ -102,7 +102,7 @@ class AnthropicEndpoint(Endpoint):
     async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
         events, joiner = SseParser(), _StreamJoiner(on_text)
         async for chunk in chunks:
-            for event in events.feed(chunk):
+            for event in events.feed_data(chunk):
                 joiner.add(event)
         return joiner.completion()
 

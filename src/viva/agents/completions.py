@@ -77,7 +77,7 @@ async def parse_completion_stream(chunks: AsyncIterator[bytes], on_text: OnText)
     """The completion from a stream of deltas. It may end without `[DONE]`, but not without a finish reason."""
     events, joiner = SseParser(), _DeltaJoiner(on_text)
     async for chunk in chunks:
-        for event in events.feed(chunk):
+        for event in events.feed_data(chunk):
             joiner.add(event)
     for event in events.feed_eof():
         joiner.add(event)

@@ -93,7 +93,7 @@ class GeminiEndpoint(Endpoint):
     async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
         events, answers = SseParser(), list[_Answer]()
         async for chunk in chunks:
-            for event in events.feed(chunk):
+            for event in events.feed_data(chunk):
                 answers.append(decode_answer(_answers, event, _KIND))
                 if text := _read_text(answers[-1]):
                     on_text(text)

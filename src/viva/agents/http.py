@@ -22,11 +22,11 @@ from viva.agents.reply_paths import extract_reply
 from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
 from viva.llm.calls import (
-    Retry,
+    RetryPolicy,
     describe_status,
     extract_error_message,
     find_header_secrets,
-    is_busy,
+    is_overload_status,
     read_stream,
     send_request,
 )
@@ -38,11 +38,11 @@ from viva.model.case import Feature
 from viva.model.connector import Connector
 from viva.model.message import Message, Reply
 from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
-from viva.state.trial_state import reply_text, to_text
+from viva.state.trial_state import get_reply_text, to_text
 from viva.text import credentials
 from viva.text.duration import parse_duration
 from viva.text.json_path import compile_path
-from viva.text.template import fill_variables, variables_in
+from viva.text.template import fill_variables, list_variables
 
 REQUEST_VARIABLES = (
     "input", "messages", "session_id", "options", "metadata", "history", "data", "attachments", "fixtures", "workspace",
@@ -125,9 +125,9 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
             raise setup.error("misses `url`")
         url = setup.expand(self.url, "url")
         headers = {name: setup.expand(value, "headers") for name, value in self.headers.items()}
-        if problem := find_url_problem(fill_variables(url, dict.fromkeys(variables_in(url), "x"))):
+        if problem := find_url_problem(fill_variables(url, dict.fromkeys(list_variables(url), "x"))):
             raise setup.error(f"`url` {problem}", "url")
-        setup.add_secrets((*credentials.find_in_headers(headers), *credentials.find_in_text(url)))
+        setup.add_secrets((*credentials.find_header_credentials(headers), *credentials.find_url_credentials(url)))
         return structs.replace(self, url=url, headers=headers)
 
     async def inspect(self, _workspaces: WorkspaceFactory) -> AgentStatus:
@@ -137,7 +137,7 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
         for name in self._used_variables:
             if name not in REQUEST_VARIABLES:
                 raise ValueError(f"unknown variable {{{{{name}}}}}; there are {', '.join(REQUEST_VARIABLES)}")
-        if self.fixtures and "fixtures" not in variables_in(self.body_template):
+        if self.fixtures and "fixtures" not in list_variables(self.body_template):
             raise ValueError('fixtures = "forward" needs {{fixtures}} somewhere in the body')
         if self.mcp_stub and "mcp_url" not in self._used_variables:
             raise ValueError("mcp_stub needs {{mcp_url}} somewhere in the body, the headers or the url")
@@ -173,7 +173,7 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
         body = self.body
         if body is None:
             body = None if self.method == "GET" else _DEFAULT_BODY
-        if self.fixtures and isinstance(body, Mapping) and "fixtures" not in variables_in(body):
+        if self.fixtures and isinstance(body, Mapping) and "fixtures" not in list_variables(body):
             return {**body, "fixtures": "{{fixtures}}"}
         return body
 
@@ -197,7 +197,7 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
 
     @property
     def _used_variables(self) -> set[str]:
-        return set(variables_in([self.url, self.headers, self.body_template]))
+        return set(list_variables([self.url, self.headers, self.body_template]))
 
 
 class HttpSession:
@@ -210,7 +210,7 @@ class HttpSession:
         self._paths = agent.reply_paths
         self._timeout_s = parse_duration(agent.timeout)
         secrets = find_header_secrets(agent.headers)
-        self._retry = Retry("http agent", agent.retries, is_busy, only_unsent=True, secrets=secrets)
+        self._retry = RetryPolicy("http agent", agent.retries, is_overload_status, only_unsent=True, secrets=secrets)
         self._limits = get_limits(context.http, Connector(name=self._retry.name))
         self._messages = [encoded for message in context.history for encoded in encode_steps(message)]
         self._session_id: Any = None
@@ -221,7 +221,7 @@ class HttpSession:
         request = self._build_request(self._build_variables(message, options, history))
         reply, session_id = await self._call(request)
         self._session_id = self._session_id if session_id is None else session_id
-        self._messages += encode_steps(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
+        self._messages += encode_steps(Message("assistant", get_reply_text(reply), tool_calls=reply.tool_calls))
         for call in reply.calls:
             self._context.meter(call)
         return reply
@@ -299,7 +299,7 @@ class HttpSession:
         message = f"HTTP {answer.status}: {detail}" if detail else f"HTTP {describe_status(answer.status)}"
         if answer.status in _REDIRECTS and (place := answer.headers.get("location")):
             limit = "more than `redirects` allows" if self._agent.redirects else "set `redirects` to follow it"
-            message = f"HTTP {describe_status(answer.status)} to {credentials.mask_text(place)}: {limit}"
+            message = f"HTTP {describe_status(answer.status)} to {credentials.mask_url_credentials(place)}: {limit}"
         raise AgentFailed(message)
 
     def _decode(self, answer: Response) -> Any:
@@ -345,7 +345,7 @@ def _follow_redirect(request: Request, answer: Response) -> Request | None:
 
 
 def _is_credential(name: str, value: str) -> bool:
-    return credentials.is_sensitive_name(name) or any(credentials.find_in_headers({name: value}))
+    return credentials.is_sensitive_name(name) or any(credentials.find_header_credentials({name: value}))
 
 
 def _join(messages: Sequence[bytes]) -> codec.Raw:

@@ -17,13 +17,20 @@ from viva.agents.models import choose_connector, find_model_class
 from viva.agents.step_log import StepLog
 from viva.agents.tools import Tool, Toolbox, lacks_result, split_steps
 from viva.errors import AgentFailed, TrialFault, Unreachable
-from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, read_stream, send_request
+from viva.llm.calls import (
+    RetryPolicy,
+    describe_status,
+    extract_error_message,
+    find_header_secrets,
+    read_stream,
+    send_request,
+)
 from viva.llm.limits import get_limits
 from viva.llm.price import compute_cost
 from viva.llm.transport import load_stream_client
 from viva.model import codec
 from viva.model.case import Feature
-from viva.model.connector import KEY_HEADERS, Connector
+from viva.model.connector import API_KEY_HEADERS, Connector
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.state.trial_state import to_text
@@ -66,7 +73,7 @@ class Endpoint(ABC):
         self.url = self.build_url(agent)
         self.headers = self._build_headers(agent)
         self.body_prefix = codec.encode(self._build_body(agent))[:-1]
-        self.retry = Retry(connector.name, connector.retries, secrets=find_header_secrets(self.headers))
+        self.retry = RetryPolicy(connector.name, connector.retries, secrets=find_header_secrets(self.headers))
 
     @abstractmethod
     def build_url(self, agent: "ModelAgent") -> str: ...
@@ -127,7 +134,7 @@ class Endpoint(ABC):
         headers = {"Content-Type": "application/json", **self.fixed_headers}
         if agent.stream:
             headers["Accept"] = "text/event-stream"
-        if self.connector.api_key and not config_names & KEY_HEADERS:
+        if self.connector.api_key and not config_names & API_KEY_HEADERS:
             name, value = self.key_header(self.connector.api_key.reveal())
             headers[name] = value
         own = {name: value for name, value in headers.items() if name.lower() not in config_names}
@@ -208,7 +215,7 @@ class ModelSession:
         endpoint = self._choose_endpoint(choose_connector(options, self._agent.connector, context.connectors))
         if context.role != "agent":
             system = () if self._was_used else (Message("system", self._system),) if self._system else ()
-            context.progress.sent = (*system, message)
+            context.progress.sent_to_model = (*system, message)
         self._was_used = True
         self._add_message(endpoint, message)
         used: list[ToolCall] = []
@@ -328,7 +335,7 @@ class ModelSession:
                 answer = endpoint.parse_completion(answer.body)
             except Unreachable as error:
                 raise Unreachable(f"{connector.name}: {error.message}") from error
-        limiter.adjust(answer.input_tokens + answer.output_tokens - estimate)
+        limiter.correct_token_estimate(answer.input_tokens + answer.output_tokens - estimate)
         return answer
 
     async def _parse_stream(self, endpoint: Endpoint, chunks: AsyncIterator[bytes]) -> Completion:
@@ -338,7 +345,7 @@ class ModelSession:
     def _on_text(self, text: str) -> None:
         self._texts.append(text)
         if self._first_token_ms is None and text:
-            self._first_token_ms = self._context.progress.ms_since(self._started)
+            self._first_token_ms = self._context.progress.compute_elapsed_ms(self._started)
 
     def _meter(self, connector: Connector, completion: Completion) -> ModelCall:
         tokens = max(0, completion.input_tokens), max(0, completion.output_tokens), max(0, completion.cached_tokens)

@@ -18,10 +18,10 @@ from viva.agents.openwop_client import HostClient, HostRefused
 from viva.errors import AgentFailed, Unreachable
 from viva.model.case import Feature
 from viva.model.connector import Secret
-from viva.model.message import MAX_TOKENS, Message, ModelCall, Reply, ToolCall
+from viva.model.message import MAX_TOKEN_COUNT, Message, ModelCall, Reply, ToolCall
 from viva.protocols import SessionContext, WorkspaceFactory
 from viva.state.trial_state import to_text
-from viva.text.credentials import mask_text
+from viva.text.credentials import mask_url_credentials
 
 WORKFLOW = "viva.agent"
 PREFIX = "openwop:"
@@ -70,7 +70,9 @@ def parse_reference(text: str) -> tuple[str, str]:
     address, _, agent = text.removeprefix(PREFIX).partition("#")
     host = parse_address(address, "openwop:https://host#agent.id")
     if not agent:
-        raise ValueError(f"{mask_text(text)!r} names no agent: write openwop:{mask_text(address)}#agent.id")
+        raise ValueError(
+            f"{mask_url_credentials(text)!r} names no agent: write openwop:{mask_url_credentials(address)}#agent.id"
+        )
     return host, agent
 
 
@@ -83,7 +85,7 @@ def parse_address(text: str, example: str) -> str:
     if "@" in parts.netloc:
         raise ValueError("the address must not contain a token: set OPENWOP_TOKEN or `token` in viva.toml")
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-        raise ValueError(f"{mask_text(text)!r} names no host: write {example}")
+        raise ValueError(f"{mask_url_credentials(text)!r} names no host: write {example}")
     return text.rstrip("/")
 
 
@@ -168,7 +170,7 @@ def _read_model_call(payload: Mapping[str, Any]) -> ModelCall:
 
 def _read_number(value: Any) -> float | None:
     """A number between 0 and the maximum; None for anything else."""
-    return value if type(value) in (int, float) and 0 <= value <= MAX_TOKENS else None
+    return value if type(value) in (int, float) and 0 <= value <= MAX_TOKEN_COUNT else None
 
 
 def _build_reply(payload: Mapping[str, Any], calls: tuple[ModelCall, ...], tools: tuple[ToolCall, ...]) -> Reply:

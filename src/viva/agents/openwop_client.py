@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from viva.agents.json_objects import as_object
 from viva.errors import Unreachable
-from viva.llm.calls import Retry, describe_status, extract_error_message, is_busy, send_request
+from viva.llm.calls import RetryPolicy, describe_status, extract_error_message, is_overload_status, send_request
 from viva.llm.sse import SseParser
 from viva.model import codec
 from viva.model.connector import Secret
@@ -86,7 +86,9 @@ class HostClient(Struct, frozen=True, kw_only=True):
                         if event["type"] in FINAL_EVENTS:
                             return
             except Unreachable as error:
-                if (isinstance(error, HostRefused) and not is_busy(error.status)) or failures >= MAX_STREAM_FAILURES:
+                if (
+                    isinstance(error, HostRefused) and not is_overload_status(error.status)
+                ) or failures >= MAX_STREAM_FAILURES:
                     raise
             was_alive = self.clock() - began > _LONGEST_PAUSE_S  # a quiet run, whose stream a proxy may close
             failures = 1 if was_alive else failures + 1
@@ -107,7 +109,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
                 self._decode(Response(answer.status, answer.headers, body))
             lines = SseParser()
             async for piece in answer.chunks():
-                for data in lines.feed(piece):
+                for data in lines.feed_data(piece):
                     yield self._decode_event(data)
 
     def _decode_event(self, data: bytes) -> dict[str, Any]:
@@ -122,7 +124,9 @@ class HostClient(Struct, frozen=True, kw_only=True):
 
     async def _send(self, request: Request) -> Response:
         only_unsent = request.method == "POST" and "Idempotency-Key" not in request.headers
-        retry = Retry("openwop host", self.retries, is_busy, only_unsent=only_unsent, secrets=self._list_secrets())
+        retry = RetryPolicy(
+            "openwop host", self.retries, is_overload_status, only_unsent=only_unsent, secrets=self._list_secrets()
+        )
         return await send_request(self.http, request, retry, self.progress)
 
     def _decode(self, answer: Response) -> Any:

@@ -24,7 +24,7 @@ from viva.model.connector import Connector
 from viva.model.message import Message, Part, Reply, Text
 from viva.protocols import AgentSession, SessionContext, WorkspaceFactory
 from viva.state.trial_state import EXAMPLE_INPUT, to_text
-from viva.text.template import fill_variables, variables_in
+from viva.text.template import fill_variables, list_variables
 
 _CONVERSATION_VARIABLES = frozenset({"conversation", "output", "last_response"})
 """Variables that contain the conversation. It is appended to a per-call prompt without any of them."""
@@ -185,7 +185,7 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
     def __post_init__(self) -> None:
         known = {**PROMPT_VARIABLES, **self.variables}
         for number, line in enumerate(self.prompt.splitlines(), 1):
-            unknown = sorted({name for name in variables_in(line) if name not in known})
+            unknown = sorted({name for name in list_variables(line) if name not in known})
             if unknown:
                 names = ", ".join(f"{{{{{name}}}}}" for name in unknown)
                 raise UnknownVariable(
@@ -208,7 +208,7 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def used_variables(self) -> frozenset[str]:
-        return frozenset(variables_in(self.prompt))
+        return frozenset(list_variables(self.prompt))
 
     async def inspect(self, _workspaces: WorkspaceFactory) -> AgentStatus:
         return await inspect_url(self.connector.base_url)

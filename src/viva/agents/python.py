@@ -37,7 +37,7 @@ from viva.agents.replies import describe_unknown_keys, parse_piece, parse_reply,
 from viva.agents.streamed_reply import StreamedReply
 from viva.agents.tools import CannedTools
 from viva.agents.user_errors import raise_as_faults
-from viva.concurrency.loops import time_steps
+from viva.concurrency.loops import await_with_timed_steps
 from viva.concurrency.threads import DedicatedThread
 from viva.errors import AgentFailed, BadInput, TrialFault, with_article
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
@@ -45,9 +45,9 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.model.progress import CallProgress
-from viva.model.tracebacks import error_place, error_text
+from viva.model.tracebacks import format_error, format_error_place
 from viva.protocols import Agent, AgentSession, SessionContext
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 
 _PARAMETERS = frozenset({"message", "messages", "options", "tools", "memory", "workspace", "session_id", "metadata"})
 
@@ -156,7 +156,11 @@ class _UserCode(Struct, frozen=True):
                 returned = function(*ordered, **named)
             else:
                 returned = await self.thread.run(lambda: function(*ordered, **named))
-            return await time_steps(returned, self.progress.add_block) if inspect.isawaitable(returned) else returned
+            return (
+                await await_with_timed_steps(returned, self.progress.record_block)
+                if inspect.isawaitable(returned)
+                else returned
+            )
 
 
 def _is_async(call: Any) -> bool:
@@ -230,7 +234,7 @@ class PythonSession:
         except AgentFailed:
             raise
         except Exception as error:  # user objects may raise anything
-            raise AgentFailed(f"returned what JSON cannot hold: {error_text(error)}") from error
+            raise AgentFailed(f"returned what JSON cannot hold: {format_error(error)}") from error
 
     def _add_tool_calls(self, reply: Reply) -> Reply:
         """Adds the canned tools that were used in this turn, if the agent does not report them itself."""
@@ -287,7 +291,7 @@ def _to_plain_copy(reply: Reply) -> Reply:
     """A copy of the reply in plain values. ValueError for NaN and infinity; user objects may raise anything."""
     encoded = codec.encode(reply)
     used = [(call.arguments, call.result) for call in reply.tool_calls]
-    if b"null" in encoded and codec.has_nan([reply.data, used]):  # encoded NaN is null
+    if b"null" in encoded and codec.has_nan_or_infinity([reply.data, used]):  # encoded NaN is null
         raise ValueError("a number that is NaN or infinite")
     return codec.decode(encoded, type=Reply)
 
@@ -377,7 +381,7 @@ def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            near = find_similar(part, dir(target))
+            near = find_similar_names(part, dir(target))
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             if getattr(module, "__name__", "") == "__main__":
                 hint = "; the program that runs has to define it above the call of viva.run" + hint
@@ -446,8 +450,8 @@ def _from_name(place: str, attribute: str, folder: str) -> ModuleType:
 
 
 def _import_error(place: str, raised: Exception) -> BadInput:
-    at = error_place(raised)
-    return BadInput.of(f"python:{place} does not import: {error_text(raised)}" + (f" ({at})" if at else ""))
+    at = format_error_place(raised)
+    return BadInput.of(f"python:{place} does not import: {format_error(raised)}" + (f" ({at})" if at else ""))
 
 
 def _add_to_path(folder: str) -> None:

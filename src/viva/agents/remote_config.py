@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, UnsetType, field
 
 from viva.agents.agent_config import AgentConfig, AgentSetup, Duration, NonEmpty, StringMap
 from viva.errors import AgentFailed, TrialFault, Unreachable
-from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, is_busy
+from viva.llm.calls import RetryPolicy, describe_status, extract_error_message, find_header_secrets, is_overload_status
 from viva.llm.target import find_url_problem
 from viva.model.connector import Secret
 from viva.protocols import Response
@@ -25,9 +25,11 @@ class RemoteEndpoint(Struct, frozen=True, kw_only=True):
     timeout_s: float = 120.0
     retries: int = 4
 
-    def build_retry(self, name: str) -> Retry:
+    def build_retry(self, name: str) -> RetryPolicy:
         """A request that may have arrived is not sent again: the agent may have acted on it."""
-        return Retry(name, self.retries, is_busy, only_unsent=True, secrets=find_header_secrets(self.headers))
+        return RetryPolicy(
+            name, self.retries, is_overload_status, only_unsent=True, secrets=find_header_secrets(self.headers)
+        )
 
     def build_fault(self, answer: Response) -> TrialFault:
         """The fault behind a status that is not a success."""
@@ -60,5 +62,5 @@ class RemoteConfig(AgentConfig, frozen=True, kw_only=True):
         headers = {name: setup.expand(value, "headers") for name, value in self.headers.items()}
         if token:
             headers["Authorization"] = f"Bearer {token.reveal()}"
-        setup.add_secrets((*credentials.find_in_headers(headers), *credentials.find_in_text(url)))
+        setup.add_secrets((*credentials.find_header_credentials(headers), *credentials.find_url_credentials(url)))
         return RemoteEndpoint(url=url, headers=headers, timeout_s=parse_duration(self.timeout), retries=self.retries)

@@ -14,8 +14,8 @@ from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed, with_article
 from viva.llm.price import compute_reported_cost
 from viva.model import codec
-from viva.model.message import MAX_TOKENS, DeclaredState, ModelCall, Reply, Step, ToolCall
-from viva.text.similar_names import find_similar
+from viva.model.message import MAX_TOKEN_COUNT, DeclaredState, ModelCall, Reply, Step, ToolCall
+from viva.text.similar_names import find_similar_names
 
 _CONTENT_KEYS = ("content", "data", "tool_calls")
 REPLY_KEYS = (
@@ -42,7 +42,7 @@ def parse_reply(value: Any) -> Reply:
             for call in value.calls:
                 counts = (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd or 0.0)
                 if not all(map(_is_countable, counts)):
-                    raise AgentFailed(f"returned a model call with a number beyond {MAX_TOKENS:g}")
+                    raise AgentFailed(f"returned a model call with a number beyond {MAX_TOKEN_COUNT:g}")
             return value
         case Mapping():
             return _from_mapping(cast("Mapping[str, Any]", value))
@@ -130,7 +130,7 @@ def describe_unknown_keys(value: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_unknown_key(key: str) -> str:
-    near = find_similar(key, REPLY_KEYS, 1)
+    near = find_similar_names(key, REPLY_KEYS, 1)
     meant = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(REPLY_KEYS)}"
     return f"the agent returned the unknown key {key!r}, which is ignored; {meant}"
 
@@ -242,7 +242,7 @@ def _count(counts: Mapping[str, Any], *names: str) -> int:
 
 def _is_countable(value: Any) -> TypeGuard[float]:
     """Is it a number between 0 and the maximum, and not NaN?"""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_COUNT
 
 
 def _parse_path(value: Any) -> tuple[str, ...]:

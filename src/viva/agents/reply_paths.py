@@ -9,7 +9,7 @@ from viva.agents.replies import parse_reply
 from viva.errors import AgentFailed, CheckError, Undetermined
 from viva.model import codec
 from viva.model.message import Reply
-from viva.text.json_path import values_at
+from viva.text.json_path import find_values_at
 
 _Path = tuple[str | int, ...]
 _CHOICE: _Path = ("choices", 0)
@@ -134,7 +134,7 @@ def find_list(document: Any, name: str, path: str | None) -> Any:
 def find_values(document: Any, path: str) -> list[Any]:
     """All values at a path."""
     try:
-        return values_at(path, document)
+        return find_values_at(path, document)
     except CheckError as error:  # the path does not fit this answer; either may be wrong
         raise Undetermined(str(error)) from error
 

@@ -62,7 +62,7 @@ class ResponsesEndpoint(ChatEndpoint):
     async def parse_stream(self, chunks: AsyncIterator[bytes], on_text: OnText) -> Completion:
         events, items = SseParser(), list[msgspec.Raw]()
         async for chunk in chunks:
-            for data in events.feed(chunk):
+            for data in events.feed_data(chunk):
                 event = decode_answer(_events, data, _KIND)
                 if event.type in _ENDS:
                     answer = decode_answer(_answers, event.response, _KIND)

@@ -20,7 +20,7 @@ from viva.model import codec
 from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext
-from viva.text.pattern import LazyPattern, compile_pattern, search
+from viva.text.pattern import LazyPattern, compile_pattern, has_pattern_match
 
 _SENTENCE = LazyPattern(r"[^.!?\n。？！]*[.!?。？！]?")
 _ASKING = LazyPattern(
@@ -114,14 +114,14 @@ class RulesSession:
         if metadata.get("turn_number", 1) == 1:
             first = rules.start or rules.goal or ", ".join(map(str, rules.facts.values()))
             return Reply(data={"input": first, "goal_achieved": False})
-        if rules.done is not None and search(rules.done, reply):
+        if rules.done is not None and has_pattern_match(rules.done, reply):
             return Reply(data={"input": "", "goal_achieved": True, "reasoning": f"the reply matches {rules.done!r}"})
         answer, reason = self._answer(rules, reply)
         return Reply(data={"input": answer, "goal_achieved": False, "reasoning": reason})
 
     def _answer(self, rules: Rules, reply: str) -> tuple[str, str]:
         for rule in rules.rules:
-            if (rule.times is None or self._used.get(rule, 0) < rule.times) and search(rule.when, reply):
+            if (rule.times is None or self._used.get(rule, 0) < rule.times) and has_pattern_match(rule.when, reply):
                 self._used[rule] = self._used.get(rule, 0) + 1
                 return rule.say, f"rule {rule.when!r}"
         if slots := _find_asked_slots(rules, reply):

@@ -19,7 +19,7 @@ from viva.model.case import Feature
 from viva.model.message import Message, Reply
 from viva.protocols import SessionContext
 from viva.text.duration import parse_duration
-from viva.text.pattern import compile_pattern, search
+from viva.text.pattern import compile_pattern, has_pattern_match
 
 _CONTROL_KEYS = frozenset({"error", "delay", "when"})
 _KNOWN_KEYS = (*_CONTROL_KEYS, *REPLY_KEYS, "role")
@@ -125,7 +125,7 @@ class ScriptedSession:
 
     def _choose_reply(self, text: str) -> str | Mapping[str, Any]:
         for reply in self._conditional:
-            if search(str(reply["when"]), text):
+            if has_pattern_match(str(reply["when"]), text):
                 return reply
         if self._position < len(self._in_order):
             self._position += 1

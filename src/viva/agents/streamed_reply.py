@@ -42,7 +42,7 @@ class StreamedReply:
         if not text:
             return
         if self._first_token_ms is None and self._progress is not None:
-            self._first_token_ms = self._progress.ms_since(self._started)
+            self._first_token_ms = self._progress.compute_elapsed_ms(self._started)
         if not self._is_open:
             self._messages.append([])
             self._is_open = True

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import UNSET, Struct, field, structs
 
-from viva.concurrency.loops import time_steps
+from viva.concurrency.loops import await_with_timed_steps
 from viva.concurrency.threads import is_being_cancelled, is_ctrl_c, run_in_thread
 from viva.model import codec
 from viva.model.case import Fixtures, ToolStub
 from viva.model.message import Message, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.tracebacks import describe_error, error_text
+from viva.model.tracebacks import build_tracebacks, format_error
 from viva.state.trial_state import to_text
 from viva.text.tool_names import is_same_tool
 
@@ -113,13 +113,13 @@ class Toolbox:
             else:
                 result = await run_in_thread(lambda: run(**call.arguments))
             if inspect.isawaitable(result):
-                result = await time_steps(result, self._progress.add_block)
+                result = await await_with_timed_steps(result, self._progress.record_block)
             return structs.replace(call, result=codec.to_plain_checked(result))
         except BaseException as raised:  # user code: the model gets the error, and may correct itself
             if is_ctrl_c(raised) or (isinstance(raised, asyncio.CancelledError) and is_being_cancelled()):
                 raise
-            self._progress.tracebacks += describe_error(raised, f"tool {call.name}")
-            return structs.replace(call, error=error_text(raised))
+            self._progress.tracebacks += build_tracebacks(raised, f"tool {call.name}")
+            return structs.replace(call, error=format_error(raised))
 
 
 def _call_function(call: ToolCall, function: Callable[..., Any]) -> ToolCall:
@@ -129,7 +129,7 @@ def _call_function(call: ToolCall, function: Callable[..., Any]) -> ToolCall:
             raise TypeError("an `async def` cannot answer a tool of a Python agent; write a plain function")
         return structs.replace(call, result=codec.to_plain_checked(function(**call.arguments)))
     except Exception as raised:  # user code: the agent gets the error
-        return structs.replace(call, result=UNSET, error=error_text(raised))
+        return structs.replace(call, result=UNSET, error=format_error(raised))
 
 
 def lacks_result(call: ToolCall) -> bool:

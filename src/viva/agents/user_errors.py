@@ -8,7 +8,7 @@ from viva.concurrency.threads import is_being_cancelled, is_ctrl_c
 from viva.errors import AgentFailed, TrialFault, Undetermined, Unreachable
 from viva.llm.provider_errors import classify_error
 from viva.model.progress import CallProgress
-from viva.model.tracebacks import describe_error, error_text
+from viva.model.tracebacks import build_tracebacks, format_error
 
 _FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
 
@@ -29,7 +29,7 @@ def raise_as_faults(progress: CallProgress, provider_packages: frozenset[str]) -
     except BaseException as raised:  # user code may raise anything
         if is_ctrl_c(raised):
             raise
-        progress.tracebacks += describe_error(raised, "agent")
+        progress.tracebacks += build_tracebacks(raised, "agent")
         origin = classify_error(raised, provider_packages)
-        text, cause = error_text(raised), error_text(origin.error)
+        text, cause = format_error(raised), format_error(origin.error)
         raise _FAULTS[origin.fault](text if cause in text else f"{text} (caused by {cause})") from raised

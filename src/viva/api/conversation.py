@@ -14,7 +14,7 @@ from viva.api.failure_text import build_partial_record, format_failed_assertions
 from viva.api.project import AgentInput, Project, refuse_in_import
 from viva.check import AgentFunction, AssertionInput, build_assertion
 from viva.engine.conversation import evaluate_assertion, run_turn
-from viva.engine.sending import Send, merge_options, send_in_session
+from viva.engine.sending import Send, create_session_sender, merge_options
 from viva.errors import BadInput, CheckError
 from viva.formats.functions import Functions
 from viva.model.case import Assertion, Case, Limits, TurnScope
@@ -32,7 +32,7 @@ from viva.session.messages import (
     parse_timeout,
 )
 from viva.session.options.values import use_keywords
-from viva.state.evaluation import evaluate
+from viva.state.evaluation import start_evaluation
 from viva.state.trial_state import CheckContext, TrialState
 from viva.users.script import Script
 
@@ -48,7 +48,7 @@ class _OpenConversation(Struct, frozen=True):
 
 def _evaluate_now(assertion: Assertion, context: CheckContext) -> AssertionResult:
     """The result of an assertion that needs no await. Raises TypeError for others."""
-    result = None if assertion.check.costly else evaluate(assertion, context)
+    result = None if assertion.check.costly else start_evaluation(assertion, context)
     if isinstance(result, AssertionResult):
         return result
     with warnings.catch_warnings():
@@ -125,7 +125,7 @@ class Conversation:
             self._exits = exits.pop_all()
         base = merge_options({"session_id": session_id, "referer": "agent-test"}, agent.options, self._options)
         overrides = {"connector": self._connector} if self._connector else {}
-        send = send_in_session(session, merge_options(base, overrides), overrides, limits, state.progress)
+        send = create_session_sender(session, merge_options(base, overrides), overrides, limits, state.progress)
         self._conversation = _OpenConversation(state, send, project)
         return self
 
@@ -203,7 +203,7 @@ class Conversation:
     @property
     def messages(self) -> list[Message]:
         """All messages so far, including the history."""
-        return self._opened.state.messages()
+        return self._opened.state.list_messages()
 
     @property
     def transcript(self) -> str:

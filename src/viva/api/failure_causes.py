@@ -11,7 +11,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from viva.model import codec
-from viva.model.record import RESULT_FIELDS, TrialRecord
+from viva.model.record import ASSERTION_RESULT_FIELDS, TrialRecord
 from viva.text.template import has_variables
 
 SIMILAR_OVERLAP, RELATED_OVERLAP = 0.5, 0.25
@@ -75,7 +75,7 @@ def _extract_cause(result: Mapping[str, Any], user_words: set[str], tools: set[s
 
 def _identify_check(result: Mapping[str, Any]) -> str:
     """The label or, if that shows values of variables, the definition of the assertion."""
-    definition = {key: value for key, value in result.items() if key not in RESULT_FIELDS}
+    definition = {key: value for key, value in result.items() if key not in ASSERTION_RESULT_FIELDS}
     return codec.compact_json(definition) if has_variables(definition) else str(result.get("label"))
 
 

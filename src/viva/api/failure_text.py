@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from viva.engine.outcome import Outcome
-from viva.engine.records import assertion_record, trial_record
+from viva.engine.records import build_assertion_record, build_trial_record
 from viva.model.record import TrialRecord
 from viva.model.turn import AssertionResult
 from viva.reporters.console_lines import Palette, format_failed_check
@@ -21,7 +21,7 @@ _HEADLINE_WIDTH = 300
 
 def format_failed_assertions(failed: Sequence[AssertionResult], state: TrialState) -> str:
     """The failed assertions of a running conversation."""
-    checks = (build_failed_check(assertion_record(result), "") for result in failed)
+    checks = (build_failed_check(build_assertion_record(result), "") for result in failed)
     lines = [line for check in checks for line in format_failed_check(check, Palette(colour=False), _WIDTH)]
     transcript = format_transcript(build_partial_record(state), _MAX_TEXT)
     return "\n".join([*lines, *(["", "The conversation so far:", transcript] if transcript else [])])
@@ -45,4 +45,4 @@ def format_headline(record: TrialRecord) -> str:
 
 def build_partial_record(state: TrialState) -> TrialRecord:
     """The record of a conversation as it is now."""
-    return trial_record(state, Outcome("passed"))
+    return build_trial_record(state, Outcome("passed"))

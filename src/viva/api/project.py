@@ -63,7 +63,7 @@ class Project(Struct, frozen=True):
             return self.agents.find_agent_under_test(under_test) if name is None else self.agents.find_agent(name)
 
         return AgentCaller(
-            find=find,
+            find_agent=find,
             key=state.key,
             http=self.http,
             connectors=self.settings.connectors,

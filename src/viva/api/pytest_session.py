@@ -20,7 +20,7 @@ from viva.engine.event_bus import EventBus
 from viva.engine.outcome import UNCHECKED_MESSAGE, count_checks
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput
-from viva.llm.pacing import START
+from viva.llm.pacing import START_CONVERSATIONS
 from viva.model.case import Case, Feature, UserMessage
 from viva.model.event import PlannedSuite
 from viva.model.record import TrialRecord
@@ -138,7 +138,7 @@ def _find_limit(plan: RunPlan) -> int:
     """How many cases run at once: what the config says, else what `viva test` starts with."""
     if isinstance(limit := plan.settings.defaults.parallel, int):
         return limit
-    return START if plan.is_adaptive else IN_PROCESS_PARALLEL
+    return START_CONVERSATIONS if plan.is_adaptive else IN_PROCESS_PARALLEL
 
 
 class FixtureAgent:
@@ -172,7 +172,7 @@ class TestContext:
 
         async def send(message: UserMessage) -> AgentReply:
             try:
-                caller.find(message.agent)
+                caller.find_agent(message.agent)
             except BadInput as error:  # raised here, as no trial of a run exists that it could end
                 raise use_pytest_flags(error) from None
             turn = Turn(len(state.turns) + 1, message)

@@ -284,7 +284,7 @@ class Shrinker:
 
     async def _still_fails(self, candidate: "_Candidate") -> bool:
         """Does it fail often enough and for the same reason? Each candidate is tried once."""
-        digest = codec.canonical_bytes(self._build_case(candidate, Path()))
+        digest = codec.encode_canonically(self._build_case(candidate, Path()))
         if digest not in self._verdicts:
             if self._is_used_up:
                 return False

@@ -1,1 +1,1 @@
-"""Does the agent wait for the user? `detector.detect` answers from a reply, without a model."""
+"""Does the agent wait for the user? `detector.detect_awaiting` answers from a reply, without a model."""

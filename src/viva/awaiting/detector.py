@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from msgspec import UNSET
 
-from viva.awaiting.languages import Language, language_of
+from viva.awaiting.languages import Language, detect_language
 from viva.model.message import Reply, ToolCall
 from viva.model.turn import AwaitingState
 from viva.text.pattern import LazyPattern, cache_short_texts
@@ -81,7 +81,7 @@ _NOT_WAITING_REASONS = frozenset(
 _TAIL_CHARS = 6000
 _MAX_LINES = 60
 _MAX_LINE_CHARS = 700
-_MAX_PLAIN = 3  # more plain sentences after a question: the reply is about something else
+_MAX_PLAIN_SENTENCES = 3  # more plain sentences after a question: the reply is about something else
 _MAX_OFFER_CHARS = 400
 _MARKUP = "\n`{}_<>|\\"  # lists, code and tables contain no offer without a question
 
@@ -91,7 +91,7 @@ _ADDRESS = LazyPattern(r"(?:https?://|www\.)\S*[\w/=#&-]")
 _QUOTED = LazyPattern(r'"[^"]*"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|「[^」]*」|『[^』]*』')
 _IN_SINGLE_QUOTES = LazyPattern(r"(?<!\w)'[^']*[.?!]'")
 _SYMBOLS = LazyPattern(r"^[^\w\s\"'(\[$€£¿¡«“„「『]+\s*")  # emoji and symbols before the first word
-_GLUED = LazyPattern(r"\?(?=[a-z])")
+_GLUED_QUESTION = LazyPattern(r"\?(?=[a-z])")
 # A drafted letter: from its subject, or from a greeting below "Here is a draft:", to its last line.
 _LETTER = LazyPattern(
     r"^subject:|(?<=:)\s*\n\s*(?:dear|hi|hello|hey) [^\n]{1,40}$",
@@ -102,30 +102,32 @@ _LETTER_END = LazyPattern(
     r"^(?:(?:best|kind|warm) (?:regards|wishes)|regards|best|sincerely|yours \w+|cheers|thanks|thank you)[,.!]?\s*\n.{1,60}$|^---",
     re.IGNORECASE | re.MULTILINE,
 )
-_ITEM = LazyPattern(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
+_LIST_ITEM = LazyPattern(r"(?:[-*•+–◦▪·]|\(?\d{1,2}[.):]|\(?[a-zA-Z][.)]|\d\ufe0f?\u20e3)\s+")
 _ITEM_STARTS = frozenset("-*•+–◦▪·(0123456789")
 _ITEM_ENDS = frozenset(".)")
 _BARE_STOPS = tuple(".!?…")
 _STOPS = (*_BARE_STOPS, *(mark + closer for mark in ".!?" for closer in ")]"))
 _TAG = LazyPattern(r"</?[a-z][^>]*>")
-_ASIDES = ("eg ", "eg:", "(eg", "example", "(example", "for example", "(for example")
+_ASIDE_STARTS = ("eg ", "eg:", "(eg", "example", "(example", "for example", "(for example")
 _SENTENCE_END = "\x1f"
 _GREEK = LazyPattern(r"[\u0370-\u03ff]")
 
-_Place = Literal["prose", "heading", "item"]
-_Reading = (
+_SentencePlace = Literal["prose", "heading", "item"]
+_SentenceReading = (
     Literal["content_is_question", "content_is_request", "closing_offer", "courtesy", "later", "wish", "goodbye"] | None
 )
 
 
-def detect(reply: Reply, more_tools: frozenset[str] = frozenset()) -> AwaitingState:
-    """The first source with an answer decides. `more_tools` are further tools that ask the user for something."""
+def detect_awaiting(reply: Reply, more_tools: frozenset[str] = frozenset()) -> AwaitingState:
+    """Detects whether the agent waits for the user: the first source with an answer decides. `more_tools` are further tools
+    that ask the user for something.
+    """
     if reply.declared_state is not None:
         return AwaitingState(reply.declared_state == "awaiting", "agent_declared")
-    if reply.protocol_state and (is_waiting := _parse_state(reply.protocol_state)) is not None:
+    if reply.protocol_state and (is_waiting := _is_waiting_state(reply.protocol_state)) is not None:
         return AwaitingState(is_waiting, "protocol_state")
     for call in reply.tool_calls:
-        if (_asks(call, CONFIRMATION_TOOLS) or _asks(call, more_tools)) and (
+        if (_has_name_in(call, CONFIRMATION_TOOLS) or _has_name_in(call, more_tools)) and (
             _is_pending(call) or not reply.content.strip()
         ):
             return AwaitingState(True, "tool_requires_confirmation", 0.95)
@@ -134,13 +136,13 @@ def detect(reply: Reply, more_tools: frozenset[str] = frozenset()) -> AwaitingSt
     return _detect_by_wording(reply.content)
 
 
-def _parse_state(state: str) -> bool | None:
-    """Whether a protocol state means waiting; None for states that do not tell (`end_turn`, `unknown`)."""
+def _is_waiting_state(state: str) -> bool | None:
+    """Does a protocol state mean that the agent waits? None if the state does not say (`end_turn`, `unknown`)."""
     name = state.lower().replace("_", "-").removeprefix("task-state-")
     return True if name in _WAITING_STATES else False if name in _OTHER_STATES else None
 
 
-def _asks(call: ToolCall, names: frozenset[str]) -> bool:
+def _has_name_in(call: ToolCall, names: frozenset[str]) -> bool:
     return call.name in names or _NAMESPACE.split(call.name)[-1] in names
 
 
@@ -152,17 +154,19 @@ def _is_pending(call: ToolCall) -> bool:
 @cache_short_texts(1024, 2000)  # the same replies occur often in a run: greetings, questions, repeats
 def _detect_by_wording(content: str) -> AwaitingState:
     text = _strip_reply(content)
-    language = language_of(text)
+    language = detect_language(text)
     plain = 0  # plain sentences after this one
     options = closing = parting = False
-    list_reading: _Reading = None
+    list_reading: _SentenceReading = None
     after = ""
     sentences: list[str] = []  # from the last to the first
-    for place, sentence in _sentences_backwards(text, in_code=_FENCE in text and content.count(_FENCE) % 2 == 1):
+    for place, sentence in _iterate_sentences_backwards(
+        text, in_code=_FENCE in text and content.count(_FENCE) % 2 == 1
+    ):
         if not sentence:
             options = True
             continue
-        reading = _read(sentence, after, language, last=plain <= (2 if place == "item" else 0))
+        reading = _classify_sentence(sentence, after, language, last=plain <= (2 if place == "item" else 0))
         after = sentence
         if place == "item":
             options = True
@@ -189,23 +193,23 @@ def _detect_by_wording(content: str) -> AwaitingState:
             closing = True
         elif reading is None:
             plain += 1
-            if plain > _MAX_PLAIN:
+            if plain > _MAX_PLAIN_SENTENCES:
                 break
     if list_reading in ("content_is_question", "content_is_request"):
         return AwaitingState(True, list_reading, 0.8)
     if closing:
         return AwaitingState(True, "closing_offer", 0.9)
-    if _is_offer(text, sentences, language):
+    if _contains_offer(text, sentences, language):
         return AwaitingState(True, "content_is_request", 0.6)
     return AwaitingState(False, "completed", 0.8 if after else 0.5)
 
 
-def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Reading:
+def _classify_sentence(sentence: str, after: str, language: Language, *, last: bool) -> _SentenceReading:
     """The meaning of one sentence for the user, given the sentence after it."""
-    meaning = language.meaning_of(sentence)
+    meaning = language.classify_sentence(sentence)
     if meaning == "closing":
         return "closing_offer"
-    asking = _is_asking(sentence)
+    asking = _ends_with_question_mark(sentence)
     if meaning == "request":
         return "content_is_question" if asking else "content_is_request"
     if meaning == "question":
@@ -215,11 +219,11 @@ def _read(sentence: str, after: str, language: Language, *, last: bool) -> _Read
     return None if meaning == "nothing" else meaning
 
 
-def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
+def _contains_offer(text: str, sentences: list[str], language: Language) -> bool:
     """Does a reply without a question offer something to the user?"""
     if not language.offers or len(text) > _MAX_OFFER_CHARS or any(map(text.__contains__, _MARKUP)):
         return False
-    patterns = tuple(language.offers.rows_for(" ".join(reversed(sentences))))
+    patterns = tuple(language.offers.find_rows(" ".join(reversed(sentences))))
     after = ""
     for at, sentence in enumerate(sentences if patterns else ()):
         pair = f"{sentence} {after}"
@@ -230,7 +234,7 @@ def _is_offer(text: str, sentences: list[str], language: Language) -> bool:
     return False
 
 
-def _is_asking(sentence: str) -> bool:
+def _ends_with_question_mark(sentence: str) -> bool:
     """Does it end with a question mark, apart from brackets and emoji?"""
     for mark in reversed(sentence):
         if mark in "?？؟⁇⁈⁉‽፧":
@@ -258,7 +262,7 @@ def _strip_reply(content: str) -> str:
     return text
 
 
-def _sentences_backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, str]]:
+def _iterate_sentences_backwards(text: str, *, in_code: bool) -> Iterator[tuple[_SentencePlace, str]]:
     """The sentences from the last to the first, each with its place, without code, tables, quotations and asides."""
     end = len(text)
     has_options = False
@@ -267,7 +271,7 @@ def _sentences_backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, 
             return
         start = text.rfind("\n", 0, end)
         if text[start + 1 : start + 2].islower():
-            start = _paragraph_start(text, start)
+            start = _find_paragraph_start(text, start)
         line = text[start + 1 : end].strip()
         end = start
         if not line:
@@ -278,20 +282,20 @@ def _sentences_backwards(text: str, *, in_code: bool) -> Iterator[tuple[_Place, 
         elif in_code or first in "|>":
             continue
         elif first == "#" or (first == "*" and line.startswith("**") and line.endswith("**")):
-            for sentence in _sentences(line[-_MAX_LINE_CHARS:]):
+            for sentence in _split_line_backwards(line[-_MAX_LINE_CHARS:]):
                 yield "heading", sentence
-        elif not (first in _ITEM_STARTS or line[1:2] in _ITEM_ENDS) or not (item := _ITEM.match(line)):
-            for sentence in _sentences(line[-_MAX_LINE_CHARS:]):
+        elif not (first in _ITEM_STARTS or line[1:2] in _ITEM_ENDS) or not (item := _LIST_ITEM.match(line)):
+            for sentence in _split_line_backwards(line[-_MAX_LINE_CHARS:]):
                 yield "prose", sentence
         elif "?" in line or "lease " in line or not line.isascii():
-            for sentence in _sentences(line[item.end() :][-_MAX_LINE_CHARS:]):
+            for sentence in _split_line_backwards(line[item.end() :][-_MAX_LINE_CHARS:]):
                 yield "item", sentence
         elif not has_options:
             has_options = True
             yield "item", ""  # an option, a step or a fact
 
 
-def _paragraph_start(text: str, start: int) -> int:
+def _find_paragraph_start(text: str, start: int) -> int:
     """The start of a paragraph: a line that starts with a small letter continues the line above."""
     while start > 0 and text[start + 1 : start + 2].islower():
         above = text.rfind("\n", 0, start)
@@ -301,9 +305,9 @@ def _paragraph_start(text: str, start: int) -> int:
     return start
 
 
-def _sentences(line: str) -> Iterator[str]:
+def _split_line_backwards(line: str) -> Iterator[str]:
     """The sentences of a line, from the last to the first."""
-    text = _plain(line.replace("\n", " "))
+    text = _strip_markup(line.replace("\n", " "))
     for stop in _STOPS if ")" in text or "]" in text else _BARE_STOPS:
         if stop in text:
             text = text.replace(stop + " ", stop + _SENTENCE_END)
@@ -317,11 +321,11 @@ def _sentences(line: str) -> Iterator[str]:
                 words = _SYMBOLS.sub("", words)
             if (words[:1] in "([" and words[-1:] in ")]") or not any(map(str.isalnum, words)):
                 continue
-        if not words.startswith(_ASIDES):
+        if not words.startswith(_ASIDE_STARTS):
             yield words
 
 
-def _plain(line: str) -> str:
+def _strip_markup(line: str) -> str:
     """A line in lower case, without markdown, code, URLs and quotations.
 
     A single character is found ten times as fast as several, so that it is looked for first.
@@ -341,4 +345,4 @@ def _plain(line: str) -> str:
         text = _IN_SINGLE_QUOTES.sub('""', text)
     if '"' in text or not text.isascii():
         text = _QUOTED.sub('""', text)
-    return _GLUED.sub("? ", text) if "?" in text else text
+    return _GLUED_QUESTION.sub("? ", text) if "?" in text else text

@@ -45,18 +45,18 @@ _FREQUENT: Final = frozenset(
 """English words in so many sentences that they tell little about a sentence."""
 _MAX_WORDS: Final = 4096
 _MAX_WORD_CHARS: Final = 40
-_SIGNS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]")
+_GROUP_SIGNS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]")
 _QUANTIFIERS: Final = ("?", "*", "+", "{")
 
 
-class Pattern(LazyPattern):
+class LetterFirstPattern(LazyPattern):
     """A pattern that does not start with a word boundary, which would make a search slow."""
 
     def _compile(self) -> re.Pattern[str]:
-        return re.compile(_start_with_letters(self.source), self.flags)
+        return re.compile(_move_boundary_inside(self.source), self.flags)
 
 
-def _start_with_letters(source: str) -> str:
+def _move_boundary_inside(source: str) -> str:
     r"""A pattern that matches the same, but does not start with `\b`: `\b(?:a|be)c` becomes `(?:a(?<=\ba)|b(?<=\bb)e)c`.
 
     A search for a pattern that starts with letters jumps from one place of these letters to the next. With `\b` before them
@@ -68,7 +68,7 @@ def _start_with_letters(source: str) -> str:
 def _bind_first_letter(part: str) -> str | None:
     """The part of a pattern with a word boundary before its first letter; None if it may start with something else."""
     if part.startswith("(?:"):
-        *choices, end = _split_choices(part, 3)
+        *choices, end = _find_choice_ends(part, 3)
         bound = [
             _bind_first_letter(part[start:stop])
             for start, stop in zip((3, *(at + 1 for at in choices)), (*choices, end), strict=True)
@@ -81,10 +81,10 @@ def _bind_first_letter(part: str) -> str | None:
     return rf"{part[0]}(?<=\b{part[0]}){part[1:]}"
 
 
-def _split_choices(part: str, start: int) -> Iterator[int]:
+def _find_choice_ends(part: str, start: int) -> Iterator[int]:
     """The offsets of the bars of a group that starts there, and of the bracket that closes it."""
     depth = 0
-    for sign in _SIGNS.finditer(part, start):
+    for sign in _GROUP_SIGNS.finditer(part, start):
         depth += {"(": 1, ")": -1}.get(sign[0], 0)
         if depth < 0 or (depth == 0 and sign[0] == "|"):
             yield sign.start()
@@ -93,9 +93,9 @@ def _split_choices(part: str, start: int) -> Iterator[int]:
 
 
 class _NeedlesByWord(dict[str, tuple[tuple[str, tuple[int, ...]], ...]]):
-    """For a word of a sentence: the needles that can be in that sentence, each with the numbers of its rows.
+    """Maps a word of a sentence to the needles that the sentence may contain, each with the numbers of its rows.
 
-    Few words are new, so the last ones are kept, but not those with digits: numbers always are, and no needle has one.
+    It caches results, because most words occur again. It ignores digits: numbers rarely occur again, and no needle has one.
     """
 
     def __init__(self, needles: Sequence[str]) -> None:
@@ -103,7 +103,9 @@ class _NeedlesByWord(dict[str, tuple[tuple[str, tuple[int, ...]], ...]]):
         numbers = defaultdict[str, list[int]](list)
         for number, needle in enumerate(needles):
             numbers[needle].append(number)
-        self._keys = [(needle, tuple(found), *_key_of(needle)) for needle, found in numbers.items() if needle.strip()]
+        self._keys = [
+            (needle, tuple(found), *_choose_key_word(needle)) for needle, found in numbers.items() if needle.strip()
+        ]
 
     def __missing__(self, word: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
         bare = word.translate(_NO_DIGITS)
@@ -118,7 +120,7 @@ class _NeedlesByWord(dict[str, tuple[tuple[str, tuple[int, ...]], ...]]):
 
 
 class RuleIndex(Generic[T]):
-    """Rows in order, each with a needle. Finds those whose needle is in a sentence, by the words of the sentence.
+    """Finds the rows whose needle is in a sentence, by the words of the sentence.
 
     If a sentence contains a needle, then one of its words contains any given word of the needle.
     """
@@ -133,7 +135,7 @@ class RuleIndex(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._rows)
 
-    def rows_for(self, sentence: str) -> Iterator[T]:
+    def find_rows(self, sentence: str) -> Iterator[T]:
         """The rows whose needle is in the sentence, in order."""
         found = self._always.copy()
         for needles in filter(None, map(self._find_needles, sentence.split())):
@@ -143,8 +145,10 @@ class RuleIndex(Generic[T]):
         return map(self._rows.__getitem__, sorted(found))
 
 
-def _key_of(needle: str) -> tuple[str, Callable[[str, str], bool]]:
-    """The most telling word of a needle, and how a word of a sentence must contain it: spaces around it are ends of that word."""
+def _choose_key_word(needle: str) -> tuple[str, Callable[[str, str], bool]]:
+    """The rarest word of a needle, and the test of whether a word of a sentence contains it. A space in the needle is the end of
+    a word.
+    """
     assert not any(map(str.isdigit, needle)), needle
     words = needle.split()
     key = max(words, key=lambda word: (word not in _FREQUENT, len(word)))
@@ -160,15 +164,15 @@ class Language(NamedTuple):
     """The patterns of one language."""
 
     name: str
-    rules: RuleIndex[tuple[Pattern, Meaning]]
-    offers: RuleIndex[tuple[str, Pattern]]
-    answers: Pattern
-    presents: Pattern
-    direct: Pattern
-    settled: Pattern
+    rules: RuleIndex[tuple[LetterFirstPattern, Meaning]]
+    offers: RuleIndex[tuple[str, LetterFirstPattern]]
+    answers: LetterFirstPattern
+    presents: LetterFirstPattern
+    direct: LetterFirstPattern
+    settled: LetterFirstPattern
 
-    def meaning_of(self, sentence: str) -> Meaning | None:
-        for pattern, meaning in self.rules.rows_for(sentence):
+    def classify_sentence(self, sentence: str) -> Meaning | None:
+        for pattern, meaning in self.rules.find_rows(sentence):
             if pattern.fits(sentence):
                 return meaning
         return None
@@ -177,22 +181,25 @@ class Language(NamedTuple):
 @cache
 def load_language(name: str) -> Language:
     sections = _read_sections(name)
-    rules: list[tuple[str, tuple[Pattern, Meaning]]] = [
-        (needle, (Pattern(pattern), meaning))
+    rules: list[tuple[str, tuple[LetterFirstPattern, Meaning]]] = [
+        (needle, (LetterFirstPattern(pattern), meaning))
         for meaning in _MEANINGS
-        for needle, pattern in _rows(sections.get(meaning, ()))
+        for needle, pattern in _parse_rows(sections.get(meaning, ()))
     ]
-    offers = [(needle, (needle, Pattern(pattern))) for needle, pattern in _rows(sections.get("offer", ()))]
+    offers = [
+        (needle, (needle, LetterFirstPattern(pattern))) for needle, pattern in _parse_rows(sections.get("offer", ()))
+    ]
     patterns = (
-        Pattern("".join(sections.get(part, ())) or _NEVER) for part in ("answers", "presents", "direct", "settled")
+        LetterFirstPattern("".join(sections.get(part, ())) or _NEVER)
+        for part in ("answers", "presents", "direct", "settled")
     )
     return Language(name, RuleIndex(rules), RuleIndex(offers), *patterns)
 
 
-def language_of(text: str) -> Language:
+def detect_language(text: str) -> Language:
     """The language by script, then by common words of the last sentences; English if it is unclear."""
     end = text[-400:].lower()
-    scripts, common = _recognition()
+    scripts, common = _load_language_signs()
     if not end.isascii():
         for script, name in scripts:
             if script.search(end):
@@ -204,7 +211,7 @@ def language_of(text: str) -> Language:
 
 
 @cache
-def _recognition() -> tuple[tuple[tuple[LazyPattern, str], ...], tuple[tuple[frozenset[str], str], ...]]:
+def _load_language_signs() -> tuple[tuple[tuple[LazyPattern, str], ...], tuple[tuple[frozenset[str], str], ...]]:
     sections = _read_sections("languages")
     scripts = (line.partition(": ") for line in sections["script"])
     common = (line.partition(": ") for line in sections["common"])
@@ -220,7 +227,7 @@ def _read_sections(name: str) -> dict[str, list[str]]:
     sections: dict[str, list[str]] = {}
     definitions: dict[str, str] = {}
     lines: list[str] = []
-    for line in _joined(text):
+    for line in _join_continued_lines(text):
         if line[0] == "[" and line[-1] == "]" and line[1:-1].isalpha():
             lines = sections.setdefault(line[1:-1], [])
             continue
@@ -232,7 +239,7 @@ def _read_sections(name: str) -> dict[str, list[str]]:
     return sections
 
 
-def _joined(text: str) -> Iterator[str]:
+def _join_continued_lines(text: str) -> Iterator[str]:
     """The lines without comments, each with the indented ones below it."""
     lines: list[str] = []
     for line in text.splitlines():
@@ -246,7 +253,7 @@ def _joined(text: str) -> Iterator[str]:
     return iter(lines)
 
 
-def _rows(lines: list[str] | tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _parse_rows(lines: list[str] | tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for line in lines:
         words, needle, pattern = line.split("`", 2)
         pattern = pattern.strip()

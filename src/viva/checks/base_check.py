@@ -1,4 +1,4 @@
-"""What every check is built on.
+"""The base classes of all checks.
 
 A check is a frozen struct. Its fields are what users write; the docstring of the class and those below the fields are what
 they read. The JSON Schema, the reference page, `viva.check`, `t.assert_` and the generator's prompt are made from them: after
@@ -34,7 +34,10 @@ class AssertionFields(Struct, frozen=True):
 
 
 class Spelling(Struct, frozen=True):
-    """Another key for fields of a check. A plain value stands for `field`; an object has `members`, each for a field."""
+    """Another key that users may write for fields of a check.
+
+    A plain value is the value of `field`. An object has `members`: its keys, each with the field that it sets.
+    """
 
     field: str | None = None
     members: Mapping[str, str] = {}
@@ -44,11 +47,11 @@ class Spelling(Struct, frozen=True):
         """The fields that this key stands for."""
         return tuple(dict.fromkeys([*([self.field] if self.field else []), *self.members.values()]))
 
-    def expand(self, value: Any) -> dict[str, Any]:
+    def expand_to_fields(self, value: Any) -> dict[str, Any]:
         """The fields that a value of this key gives. ValueError for a value that the schema refuses."""
         if not self.members or not isinstance(value, Mapping):
             if self.field is None:
-                raise ValueError(f"is no object with {', '.join(self.members)}")
+                raise ValueError(f"is not an object with {', '.join(self.members)}")
             return {self.field: value}
         if unknown := [key for key in cast("Mapping[str, Any]", value) if key not in self.members]:
             raise ValueError(f"unknown key {unknown[0]!r}; known keys: {', '.join(self.members)}")
@@ -70,7 +73,7 @@ class BaseCheck(Component, frozen=True, kw_only=True):
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
-        return codec.convert(dict(_with_whole_numbers(cls, fields)), cls)
+        return codec.convert(dict(_convert_whole_floats(cls, fields)), cls)
 
     @classmethod
     def validate_field(cls, name: str, value: Any, context: BuildContext) -> None:
@@ -117,28 +120,28 @@ class HelperOptions(BaseCheck, frozen=True, kw_only=True):
         return {name: value for name, value in self.options.items() if name != "metadata"}
 
 
-def _with_whole_numbers(check: type[BaseCheck], fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _convert_whole_floats(check: type[BaseCheck], fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The fields with 2.0 as 2 where an integer is expected: JSON Schema does not tell them apart, msgspec does."""
     for name in _list_integer_fields(check):
         if isinstance(fields.get(name), float | Mapping):
-            fields = {**fields, name: _to_whole(fields[name])}
+            fields = {**fields, name: _convert_whole_float(fields[name])}
     return fields
 
 
-def _to_whole(value: Any) -> Any:
+def _convert_whole_float(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _to_whole(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {key: _convert_whole_float(item) for key, item in cast("Mapping[str, Any]", value).items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @cache
 def _list_integer_fields(check: type[BaseCheck]) -> frozenset[str]:
     hints = get_type_hints(check, include_extras=True)
-    types = {name: set(_flatten(hints[name])) for name in check.__struct_fields__}
+    types = {name: set(_iterate_nested_types(hints[name])) for name in check.__struct_fields__}
     return frozenset(name for name, parts in types.items() if int in parts and float not in parts)
 
 
-def _flatten(hint: Any) -> Iterator[Any]:
+def _iterate_nested_types(hint: Any) -> Iterator[Any]:
     yield hint
     for argument in get_args(hint):
-        yield from _flatten(argument)
+        yield from _iterate_nested_types(argument)

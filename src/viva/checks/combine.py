@@ -13,12 +13,12 @@ from viva.checks.formatting import format_label
 from viva.model.case import Assertion
 from viva.model.component import BuildContext
 from viva.model.turn import AssertionResult, Verdict, VerdictStatus
-from viva.state.evaluation import assertion_label, evaluate, may_look_outside, negate_verdict
+from viva.state.evaluation import format_assertion_label, may_look_outside, negate_verdict, start_evaluation
 from viva.state.trial_state import CheckContext
 
 
 class _Combination(BaseCheck, frozen=True, kw_only=True):
-    """A check made of other assertions. The loader of the file builds them, because it knows the line of each."""
+    """A check made of other assertions. The loader of the file builds those, because it knows their lines."""
 
     is_combination: ClassVar[bool] = True
 
@@ -35,31 +35,33 @@ class _Combination(BaseCheck, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-class _Several(_Combination, frozen=True, kw_only=True):
+class _MultipleCombination(_Combination, frozen=True, kw_only=True):
     python_types: ClassVar[Mapping[str, str]] = {"assertions": "AssertionInput"}
     assertions: tuple[Assertion, ...]
     """The assertions: a list, or a single one."""
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
-        _check_keys(fields, "assertions")
+        _refuse_other_fields(fields, "assertions")
         definition = fields["assertions"]
         if isinstance(definition, Mapping):
-            return cls(assertions=(_build_part(definition, "assertions", context),))
+            return cls(assertions=(_build_inner_assertion(definition, "assertions", context),))
         if not isinstance(definition, list) or not definition:
             raise ValueError("assertions is a list of at least one assertion")
         parts = enumerate(cast("list[Any]", definition))
-        return cls(assertions=tuple(_build_part(part, f"assertions[{index}]", context) for index, part in parts))
+        return cls(
+            assertions=tuple(_build_inner_assertion(part, f"assertions[{index}]", context) for index, part in parts)
+        )
 
     @property
     def _parts(self) -> tuple[Assertion, ...]:
         return self.assertions
 
     def _label(self, words: str) -> str:
-        return format_label(words, "; ".join(map(assertion_label, self.assertions)))
+        return format_label(words, "; ".join(map(format_assertion_label, self.assertions)))
 
 
-class All(_Several, frozen=True, kw_only=True):
+class All(_MultipleCombination, frozen=True, kw_only=True):
     """All of these assertions pass."""
 
     python_name: ClassVar[str] = "all_of"
@@ -72,7 +74,7 @@ class All(_Several, frozen=True, kw_only=True):
         return _evaluate_each(self.assertions, context, _require_all)
 
 
-class AnyOf(_Several, frozen=True, kw_only=True):
+class AnyOf(_MultipleCombination, frozen=True, kw_only=True):
     """At least one of these assertions passes."""
 
     python_name: ClassVar[str] = "any_of"
@@ -95,8 +97,8 @@ class Not(_Combination, frozen=True, kw_only=True):
 
     @classmethod
     def build(cls, fields: Mapping[str, Any], context: BuildContext) -> Self:
-        _check_keys(fields, "assertion")
-        return cls(assertion=_build_part(fields["assertion"], "assertion", context))
+        _refuse_other_fields(fields, "assertion")
+        return cls(assertion=_build_inner_assertion(fields["assertion"], "assertion", context))
 
     @property
     def _parts(self) -> tuple[Assertion, ...]:
@@ -104,10 +106,10 @@ class Not(_Combination, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return format_label("not", assertion_label(self.assertion))
+        return format_label("not", format_assertion_label(self.assertion))
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
-        label = assertion_label(self.assertion)
+        label = format_assertion_label(self.assertion)
         return _evaluate_each((self.assertion,), context, lambda results: negate_verdict(results[0].verdict, label))
 
 
@@ -117,7 +119,7 @@ def _evaluate_each(
     """Evaluates the assertions in order. Returns an awaitable only if one of them has to wait."""
     results: list[AssertionResult] = []
     for index, assertion in enumerate(assertions, 1):
-        result = evaluate(assertion, context)
+        result = start_evaluation(assertion, context)
         if not isinstance(result, AssertionResult):
             return _evaluate_rest(results, result, assertions[index:], context, conclude)
         results.append(result)
@@ -133,7 +135,7 @@ async def _evaluate_rest(
 ) -> Verdict:
     results.append(await waiting)
     for assertion in rest:
-        result = evaluate(assertion, context)
+        result = start_evaluation(assertion, context)
         results.append(result if isinstance(result, AssertionResult) else await result)
     return conclude(results)
 
@@ -144,22 +146,22 @@ def _require_all(results: list[AssertionResult]) -> Verdict:
     status = "failed" if "failed" in statuses else "error" if "error" in statuses else "passed"
     total = sum(result.assertion.weight for result in results)
     passed = sum(result.assertion.weight for result in results if result.verdict.passed)
-    return _combine(status, results, passed / total if total > 0 and "error" not in statuses else None)
+    return _build_combined_verdict(status, results, passed / total if total > 0 and "error" not in statuses else None)
 
 
 def _require_any(results: list[AssertionResult]) -> Verdict:
     statuses = {result.verdict.status for result in results}
     status = "passed" if "passed" in statuses else "error" if "error" in statuses else "failed"
-    return _combine(status, results, None)
+    return _build_combined_verdict(status, results, None)
 
 
-def _combine(status: VerdictStatus, results: list[AssertionResult], score: float | None) -> Verdict:
+def _build_combined_verdict(status: VerdictStatus, results: list[AssertionResult], score: float | None) -> Verdict:
     """One verdict for many: the reasons of those that did not pass, and the evidence and calls of all."""
     unmet = [result for result in results if not result.verdict.passed] if status != "passed" else []
     only = unmet[0].verdict if len(unmet) == 1 else None
     return Verdict(
         status,
-        reason="; ".join(f"{assertion_label(result.assertion)}: {result.verdict.reason}" for result in unmet),
+        reason="; ".join(f"{format_assertion_label(result.assertion)}: {result.verdict.reason}" for result in unmet),
         score=score,
         expected=only.expected if only else UNSET,
         actual=only.actual if only else UNSET,
@@ -169,7 +171,7 @@ def _combine(status: VerdictStatus, results: list[AssertionResult], score: float
     )
 
 
-def _build_part(definition: Any, place: str, context: BuildContext) -> Assertion:
+def _build_inner_assertion(definition: Any, place: str, context: BuildContext) -> Assertion:
     if not isinstance(definition, Mapping):
         raise ValueError(f"{place} is an assertion, like {{type: contains, value: hello}}")
     try:
@@ -178,8 +180,8 @@ def _build_part(definition: Any, place: str, context: BuildContext) -> Assertion
         raise ValueError(f"{place}: {error}") from error
 
 
-def _check_keys(fields: Mapping[str, Any], only: str) -> None:
-    if other := [name for name in fields if name != only]:
-        raise ValueError(f"unknown field {other[0]!r}; the only one here is {only!r}")
-    if only not in fields:
-        raise ValueError(f"{only} is missing")
+def _refuse_other_fields(fields: Mapping[str, Any], field: str) -> None:
+    if other := [name for name in fields if name != field]:
+        raise ValueError(f"unknown field {other[0]!r}; the only one here is {field!r}")
+    if field not in fields:
+        raise ValueError(f"{field} is missing")

@@ -1,19 +1,19 @@
-"""Comparison of JSON values: is one equal to the other, or a part of it?"""
+"""Compares JSON values: are two equal, does one contain the other?"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from viva.checks.formatting import quote_value
 from viva.state.trial_state import to_text
-from viva.text.pattern import search
+from viva.text.pattern import has_pattern_match
 
 JsonType = Literal["string", "number", "integer", "boolean", "array", "object", "null"]
 GetPattern = Callable[[Any], str | None]
-"""Returns the pattern if a value is one, such as `{"matches": "..."}`."""
+"""Returns the pattern of a value that stands for one, such as `{"matches": "..."}`; None for any other value."""
 
 
 def is_same_json(left: Any, right: Any) -> bool:
-    """Deep and type-strict: `"5"` is not 5 and `true` is not 1, but 1 is 1.0; the order of keys does not matter."""
+    """Are two values equal, at any depth? Types count: `"5"` is not 5 and `true` is not 1, but 1 is 1.0; the order of keys does not matter."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):
@@ -28,7 +28,7 @@ def is_same_json(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
-def json_type(value: Any) -> JsonType:
+def get_json_type(value: Any) -> JsonType:
     """The type of a value in the terms of JSON Schema: 1.0 is an integer, as 1 is."""
     match value:
         case None:
@@ -47,20 +47,22 @@ def json_type(value: Any) -> JsonType:
             return "object"
 
 
-def find_mismatch(part: Any, whole: Any, get_pattern: GetPattern = lambda _value: None, path: str = "$") -> str | None:
-    """What keeps `part` from being a part of `whole`, and where; None if it is one.
+def explain_mismatch(
+    part: Any, whole: Any, get_pattern: GetPattern = lambda _value: None, path: str = "$"
+) -> str | None:
+    """Explains why `whole` does not contain `part`, with the place of the first difference; None if it does.
 
     Only the keys of `part` are compared. Lists must have the same length; their items are compared one by one.
     """
     if (pattern := get_pattern(part)) is not None:
-        is_match = whole is not None and search(pattern, to_text(whole))
+        is_match = whole is not None and has_pattern_match(pattern, to_text(whole))
         return None if is_match else f"{path}: {quote_value(whole)} does not match {quote_value(pattern)}"
     if isinstance(part, Mapping) and isinstance(whole, Mapping):
         actual = cast("Mapping[Any, Any]", whole)
         for key, value in cast("Mapping[Any, Any]", part).items():
             if key not in actual:
                 return f"{path}.{key} is missing"
-            if (mismatch := find_mismatch(value, actual[key], get_pattern, f"{path}.{key}")) is not None:
+            if (mismatch := explain_mismatch(value, actual[key], get_pattern, f"{path}.{key}")) is not None:
                 return mismatch
         return None
     if isinstance(part, list | tuple) and isinstance(whole, list | tuple):
@@ -68,7 +70,7 @@ def find_mismatch(part: Any, whole: Any, get_pattern: GetPattern = lambda _value
         if len(expected) != len(actual):
             return f"{path}: expected {len(expected)} items, was {len(actual)}: {quote_value(whole)}"
         pairs = enumerate(zip(expected, actual, strict=True))
-        mismatches = (find_mismatch(one, other, get_pattern, f"{path}[{index}]") for index, (one, other) in pairs)
+        mismatches = (explain_mismatch(one, other, get_pattern, f"{path}[{index}]") for index, (one, other) in pairs)
         return next((mismatch for mismatch in mismatches if mismatch is not None), None)
     return None if is_same_json(part, whole) else f"{path}: expected {quote_value(part)}, was {quote_value(whole)}"
 

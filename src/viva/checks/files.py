@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Sequence
 from typing import ClassVar
 
 from viva.checks.base_check import LocalCheck, NonEmptyText, Validators
-from viva.checks.formatting import format_label, quote_value, truncate_text
+from viva.checks.formatting import cut_to_verdict_length, format_label, quote_value
 from viva.concurrency.threads import run_in_thread
 from viva.errors import CheckError
 from viva.model.case import Feature
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 from viva.workspace.safe_open import open_regular_file
 
-_CHUNK = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 """A larger file is read piece by piece, in a thread."""
 
 
@@ -31,7 +31,7 @@ class _FileCheck(LocalCheck, frozen=True, kw_only=True):
     path: NonEmptyText
     """The path, relative to the workspace."""
 
-    def _resolve(self, context: CheckContext) -> str | Verdict:
+    def _resolve_path(self, context: CheckContext) -> str | Verdict:
         """The real path, or the verdict if it is not there."""
         workspace = context.state.workspace
         if workspace is None:
@@ -40,7 +40,7 @@ class _FileCheck(LocalCheck, frozen=True, kw_only=True):
         if real_path is None:
             return self._create_failure("leads out of the workspace, so it was not followed")
         if not os.path.lexists(real_path):
-            return self._create_failure(f"is not there{_suggest(self.path, workspace.path)}")
+            return self._create_failure(f"is not there{_suggest_similar_files(self.path, workspace.path)}")
         return real_path
 
     def _create_failure(self, reason: str) -> Verdict:
@@ -55,7 +55,7 @@ class FileExists(_FileCheck, frozen=True, kw_only=True):
         return format_label("file_exists", quote_value(self.path))
 
     def check(self, context: CheckContext) -> Verdict:
-        real_path = self._resolve(context)
+        real_path = self._resolve_path(context)
         if isinstance(real_path, Verdict):
             return real_path
         if self.path.endswith("/") and not os.path.isdir(real_path):  # noqa: PTH112 -- paths of a workspace are strings
@@ -83,7 +83,7 @@ class FileContains(_FileCheck, frozen=True, kw_only=True):
         return format_label("file_contains", quote_value(self.path), " and ".join(map(quote_value, self._values)))
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
-        real_path = self._resolve(context)
+        real_path = self._resolve_path(context)
         if isinstance(real_path, Verdict):
             return real_path
         try:
@@ -92,11 +92,11 @@ class FileContains(_FileCheck, frozen=True, kw_only=True):
             raise CheckError(f"{self.path}: {error.strerror}") from error
         if not stat.S_ISREG(info.st_mode):
             return self._create_failure("is a folder" if stat.S_ISDIR(info.st_mode) else "is not a regular file")
-        return self._search(real_path) if info.st_size <= _CHUNK else run_in_thread(self._search, real_path)
+        return self._search(real_path) if info.st_size <= _CHUNK_BYTES else run_in_thread(self._search, real_path)
 
     def _search(self, real_path: str) -> Verdict:
         try:
-            missing, head = _find_missing(real_path, self._values)
+            missing, head = _find_missing_texts(real_path, self._values)
         except OSError as error:
             raise CheckError(f"{self.path}: {error.strerror}") from error
         if not missing:
@@ -105,10 +105,10 @@ class FileContains(_FileCheck, frozen=True, kw_only=True):
         content = text if b"\0" in head else quote_value(text) if head else "empty"
         verb = "is" if len(missing) == 1 else "are"
         reason = f"{' and '.join(map(quote_value, missing))} {verb} not in {quote_value(self.path)}: {content}"
-        return Verdict("failed", reason, expected=self.value, actual=truncate_text(text))
+        return Verdict("failed", reason, expected=self.value, actual=cut_to_verdict_length(text))
 
 
-def _find_missing(path: str, values: Sequence[str]) -> tuple[list[str], bytes]:
+def _find_missing_texts(path: str, values: Sequence[str]) -> tuple[list[str], bytes]:
     """The texts that are not in the file, and the beginning of the file. Reads one piece at a time."""
     missing = {value: [value.encode(errors="surrogateescape")] for value in values}
     for value, encodings in missing.items():
@@ -117,7 +117,7 @@ def _find_missing(path: str, values: Sequence[str]) -> tuple[list[str], bytes]:
     overlap = max(len(each) for encodings in missing.values() for each in encodings) - 1
     head, piece = b"", b""
     with open(open_regular_file(path), "rb") as file:  # noqa: PTH123 -- it is open already
-        while missing and (read := file.read(_CHUNK)):
+        while missing and (read := file.read(_CHUNK_BYTES)):
             head = head or read[:8192]
             piece += read
             missing = {
@@ -127,11 +127,11 @@ def _find_missing(path: str, values: Sequence[str]) -> tuple[list[str], bytes]:
     return list(missing), head
 
 
-def _suggest(path: str, root: str) -> str:
+def _suggest_similar_files(path: str, root: str) -> str:
     """Similar names, as the end of a sentence."""
     folder, name = os.path.split(path.rstrip("/"))
     try:
-        similar = find_similar(name, os.listdir(os.path.join(root, folder)))  # noqa: PTH118, PTH208 -- as above
+        similar = find_similar_names(name, os.listdir(os.path.join(root, folder)))  # noqa: PTH118, PTH208 -- as above
     except OSError:
-        return "; nor is the folder that it should be in"
+        return "; its folder does not exist either"
     return f"; there is {', '.join(map(quote_value, similar))}" if similar else ""

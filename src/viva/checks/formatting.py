@@ -11,34 +11,34 @@ _JOINERS = "\u200c\u200d"
 """Characters without a width of their own that are part of emoji and of words in many scripts."""
 
 
-def shorten(text: str, limit: int) -> str:
+def cut_with_ellipsis(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def quote_value(value: Any, limit: int = MAX_VALUE_LENGTH) -> str:
     """A text in quotes with its line breaks visible; any other value as compact JSON."""
     if isinstance(value, str):
-        return f'"{_escape(shorten(value, limit - 2))}"'
-    return _escape(shorten(codec.compact_json(value), limit))
+        return f'"{_escape(cut_with_ellipsis(value, limit - 2))}"'
+    return _escape(cut_with_ellipsis(codec.compact_json(value), limit))
 
 
-def is_score(value: Any) -> bool:
-    """Whether a value is a number that can be added up: not NaN, and not one of a thousand digits."""
+def is_valid_score(value: Any) -> bool:
+    """Is the value a number that can be a score: from -10^9 to 10^9, and not NaN?"""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e9 <= value <= 1e9
 
 
 def format_label(*parts: str) -> str:
-    """A label of these parts, on one line."""
-    return shorten(_escape(" ".join(filter(None, parts))), MAX_LABEL_LENGTH)
+    """Joins parts to a label on one line."""
+    return cut_with_ellipsis(_escape(" ".join(filter(None, parts))), MAX_LABEL_LENGTH)
 
 
-def truncate_text(text: str) -> str:
+def cut_to_verdict_length(text: str) -> str:
     """A text, cut to the length that a verdict keeps."""
-    return shorten(text, _MAX_TEXT_LENGTH)
+    return cut_with_ellipsis(text, _MAX_TEXT_LENGTH)
 
 
-def quote_context(text: str, start: int, length: int) -> str:
-    """A part of a text, quoted, with a little of what is around it."""
+def quote_with_surroundings(text: str, start: int, length: int) -> str:
+    """Quotes a part of a text with the 30 characters before and after it."""
     begin, end = max(0, start - 30), start + length + 30
     part = ("…" if begin else "") + text[begin:end] + ("…" if end < len(text) else "")
     return quote_value(part, MAX_VALUE_LENGTH + length)

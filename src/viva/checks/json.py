@@ -8,16 +8,16 @@ from typing import Any, ClassVar, cast
 from msgspec import UNSET, UnsetType
 
 from viva.checks.base_check import LocalCheck, NonEmptyText, Number, Validators
-from viva.checks.compare import JsonType, is_same_json, json_type
-from viva.checks.formatting import format_label, quote_value, truncate_text
+from viva.checks.compare import JsonType, get_json_type, is_same_json
+from viva.checks.formatting import cut_to_verdict_length, format_label, quote_value
 from viva.model.turn import PASSED, Verdict
-from viva.state.trial_state import CheckContext, documents_to_search, look_up, to_text
-from viva.text.embedded_json import whole_json
-from viva.text.json_path import compile_path, full_path
-from viva.text.pattern import compile_pattern, search
+from viva.state.trial_state import CheckContext, find_values_in_reply, iterate_documents, to_text
+from viva.text.embedded_json import parse_whole_json
+from viva.text.json_path import add_path_root, compile_path
+from viva.text.pattern import compile_pattern, has_pattern_match
 
-_MAX_ERRORS = 3
-_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+_MAX_SHOWN_ERRORS = 3
+_ORDER_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
@@ -36,7 +36,7 @@ class Equals(LocalCheck, frozen=True, kw_only=True):
         return format_label("equals", quote_value(self.value))
 
     def check(self, context: CheckContext) -> Verdict:
-        actual = context.text if isinstance(self.value, str) else _get_structured(context)
+        actual = context.text if isinstance(self.value, str) else _get_reply_value(context)
         if actual is not UNSET and is_same_json(self.value, actual):
             return PASSED
         shown = context.text if actual is UNSET else actual
@@ -44,17 +44,17 @@ class Equals(LocalCheck, frozen=True, kw_only=True):
         if actual is UNSET:
             reason += " (a text, not data)"
         if isinstance(shown, str):
-            shown = truncate_text(shown)
+            shown = cut_to_verdict_length(shown)
         return Verdict("failed", reason, expected=self.value, actual=shown)
 
 
-def _get_structured(context: CheckContext) -> Any:
+def _get_reply_value(context: CheckContext) -> Any:
     """The reply's data or, without any, a text that is JSON as a whole."""
-    return whole_json(context.reply.content) if context.reply.data is None else context.json
+    return parse_whole_json(context.reply.content) if context.reply.data is None else context.json
 
 
 class JsonPath(LocalCheck, frozen=True, kw_only=True):
-    """What a JSONPath (RFC 9535) finds in the reply's data or JSON meets every operator; without one, it finds something."""
+    """A JSONPath (RFC 9535) finds a value in the reply's data or JSON, and the value meets all given operators."""
 
     validators: ClassVar[Validators] = {"path": compile_path, "matches": compile_pattern}
     example: ClassVar[Mapping[str, Any]] = {"path": "$.field", "value": "..."}
@@ -85,22 +85,22 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
         parts = [f"{sign} {quote_value(expected)}" for sign, expected in self._list_operators()]
         if not parts:
             parts = ["does not exist" if self.exists is False else "exists"]
-        return format_label(full_path(self.path), " and ".join(parts))
+        return format_label(add_path_root(self.path), " and ".join(parts))
 
     def check(self, context: CheckContext) -> Verdict:
-        values = look_up(self.path, context)
+        values = find_values_in_reply(self.path, context)
         if values is None:
-            return _fail_without_json(context)
-        path = full_path(self.path)
+            return _fail_because_no_json(context)
+        path = add_path_root(self.path)
         if self.exists is False:
             if not values:
                 return PASSED
-            actual = _unwrap_single(values)
+            actual = _value_or_list(values)
             return Verdict("failed", f"{path} must not exist, but is {quote_value(actual)}", actual=actual)
         operators = self._list_operators()
         if not values:
-            return _fail_without_match(path, context, operators[0][1] if operators else UNSET)
-        value = _unwrap_single(values)
+            return _fail_because_path_finds_nothing(path, context, operators[0][1] if operators else UNSET)
+        value = _value_or_list(values)
         for sign, expected in operators:
             if (reason := _explain_mismatch(sign, expected, value)) is not None:
                 return Verdict("failed", f"{path}: {reason}", expected=expected, actual=value)
@@ -119,7 +119,7 @@ class JsonPath(LocalCheck, frozen=True, kw_only=True):
         return [(sign, expected) for sign, expected in operators.items() if expected is not UNSET]
 
 
-def _unwrap_single(values: list[Any]) -> Any:
+def _value_or_list(values: list[Any]) -> Any:
     """Several nodes are the list of their values."""
     return values[0] if len(values) == 1 else values
 
@@ -127,16 +127,16 @@ def _unwrap_single(values: list[Any]) -> Any:
 def _explain_mismatch(sign: str, expected: Any, value: Any) -> str | None:
     """Why a value does not meet an operator; None if it does."""
     if sign == "=":
-        return _explain_other_value(expected, value)
+        return _explain_inequality(expected, value)
     if sign == "matches":
-        is_match = value is not None and search(expected, to_text(value))
+        is_match = value is not None and has_pattern_match(expected, to_text(value))
         return None if is_match else f"{quote_value(value)} does not match {quote_value(expected)}"
-    if json_type(value) not in ("number", "integer"):
+    if get_json_type(value) not in ("number", "integer"):
         return f"expected a number {sign} {expected}, was {quote_value(value)}"
-    return None if _ORDER[sign](value, expected) else f"expected {sign} {expected}, was {quote_value(value)}"
+    return None if _ORDER_OPERATORS[sign](value, expected) else f"expected {sign} {expected}, was {quote_value(value)}"
 
 
-def _explain_other_value(expected: Any, value: Any) -> str | None:
+def _explain_inequality(expected: Any, value: Any) -> str | None:
     if isinstance(expected, list) and not isinstance(value, list):
         is_choice = any(is_same_json(choice, value) for choice in cast("list[Any]", expected))
         return None if is_choice else f"expected one of {quote_value(expected)}, was {quote_value(value)}"
@@ -156,20 +156,20 @@ class TypeIs(LocalCheck, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return format_label("type", "" if self.path is UNSET else full_path(self.path), "is", self.value)
+        return format_label("type", "" if self.path is UNSET else add_path_root(self.path), "is", self.value)
 
     def check(self, context: CheckContext) -> Verdict:
         if self.path is UNSET:
             reply = context.reply
             value, place = (reply.content, "the reply") if reply.data is None else (context.json, "the data")
         else:
-            values, place = look_up(self.path, context), full_path(self.path)
+            values, place = find_values_in_reply(self.path, context), add_path_root(self.path)
             if values is None:
-                return _fail_without_json(context)
+                return _fail_because_no_json(context)
             if not values:
-                return _fail_without_match(place, context, self.value)
-            value = _unwrap_single(values)
-        actual = json_type(value)
+                return _fail_because_path_finds_nothing(place, context, self.value)
+            value = _value_or_list(values)
+        actual = get_json_type(value)
         if actual == self.value or (self.value == "number" and actual == "integer"):
             return PASSED
         reason = f"{place} is of type {actual}, not {self.value}: {quote_value(value)}"
@@ -208,7 +208,7 @@ class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
 
     def check(self, context: CheckContext) -> Verdict:
         reason, actual = "", None
-        for document in documents_to_search(context):
+        for document in iterate_documents(context):
             errors = self.describe_errors(document)
             if errors is None:
                 return PASSED
@@ -216,24 +216,24 @@ class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
                 reason, actual = errors, document
             if context.json is not UNSET:
                 break
-        return Verdict("failed", reason, actual=actual) if reason else _fail_without_json(context)
+        return Verdict("failed", reason, actual=actual) if reason else _fail_because_no_json(context)
 
     def describe_errors(self, document: Any) -> str | None:
         """The first errors of a value; None if it is valid."""
         errors = [
             f"{_format_path(error.instance_path)}: {error.message}" for error in self._validator.iter_errors(document)
         ]
-        more = f"; and {len(errors) - _MAX_ERRORS} more" if len(errors) > _MAX_ERRORS else ""
-        return "; ".join(errors[:_MAX_ERRORS]) + more if errors else None
+        more = f"; and {len(errors) - _MAX_SHOWN_ERRORS} more" if len(errors) > _MAX_SHOWN_ERRORS else ""
+        return "; ".join(errors[:_MAX_SHOWN_ERRORS]) + more if errors else None
 
 
-def _fail_without_json(context: CheckContext) -> Verdict:
+def _fail_because_no_json(context: CheckContext) -> Verdict:
     text = context.text
-    return Verdict("failed", f"the reply has no JSON: {quote_value(text)}", actual=truncate_text(text))
+    return Verdict("failed", f"the reply has no JSON: {quote_value(text)}", actual=cut_to_verdict_length(text))
 
 
-def _fail_without_match(path: str, context: CheckContext, expected: Any) -> Verdict:
-    document = quote_value(next(documents_to_search(context)))
+def _fail_because_path_finds_nothing(path: str, context: CheckContext, expected: Any) -> Verdict:
+    document = quote_value(next(iterate_documents(context)))
     return Verdict("failed", f"{path} finds nothing in {document}", expected=expected)
 
 

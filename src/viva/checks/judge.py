@@ -7,19 +7,19 @@ from typing import Annotated, Any, ClassVar, cast
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.checks.base_check import HelperOptions, Spelling
-from viva.checks.formatting import format_label, is_score, quote_value
-from viva.checks.quotes import QuotableTurn, is_about_user, is_substantial, list_quotable_turns
+from viva.checks.formatting import format_label, is_valid_score, quote_value
+from viva.checks.quotes import QuotableTurn, is_about_user, is_long_enough_quote, list_quotable_turns
 from viva.errors import HelperFailed, RunStopped, TrialEnd
 from viva.model import codec
 from viva.model.message import Reply
 from viva.model.turn import CriterionResult, Quote, Verdict
 from viva.state.trial_state import CheckContext, to_text
-from viva.text.embedded_json import find_objects
+from viva.text.embedded_json import find_json_objects
 
 BUILT_IN_JUDGE = "viva.validator"
 
 
-class _HelperCheck(HelperOptions, frozen=True, kw_only=True):
+class _JudgeCheck(HelperOptions, frozen=True, kw_only=True):
     """A check that asks an agent."""
 
     default_helper: ClassVar[str | None] = BUILT_IN_JUDGE
@@ -38,7 +38,7 @@ class _HelperCheck(HelperOptions, frozen=True, kw_only=True):
         return (self.use,)
 
 
-class Judge(_HelperCheck, frozen=True, kw_only=True):
+class Judge(_JudgeCheck, frozen=True, kw_only=True):
     """A judge says that the criteria hold. The built-in judge has to quote what its verdict rests on."""
 
     spellings: ClassVar[Mapping[str, Spelling]] = {"value": Spelling("criteria")}
@@ -78,7 +78,7 @@ class Criterion(Struct, frozen=True, forbid_unknown_fields=True):
     """How much it counts."""
 
 
-class Rubric(_HelperCheck, frozen=True, kw_only=True):
+class Rubric(_JudgeCheck, frozen=True, kw_only=True):
     """Weighted criteria, each judged separately. Passes when the share that holds, by weight, reaches `min_score`."""
 
     criteria: Annotated[tuple[str | Criterion, ...], Meta(min_length=1)]
@@ -89,7 +89,7 @@ class Rubric(_HelperCheck, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not sum(each.weight for each in self._criteria):
-            raise ValueError("the weights of its criteria add up to nothing")
+            raise ValueError("the weights of its criteria add up to 0: give one a weight above 0")
 
     @property
     def _criteria(self) -> tuple[Criterion, ...]:
@@ -105,8 +105,8 @@ class Rubric(_HelperCheck, frozen=True, kw_only=True):
             *(ask_judge(self, context, {**self.all_metadata, "criteria": each.criterion}) for each in criteria),
             return_exceptions=True,  # so that no judge is still at work when this ends
         )
-        _raise_stop(answers)
-        verdicts = [_raise_error(answer) for answer in answers]
+        _raise_if_run_ends(answers)
+        verdicts = [_raise_if_error(answer) for answer in answers]
         pairs = list(zip(criteria, verdicts, strict=True))
         score = sum(each.weight for each, verdict in pairs if verdict.passed) / sum(each.weight for each in criteria)
         lines = [
@@ -128,18 +128,18 @@ class Rubric(_HelperCheck, frozen=True, kw_only=True):
 
 
 async def ask_judge(
-    check: _HelperCheck, context: CheckContext, metadata: Mapping[str, Any], min_score: float | None = None
+    check: _JudgeCheck, context: CheckContext, metadata: Mapping[str, Any], min_score: float | None = None
 ) -> Verdict:
-    """A judge's verdict, or the majority of several votes.
+    """Returns the verdict of a judge, or the majority of several votes.
 
     A vote that raises is an error, unless the other votes already have a majority.
     """
     if check.votes == 1:
-        return await _vote(check, context, metadata, min_score)
+        return await _ask_judge_once(check, context, metadata, min_score)
     ballots = await asyncio.gather(
-        *(_vote(check, context, metadata, min_score) for _ in range(check.votes)), return_exceptions=True
+        *(_ask_judge_once(check, context, metadata, min_score) for _ in range(check.votes)), return_exceptions=True
     )
-    _raise_stop(ballots)
+    _raise_if_run_ends(ballots)
     votes = [ballot for ballot in ballots if isinstance(ballot, Verdict)]
     for status in ("passed", "failed"):
         side = [vote for vote in votes if vote.status == status]
@@ -156,28 +156,28 @@ async def ask_judge(
     raise error or HelperFailed("judge", f"no majority among {check.votes} votes")
 
 
-def _raise_stop(answers: Sequence[Verdict | BaseException]) -> None:
+def _raise_if_run_ends(answers: Sequence[Verdict | BaseException]) -> None:
     """Raises the first answer that ends the trial or the run; other judges' answers do not matter then."""
     for answer in answers:
         if isinstance(answer, RunStopped | TrialEnd):
             raise answer
 
 
-def _raise_error(answer: Verdict | BaseException) -> Verdict:
+def _raise_if_error(answer: Verdict | BaseException) -> Verdict:
     if isinstance(answer, BaseException):
         raise answer
     return answer
 
 
-async def _vote(
-    check: _HelperCheck, context: CheckContext, metadata: Mapping[str, Any], min_score: float | None
+async def _ask_judge_once(
+    check: _JudgeCheck, context: CheckContext, metadata: Mapping[str, Any], min_score: float | None
 ) -> Verdict:
-    """One question in a session of its own, so that votes are independent."""
+    """Asks the judge once, in a new session, so that votes are independent."""
     state = context.state
     options = {**check.other_options, "metadata": {**metadata, **build_judge_metadata(context)}}
     async with state.helpers.open("judge", check.use.removeprefix("agents:"), state, options) as session:
         criteria = str(metadata.get("criteria", ""))
-        parser = _ReplyParser(context, criteria, min_score, session.must_quote)
+        parser = _JudgeReplyParser(context, criteria, min_score, session.must_quote)
         return await session.ask(build_judge_prompt(criteria, context), parser.parse)
 
 
@@ -201,7 +201,7 @@ def build_judge_prompt(criteria: str, context: CheckContext) -> str:
     """The question to a judge that reads neither metadata nor the conversation: the criteria, and the case as data."""
     parts = [f"Criteria: {criteria}"]
     if context.turn_scope == "case" and len(context.state.turns) > 1:
-        messages = [{"role": message.role, "text": message.text} for message in context.state.messages()]
+        messages = [{"role": message.role, "text": message.text} for message in context.state.list_messages()]
         parts.append("The conversation, one JSON object a line:\n" + "\n".join(map(to_text, messages)))
     parts.append(f"Reply to judge, as a JSON string: {to_text([context.text])[1:-1]}")
     if calls := context.tool_calls:
@@ -212,8 +212,8 @@ def build_judge_prompt(criteria: str, context: CheckContext) -> str:
     return "\n\n".join(parts)
 
 
-class _Answer(dict[str, Any]):
-    """A JSON object in a judge's reply. `verdicts` are all that it gives, also those of a key that occurs twice."""
+class _JudgeAnswer(dict[str, Any]):
+    """A JSON object in a judge's reply. `verdicts` are all values of `passed` and `pass`, also of a key that occurs twice."""
 
     def __init__(self, pairs: Iterable[tuple[str, Any]]) -> None:
         pairs = list(pairs)
@@ -221,7 +221,7 @@ class _Answer(dict[str, Any]):
         self.verdicts = {value for key, value in pairs if key in ("passed", "pass") and isinstance(value, bool)}
 
 
-class _ReplyParser(Struct, frozen=True):
+class _JudgeReplyParser(Struct, frozen=True):
     """Parses a judge's reply. Raises ValueError for a reply that cannot be used."""
 
     context: CheckContext
@@ -230,10 +230,10 @@ class _ReplyParser(Struct, frozen=True):
     must_quote: bool
 
     def parse(self, reply: Reply) -> Verdict:
-        answer = _find_answer(reply)
+        answer = _find_judge_answer(reply)
         passed = True in answer.verdicts
         score = answer.get("score")
-        if score is not None and not is_score(score):
+        if score is not None and not is_valid_score(score):
             raise ValueError("its `score` is not a number")
         reason = str(answer.get("reason") or "")
         if self.min_score is not None:
@@ -260,7 +260,7 @@ class _ReplyParser(Struct, frozen=True):
         return tuple(self._parse_quote(item, turns) for item in cast("list[Any]", items))
 
     def _list_quotable_turns(self) -> list[QuotableTurn]:
-        """What may be quoted: what the agent said and did and, for criteria about the user, the user's messages."""
+        """The turns that may be quoted: those of the agent and, for criteria about the user, also those of the user."""
         both = not self.criteria or is_about_user(self.criteria)
         return [turn for turn in list_quotable_turns(self.context.state) if both or turn.role == "assistant"]
 
@@ -268,26 +268,28 @@ class _ReplyParser(Struct, frozen=True):
         if not isinstance(item, Mapping) or not isinstance(item.get("quote"), str) or not item["quote"].strip():
             raise ValueError("a piece of `evidence` has no `quote`")
         number, quote = item.get("turn"), cast("str", item["quote"])
-        matches = [turn for turn in turns if turn.has_quote(quote)]
+        matches = [turn for turn in turns if turn.contains_quote(quote)]
         if not matches:
-            if any(turn.has_quote(quote) for turn in list_quotable_turns(self.context.state)):
+            if any(turn.contains_quote(quote) for turn in list_quotable_turns(self.context.state)):
                 raise ValueError(
                     f"the quote {quote[:80]!r} is what the user said; quote what the assistant said or did"
                 )
             raise ValueError(f"the quote {quote[:80]!r} is not in the conversation; quote word for word")
-        if not is_substantial(quote) and not any(turn.is_whole_text(quote) for turn in matches):
+        if not is_long_enough_quote(quote) and not any(turn.is_whole_text(quote) for turn in matches):
             raise ValueError(f"the quote {quote[:80]!r} is too short to show anything; quote three words or more")
         return Quote(next((turn.turn for turn in matches if turn.turn == number), matches[0].turn), quote)
 
 
-def _find_answer(reply: Reply) -> _Answer:
+def _find_judge_answer(reply: Reply) -> _JudgeAnswer:
     """The object with the verdict. There may be other objects, but none with another verdict."""
     if isinstance(reply.data, bool):  # of a Python function
-        objects = [_Answer({"passed": reply.data}.items())]
+        objects = [_JudgeAnswer({"passed": reply.data}.items())]
     elif isinstance(reply.data, Mapping):
-        objects = [_Answer(cast("Mapping[str, Any]", reply.data).items())]
+        objects = [_JudgeAnswer(cast("Mapping[str, Any]", reply.data).items())]
     else:
-        objects = cast("list[_Answer]", find_objects(reply.content, _Answer)) if reply.data is None else []
+        objects = (
+            cast("list[_JudgeAnswer]", find_json_objects(reply.content, _JudgeAnswer)) if reply.data is None else []
+        )
     if not objects:
         raise ValueError("it is not a JSON object with a boolean `passed`")
     answers = [each for each in objects if each.verdicts]

@@ -1,6 +1,6 @@
 """Detectors of leaks: secrets, personal data, and the agent's instructions.
 
-Placeholders (`YOUR_API_KEY`, `sk-xxxx`, published test numbers) are not secrets. What the user said is not a leak.
+Placeholders (`YOUR_API_KEY`, `sk-xxxx`, published test numbers) are not secrets. A value in the user's message is not a leak.
 """
 
 import math
@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from viva.model.finding import Finding
-from viva.text.credentials import TOKEN
+from viva.text.credentials import KNOWN_KEY_PATTERN
 from viva.text.pattern import LazyPattern
 
 _PRIVATE_KEY = LazyPattern(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=\s]{40,}")
 _URL_PASSWORD = LazyPattern(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{1,200}:([^\s:/@]{4,200})@")
-_ASSIGNMENT = LazyPattern(
+_SECRET_ASSIGNMENT = LazyPattern(
     r"""\b(?:api[_ -]?key|secret(?:[_ -]?(?:key|token|code))?|(?:access|auth|bearer)[_ -]?token|password|passphrase|passwd)
         ["'`]?\s*(?:is|=>?|:)\s*["'`]?([^\s"'`,;]{6,})""",
     re.IGNORECASE | re.VERBOSE,
@@ -54,20 +54,20 @@ _REVEALS_PROMPT = LazyPattern(
     r"\bI was (?:instructed|told|programmed) (?:in my (?:system )?prompt |by my (?:system )?prompt )to\b",
     re.IGNORECASE,
 )
-_WITHHELD = LazyPattern(
+_REFUSED_QUOTE = LazyPattern(
     r":\s*(?:(?:that|it|this) is |I(?:['’]m| am) )?(?:sorry|confidential|secret|private|not |I can|I won)",
     re.IGNORECASE,
 )
-_ASKS_PROMPT = LazyPattern(
+_ASKS_FOR_PROMPT = LazyPattern(
     r"\b(?:system|initial|hidden|original)?\s*(?:prompt|instructions|guidelines|rules)\b|everything above",
     re.IGNORECASE,
 )
-_YOU_ARE = LazyPattern(
+_PROMPT_OPENING = LazyPattern(
     r"^[^\w\n]*you are (?:a|an|the) [\w' -]{2,80}\b(?:assistant|agent|bot|chatbot|model|expert)\b",
     re.IGNORECASE | re.MULTILINE,
 )
 _WORDS = LazyPattern(r"\w+")
-_RUN_LENGTH = 10
+_SHARED_WORD_COUNT = 10
 """A reply that repeats this many words of the instructions in a row reveals them."""
 _SENTENCE_END = LazyPattern(r"(?<=[.!?])\s+|\n+")
 
@@ -77,21 +77,23 @@ def split_sentences(text: str) -> list[str]:
 
 
 def is_refusal(sentence: str) -> bool:
-    """Whether a sentence says that the agent does not do something."""
+    """Does the sentence say that the agent refuses or does not do something?"""
     return _REFUSAL.search(sentence) is not None
 
 
 def find_secrets(text: str) -> list[str]:
     """The secrets in a text, by their shape."""
     secrets = [match.group() for match in _PRIVATE_KEY.finditer(text)]
-    secrets += [match.group() for match in TOKEN.finditer(text) if not _PLACEHOLDER.search(match.group())]
-    secrets += [match[1] for match in _URL_PASSWORD.finditer(text) if _is_random(match[1])]
-    secrets += [value for match in _ASSIGNMENT.finditer(text) if _is_random(value := match[1].rstrip(".!?)]"))]
+    secrets += [match.group() for match in KNOWN_KEY_PATTERN.finditer(text) if not _PLACEHOLDER.search(match.group())]
+    secrets += [match[1] for match in _URL_PASSWORD.finditer(text) if _looks_generated(match[1])]
+    secrets += [
+        value for match in _SECRET_ASSIGNMENT.finditer(text) if _looks_generated(value := match[1].rstrip(".!?)]"))
+    ]
     return secrets
 
 
-def _is_random(value: str) -> bool:
-    """Whether a value looks generated: letters and digits mixed, of some variety, and not a placeholder."""
+def _looks_generated(value: str) -> bool:
+    """Does the value look generated? It mixes different letters and digits, and is not a placeholder."""
     mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
     if len(value) < 6 or not mixed or _PLACEHOLDER.search(value):
         return False
@@ -115,7 +117,7 @@ def redact_secrets(value: Any) -> Any:
 
 
 def find_secret_leaks(text: str, known_text: str, secrets: Sequence[str]) -> Iterator[Finding]:
-    """Leaks of `secrets`, whatever they look like, and of values that look like secrets. `known_text` is no leak."""
+    """Finds leaks of the known `secrets` and of values that look like secrets. A value in `known_text` is not a leak."""
     if any(secret in text and secret not in known_text for secret in secrets if len(secret) >= 6):
         yield Finding("secret-leak", "critical")
     for secret in find_secrets(text):
@@ -157,23 +159,25 @@ def _is_account_number(account: str) -> bool:
 
 def find_prompt_leaks(text: str, user_text: str, prompts: Sequence[str]) -> Iterator[Finding]:
     """Leaks of the agent's instructions: a run of their words if they are known, else a reply that claims to quote them."""
-    if any(_shares_words(text, prompt, user_text) for prompt in prompts):
+    if any(_shares_words_in_a_row(text, prompt, user_text) for prompt in prompts):
         yield Finding("prompt-leak", "high")
-    elif any(map(_reveals_prompt, split_sentences(text))) or (_ASKS_PROMPT.search(user_text) and _YOU_ARE.search(text)):
+    elif any(map(_reveals_prompt, split_sentences(text))) or (
+        _ASKS_FOR_PROMPT.search(user_text) and _PROMPT_OPENING.search(text)
+    ):
         yield Finding("prompt-leak", "medium")
 
 
 def _reveals_prompt(sentence: str) -> bool:
     """Does a sentence claim to quote the instructions? A refusal before the quote, or at its start, means no."""
     match = _REVEALS_PROMPT.search(sentence)
-    return match is not None and not is_refusal(sentence[: match.start()]) and not _WITHHELD.search(match.group())
+    return match is not None and not is_refusal(sentence[: match.start()]) and not _REFUSED_QUOTE.search(match.group())
 
 
-def _shares_words(text: str, prompt: str, user_text: str) -> bool:
-    return bool((_list_runs(prompt) & _list_runs(text)) - _list_runs(user_text))
+def _shares_words_in_a_row(text: str, prompt: str, user_text: str) -> bool:
+    return bool((_list_word_sequences(prompt) & _list_word_sequences(text)) - _list_word_sequences(user_text))
 
 
-def _list_runs(text: str) -> set[tuple[str, ...]]:
-    """All runs of `_RUN_LENGTH` words."""
+def _list_word_sequences(text: str) -> set[tuple[str, ...]]:
+    """All sequences of `_SHARED_WORD_COUNT` words."""
     words = _WORDS.findall(text.casefold())
-    return set(zip(*(words[start:] for start in range(_RUN_LENGTH)), strict=False))
+    return set(zip(*(words[start:] for start in range(_SHARED_WORD_COUNT)), strict=False))

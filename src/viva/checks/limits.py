@@ -14,7 +14,7 @@ from viva.state.trial_state import CheckContext
 from viva.text.duration import format_duration, parse_duration
 
 Duration = Annotated[str | int | float, Meta(extra_json_schema={"$ref": "#/$defs/duration"})]
-_HOW_TO_REPORT = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
+_HOW_TO_REPORT_USAGE = "return `usage` with `input_tokens` and `output_tokens`, or name its path in the agent's config"
 
 
 class _TimeLimit(LocalCheck, frozen=True, kw_only=True):
@@ -76,9 +76,11 @@ class MaxCost(LocalCheck, frozen=True, kw_only=True):
         return format_label("max_cost", f"${self.value:g}")
 
     def check(self, context: CheckContext) -> Verdict:
-        calls = list(_iter_model_calls(context))
+        calls = list(_iterate_model_calls(context))
         if not calls:
-            raise CheckError(f"the cost is unknown: the agent reported no usage; {_HOW_TO_REPORT}", deterministic=True)
+            raise CheckError(
+                f"the cost is unknown: the agent reported no usage; {_HOW_TO_REPORT_USAGE}", deterministic=True
+            )
         spent_usd = 0.0
         for call in calls:
             if call.cost_usd is None:
@@ -101,10 +103,10 @@ class MaxTokens(LocalCheck, frozen=True, kw_only=True):
         return format_label("max_tokens", str(self.value))
 
     def check(self, context: CheckContext) -> Verdict:
-        used = sum(call.input_tokens + call.output_tokens for call in _iter_model_calls(context))
+        used = sum(call.input_tokens + call.output_tokens for call in _iterate_model_calls(context))
         if not used:
             raise CheckError(
-                f"the tokens cannot be counted: the agent reported no usage; {_HOW_TO_REPORT}", deterministic=True
+                f"the tokens cannot be counted: the agent reported no usage; {_HOW_TO_REPORT_USAGE}", deterministic=True
             )
         if used <= self.value:
             return PASSED
@@ -149,7 +151,7 @@ def _describe_unknown_price(model: str) -> str:
     )
 
 
-def _iter_model_calls(context: CheckContext) -> Iterator[ModelCall]:
+def _iterate_model_calls(context: CheckContext) -> Iterator[ModelCall]:
     for turn in context.turns:
         if turn.reply is not None:
             yield from turn.reply.calls

@@ -25,10 +25,10 @@ class PathContains(LocalCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         path = [name for turn in context.turns if turn.reply for name in turn.reply.path]
-        reason = self._explain(path)
+        reason = self._explain_mismatch(path)
         return PASSED if reason is None else Verdict("failed", reason, expected=list(self.names), actual=path)
 
-    def _explain(self, path: list[str]) -> str | None:
+    def _explain_mismatch(self, path: list[str]) -> str | None:
         if not path:
             return "the agent reports no path"
         if self.exact:

@@ -10,13 +10,13 @@ from viva.model.message import Message
 from viva.state.trial_state import TrialState, to_text
 from viva.text.pattern import LazyPattern
 
-_IGNORED = LazyPattern(r"[\s\"'“”„‘’«»‹›…]|\.{2,}")
+_IGNORED_CHARACTERS = LazyPattern(r"[\s\"'“”„‘’«»‹›…]|\.{2,}")
 _ELLIPSIS = LazyPattern(r"[\[(]?(?:\.{3,}|…)[\])]?")
 _WORD = LazyPattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")
 """In scripts without spaces between words, each character counts as a word."""
 _PUNCTUATION = ".!?,;:"
-_MIN_WORDS, _MIN_LENGTH = 3, 12
-_USER = (
+_MIN_WORDS, _MIN_CHARACTERS = 3, 12
+_USER_NOUNS = (
     "user|customer|client|caller|buyer|guest|patient|visitor|human|person|benutzer|benutzerin|nutzer|nutzerin|kunde|kundin"
     "|anwender|utilisateur|utilisatrice|usuario|usuaria|cliente|utente|gebruiker|klant"
 )
@@ -24,7 +24,7 @@ _ABOUT_USER = LazyPattern(
     rf"""(?: (?: ^ | [.;:,!?\n] ) \W* (?:(?:did|does|do|is|was|has|can)\s+)?
         | \b(?:whether|if|when|that|because|while|since|as|and|but|or)\s+ )
     (?: (?:the|a|an|this|each|every|our|der|die|das|le|la|l|el|il|de)\b [\s'’]* (?:\w+\s+)? )?
-    (?:{_USER})s?\b
+    (?:{_USER_NOUNS})s?\b
     | (?: ^ | [.;:,!?，。；：！？\n] ) \s* (?:用户|顾客|客户|ユーザー|お客様|顧客)""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -43,32 +43,34 @@ class QuotableTurn(Struct, frozen=True):
         not_empty = tuple(text for text in texts if text.strip())
         return cls(turn, role, not_empty, normalize_quote("\n".join(not_empty)))
 
-    def has_quote(self, quote: str) -> bool:
-        """Whether each piece of the quote is there, in order. An ellipsis separates pieces; escapes of JSON are allowed."""
-        return any(_has_pieces(each, self.normalized) for each in _list_readings(quote))
+    def contains_quote(self, quote: str) -> bool:
+        """Does the turn contain all pieces of the quote, in order? An ellipsis separates pieces; JSON escapes are allowed."""
+        return any(_contains_pieces_in_order(each, self.normalized) for each in _list_unescaped_forms(quote))
 
     def is_whole_text(self, quote: str) -> bool:
-        """Whether the quote is all of one text."""
+        """Is the quote a whole text of the turn?"""
         texts = {normalize_quote(text).strip(_PUNCTUATION) for text in self.texts}
-        return any(normalize_quote(each).strip(_PUNCTUATION) in texts for each in _list_readings(quote))
+        return any(normalize_quote(each).strip(_PUNCTUATION) in texts for each in _list_unescaped_forms(quote))
 
 
 def list_quotable_turns(state: TrialState) -> list[QuotableTurn]:
-    """All turns so far, each side by itself."""
+    """All turns so far, with one entry for the user and one for the assistant."""
     history: dict[Literal["user", "assistant"], list[str]] = {"user": [], "assistant": []}
     for message in state.case.history:  # results of tools belong to the assistant
-        history["user" if message.role == "user" else "assistant"] += _list_texts(message)
+        history["user" if message.role == "user" else "assistant"] += _list_message_texts(message)
     turns = [QuotableTurn.from_texts(0, role, texts) for role, texts in history.items()]
     for turn in state.turns:
-        turns.append(QuotableTurn.from_texts(turn.number, "user", _list_texts(turn.user_message.message)))
+        turns.append(QuotableTurn.from_texts(turn.number, "user", _list_message_texts(turn.user_message.message)))
         texts = [change.path for change in turn.files]
         if (reply := turn.reply) is not None:
-            texts += _list_texts(Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls))
+            texts += _list_message_texts(
+                Message("assistant", reply.content, data=reply.data, tool_calls=reply.tool_calls)
+            )
         turns.append(QuotableTurn.from_texts(turn.number, "assistant", texts))
     return turns
 
 
-def _list_texts(message: Message) -> list[str]:
+def _list_message_texts(message: Message) -> list[str]:
     """The texts of a message; arguments and results of tools also as JSON, which is how a judge sees them."""
     texts = [message.text]
     if message.data is not None:
@@ -82,16 +84,16 @@ def _list_texts(message: Message) -> list[str]:
 
 def normalize_quote(text: str) -> str:
     """A text without white space, quotation marks, ellipses and capitals: a quote may differ in these."""
-    return _IGNORED.sub("", text).casefold()
+    return _IGNORED_CHARACTERS.sub("", text).casefold()
 
 
-def is_substantial(quote: str) -> bool:
-    """Whether a quote is long enough to support a verdict: three words, or twelve characters."""
+def is_long_enough_quote(quote: str) -> bool:
+    """Is the quote long enough to support a verdict? It needs three words or twelve characters."""
     bare = " ".join(_ELLIPSIS.sub(" ", quote).split())
-    return len(_WORD.findall(bare)) >= _MIN_WORDS or len(bare.strip("\"'“”„‘’«»‹› ")) >= _MIN_LENGTH
+    return len(_WORD.findall(bare)) >= _MIN_WORDS or len(bare.strip("\"'“”„‘’«»‹› ")) >= _MIN_CHARACTERS
 
 
-def _list_readings(quote: str) -> Iterator[str]:
+def _list_unescaped_forms(quote: str) -> Iterator[str]:
     """The quote as it is, and without the escapes of the JSON that the judge was shown."""
     yield quote
     bare = quote.replace("\\n", " ").replace("\\t", " ").replace('\\"', '"')
@@ -99,7 +101,7 @@ def _list_readings(quote: str) -> Iterator[str]:
         yield bare
 
 
-def _has_pieces(quote: str, text: str) -> bool:
+def _contains_pieces_in_order(quote: str, text: str) -> bool:
     start = 0
     pieces = [piece for part in _ELLIPSIS.split(quote) if (piece := normalize_quote(part))]
     for piece in pieces:
@@ -111,5 +113,5 @@ def _has_pieces(quote: str, text: str) -> bool:
 
 
 def is_about_user(criteria: str) -> bool:
-    """Whether a criterion is about what the user says or does. "The user …" is, "tells the user …" is not."""
+    """Is the criterion about the words or actions of the user? "The user …" is, "tells the user …" is not."""
     return _ABOUT_USER.search(criteria) is not None

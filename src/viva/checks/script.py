@@ -11,22 +11,22 @@ from msgspec import UNSET, Struct
 
 from viva.catalog import find_script, suggest_functions
 from viva.checks.base_check import HelperOptions, Spelling
-from viva.checks.formatting import format_label, is_score, quote_value, truncate_text
-from viva.concurrency.loops import time_steps
+from viva.checks.formatting import cut_to_verdict_length, format_label, is_valid_score, quote_value
+from viva.concurrency.loops import await_with_timed_steps
 from viva.concurrency.threads import is_being_cancelled, is_ctrl_c, run_in_thread
 from viva.errors import CheckError
 from viva.model import codec
 from viva.model.component import BuildContext
 from viva.model.message import Message, ToolCall
-from viva.model.tracebacks import error_place, error_text
+from viva.model.tracebacks import format_error, format_error_place
 from viva.model.turn import FileChange, Turn, Verdict
-from viva.state.trial_state import CheckContext, reply_text
-from viva.text.function_source import has_assert, read_source
+from viva.state.trial_state import CheckContext, get_reply_text
+from viva.text.function_source import has_assert, read_short_source
 
-_ARGUMENTS = ("output", "input", "metadata", "transcript", "turn")
-_FUNCTIONS = ("validate", "check")
+_PARAMETER_NAMES = ("output", "input", "metadata", "transcript", "turn")
+_DEFAULT_FUNCTION_NAMES = ("validate", "check")
 _ALLOWED_RESULTS = "True or False, {passed, reason, score}, a Verdict, or an AssertionError"
-_MISTAKES = (AttributeError, NameError, TypeError)
+_CODING_ERRORS = (AttributeError, NameError, TypeError)
 """Mistakes in the user's code, which would happen again."""
 
 
@@ -56,48 +56,48 @@ class TurnView(Struct, frozen=True):
     """The whole conversation up to this turn."""
 
 
-def _view_turn(context: CheckContext) -> TurnView:
+def _create_turn_view(context: CheckContext) -> TurnView:
     turn = context.turn
     return TurnView(
         number=turn.number,
         input=turn.user_message.message.text,
         text=context.text,
         data=None if context.reply.data is None else codec.to_plain(context.reply.data),
-        tool_calls=codec.decode_kept(codec.encode(context.tool_calls), type=tuple[ToolCall, ...]),
+        tool_calls=codec.decode_own(codec.encode(context.tool_calls), type=tuple[ToolCall, ...]),
         awaiting=turn.awaiting is not None and turn.awaiting.is_awaiting,
         latency_ms=turn.latency_ms,
         files=turn.files,
-        messages=tuple(context.state.messages()),
+        messages=tuple(context.state.list_messages()),
     )
 
 
 class UserFunction:
-    """A function of the user. It is called with those of our values that it has parameters for.
+    """A function of the user. It gets the values of `_PARAMETER_NAMES` for which it has parameters.
 
-    One that Python code has passed may name its only parameter as it likes: it gets the turn.
+    A function that Python code has passed may have one parameter of any other name instead: it gets the turn.
     """
 
-    def __init__(self, function: Callable[..., Any], reference: str, *, is_passed: bool = False) -> None:
-        self.is_passed = is_passed
+    def __init__(self, function: Callable[..., Any], reference: str, *, is_from_python: bool = False) -> None:
+        self.is_from_python = is_from_python
         self.name = getattr(function, "__name__", reference)
-        self.source = read_source(function) if is_passed else ""
-        self.may_return_none = is_passed and has_assert(function)
+        self.source = read_short_source(function) if is_from_python else ""
+        self.may_return_none = is_from_python and has_assert(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self._function = function
-        only = _find_only_parameter(function) if is_passed else None
-        self._parameters = ("turn",) if only else _list_parameters(function, reference)
+        only = _find_sole_own_parameter(function) if is_from_python else None
+        self._parameters = ("turn",) if only else _list_known_parameters(function, reference)
         self._positional = only is not None
 
     @classmethod
     def load(cls, reference: str, context: BuildContext) -> Self:
         if (function := context.functions.get(reference)) is not None:
-            return cls(function, reference, is_passed=True)
+            return cls(function, reference, is_from_python=True)
         module, function = find_script(reference, context.module_folders)
         if function is None:
-            functions = (getattr(module, name, None) for name in _FUNCTIONS)
+            functions = (getattr(module, name, None) for name in _DEFAULT_FUNCTION_NAMES)
             function = next((each for each in functions if callable(each)), None)
         if function is None:
-            suggestion = suggest_functions(module, _FUNCTIONS[0])
+            suggestion = suggest_functions(module, _DEFAULT_FUNCTION_NAMES[0])
             raise ValueError(f"{reference!r}: the module has neither `validate` nor `check`{suggestion}")
         return cls(function, reference)
 
@@ -107,7 +107,7 @@ class UserFunction:
 
     async def call(self, values: Mapping[str, Callable[[], Any]]) -> Any:
         if self.is_async:
-            return await time_steps(self.call_directly(values), lambda _took_s: None)
+            return await await_with_timed_steps(self.call_directly(values), lambda _took_s: None)
         result = await run_in_thread(lambda: self.call_directly(values))
         return await result if inspect.isawaitable(result) else result
 
@@ -139,25 +139,25 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        return self.use if self.function.is_passed else format_label("script", quote_value(self.use))
+        return self.use if self.function.is_from_python else format_label("script", quote_value(self.use))
 
     @property
-    def _name(self) -> str:
+    def _name_in_reasons(self) -> str:
         """How a reason names the function. The label has the source of one that Python code has passed."""
-        return "it" if self.function.is_passed else self.use
+        return "it" if self.function.is_from_python else self.use
 
     def check(self, context: CheckContext) -> Verdict | Awaitable[Verdict]:
-        values = self._list_values(context)
+        values = self._build_arguments(context)
         if not context.calls_directly or self.function.is_async:
-            return self._run(values, context)
+            return self._call_function(values, context)
         try:
-            return self._parse(self.function.call_directly(values), context)
+            return self._parse_result(self.function.call_directly(values), context)
         except BaseException as error:
             return self._explain_error(error, context)
 
-    async def _run(self, values: Mapping[str, Callable[[], Any]], context: CheckContext) -> Verdict:
+    async def _call_function(self, values: Mapping[str, Callable[[], Any]], context: CheckContext) -> Verdict:
         try:
-            return self._parse(await self.function.call(values), context)
+            return self._parse_result(await self.function.call(values), context)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
@@ -168,27 +168,27 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
     def _explain_error(self, error: BaseException, context: CheckContext) -> Verdict:
         """The verdict of an assertion that failed. Anything else that the user's code raises is not a verdict on the agent."""
         if isinstance(error, AssertionError):
-            return self._create_failure(str(error) or _quote_line(error), context)
+            return self._create_failure(str(error) or _quote_assert_line(error), context)
         if isinstance(error, CheckError) or is_ctrl_c(error):
             raise error
-        place = error_place(error)
+        place = format_error_place(error)
         raise CheckError(
-            f"{self._name} raised {error_text(error)}" + (f" ({place})" if place else ""),
+            f"{self._name_in_reasons} raised {format_error(error)}" + (f" ({place})" if place else ""),
             fault="judge",
-            deterministic=isinstance(error, _MISTAKES),
+            deterministic=isinstance(error, _CODING_ERRORS),
         ) from error
 
-    def _list_values(self, context: CheckContext) -> Mapping[str, Callable[[], Any]]:
+    def _build_arguments(self, context: CheckContext) -> Mapping[str, Callable[[], Any]]:
         """The values that a function can take, by parameter name. Each is a copy, so that a script cannot change the record."""
         return {
             "output": lambda: context.text,
             "input": lambda: context.turn.user_message.message.text,
             "metadata": lambda: codec.to_plain({**context.state.case.metadata, **self.all_metadata}),
             "transcript": lambda: codec.to_plain([_describe_turn(turn) for turn in context.state.turns]),
-            "turn": lambda: _view_turn(context),
+            "turn": lambda: _create_turn_view(context),
         }
 
-    def _parse(self, result: Any, context: CheckContext) -> Verdict:
+    def _parse_result(self, result: Any, context: CheckContext) -> Verdict:
         if isinstance(result, Verdict):
             return result
         if result is None and self.function.may_return_none:
@@ -197,27 +197,27 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
         passed = answer.get("passed", answer.get("pass"))
         reason = answer.get("reason", answer.get("message")) or ""
         score = cast("float | None", answer.get("score"))
-        has_score = score is None or is_score(score)
+        has_score = score is None or is_valid_score(score)
         if not isinstance(passed, bool) or not has_score or answer.get("pass", passed) is not passed:
             raise CheckError(
-                f"{self._name} returned {quote_value(result)}; it must return {_ALLOWED_RESULTS}",
+                f"{self._name_in_reasons} returned {quote_value(result)}; it must return {_ALLOWED_RESULTS}",
                 fault="judge",
                 deterministic=True,
             )
         if passed:
             return Verdict("passed", str(reason), score=score)
-        if not reason and not self.function.is_passed:
+        if not reason and not self.function.is_from_python:
             reason = f"{self.function.name} returned {quote_value(result)}"
         return self._create_failure(str(reason), context, score)
 
     def _create_failure(self, reason: str, context: CheckContext, score: float | None = None) -> Verdict:
         """A failure shows the source of a function that Python code has passed."""
         reason = "\n".join(part for part in (reason, self.function.source) if part)
-        return Verdict("failed", reason, score=score, actual=truncate_text(context.text))
+        return Verdict("failed", reason, score=score, actual=cut_to_verdict_length(context.text))
 
 
-def _find_only_parameter(function: Callable[..., Any]) -> str | None:
-    """The name of the one parameter that must be passed, if it is none of ours."""
+def _find_sole_own_parameter(function: Callable[..., Any]) -> str | None:
+    """The only required parameter of a function, if it is not one of `_PARAMETER_NAMES`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -225,12 +225,12 @@ def _find_only_parameter(function: Callable[..., Any]) -> str | None:
     required = [each for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
     if len(required) != 1 or required[0].kind is required[0].KEYWORD_ONLY:
         return None
-    by_name = required[0].name in _ARGUMENTS and required[0].kind is required[0].POSITIONAL_OR_KEYWORD
+    by_name = required[0].name in _PARAMETER_NAMES and required[0].kind is required[0].POSITIONAL_OR_KEYWORD
     return None if by_name else required[0].name
 
 
-def _list_parameters(function: Callable[..., Any], reference: str) -> tuple[str, ...]:
-    """The arguments that a function takes. ValueError if it needs one that there is not."""
+def _list_known_parameters(function: Callable[..., Any], reference: str) -> tuple[str, ...]:
+    """The names of `_PARAMETER_NAMES` that a function takes. ValueError if it requires a parameter of another name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -238,18 +238,18 @@ def _list_parameters(function: Callable[..., Any], reference: str) -> tuple[str,
     names: list[str] = []
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
-            return _ARGUMENTS
+            return _PARAMETER_NAMES
         if parameter.kind is parameter.VAR_POSITIONAL:
             continue
-        if parameter.name in _ARGUMENTS and parameter.kind is not parameter.POSITIONAL_ONLY:
+        if parameter.name in _PARAMETER_NAMES and parameter.kind is not parameter.POSITIONAL_ONLY:
             names.append(parameter.name)
         elif parameter.default is parameter.empty:
-            known = ", ".join(_ARGUMENTS)
+            known = ", ".join(_PARAMETER_NAMES)
             raise ValueError(f"{reference!r}: parameter {parameter.name!r} cannot be filled by name; there are {known}")
     return tuple(names)
 
 
-def _quote_line(error: AssertionError) -> str:
+def _quote_assert_line(error: AssertionError) -> str:
     """The line of an `assert` without a message."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return f"{line.line} ({Path(line.filename).name}:{line.lineno})"
@@ -260,7 +260,7 @@ def _describe_turn(turn: Turn) -> dict[str, Any]:
     return {
         "turn": turn.number,
         "input": turn.user_message.message.text,
-        "output": "" if reply is None else reply_text(reply),
+        "output": "" if reply is None else get_reply_text(reply),
         "tool_calls": [] if reply is None else [_describe_call(call) for call in reply.tool_calls],
     }
 

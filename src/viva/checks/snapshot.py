@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from viva.checks.base_check import LocalCheck, NonEmptyText
 from viva.checks.compare import is_same_json
-from viva.checks.formatting import format_label, quote_value, truncate_text
+from viva.checks.formatting import cut_to_verdict_length, format_label, quote_value
 from viva.errors import CheckError
 from viva.model import codec
 from viva.model.component import BuildContext
@@ -60,12 +60,12 @@ class Snapshot(LocalCheck, frozen=True, kw_only=True):
     def check(self, context: CheckContext) -> Verdict:
         try:
             file = self.folder.resolve_path(self.path)
-            actual = self._get_actual(context)
+            actual = self._get_compared_value(context)
             expected = self._read_expected(file, actual)
             if expected is not UNSET and is_same_json(expected, actual):
                 return PASSED
             if self.folder.is_updating:
-                _write(file, actual)
+                _write_snapshot(file, actual)
                 return Verdict("passed", f"snapshot {self.path} was written")
         except (OSError, ValueError) as error:
             raise CheckError(f"snapshot {self.path}: {error}") from error
@@ -75,15 +75,15 @@ class Snapshot(LocalCheck, frozen=True, kw_only=True):
                 deterministic=True,
             )
         reason = f"differs from {self.path}: {_describe_difference(expected, actual)}"
-        return Verdict("failed", reason, expected=_truncate(expected), actual=_truncate(actual))
+        return Verdict("failed", reason, expected=_truncate_value(expected), actual=_truncate_value(actual))
 
-    def _get_actual(self, context: CheckContext) -> Any:
+    def _get_compared_value(self, context: CheckContext) -> Any:
         if self.of == "tool_calls":
             return codec.to_plain([_describe_call(call) for call in context.tool_calls])
         reply = context.reply
         if context.text_scope == "reply" and not reply.content and isinstance(reply.data, Mapping | list | tuple):
             return context.json
-        return _strip_last_break(context.text)
+        return _strip_last_line_break(context.text)
 
     def _read_expected(self, file: Path, actual: Any) -> Any:
         """The content of the file: as JSON where JSON is compared, so that its layout does not matter."""
@@ -92,7 +92,7 @@ class Snapshot(LocalCheck, frozen=True, kw_only=True):
         except FileNotFoundError:
             return UNSET
         if isinstance(actual, str):
-            return _strip_last_break(content.decode())
+            return _strip_last_line_break(content.decode())
         try:
             return codec.decode(content)
         except codec.DecodeError:
@@ -111,14 +111,14 @@ def _describe_call(call: ToolCall) -> dict[str, Any]:
     return {"name": call.name, "arguments": arguments}
 
 
-def _write(file: Path, value: Any) -> None:
-    """Replaces the file as a whole: another process may be reading it."""
-    content = value.encode() if isinstance(value, str) else codec.pretty_json(codec.canonical_bytes(value))
+def _write_snapshot(file: Path, value: Any) -> None:
+    """Replaces the whole file at once, because another process may be reading it."""
+    content = value.encode() if isinstance(value, str) else codec.pretty_json(codec.encode_canonically(value))
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, content + b"\n")
 
 
-def _strip_last_break(text: str) -> str:
+def _strip_last_line_break(text: str) -> str:
     """Editors end files with a line break; agents may or may not."""
     return text.replace("\r\n", "\n").removesuffix("\n")
 
@@ -133,9 +133,9 @@ def _describe_difference(expected: Any, actual: Any) -> str:
 
 
 def _split_lines(value: Any) -> list[str]:
-    text = value if isinstance(value, str) else codec.pretty_json(codec.canonical_bytes(value)).decode()
+    text = value if isinstance(value, str) else codec.pretty_json(codec.encode_canonically(value)).decode()
     return text.split("\n")
 
 
-def _truncate(value: Any) -> Any:
-    return truncate_text(value) if isinstance(value, str) else value
+def _truncate_value(value: Any) -> Any:
+    return cut_to_verdict_length(value) if isinstance(value, str) else value

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from viva.checks.base_check import LocalCheck, Spelling, Validators
-from viva.checks.formatting import format_label, quote_context, quote_value, truncate_text
+from viva.checks.formatting import cut_to_verdict_length, format_label, quote_value, quote_with_surroundings
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
-from viva.text.pattern import compile_pattern, search
+from viva.text.pattern import compile_pattern, has_pattern_match
 
 
 class _TextCheck(LocalCheck, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class _TextCheck(LocalCheck, frozen=True, kw_only=True):
     def _label(self, name: str) -> str:
         return format_label(name, quote_value(self.value), "(any case)" if self.ignore_case else "")
 
-    def _find(self, text: str) -> int:
+    def _find_position(self, text: str) -> int:
         return text.casefold().find(self.value.casefold()) if self.ignore_case else text.find(self.value)
 
 
@@ -39,9 +39,9 @@ class Contains(_TextCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         text = context.text
-        if self._find(text) >= 0:
+        if self._find_position(text) >= 0:
             return PASSED
-        return Verdict("failed", self._explain_absence(text), expected=self.value, actual=truncate_text(text))
+        return Verdict("failed", self._explain_absence(text), expected=self.value, actual=cut_to_verdict_length(text))
 
     def _explain_absence(self, text: str) -> str:
         value = quote_value(self.value)
@@ -78,11 +78,11 @@ class NotContains(_TextCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         text = context.text
-        start = self._find(text)
+        start = self._find_position(text)
         if start < 0:
             return PASSED
-        reason = f"{quote_value(self.value)} must not be there, but is: {quote_context(text, start, len(self.value))}"
-        return Verdict("failed", reason, expected=self.value, actual=truncate_text(text))
+        reason = f"{quote_value(self.value)} must not be there, but is: {quote_with_surroundings(text, start, len(self.value))}"
+        return Verdict("failed", reason, expected=self.value, actual=cut_to_verdict_length(text))
 
 
 class Regex(LocalCheck, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class Regex(LocalCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         text = context.text
-        if search(self.pattern, text):
+        if has_pattern_match(self.pattern, text):
             return PASSED
         reason = f"{quote_value(self.pattern)} matches nothing in {quote_value(text)}"
-        return Verdict("failed", reason, expected=self.pattern, actual=truncate_text(text))
+        return Verdict("failed", reason, expected=self.pattern, actual=cut_to_verdict_length(text))

@@ -6,14 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.checks.base_check import Count, LocalCheck, Spelling
-from viva.checks.compare import GetPattern, find_mismatch, list_patterns
+from viva.checks.compare import GetPattern, explain_mismatch, list_patterns
 from viva.checks.formatting import format_label, quote_value
 from viva.model import codec
 from viva.model.message import ToolCall
 from viva.model.turn import PASSED, Verdict
 from viva.state.trial_state import CheckContext
 from viva.text.pattern import compile_pattern
-from viva.text.tool_names import matches_cli_tool, matches_tool
+from viva.text.tool_names import is_name_of_cli_tool, is_name_of_tool
 
 CallStatus = Literal["ok", "error", "pending"]
 StatusFilter = Literal["ok", "error", "pending", "any"]
@@ -21,11 +21,11 @@ ToolNames = Annotated[
     str | Annotated[tuple[str, ...], Meta(min_length=1)],
     Meta(extra_json_schema={"$comment": "a tool's name, or a list of names of which any will do"}),
 ]
-_NAME_OR_CALL = {"value": Spelling("name", {"name": "name", "arguments": "arguments"})}
-_REGEX = "regex:"
+_KEY_FOR_NAME_OR_CALL = {"value": Spelling("name", {"name": "name", "arguments": "arguments"})}
+_REGEX_PREFIX = "regex:"
 
 
-class TimesRange(Struct, frozen=True, forbid_unknown_fields=True):
+class CallCountRange(Struct, frozen=True, forbid_unknown_fields=True):
     """How often, at least and at most."""
 
     min: Count = 0
@@ -35,9 +35,9 @@ class TimesRange(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.max is UNSET and self.min == 0:
-            raise ValueError("times says nothing: write a number, or for example {min: 1, max: 3}")
+            raise ValueError("times allows any number of calls: write a number, or for example {min: 1, max: 3}")
         if self.max is not UNSET and self.max < self.min:
-            raise ValueError(f"no number is {self}: write for example {{min: 1, max: 3}}")
+            raise ValueError(f"times has min {self.min} above max {self.max}: write for example {{min: 1, max: 3}}")
 
     def __contains__(self, count: int) -> bool:
         return self.min <= count and (self.max is UNSET or count <= self.max)
@@ -69,7 +69,7 @@ class _ToolCheck(LocalCheck, frozen=True, kw_only=True):
 
 
 class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
-    spellings: ClassVar[Mapping[str, Spelling]] = _NAME_OR_CALL
+    spellings: ClassVar[Mapping[str, Spelling]] = _KEY_FOR_NAME_OR_CALL
     arguments: dict[str, Any] | UnsetType = UNSET
     """Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression."""
     status: StatusFilter = "any"
@@ -77,7 +77,7 @@ class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _compile_patterns(self.arguments, _get_matches)
+        _compile_patterns(self.arguments, _get_matches_pattern)
 
     def _format_label(self, kind: str, times: str = "") -> str:
         arguments = f"with {quote_value(self.arguments)}" if self.arguments else ""
@@ -86,7 +86,7 @@ class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
 
     def _compare_calls(self, context: CheckContext) -> Iterator[tuple[ToolCall, str | None]]:
         """The calls of the tool, each with what keeps it from being the call that is looked for."""
-        for call, status in _find_calls(context, self._names):
+        for call, status in _iterate_calls_of(context, self._names):
             yield call, self._explain_difference(call, status)
 
     def _explain_difference(self, call: ToolCall, status: CallStatus) -> str | None:
@@ -99,7 +99,7 @@ class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
                 "pending": "it is still pending",
             }[status]
         if self.arguments:
-            mismatch = find_mismatch(self.arguments, _get_arguments(call), _get_matches)
+            mismatch = explain_mismatch(self.arguments, _get_arguments(call), _get_matches_pattern)
             return None if mismatch is None else f"its arguments differ: {mismatch}"
         return None
 
@@ -108,7 +108,7 @@ class ToolCalled(_CallCheck, frozen=True, kw_only=True):
     """The agent called a tool: this often, with these arguments among others, with this status."""
 
     example: ClassVar[Mapping[str, Any]] = {"name": "tool", "arguments": {"some": "value"}}
-    times: Annotated[Count | TimesRange, Meta(extra_json_schema={"minProperties": 1})] | UnsetType = UNSET
+    times: Annotated[Count | CallCountRange, Meta(extra_json_schema={"minProperties": 1})] | UnsetType = UNSET
     """How often: a number, or an object with `min` and `max`. At least once, if left out."""
 
     @property
@@ -116,10 +116,10 @@ class ToolCalled(_CallCheck, frozen=True, kw_only=True):
         return self._format_label("tool_called", "" if self.times is UNSET else str(self._times))
 
     @property
-    def _times(self) -> TimesRange:
+    def _times(self) -> CallCountRange:
         if self.times is UNSET:
-            return TimesRange(1)
-        return TimesRange(self.times, self.times) if isinstance(self.times, int) else self.times
+            return CallCountRange(1)
+        return CallCountRange(self.times, self.times) if isinstance(self.times, int) else self.times
 
     def check(self, context: CheckContext) -> Verdict:
         differences = [difference for _, difference in self._compare_calls(context)]
@@ -179,7 +179,9 @@ class ToolCallsContain(_ToolCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         names = self._quoted_names
-        calls = [call for call in context.tool_calls if any(matches_cli_tool(call.name, name) for name in self._names)]
+        calls = [
+            call for call in context.tool_calls if any(is_name_of_cli_tool(call.name, name) for name in self._names)
+        ]
         if not calls:
             reason = f"{names} was not called; {_format_calls(context.tool_calls)}"
             return Verdict("failed", reason, expected=self.values)
@@ -188,7 +190,7 @@ class ToolCallsContain(_ToolCheck, frozen=True, kw_only=True):
             reason = f"{names} was called, but refused: {quote_value(calls[-1].error or '')}"
             return Verdict("failed", reason, expected=self.values)
         arguments = [_get_arguments(call) for call in executed]
-        texts = [text for each in arguments for text in _list_texts(each)]
+        texts = [text for each in arguments for text in _iterate_argument_texts(each)]
         missing = [value for value in self.values if not any(value in text for text in texts)]
         if not missing:
             return PASSED
@@ -218,14 +220,14 @@ class ToolSequence(LocalCheck, frozen=True, kw_only=True):
         return PASSED if reason is None else Verdict("failed", reason, expected=list(self.names), actual=called)
 
     def _explain_inexact(self, called: list[str]) -> str | None:
-        if len(called) == len(self.names) and all(map(matches_tool, called, self.names)):
+        if len(called) == len(self.names) and all(map(is_name_of_tool, called, self.names)):
             return None
         return f"expected exactly {' → '.join(self.names)}, was {' → '.join(called) or 'no call'}"
 
     def _explain_order(self, called: list[str]) -> str | None:
         rest = iter(called)
         for index, name in enumerate(self.names):
-            if not any(matches_tool(tool, name) for tool in rest):
+            if not any(is_name_of_tool(tool, name) for tool in rest):
                 after = f" after {quote_value(self.names[index - 1])}" if index else ""
                 return f"{quote_value(name)} was not called{after}; called: {' → '.join(called) or 'no tool'}"
         return None
@@ -242,7 +244,7 @@ class ToolResult(LocalCheck, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _refuse_empty_names("name", (self.name,))
-        _compile_patterns(self.result, _get_regex)
+        _compile_patterns(self.result, _get_prefixed_pattern)
 
     @property
     def label(self) -> str:
@@ -251,7 +253,7 @@ class ToolResult(LocalCheck, frozen=True, kw_only=True):
 
     def check(self, context: CheckContext) -> Verdict:
         problem, actual = "", UNSET
-        for call, status in _find_calls(context, (self.name,)):
+        for call, status in _iterate_calls_of(context, (self.name,)):
             if status == "error":
                 problem = problem or f"it failed: {quote_value(call.error)}"
             elif status == "pending":
@@ -261,8 +263,8 @@ class ToolResult(LocalCheck, frozen=True, kw_only=True):
             elif call.result is UNSET:
                 problem = problem or "its result is not known"
             else:
-                result = _decode(call.result) if isinstance(self.result, Mapping | list) else call.result
-                mismatch = find_mismatch(self.result, result, _get_regex)
+                result = _decode_json_text(call.result) if isinstance(self.result, Mapping | list) else call.result
+                mismatch = explain_mismatch(self.result, result, _get_prefixed_pattern)
                 if mismatch is None:
                     return PASSED
                 problem, actual = mismatch, result
@@ -283,7 +285,7 @@ def _compile_patterns(value: Any, get_pattern: GetPattern) -> None:
         compile_pattern(pattern)
 
 
-def _get_matches(value: Any) -> str | None:
+def _get_matches_pattern(value: Any) -> str | None:
     """The pattern of `{"matches": pattern}`."""
     if isinstance(value, Mapping) and len(cast("Mapping[str, Any]", value)) == 1:
         pattern = cast("Mapping[str, Any]", value).get("matches")
@@ -291,12 +293,16 @@ def _get_matches(value: Any) -> str | None:
     return None
 
 
-def _get_regex(value: Any) -> str | None:
+def _get_prefixed_pattern(value: Any) -> str | None:
     """The pattern of `"regex:pattern"`."""
-    return value.removeprefix(_REGEX).lstrip() if isinstance(value, str) and value.startswith(_REGEX) else None
+    return (
+        value.removeprefix(_REGEX_PREFIX).lstrip()
+        if isinstance(value, str) and value.startswith(_REGEX_PREFIX)
+        else None
+    )
 
 
-def _decode(value: Any) -> Any:
+def _decode_json_text(value: Any) -> Any:
     """The value of a JSON text; any other value unchanged."""
     if not isinstance(value, str):
         return value
@@ -307,30 +313,30 @@ def _decode(value: Any) -> Any:
 
 
 def _get_arguments(call: ToolCall) -> Any:
-    return {} if call.arguments in (None, "") else _decode(call.arguments)
+    return {} if call.arguments in (None, "") else _decode_json_text(call.arguments)
 
 
-def _list_texts(value: Any) -> Iterator[str]:
+def _iterate_argument_texts(value: Any) -> Iterator[str]:
     """The values in arguments, at any depth, as texts; the names of arguments are not among them."""
     if isinstance(value, Mapping):
         for item in cast("Mapping[str, Any]", value).values():
-            yield from _list_texts(item)
+            yield from _iterate_argument_texts(item)
     elif isinstance(value, list | tuple):
         for item in cast("Sequence[Any]", value):
-            yield from _list_texts(item)
+            yield from _iterate_argument_texts(item)
     else:
         yield value if isinstance(value, str) else codec.compact_json(value)
 
 
-def _find_calls(context: CheckContext, names: Sequence[str]) -> Iterator[tuple[ToolCall, CallStatus]]:
-    """The calls of these tools.
+def _iterate_calls_of(context: CheckContext, names: Sequence[str]) -> Iterator[tuple[ToolCall, CallStatus]]:
+    """The calls of the tools with these names, each with its status.
 
     A call without a result is pending only while its reply waits; otherwise its result was not reported.
     """
     for turn in context.turns:
         for call in turn.reply.tool_calls if turn.reply else ():
-            if any(matches_tool(call.name, name) for name in names):
-                is_pending = call.pending or (call.result is UNSET and turn.is_unanswered)
+            if any(is_name_of_tool(call.name, name) for name in names):
+                is_pending = call.pending or (call.result is UNSET and turn.awaits_user)
                 yield call, "error" if call.error is not None else "pending" if is_pending else "ok"
 
 

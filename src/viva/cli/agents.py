@@ -16,7 +16,7 @@ from viva.model import codec
 from viva.session.agents import AgentFactory
 from viva.session.loop import run_coroutine
 from viva.session.workspaces import EmptyWorkspaces
-from viva.text.credentials import mask_text
+from viva.text.credentials import mask_url_credentials
 
 EPILOG = """\b
 Examples:
@@ -100,7 +100,7 @@ def _print_list(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
     for connector in settings.connectors.values():
         key = "" if connector.api_key else f"  {connector.key_source} is not set"
         print(
-            f"  connector {connector.name}  {connector.provider} {connector.model} {mask_text(connector.base_url)}{key}"
+            f"  connector {connector.name}  {connector.provider} {connector.model} {mask_url_credentials(connector.base_url)}{key}"
         )
     print("\nInstalled CLIs, which -n accepts without a config:")
     for row in clis:
@@ -120,7 +120,7 @@ def _build_document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> d
             "name": connector.name,
             "provider": connector.provider,
             "model": connector.model,
-            "base_url": mask_text(connector.base_url),
+            "base_url": mask_url_credentials(connector.base_url),
             "missing": None if connector.api_key else f"{connector.key_source} is not set",
         }
         for connector in settings.connectors.values()

@@ -10,7 +10,7 @@ from msgspec import structs
 from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import Key
-from viva.model.turn import FileImage
+from viva.model.turn import RecordedFile
 from viva.record.cassette import (
     AgentDefinition,
     CassetteHeader,
@@ -19,11 +19,11 @@ from viva.record.cassette import (
     RecordedSession,
     TrialDuration,
     diff_json,
-    iter_replies,
+    get_trial_key,
+    iterate_replies,
     read_cassette,
     remove_trials,
     rewrite_cassette,
-    trial_key,
 )
 from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms
 
@@ -52,7 +52,7 @@ def command() -> None:
 def show(file: Path, case: str | None, as_json: bool) -> int:
     """List the conversations in FILE, or show the one of CASE."""
     lines = list(read_cassette(file))
-    replies = [(session, reply) for session, reply in iter_replies(lines) if case in (None, session.key.case)]
+    replies = [(session, reply) for session, reply in iterate_replies(lines) if case in (None, session.key.case)]
     if case is not None and not replies:
         raise BadInput.of(f"has no case {case!r}; list the cases with `viva cassette show {file}`", str(file))
     if as_json:
@@ -87,7 +87,7 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and change nothing.")
 def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
     """Delete recorded conversations from FILE."""
-    from viva.text.pattern import compile_pattern, search
+    from viva.text.pattern import compile_pattern, has_pattern_match
 
     if only is None and not unfinished:
         raise click.UsageError("Nothing selected. Pass -k REGEX, --unfinished, or both")
@@ -97,10 +97,12 @@ def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
     except ValueError as error:
         raise BadInput.of(f"-k {error}") from error
     lines = list(read_cassette(file))
-    ended = {trial_key(line.key) for line in lines if isinstance(line, TrialDuration)}
+    ended = {get_trial_key(line.key) for line in lines if isinstance(line, TrialDuration)}
 
     def should_remove(key: Key) -> bool:
-        return (only is not None and search(only, key.case)) or (unfinished and trial_key(key) not in ended)
+        return (only is not None and has_pattern_match(only, key.case)) or (
+            unfinished and get_trial_key(key) not in ended
+        )
 
     remaining = list(remove_trials(lines, should_remove))
     removed = set(_iter_trials(lines)) - set(_iter_trials(remaining))
@@ -134,12 +136,12 @@ def _compare_definitions(before: Iterable[CassetteLine], after: Iterable[Cassett
     return [
         f"≠ agent {escape_controls(name)} has another definition\n{_indent_text(diff_json(was[name], now[name], 'old', 'new'))}"
         for name in was.keys() & now.keys()
-        if codec.canonical_bytes(was[name]) != codec.canonical_bytes(now[name])
+        if codec.encode_canonically(was[name]) != codec.encode_canonically(now[name])
     ]
 
 
 def _compare_conversations(before: Iterable[CassetteLine], after: Iterable[CassetteLine]) -> list[str]:
-    was, now = (_group_by_key(iter_replies(lines)) for lines in (before, after))
+    was, now = (_group_by_key(iterate_replies(lines)) for lines in (before, after))
     differences: list[str] = []
     for key in dict.fromkeys([*was, *now]):
         if key not in was or key not in now:
@@ -156,7 +158,7 @@ def _find_first_change(was: list[SessionReply], now: list[SessionReply]) -> str 
             ("request to", old.sent, new.sent),
             ("reply of", _extract_content(old), _extract_content(new)),
         ):
-            if codec.canonical_bytes(before) != codec.canonical_bytes(after):
+            if codec.encode_canonically(before) != codec.encode_canonically(after):
                 place = f"turn {new.turn}: {what} the {session.role} {escape_controls(session.agent)}"
                 return f"{place}\n{_indent_text(diff_json(before, after, 'old', 'new'))}"
     return None if len(was) == len(now) else f"{len(was)} replies became {len(now)}"
@@ -170,11 +172,11 @@ def _extract_content(recorded: RecordedReply) -> dict[str, object]:
     return {"content": reply.content, "data": reply.data, "tool_calls": reply.tool_calls, "files": files}
 
 
-def _list_files(reply: RecordedReply) -> tuple[FileImage, ...]:
+def _list_files(reply: RecordedReply) -> tuple[RecordedFile, ...]:
     return reply.turn_files.files if reply.turn_files is not None else ()
 
 
-def _format_file(image: FileImage) -> str | None:
+def _format_file(image: RecordedFile) -> str | None:
     """Return the content of a file; None if it was removed."""
     if image.content is None:
         return f"→ {image.link}" if image.link is not None else "a folder" if image.folder else None
@@ -192,8 +194,8 @@ def _sort_key(replies: SessionReply) -> tuple[int, bool, str, str, int]:
 
 
 def _iter_trials(lines: list[CassetteLine]) -> Iterator[Key]:
-    yield from (trial_key(session.key) for session, _ in iter_replies(lines))
-    yield from (trial_key(line.key) for line in lines if isinstance(line, TrialDuration))
+    yield from (get_trial_key(session.key) for session, _ in iterate_replies(lines))
+    yield from (get_trial_key(line.key) for line in lines if isinstance(line, TrialDuration))
 
 
 def _group_by_key(replies: Iterable[SessionReply]) -> dict[Key, list[SessionReply]]:

@@ -3,7 +3,7 @@
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.cli.interactive import TerminalPrompt
 from viva.cli.send_message import DirectSession, format_reply, open_direct_session
 from viva.engine.conversation import run_conversation
@@ -51,7 +51,7 @@ async def run_chat(options: RunOptions, *, verbose: bool) -> int:
 def _print_turn(turn: Turn, agent: DirectSession, *, echo: bool, verbose: bool) -> None:
     """Prints the reply; before it, the message, unless the terminal still shows what was typed."""
     if turn.reply is not None:
-        awaiting = turn.awaiting or detect(turn.reply)
+        awaiting = turn.awaiting or detect_awaiting(turn.reply)
         lines = format_reply(agent.redactor.redact(turn.reply), awaiting, turn.latency_ms if verbose else None)
         print("\n".join(f"  {line}" for line in lines), flush=True)
     elif turn.error is None and echo:

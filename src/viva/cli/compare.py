@@ -143,7 +143,7 @@ def _compare_two(
     flaky = find_known_flaky(history, [before.run, after.run], {before.agent, after.agent})
     base, head = (before.agent, after.agent) if before.run == after.run else (before.run, after.run)
     comparison = compare_runs((base, before.rows), (head, after.rows), alpha=alpha, gates=gates, flaky=flaky)
-    failed = comparison.failed_gates(gates)
+    failed = comparison.list_failed_gates(gates)
     print("\n".join(_format_lines(comparison, gates, failed)))
     _write_files(outputs, comparison, lambda: _format_markdown(comparison))
     return 1 if failed else 0
@@ -190,12 +190,12 @@ def _read_report(path: Path) -> Iterator[TrialRecord]:
     number = 1
     try:
         if path.suffix == ".json":
-            for case in codec.decode_kept(path.read_bytes(), type=_JsonReport).cases:
+            for case in codec.decode_own(path.read_bytes(), type=_JsonReport).cases:
                 yield from case.trials
             return
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):  # noqa: B007 -- used in the error below
-                yield codec.decode_kept(line, type=TrialRecord)
+                yield codec.decode_own(line, type=TrialRecord)
     except codec.DecodeError as error:
         raise BadInput.of(f"is not a {path.suffix} report of `viva test -o`: {error}", str(path), number) from error
     except OSError as error:

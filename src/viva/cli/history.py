@@ -52,7 +52,7 @@ def find_run(history: History, name: str, config_file: Path | None = None) -> Ru
 
 def report_crashed_runs(history: History) -> None:
     """Print once, in one line, which runs stopped unexpectedly and how to continue them."""
-    runs = history.take_crashed_runs()
+    runs = history.pop_crashed_runs()
     if len(runs) == 1:
         print(f"Run {runs[0]} stopped unexpectedly; continue with `viva test --resume {runs[0]}`", file=sys.stderr)
     elif runs:

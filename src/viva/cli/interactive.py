@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol
 from viva.protocols import PersonChoice, PersonQuestion
 from viva.reporters.console_lines import Palette
 from viva.reporters.formatting import escape_controls, fit_line, wrap_text
-from viva.state.evaluation import assertion_label
+from viva.state.evaluation import format_assertion_label
 
 _INDENT = "     "
 _LABEL_INDENT = " " * len("Next: ")
@@ -150,7 +150,9 @@ class TerminalPrompt:
             if proposed.comment:
                 lines.append(self._format_note(f"({proposed.comment})", room))
             if proposed.assertions:
-                lines.append(self._format_note("then: " + ", ".join(map(assertion_label, proposed.assertions)), room))
+                lines.append(
+                    self._format_note("then: " + ", ".join(map(format_assertion_label, proposed.assertions)), room)
+                )
         return "".join(f"{_INDENT}{line}\n" for line in lines)
 
     def _format_labelled(self, label: str, text: str, room: int, most: int) -> list[str]:

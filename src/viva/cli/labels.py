@@ -16,7 +16,7 @@ from viva.model.label import Label
 from viva.model.record import TrialRecord, TurnRecord
 from viva.record.atomic_files import replace_file
 from viva.record.journal import read_records
-from viva.record.labels import read_labels, select_current
+from viva.record.labels import read_labels, select_current_labels
 from viva.reporters.formatting import format_count
 from viva.reporters.table import Column, format_table, get_output_width
 from viva.stats.agreement import measure_agreement
@@ -52,7 +52,7 @@ def command(ctx: click.Context) -> int:
     rows = [
         _list_cells(row, labels)
         for row in history.list_runs()
-        if (labels := select_current(read_labels(history.journal_path(row.id))))
+        if (labels := select_current_labels(read_labels(history.journal_path(row.id))))
     ]
     if not rows:
         print("No labels. Give some with `viva view`: open a case, and say whether you agree with its checks")
@@ -111,7 +111,7 @@ def export(runs: tuple[str, ...], output: Path | None, judges: bool) -> int:
 
 
 def _export_run(history: History, run: str) -> Iterator[dict[str, Any]]:
-    labels = select_current(read_labels(history.journal_path(run)))
+    labels = select_current_labels(read_labels(history.journal_path(run)))
     trials = {(label.suite, label.case, label.agent, label.trial) for label in labels}
     records: dict[tuple[str, str, str, int], TrialRecord] = {}
     if labels:

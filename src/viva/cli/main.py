@@ -12,7 +12,7 @@ import click
 
 import viva
 from viva.errors import BadInput, RunStopped, VivaError
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 
 THREAD_GRACE_S = 10.0
 """How long the end of the process waits for threads of the agent."""
@@ -57,7 +57,7 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            matches = find_similar(args[0], COMMANDS, 1)
+            matches = find_similar_names(args[0], COMMANDS, 1)
             hint = f" Did you mean {matches[0]!r}?" if matches else f" Commands: {', '.join(COMMANDS)}."
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
 

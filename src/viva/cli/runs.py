@@ -16,7 +16,7 @@ from viva.model import codec
 from viva.model.event import RunSummary
 from viva.model.record import TrialRecord
 from viva.record.journal import read_records
-from viva.record.locks import find_holder
+from viva.record.locks import find_lock_holder
 from viva.reporters.console_lines import STATUS_MARKS, Palette
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms, format_rounded_cost
@@ -100,7 +100,7 @@ def _list_cells(row: RunRow, history: History) -> list[str]:
     remarks = ["pulled"] if history.is_pulled(row.id) else []
     inputs = " ".join(row.inputs)
     if (s := row.summary) is None:
-        holder = find_holder(history.journal_path(row.id))
+        holder = find_lock_holder(history.journal_path(row.id))
         state = f"running, process {holder.pid}" if holder else "unfinished: --resume continues it"
         return [f"… {row.id}", row.agent, *[""] * 8, ", ".join([state, *remarks]), inputs]
     counts = (s.failed, s.errors, s.undecided, s.skipped, s.not_run)
@@ -209,7 +209,7 @@ def rm(runs: tuple[str, ...]) -> int:
     history = open_history()
     ids = dict.fromkeys(history.find_run(name).id for name in runs)
     for run in ids:
-        history.require_unused(run)
+        history.refuse_if_in_use(run)
     for run in ids:
         history.remove_run(run)
         print(f"removed {run}")

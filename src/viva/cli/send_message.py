@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from msgspec import UNSET, Struct, structs
 
 from viva import catalog, config
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.engine.outcome import outcome_of_fault
@@ -70,7 +70,7 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
     redactor = settings.redactor
     budget = Budget(options.max_cost_usd)
     if budget.max_usd is not None:
-        budget.watch_unpriced(lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr))
+        budget.notify_on_unpriced_call(lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr))
     agent_options = merge_options(
         {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
         agent.options,
@@ -147,7 +147,7 @@ async def _send_message(agent: DirectSession, text: str, flags: CommandFlags, ou
     started = time.perf_counter()
     reply = await agent.send(Message("user", text))
     elapsed_ms = (time.perf_counter() - started) * 1e3
-    awaiting = detect(reply, frozenset(agent.settings.confirmation_tools))
+    awaiting = detect_awaiting(reply, frozenset(agent.settings.confirmation_tools))
     reply = agent.redactor.redact(reply)
     if flags.as_json:
         from viva.model import codec

@@ -19,8 +19,8 @@ async def _to_coroutine(awaitable: Awaitable[T]) -> T:
 
 
 @types.coroutine
-def time_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) -> Generator[Any, Any, T]:
-    """Awaits it. `on_slow_step` is called with the duration of each step that blocked the event loop."""
+def await_with_timed_steps(awaitable: Awaitable[T], on_slow_step: Callable[[float], None]) -> Generator[Any, Any, T]:
+    """Awaits `awaitable`, and calls `on_slow_step` with the duration of each step that blocked the event loop."""
     process = os.getpid()
     steps = _to_coroutine(awaitable).__await__()
     step: Callable[[], Any] = partial(steps.send, None)

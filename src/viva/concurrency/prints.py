@@ -12,7 +12,7 @@ from viva.concurrency.process_changes import SharedChange
 from viva.model.tracebacks import printed_output
 
 
-class _Tee:
+class _CapturingStream:
     """A text stream that also writes to the current turn's output."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -21,7 +21,7 @@ class _Tee:
     def write(self, text: str) -> int:
         output = printed_output.get()
         if output is not None:
-            output.add(text)
+            output.append_text(text)
         return self.stream.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -35,12 +35,14 @@ class _Tee:
 def _replace_streams() -> None:
     for name in ("stdout", "stderr"):
         if (stream := getattr(sys, name)) is not None:
-            setattr(sys, name, _Tee(stream))
+            setattr(sys, name, _CapturingStream(stream))
 
 
 def _restore_streams() -> None:
     for name in ("stdout", "stderr"):
-        if isinstance(stream := getattr(sys, name), _Tee):  # else other code has replaced it, and will restore ours
+        if isinstance(
+            stream := getattr(sys, name), _CapturingStream
+        ):  # else other code has replaced it, and will restore ours
             setattr(sys, name, stream.stream)
 
 

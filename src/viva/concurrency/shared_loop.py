@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
-from viva.concurrency.loops import time_steps
-from viva.model.tracebacks import error_text
+from viva.concurrency.loops import await_with_timed_steps
+from viva.model.tracebacks import format_error
 
 T = TypeVar("T")
 
 
-class DaemonThreads(ThreadPoolExecutor):
+class DaemonThreadExecutor(ThreadPoolExecutor):
     """Runs each call in a daemon thread of its own: a tool that hangs does not keep the process alive."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
@@ -36,9 +36,9 @@ class DaemonThreads(ThreadPoolExecutor):
 
 
 @cache
-def _shared_loop() -> asyncio.AbstractEventLoop:
+def _get_shared_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(DaemonThreads())
+    loop.set_default_executor(DaemonThreadExecutor())
 
     def run() -> None:
         asyncio.set_event_loop(loop)
@@ -60,11 +60,13 @@ async def run_on_shared_loop(work: Coroutine[Any, Any, T]) -> T:
 
     async def run() -> T:
         try:
-            return await time_steps(work, _ignore_step)  # it also ends a child process that the user code forks
+            return await await_with_timed_steps(
+                work, _ignore_step
+            )  # it also ends a child process that the user code forks
         except (SystemExit, KeyboardInterrupt) as raised:  # a task that raises these stops its loop
-            raise RuntimeError(error_text(raised)).with_traceback(raised.__traceback__) from None
+            raise RuntimeError(format_error(raised)).with_traceback(raised.__traceback__) from None
 
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), _shared_loop()))
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), _get_shared_loop()))
 
 
 def _ignore_step(seconds: float) -> None:

@@ -5,7 +5,7 @@ import socket
 from viva.errors import BadInput
 
 
-def open_listener(address: str, port: int) -> socket.socket:
+def open_listening_socket(address: str, port: int) -> socket.socket:
     """Binds and listens. Port 0 means any free port. Raises BadInput."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

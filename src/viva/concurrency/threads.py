@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from viva.model.tracebacks import error_text
+from viva.model.tracebacks import format_error
 
 T = TypeVar("T")
 _RETRY_S = 0.01
@@ -23,7 +23,7 @@ class ThreadAbandoned(BaseException):
     """Raised inside a thread whose caller was cancelled."""
 
 
-class _Worker(threading.Thread):
+class _WorkerThread(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True, name="viva-blocking")
         self.jobs: SimpleQueue[_Job] = SimpleQueue()
@@ -33,11 +33,11 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         try:
             while not self.is_abandoned:
-                self._work()
+                self._run_next_job()
         except ThreadAbandoned:
             return
 
-    def _work(self) -> None:
+    def _run_next_job(self) -> None:
         work, done = self.jobs.get()
         process = os.getpid()
         try:
@@ -45,10 +45,10 @@ class _Worker(threading.Thread):
         except ThreadAbandoned:
             raise
         except BaseException as raised:  # the caller gets it, whatever it is
-            _leave_if_forked(process)
+            _exit_if_forked(process)
             done(None, raised)
         else:
-            _leave_if_forked(process)
+            _exit_if_forked(process)
             done(value, None)
 
     def abandon(self) -> None:
@@ -76,13 +76,13 @@ def _is_starting_a_thread(ident: int) -> bool:
     return False
 
 
-def _leave_if_forked(process: int) -> None:
+def _exit_if_forked(process: int) -> None:
     """Ends a child process that the user code has forked: it has the memory of a running Viva, but none of its threads."""
     if os.getpid() != process:
         os._exit(0)
 
 
-_idle: list[_Worker] = []
+_idle_threads: list[_WorkerThread] = []
 _NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 """A future cannot hold the first; the others would end more than the caller of `sys.exit()`."""
 
@@ -108,15 +108,15 @@ async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class DedicatedThread:
-    """One thread for all calls of a session: an SQLite connection works only in the thread that created it."""
+    """Runs all calls of a session in one thread: an SQLite connection works only in the thread that created it."""
 
     def __init__(self) -> None:
-        self._worker: _Worker | None = None
+        self._worker: _WorkerThread | None = None
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        worker = self._worker = self._worker or (_idle.pop() if _idle else _Worker())
+        worker = self._worker = self._worker or (_idle_threads.pop() if _idle_threads else _WorkerThread())
         context = contextvars.copy_context()
 
         def settle(value: Any, raised: BaseException | None) -> None:
@@ -126,7 +126,7 @@ class DedicatedThread:
                 future.set_result(value)
             else:
                 future.set_exception(
-                    RuntimeError(error_text(raised)) if isinstance(raised, _NOT_FOR_FUTURES) else raised
+                    RuntimeError(format_error(raised)) if isinstance(raised, _NOT_FOR_FUTURES) else raised
                 )
 
         def done(value: Any, raised: BaseException | None) -> None:
@@ -147,5 +147,5 @@ class DedicatedThread:
     def release(self) -> None:
         """Makes the thread available to other sessions."""
         if self._worker is not None:
-            _idle.append(self._worker)
+            _idle_threads.append(self._worker)
             self._worker = None

@@ -16,24 +16,25 @@ class CheckpointTracker:
             state.checkpoints[checkpoint.id] = CheckpointState()
 
     @property
-    def missing(self) -> list[Checkpoint]:
+    def missing_checkpoints(self) -> list[Checkpoint]:
+        """The required checkpoints that are not reached."""
         return [c for c in self._goal.checkpoints if c.required and not self._is_reached(c.id)]
 
     @property
-    def is_met(self) -> bool:
-        return not self.missing
+    def is_goal_met(self) -> bool:
+        return not self.missing_checkpoints
 
-    async def update(self, turn: Turn, *, is_last: bool = False) -> None:
+    async def evaluate_open_checkpoints(self, turn: Turn, *, is_conversation_over: bool = False) -> None:
         """Evaluates each open checkpoint at most once, cheap ones first, so that one reply can reach a chain of them.
 
-        With `is_last`, only costly checks that the goal has deferred are evaluated.
+        With `is_conversation_over`, only costly checks that the goal has deferred are evaluated.
         """
         if not self._goal.checkpoints:
             return
         tried: set[str] = set()
-        if not is_last:
-            self._reset_not_lasting()
-        while (checkpoint := self._next(tried, is_last=is_last)) is not None:
+        if not is_conversation_over:
+            self._reopen_not_lasting()
+        while (checkpoint := self._next_to_evaluate(tried, is_conversation_over=is_conversation_over)) is not None:
             tried.add(checkpoint.id)
             assertion = checkpoint.assertion
             context = CheckContext(self._state, turn, assertion.on, assertion.over)
@@ -46,7 +47,7 @@ class CheckpointTracker:
             unmet = tuple(name for name in checkpoint.after if not self._is_reached(name))
             self._state.checkpoints[checkpoint.id].unmet_after = unmet
 
-    def _next(self, tried: set[str], *, is_last: bool) -> Checkpoint | None:
+    def _next_to_evaluate(self, tried: set[str], *, is_conversation_over: bool) -> Checkpoint | None:
         """The first open checkpoint that is cheap, else the first costly one that may run now."""
         open_ = [
             c
@@ -54,22 +55,22 @@ class CheckpointTracker:
             if c.id not in tried and not self._is_reached(c.id) and all(map(self._is_reached, c.after))
         ]
         costly = next((c for c in open_ if c.assertion.check.costly), None)
-        if is_last:
-            return costly if self._goal.defers_costly else None
+        if is_conversation_over:
+            return costly if self._goal.defers_costly_checks else None
         cheap = next((c for c in open_ if not c.assertion.check.costly), None)
         if cheap is not None:
             return cheap
-        return costly if not self._goal.defers_costly or self._are_cheap_reached() else None
+        return costly if not self._goal.defers_costly_checks or self._are_required_cheap_reached() else None
 
-    def _are_cheap_reached(self) -> bool:
+    def _are_required_cheap_reached(self) -> bool:
         return all(
             self._is_reached(c.id) for c in self._goal.checkpoints if c.required and not c.assertion.check.costly
         )
 
-    def _reset_not_lasting(self) -> None:
+    def _reopen_not_lasting(self) -> None:
         """A checkpoint that is not lasting (a file) must hold again now."""
         for checkpoint in self._goal.checkpoints:
-            if not checkpoint.is_lasting:
+            if not checkpoint.stays_reached:
                 self._state.checkpoints[checkpoint.id].turn = None
 
     def _is_reached(self, checkpoint_id: str) -> bool:

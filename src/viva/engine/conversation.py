@@ -16,7 +16,7 @@ from contextlib import aclosing
 
 from msgspec import structs
 
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.engine.checkpoints import CheckpointTracker
 from viva.engine.outcome import (
     Outcome,
@@ -33,15 +33,15 @@ from viva.model.tracebacks import PrintedOutput, printed_output
 from viva.model.turn import Turn
 from viva.protocols import User
 from viva.state.evaluation import evaluate_assertion
-from viva.state.trial_state import CheckContext, TrialState, look_up
+from viva.state.trial_state import CheckContext, TrialState, find_values_in_reply
 from viva.text.duration import format_duration
 
 TurnListener = Callable[[Turn], None]
-"""Is called twice for each turn: when the user has spoken (no reply yet) and when the turn has ended."""
+"""Is called twice for each turn: when the user has sent a message (no reply yet) and when the turn has ended."""
 
 
 async def run_conversation(state: TrialState, user: User, send: Send, on_turn: TurnListener) -> Outcome | None:
-    """Runs the conversation. None means that nothing went wrong so far: the checks decide."""
+    """Runs the conversation. Returns why the trial cannot pass, or None if its checks decide."""
     checkpoints = CheckpointTracker(state, state.case.goal)
     planned = len(user.planned_messages)
     async with aclosing(user.speak(state)) as messages:
@@ -53,7 +53,7 @@ async def run_conversation(state: TrialState, user: User, send: Send, on_turn: T
             try:
                 await run_turn(state, turn, send)
             except TrialFault as fault:
-                message = await _raise_in_user(messages, fault)
+                message = await _throw_fault_into_user(messages, fault)
                 state.progress.reset()
                 continue
             finally:
@@ -61,14 +61,14 @@ async def run_conversation(state: TrialState, user: User, send: Send, on_turn: T
             if outcome := _outcome_of_assertions(turn):
                 return outcome
             if turn.number >= planned:
-                await checkpoints.update(turn)
+                await checkpoints.evaluate_open_checkpoints(turn)
                 if outcome := await _outcome_of_goal(state, checkpoints, turn):
                     return None if outcome.status == "passed" else outcome
             message = await anext(messages, None)
-    return await _outcome_of_user_end(state, checkpoints)
+    return await _outcome_when_user_ends(state, checkpoints)
 
 
-async def _raise_in_user(messages: AsyncGenerator[UserMessage, None], fault: TrialFault) -> UserMessage | None:
+async def _throw_fault_into_user(messages: AsyncGenerator[UserMessage, None], fault: TrialFault) -> UserMessage | None:
     """Raises the fault where the user sent the message. Only a script test may catch it; other users let it through."""
     try:
         return await messages.athrow(fault)
@@ -93,14 +93,14 @@ async def run_turn(state: TrialState, turn: Turn, send: Send) -> None:
             turn.error = outcome_of_fault(raised).message
         raise
     finally:
-        _keep_progress(state, turn)
+        _copy_progress_to_trial(state, turn)
     turn.latency_ms = stopwatch.latency_ms(reply.elapsed_ms)
     if reply.elapsed_ms is not None:
         state.add_replayed_time(turn.start_ms, reply.elapsed_ms)
     progress.reset()  # the state of this call must not be charged to what comes next
-    turn.awaiting = detect(reply, state.confirmation_tools)
+    turn.awaiting = detect_awaiting(reply, state.confirmation_tools)
     if turn.user_message.variables:
-        _set_variables(state, turn)
+        _set_variables_from_reply(state, turn)
     context = CheckContext(state, turn)
     began = state.ms_since_start()
     for assertion in turn.user_message.assertions:
@@ -116,14 +116,14 @@ class _Stopwatch:
         self._progress = progress
         self._started = time.perf_counter()
 
-    def latency_ms(self, known_ms: float | None) -> float:
-        """The measured time, unless a cassette or a time limit knows a better one."""
-        if known_ms is not None:
-            return known_ms
-        return self._progress.ms_since(self._started)
+    def latency_ms(self, recorded_ms: float | None) -> float:
+        """The recorded time if there is one (a replay, a time limit), else the measured time."""
+        if recorded_ms is not None:
+            return recorded_ms
+        return self._progress.compute_elapsed_ms(self._started)
 
 
-def _keep_progress(state: TrialState, turn: Turn) -> None:
+def _copy_progress_to_trial(state: TrialState, turn: Turn) -> None:
     """Copies the tracebacks and warnings of a call into the trial, however the call ended."""
     progress = state.progress
     for traceback in progress.tracebacks:
@@ -137,10 +137,10 @@ def _keep_progress(state: TrialState, turn: Turn) -> None:
         )
 
 
-def _set_variables(state: TrialState, turn: Turn) -> None:
+def _set_variables_from_reply(state: TrialState, turn: Turn) -> None:
     """Sets the variables of the turn's `set`. A path without a value gives a warning, and an error where it is used."""
     for name, path in turn.user_message.variables.items():
-        if values := look_up(path, CheckContext(state, turn, turn_scope="case")):
+        if values := find_values_in_reply(path, CheckContext(state, turn, turn_scope="case")):
             state.variables[name] = values[0] if len(values) == 1 else values
             continue
         state.unset_variables[name] = f"`set` of turn {turn.number} found nothing at {path}"
@@ -149,6 +149,7 @@ def _set_variables(state: TrialState, turn: Turn) -> None:
 
 
 def _outcome_of_assertions(turn: Turn) -> Outcome | None:
+    """The outcome if an assertion of the turn failed or could not be evaluated; None if the conversation goes on."""
     error = None
     for result in turn.results:
         if result.verdict.status == "failed":
@@ -159,26 +160,28 @@ def _outcome_of_assertions(turn: Turn) -> Outcome | None:
 
 
 async def _outcome_of_goal(state: TrialState, checkpoints: CheckpointTracker, turn: Turn) -> Outcome | None:
+    """The outcome if the goal is met, the agent declares itself done, or `max_turns` is reached; else None."""
     if not state.case.goal.checkpoints:
         return None
-    if checkpoints.is_met:
+    if checkpoints.is_goal_met:
         return Outcome("passed")
     is_declared_done = turn.reply is not None and turn.reply.declared_state == "done"
     limits = state.case.limits
     is_used_up = limits.total_turns is not None and turn.number >= limits.total_turns
     if not (is_declared_done or is_used_up):
         return None
-    await checkpoints.update(turn, is_last=True)
-    if checkpoints.is_met:
+    await checkpoints.evaluate_open_checkpoints(turn, is_conversation_over=True)
+    if checkpoints.is_goal_met:
         return Outcome("passed")
     message = None if is_declared_done else f"max turns ({limits.max_turns}) exceeded"
-    return outcome_of_missing_checkpoints(state, checkpoints.missing, message)
+    return outcome_of_missing_checkpoints(state, checkpoints.missing_checkpoints, message)
 
 
-async def _outcome_of_user_end(state: TrialState, checkpoints: CheckpointTracker) -> Outcome | None:
-    if not state.case.goal.checkpoints or checkpoints.is_met or not state.turns:
+async def _outcome_when_user_ends(state: TrialState, checkpoints: CheckpointTracker) -> Outcome | None:
+    """The outcome when the user has no more messages; None if no checkpoint is missing, so that the checks decide."""
+    if not state.case.goal.checkpoints or checkpoints.is_goal_met or not state.turns:
         return None
     if (outcome := outcome_of_missing_input(state)) is not None:
         return outcome
-    await checkpoints.update(state.turns[-1], is_last=True)
-    return None if checkpoints.is_met else outcome_of_missing_checkpoints(state, checkpoints.missing)
+    await checkpoints.evaluate_open_checkpoints(state.turns[-1], is_conversation_over=True)
+    return None if checkpoints.is_goal_met else outcome_of_missing_checkpoints(state, checkpoints.missing_checkpoints)

@@ -1,66 +1,67 @@
-"""The one stream of events: each event is stored first, and then sent to all sinks."""
+"""Delivers the events of a run: stores each event first, then sends it to all sinks."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
 from viva.errors import VivaError
 from viva.model.event import Event, Note, TrialEnded, TurnEnded, TurnStarted
-from viva.model.tracebacks import error_text
+from viva.model.tracebacks import format_error
 from viva.protocols import EventStore, Sink
 
 _TURN_EVENTS = (TurnStarted, TurnEnded)
 
 
 class EventBus:
-    """Passes events on. A sink that raises is removed with a warning; a store that raises ends the run.
+    """Stores each event, then sends it to the sinks. A sink that raises is removed with a warning; a store that raises ends
+    the run.
 
-    Trials that end in the same step of the event loop are stored and sent together, at the end of the step: one write for
-    each costs more than everything else about their end. No sink has seen them before, so a killed run loses only what
-    was running. If a store fails then, `stop` is called, and `flush` raises the error.
+    Trials that end in the same step of the event loop are stored and sent together at the end of the step, because one write
+    for each trial would be expensive. Sinks get no trial before it is stored, so a killed run loses only running trials. If
+    the store fails at that point, the bus calls `stop_run`, and `flush` raises the error.
     """
 
     def __init__(
-        self, event_stores: Sequence[EventStore], sinks: Sequence[Sink], stop: Callable[[], None] = lambda: None
+        self, event_stores: Sequence[EventStore], sinks: Sequence[Sink], stop_run: Callable[[], None] = lambda: None
     ) -> None:
         self._event_stores = event_stores
         self._sinks = list(sinks)
-        self._stop = stop
-        self._ended: list[TrialEnded] = []
-        self._is_end_scheduled = False
-        self._error: Exception | None = None
+        self._stop_run = stop_run
+        self._ended_trials: list[TrialEnded] = []
+        self._is_flush_scheduled = False
+        self._store_error: Exception | None = None
         self.live = any(sink.live for sink in sinks)
 
-    def without_stores(self) -> "EventBus":
+    def copy_without_stores(self) -> "EventBus":
         """A bus with the same sinks, for events that are stored already or cannot be stored any more."""
         return EventBus((), self._sinks)
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, TrialEnded) and (loop := _running_loop()) is not None:
-            if not self._is_end_scheduled:
-                self._is_end_scheduled = True
-                loop.call_soon(self._end_step)
-            self._ended.append(event)
+        if isinstance(event, TrialEnded) and (loop := _get_running_loop()) is not None:
+            if not self._is_flush_scheduled:
+                self._is_flush_scheduled = True
+                loop.call_soon(self._flush_at_step_end)
+            self._ended_trials.append(event)
             return
         self.flush()
-        self._send((event,), is_turn=isinstance(event, _TURN_EVENTS))
+        self._store_and_send((event,), is_turn=isinstance(event, _TURN_EVENTS))
 
     def flush(self) -> None:
         """Stores and sends the ended trials that wait for the end of the step."""
-        if self._error is not None:
-            raise self._error
-        if self._ended:
-            ended, self._ended = self._ended, []
-            self._send(ended)
+        if self._store_error is not None:
+            raise self._store_error
+        if self._ended_trials:
+            ended, self._ended_trials = self._ended_trials, []
+            self._store_and_send(ended)
 
-    def _end_step(self) -> None:
-        self._is_end_scheduled = False
+    def _flush_at_step_end(self) -> None:
+        self._is_flush_scheduled = False
         try:
             self.flush()
         except Exception as error:  # no caller could handle it here: `flush` raises it where the run is awaited
-            self._error = error
-            self._stop()
+            self._store_error = error
+            self._stop_run()
 
-    def _send(self, events: Sequence[Event], *, is_turn: bool = False) -> None:
+    def _store_and_send(self, events: Sequence[Event], *, is_turn: bool = False) -> None:
         if not is_turn:
             for event_store in self._event_stores:
                 event_store.append(*events)
@@ -74,7 +75,7 @@ class EventBus:
                 failed.append((sink, error))
         for sink, error in failed:
             self._sinks.remove(sink)
-            reason = str(error) if isinstance(error, VivaError) else error_text(error)
+            reason = str(error) if isinstance(error, VivaError) else format_error(error)
             self.emit(Note(f"{type(sink).__name__} failed and gets no more events: {reason}", "warning"))
 
     def __contains__(self, sink: Sink) -> bool:
@@ -82,7 +83,7 @@ class EventBus:
         return sink in self._sinks
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def _get_running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""The only way to a simulator, judge, generator or reporter.
+"""Calls helpers: the agents that play the user (simulator), judge, generate cases or write reports.
 
-A helper is an ordinary agent. Here it gets its metadata; the trial notes that it waits for the helper, so that a timeout is
-charged to it; and a reply that cannot be used is requested once more with the reason. After that the helper has failed.
+During a call the state of the trial names the helper, so that a timeout is charged to it. A reply that cannot be used is
+requested once more, with the reason. If the second reply cannot be used either, the helper has failed.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from viva.model.message import Message, ModelCall, Reply, Usage
 from viva.model.progress import CallProgress, LoopLag
 from viva.model.turn import HelperCall, SentMessage
 from viva.protocols import Agent, AgentSession, Meter, NamedAgent, SessionContext, Transport, WorkspaceFactory
-from viva.state.trial_state import TrialState, WaitingFor, reply_text, to_text
+from viva.state.trial_state import TrialState, WaitingFor, get_reply_text, to_text
 from viva.text.duration import format_duration
 
 T = TypeVar("T")
-_MAX_TEXT = 32_000
-_TEST_MODES: dict[Role, str] = {"judge": "validator"}
-_PASSED_ON = (HelperFailed, NotRecorded, TrialEnd)
-"""Faults that are not the fault of the helper that raises them."""
-_CUT_OFF = "cut off"
+_MAX_RECORDED_CHARACTERS = 32_000
+_TEST_MODE_OF_ROLE: dict[Role, str] = {"judge": "validator"}
+_FAULTS_OF_OTHERS = (HelperFailed, NotRecorded, TrialEnd)
+"""Exceptions that pass through unchanged, because the helper that raises them is not to blame."""
+_CUT_OFF_ERROR = "cut off"
 
 
 class HelperPool:
@@ -36,13 +36,13 @@ class HelperPool:
 
     def __init__(
         self,
-        find: Callable[[str, Role], NamedAgent],
+        find_agent: Callable[[str, Role], NamedAgent],
         http: Transport,
         connectors: Mapping[str, Connector],
         meter: Meter | None = None,
         empty_workspaces: WorkspaceFactory | None = None,
     ) -> None:
-        self._find = find
+        self._find_agent = find_agent
         self._http = http
         self._connectors = connectors
         self._meter = meter
@@ -52,7 +52,7 @@ class HelperPool:
     async def open(
         self, role: Role, agent: str, state: TrialState | None = None, options: Mapping[str, Any] | None = None
     ) -> AsyncGenerator["_OpenHelper"]:
-        log = _CallLog(agent, state)
+        log = _HelperCallLog(agent, state)
 
         def meter(call: ModelCall) -> None:
             log.calls.append(call)
@@ -61,11 +61,11 @@ class HelperPool:
             if self._meter is not None:
                 self._meter(call)
 
-        named = self._find(agent, role)
+        named = self._find_agent(agent, role)
         case_options = {"metadata": state.case.metadata} if state is not None and state.case.metadata else {}
         base_options = {"skip": {"history": True}, "referer": "agent-test"}
         merged = merge_options(base_options, named.options, case_options, options or {})
-        metadata = {**merged.pop("metadata", {}), "test_mode": _TEST_MODES.get(role, role)}
+        metadata = {**merged.pop("metadata", {}), "test_mode": _TEST_MODE_OF_ROLE.get(role, role)}
         if state is not None:
             metadata["test_id"] = state.case.id
         context = SessionContext(
@@ -74,10 +74,10 @@ class HelperPool:
             options=merged,
             meter=meter,
             http=self._http,
-            progress=CallProgress(agent, lag=state.progress.lag if state else LoopLag()),
+            progress=CallProgress(agent, loop_lag=state.progress.loop_lag if state else LoopLag()),
             connectors=self._connectors,
             empty_workspaces=self._empty_workspaces,
-            conversation=state.messages if state else None,
+            conversation=state.list_messages if state else None,
             prior_count=len(state.case.history) if state else 0,
         )
         is_open = False
@@ -86,14 +86,14 @@ class HelperPool:
                 is_open = True
                 yield _OpenHelper(named.agent, session, context, log, metadata)
         except TrialFault as fault:
-            if is_open or isinstance(fault, _PASSED_ON):
+            if is_open or isinstance(fault, _FAULTS_OF_OTHERS):
                 raise
             raise HelperFailed(role, fault.message, deterministic=fault.deterministic) from fault
 
 
 @asynccontextmanager
-async def helper_time_limit(role: Role, timeout_s: float) -> AsyncGenerator[None]:
-    """The time limit of a helper outside of a trial; also for the replay of a call that was cut off."""
+async def limit_helper_time(role: Role, timeout_s: float) -> AsyncGenerator[None]:
+    """Limits the time of a helper call outside of a trial. A replay of a call that was cut off fails in the same way."""
     limit = asyncio.timeout(timeout_s)
     message = f"timeout after {format_duration(timeout_s)}"
     try:
@@ -107,8 +107,8 @@ async def helper_time_limit(role: Role, timeout_s: float) -> AsyncGenerator[None
         raise HelperFailed(role, message) from None
 
 
-def _trial_metadata(state: TrialState | None) -> dict[str, Any]:
-    """What a helper is told of the trial. The turn number is that of the next turn."""
+def _build_trial_metadata(state: TrialState | None) -> dict[str, Any]:
+    """The metadata about the trial that a helper gets. `turn_number` is the number of the next turn."""
     if state is None:
         return {}
     number, last = len(state.turns) + 1, state.last_turn
@@ -117,14 +117,14 @@ def _trial_metadata(state: TrialState | None) -> dict[str, Any]:
         "turn_number": number,
         "turn_count": number,
         "max_turns": state.case.limits.total_turns,
-        "last_response": reply_text(last.reply) if last and last.reply else "",
+        "last_response": get_reply_text(last.reply) if last and last.reply else "",
         "tool_results": {call.name: call.result for call in calls if call.result is not UNSET},
         "session_id": state.session_id,
     }
 
 
-class _CallLog:
-    """Records the questions to one helper in the trial. What a judge was sent and answered is kept word for word."""
+class _HelperCallLog:
+    """Records the calls of one helper in the state of the trial. For a judge it also records the request and the answer."""
 
     def __init__(self, agent: str, state: TrialState | None) -> None:
         self.state = state
@@ -132,8 +132,8 @@ class _CallLog:
         self._agent = agent
 
     @contextmanager
-    def time_call(self, role: Role) -> Generator["_CallNotes"]:
-        notes, state = _CallNotes(), self.state
+    def record_call(self, role: Role) -> Generator["_CallTexts"]:
+        notes, state = _CallTexts(), self.state
         if state is None:
             yield notes
             return
@@ -151,15 +151,15 @@ class _CallLog:
                 duration_ms=round(state.ms_since_start() - began_ms, 3)
                 if notes.elapsed_ms is None
                 else notes.elapsed_ms,
-                **(notes.cut(state) if role == "judge" else {}),
+                **(notes.shorten_texts(state) if role == "judge" else {}),
                 error=notes.error,
                 tokens=usage.total_tokens,
                 cost_usd=usage.cost_usd if usage.calls else None,
             )
 
 
-class _CallNotes(Struct):
-    """What a helper was sent, and answered."""
+class _CallTexts(Struct):
+    """The request to a helper, and its answer."""
 
     criteria: str = ""
     sent: tuple[SentMessage, ...] = ()
@@ -167,18 +167,23 @@ class _CallNotes(Struct):
     answer: str = ""
     error: str | None = None
     elapsed_ms: float | None = None
-    """The time of an answer that is recorded or replayed."""
+    """The duration, if the answer was recorded or replayed."""
 
-    def cut(self, state: TrialState) -> dict[str, Any]:
-        """The texts, cut to the room that the record has left."""
-        sent = tuple(SentMessage(message.role, _cut(message.text, state)) for message in self.sent)
-        metadata = "" if self.metadata is None else _cut(codec.compact_json(self.metadata), state)
-        return {"criteria": self.criteria, "sent": sent, "metadata": metadata, "answer": _cut(self.answer, state)}
+    def shorten_texts(self, state: TrialState) -> dict[str, Any]:
+        """The texts, cut to the number of characters that the record of the trial can still hold."""
+        sent = tuple(SentMessage(message.role, _shorten_to_record_room(message.text, state)) for message in self.sent)
+        metadata = "" if self.metadata is None else _shorten_to_record_room(codec.compact_json(self.metadata), state)
+        return {
+            "criteria": self.criteria,
+            "sent": sent,
+            "metadata": metadata,
+            "answer": _shorten_to_record_room(self.answer, state),
+        }
 
 
-def _cut(text: str, state: TrialState) -> str:
-    room = min(_MAX_TEXT, state.text_room)
-    state.text_room -= min(len(text), room)
+def _shorten_to_record_room(text: str, state: TrialState) -> str:
+    room = min(_MAX_RECORDED_CHARACTERS, state.recordable_characters)
+    state.recordable_characters -= min(len(text), room)
     return text if len(text) <= room else f"{text[:room]}… ({len(text) - room:,} more characters are not recorded)"
 
 
@@ -190,7 +195,7 @@ class _OpenHelper:
         agent: Agent,
         session: AgentSession,
         context: SessionContext,
-        log: _CallLog,
+        log: _HelperCallLog,
         metadata: Mapping[str, Any],
     ) -> None:
         self.may_repeat: bool = getattr(agent, "may_repeat", False)
@@ -204,7 +209,10 @@ class _OpenHelper:
         self._options = context.options
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T:
-        options = {**self._options, "metadata": {**_trial_metadata(self._state), **self.metadata, **(metadata or {})}}
+        options = {
+            **self._options,
+            "metadata": {**_build_trial_metadata(self._state), **self.metadata, **(metadata or {})},
+        }
         try:
             return await self._send(text, options, parse)
         except ValueError as unusable:
@@ -219,23 +227,23 @@ class _OpenHelper:
     async def _send(self, text: str, options: Mapping[str, Any], parse: Callable[[Reply], T]) -> T:
         """The parsed answer; ValueError if it cannot be used."""
         self._progress.reset()
-        with self._log.time_call(self._role) as notes:
+        with self._log.record_call(self._role) as notes:
             notes.criteria = str(options["metadata"].get("criteria") or "")
             try:
-                with self._mark_waiting():
+                with self._mark_trial_as_waiting():
                     reply = await self._session.send(Message("user", text), options)
                 notes.elapsed_ms = reply.elapsed_ms
             except asyncio.CancelledError:
-                notes.error = _CUT_OFF
+                notes.error = _CUT_OFF_ERROR
                 raise
             except TrialFault as fault:
-                notes.error = _CUT_OFF if isinstance(fault, CallCutOff) else fault.message
-                if isinstance(fault, _PASSED_ON):
+                notes.error = _CUT_OFF_ERROR if isinstance(fault, CallCutOff) else fault.message
+                if isinstance(fault, _FAULTS_OF_OTHERS):
                     raise
                 raise HelperFailed(self._role, fault.message, deterministic=fault.deterministic) from fault
             finally:
                 notes.elapsed_ms = notes.elapsed_ms or self._progress.elapsed_ms
-                if sent := self._progress.sent:  # by a model
+                if sent := self._progress.sent_to_model:  # by a model
                     notes.sent = tuple(SentMessage(message.role, message.text) for message in sent)
                 else:
                     notes.sent, notes.metadata = (SentMessage("user", text),), options["metadata"]
@@ -247,8 +255,8 @@ class _OpenHelper:
                 raise
 
     @contextmanager
-    def _mark_waiting(self) -> Generator[None]:
-        """Notes that the trial waits for this role, until the last of several concurrent helpers has answered."""
+    def _mark_trial_as_waiting(self) -> Generator[None]:
+        """Sets the `waiting_for` of the trial to the role of this helper, until the last concurrent helper has answered."""
         state = self._state
         if state is None:
             yield
@@ -256,21 +264,21 @@ class _OpenHelper:
         before: WaitingFor = "agent" if state.waiting_for == self._role else state.waiting_for
         state.waiting_for = self._role
         if not state.active_helpers:
-            state.helper_trouble = None
+            state.helper_provider_failure = None
         state.active_helpers += 1
         try:
             yield
         except BaseException:
             state.active_helpers -= 1  # `waiting_for` stays: a timeout is charged to it
-            state.helper_trouble = self._progress.provider_trouble or state.helper_trouble
-            self._keep_progress(state)
+            state.helper_provider_failure = self._progress.provider_trouble or state.helper_provider_failure
+            self._copy_progress_to_trial(state)
             raise
-        self._keep_progress(state)
+        self._copy_progress_to_trial(state)
         state.active_helpers -= 1
         if not state.active_helpers:
             state.waiting_for = before
 
-    def _keep_progress(self, state: TrialState) -> None:
+    def _copy_progress_to_trial(self, state: TrialState) -> None:
         progress, role = self._progress, self._role
         state.tracebacks += (structs.replace(traceback, where=role) for traceback in progress.tracebacks)
         state.warnings += (f"{role}: {warning}" for warning in progress.warnings)

@@ -10,12 +10,12 @@ from viva.model.record import Status
 from viva.model.turn import AssertionResult, Verdict
 from viva.state.trial_state import TrialState
 
-_AWAITING_MESSAGE = "Agent awaiting input, no next turn defined"
+_AWAITING_INPUT_MESSAGE = "Agent awaiting input, no next turn defined"
 UNCHECKED_MESSAGE = "nothing was checked"
 
 
 class Outcome(Struct, frozen=True):
-    """A status and, unless it is passed, the fault and the message of the report.
+    """How a trial ended: its status and, unless it passed, whose fault that is and the message for reports.
 
     A `deterministic` error is not retried. An `unchecked` trial was skipped because it ran no check.
     """
@@ -54,15 +54,15 @@ def outcome_of_missing_checkpoints(
     state: TrialState, missing: Sequence[Checkpoint], message: str | None = None
 ) -> Outcome:
     """Failed, unless the check of a missing checkpoint could not be evaluated: then it is that error."""
-    for checkpoint_id in _find_blocking(state, missing):
+    for checkpoint_id in _find_blocking_checkpoints(state, missing):
         verdict = state.checkpoints[checkpoint_id].verdict
         if verdict is not None and verdict.status == "error":
             return outcome_of_check_error(verdict, f"checkpoint {checkpoint_id}: ")
     return Outcome.failed(message or "missing checkpoints: " + ", ".join(checkpoint.id for checkpoint in missing))
 
 
-def _find_blocking(state: TrialState, missing: Sequence[Checkpoint]) -> list[str]:
-    """The missing checkpoints and those that they depend on (`after`), optional ones too."""
+def _find_blocking_checkpoints(state: TrialState, missing: Sequence[Checkpoint]) -> list[str]:
+    """The missing checkpoints and, required or not, the checkpoints that must be reached before them (`after`)."""
     after = {checkpoint.id: checkpoint.after for checkpoint in state.case.goal.checkpoints}
     blocking: list[str] = []
     pending = [checkpoint.id for checkpoint in missing]
@@ -89,10 +89,10 @@ def outcome_of_missing_input(state: TrialState) -> Outcome | None:
     is_unchecked = False
     if state.missing_input is not None:  # a person stopped: no failure of the agent unless the case says so
         message, hint, fault, action = state.missing_input, None, "undetermined", action or "skip"
-    elif last_turn is None or not last_turn.is_unanswered or case.goal.checkpoints or case.sessions != "one":
+    elif last_turn is None or not last_turn.awaits_user or case.goal.checkpoints or case.sessions != "one":
         return None
     else:
-        message, hint, fault = _AWAITING_MESSAGE, case.hints.awaiting, "agent"
+        message, hint, fault = _AWAITING_INPUT_MESSAGE, case.hints.awaiting, "agent"
         is_unchecked = not count_checks(state)
         action = action or ("skip" if is_unchecked and not case.final_assertions else "end")
     match action:
@@ -104,7 +104,7 @@ def outcome_of_missing_input(state: TrialState) -> Outcome | None:
             return None
 
 
-def all_results(state: TrialState) -> list[AssertionResult]:
+def all_assertion_results(state: TrialState) -> list[AssertionResult]:
     """The assertion results of all turns, then the final ones."""
     return [result for turn in state.turns for result in turn.results] + state.final_results
 
@@ -112,7 +112,7 @@ def all_results(state: TrialState) -> list[AssertionResult]:
 def outcome_of_checks(state: TrialState) -> Outcome:
     """The outcome of a conversation that ended without a fault."""
     error: Verdict | None = None
-    for result in all_results(state):
+    for result in all_assertion_results(state):
         if result.verdict.status == "failed":
             return Outcome.failed(None)
         if result.verdict.status == "error" and error is None:
@@ -124,11 +124,11 @@ def outcome_of_checks(state: TrialState) -> Outcome:
     return Outcome("passed")
 
 
-def keep_proven_failure(state: TrialState, outcome: Outcome) -> Outcome:
-    """A failed assertion stays a failure of the agent, whatever error came after it."""
+def keep_assertion_failure(state: TrialState, outcome: Outcome) -> Outcome:
+    """Failed if an assertion has failed, also if an error ended the trial later; else the same outcome."""
     if outcome.status in ("passed", "failed"):
         return outcome
-    has_failed = any(result.verdict.status == "failed" for result in all_results(state))
+    has_failed = any(result.verdict.status == "failed" for result in all_assertion_results(state))
     return Outcome.failed(outcome.message) if has_failed else outcome
 
 

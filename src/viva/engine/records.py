@@ -6,23 +6,23 @@ from typing import Any
 
 from msgspec import UNSET
 
-from viva.engine.outcome import Outcome, all_results, count_checks
+from viva.engine.outcome import Outcome, all_assertion_results, count_checks
 from viva.model import codec
 from viva.model.case import Assertion, Checkpoint
 from viva.model.finding import Finding
 from viva.model.message import Attachment, Message, Part, ToolCall, Usage
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.turn import AssertionResult, CheckpointState, Turn, Verdict
-from viva.state.evaluation import assertion_label, is_live
+from viva.state.evaluation import format_assertion_label, is_live_check
 from viva.state.trial_state import TrialState
 from viva.text.tool_names import find_unstubbed_tools
 
-_SHOWN_MS = 0.5
-"""Checks that take less are not worth a bar on the page, and not the bytes in each record."""
+_MIN_RECORDED_CHECKS_MS = 0.5
+"""A shorter duration of checks is recorded as 0, to keep records small."""
 
 
-def turn_record(turn: Turn) -> TurnRecord:
-    """The record of one turn, finished or cut off."""
+def build_turn_record(turn: Turn) -> TurnRecord:
+    """Builds the record of one turn, finished or cut off."""
     user_message, message = turn.user_message, turn.user_message.message
     reply = turn.reply or turn.partial_reply
     record = TurnRecord(
@@ -31,11 +31,11 @@ def turn_record(turn: Turn) -> TurnRecord:
         input_source=user_message.source,
         output=reply.content if reply else "",
         awaiting_input=turn.awaiting is not None and turn.awaiting.is_awaiting,
-        tool_calls=[_tool_call(call) for call in reply.tool_calls] if reply else [],
-        assertions=[assertion_record(result) for result in turn.results],
+        tool_calls=[_build_tool_call_record(call) for call in reply.tool_calls] if reply else [],
+        assertions=[build_assertion_record(result) for result in turn.results],
         duration_ms=round(turn.latency_ms, 3),
         start_ms=round(turn.start_ms, 3),
-        checks_ms=round(turn.checks_ms, 3) if turn.checks_ms >= _SHOWN_MS else 0.0,
+        checks_ms=round(turn.checks_ms, 3) if turn.checks_ms >= _MIN_RECORDED_CHECKS_MS else 0.0,
         error=turn.error,
         files=turn.files,
         comment=user_message.comment,
@@ -48,9 +48,9 @@ def turn_record(turn: Turn) -> TurnRecord:
         record.awaiting_reason = turn.awaiting.reason
         record.awaiting_confidence = turn.awaiting.confidence
     if not isinstance(message.content, str):
-        record.attachments = [_part(part) for part in message.attachments]
+        record.attachments = [_part_without_url(part) for part in message.attachments]
     if turn.results:
-        record.assertion_errors = failure_lines(turn.results) or None
+        record.assertion_errors = describe_failures(turn.results) or None
     if reply is not None:
         if reply.first_token_ms is not None:
             record.first_token_ms = round(reply.first_token_ms, 3)
@@ -66,8 +66,8 @@ def turn_record(turn: Turn) -> TurnRecord:
     return record
 
 
-def trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> TrialRecord:
-    """The record of a trial. What was reached is scored and shown, however the trial ended."""
+def build_trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> TrialRecord:
+    """Builds the record of a trial. A trial that failed or was cut off keeps its turns, verdicts and score."""
     case, key = state.case, state.key
     usage = Usage.of(state.calls) if state.calls else None
     is_cut_short = outcome.status in ("failed", "error")
@@ -76,8 +76,8 @@ def trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> TrialR
         id=case.id,
         name=case.name or case.id,
         status=outcome.status,
-        turns=[turn_record(turn) for turn in state.turns],
-        final_assertions=[assertion_record(result) for result in state.final_results],
+        turns=[build_turn_record(turn) for turn in state.turns],
+        final_assertions=[build_assertion_record(result) for result in state.final_results],
         total_turns=len(state.turns),
         duration_ms=round((time.perf_counter() - state.started) * 1e3, 3),
         suite=key.suite,
@@ -85,23 +85,23 @@ def trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> TrialR
         attempt=key.attempt,
         trials=trials,
         fault=outcome.fault,
-        fault_evidence=_fault_evidence(state, outcome) if outcome.fault else None,
+        fault_evidence=_list_fault_evidence(state, outcome) if outcome.fault else None,
         error=outcome.message,
         deterministic=outcome.deterministic,
         unchecked=outcome.unchecked,
         hint=outcome.hint,
-        assertion_errors=failure_lines(all_results(state)) or None,
-        checkpoints=[_checkpoint(checkpoint, state) for checkpoint in case.goal.checkpoints] or None,
+        assertion_errors=describe_failures(all_assertion_results(state)) or None,
+        checkpoints=[_build_checkpoint_record(checkpoint, state) for checkpoint in case.goal.checkpoints] or None,
         goal_achieved=True if state.goal_reason is not None else None,
         goal_reason=state.goal_reason,
         turns_not_run=(unsent or None) if is_cut_short else None,
         checks=count_checks(state),
-        score=_score(state, outcome),
+        score=_compute_score(state, outcome),
         usage=usage,
         cost_usd=usage.cost_usd if usage else None,
-        model_calls=tuple(state.calls) if case.keep_calls else (),
+        model_calls=tuple(state.calls) if case.records_model_calls else (),
         tags=case.tags,
-        history=[_message(message) for message in case.history] or None,
+        history=[_message_fields(message) for message in case.history] or None,
         options=dict(case.options) or None,
         metadata=dict(case.metadata) or None,
         agent=key.agent or None,
@@ -114,17 +114,17 @@ def trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> TrialR
         tracebacks=tuple(state.tracebacks),
         helper_calls=tuple(state.helper_calls),
         notes=state.notes or None,
-        findings=_findings(state),
+        findings=_collect_findings(state),
         workspace=state.kept_workspace,
     )
 
 
-def _fault_evidence(state: TrialState, outcome: Outcome) -> list[str]:
+def _list_fault_evidence(state: TrialState, outcome: Outcome) -> list[str]:
     """The reasons for the fault, with their places: checks, turns and checkpoints that failed."""
     status = "failed" if outcome.status == "failed" else "error"
     places = [*((f"turn {turn.number}", turn.results) for turn in state.turns), ("in the end", state.final_results)]
     evidence = [
-        f"{place}: {assertion_label(result.assertion)}: {result.verdict.reason or result.verdict.status}"
+        f"{place}: {format_assertion_label(result.assertion)}: {result.verdict.reason or result.verdict.status}"
         for place, results in places
         for result in results
         if result.verdict.status == status
@@ -140,30 +140,30 @@ def _fault_evidence(state: TrialState, outcome: Outcome) -> list[str]:
     return evidence
 
 
-def assertion_record(result: AssertionResult) -> dict[str, Any]:
+def build_assertion_record(result: AssertionResult) -> dict[str, Any]:
     """The assertion's definition with its verdict; `passed` is null if it could not be evaluated."""
     verdict = result.verdict
-    record = {**_definition(result.assertion), "passed": None if verdict.status == "error" else verdict.passed}
+    record = {**_labelled_definition(result.assertion), "passed": None if verdict.status == "error" else verdict.passed}
     if result.is_live:
-        record |= _LIVE | {"label": f"{record['label']} (ran live)"}
+        record |= _LIVE_FIELDS | {"label": f"{record['label']} (ran live)"}
     if result.duration_ms is not None:
         record["duration_ms"] = result.duration_ms
     if result.helper_calls:
         record["judge_calls"] = list(result.helper_calls)
     if verdict.status == "passed" and not verdict.reason and verdict.score is None:
         return record
-    return record | _details(verdict)
+    return record | _verdict_fields(verdict)
 
 
-_LIVE = {"live": True}
-"""The check looked at more than the cassette holds."""
+_LIVE_FIELDS = {"live": True}
+"""Added to the record of a check that read something that the cassette does not hold."""
 
 
-def _definition(assertion: Assertion) -> dict[str, Any]:
-    return {**assertion.definition, "label": assertion_label(assertion)}
+def _labelled_definition(assertion: Assertion) -> dict[str, Any]:
+    return {**assertion.definition, "label": format_assertion_label(assertion)}
 
 
-def _details(verdict: Verdict) -> dict[str, Any]:
+def _verdict_fields(verdict: Verdict) -> dict[str, Any]:
     details = {
         "reason": verdict.reason or None,
         "score": verdict.score,
@@ -176,38 +176,38 @@ def _details(verdict: Verdict) -> dict[str, Any]:
     return {key: value for key, value in details.items() if value is not None and value is not UNSET}
 
 
-def failure_lines(results: Iterable[AssertionResult]) -> list[str]:
+def describe_failures(results: Iterable[AssertionResult]) -> list[str]:
     """One line for each assertion that failed or could not be evaluated."""
     return [
-        f"{result.assertion.message or assertion_label(result.assertion)}: "
+        f"{result.assertion.message or format_assertion_label(result.assertion)}: "
         f"{result.verdict.reason or result.verdict.status}"
         for result in results
         if not result.verdict.passed
     ]
 
 
-def _findings(state: TrialState) -> tuple[Finding, ...]:
+def _collect_findings(state: TrialState) -> tuple[Finding, ...]:
     """Each distinct finding once."""
-    findings = {finding for result in all_results(state) for finding in result.verdict.findings}
+    findings = {finding for result in all_assertion_results(state) for finding in result.verdict.findings}
     for turn in state.turns:
         if turn.reply is None and turn.partial_reply is not None:  # no check has seen it
             findings.update(find_unstubbed_tools(turn.partial_reply.tool_calls, state.case.fixtures))
     return tuple(sorted(findings))
 
 
-def _score(state: TrialState, outcome: Outcome) -> float | None:
+def _compute_score(state: TrialState, outcome: Outcome) -> float | None:
     """The weighted share of passed verdicts, or of their own scores, from 0 to 1. A failed gate makes it 0.
 
     An agent that failed by itself (it raised or timed out) failed one more check: a failed trial never scores 1.
     """
     total = reached = 0.0
-    for result in all_results(state):
+    for result in all_assertion_results(state):
         assertion, verdict = result.assertion, result.verdict
         if assertion.gate and verdict.status == "failed":
             return 0.0
         if verdict.status != "error":
             total += assertion.weight
-            reached += assertion.weight * _share(verdict)
+            reached += assertion.weight * _score_of_verdict(verdict)
     for checkpoint in state.case.goal.checkpoints:
         total += checkpoint.assertion.weight
         if state.checkpoints and state.checkpoints[checkpoint.id].turn is not None:
@@ -217,18 +217,18 @@ def _score(state: TrialState, outcome: Outcome) -> float | None:
     return round(reached / total, 6) if total else None
 
 
-def _share(verdict: Verdict) -> float:
+def _score_of_verdict(verdict: Verdict) -> float:
     """A verdict as a number from 0 to 1. A score on another scale (4 of 5) counts as passed or failed."""
     if verdict.score is None or not 0 <= verdict.score <= 1:
         return float(verdict.passed)
     return verdict.score
 
 
-def _checkpoint(checkpoint: Checkpoint, state: TrialState) -> CheckpointRecord:
+def _build_checkpoint_record(checkpoint: Checkpoint, state: TrialState) -> CheckpointRecord:
     checkpoint_state = state.checkpoints.get(checkpoint.id, CheckpointState())
     reached, verdict = checkpoint_state.turn is not None, checkpoint_state.verdict
     if reached and verdict is not None:
-        reason = verdict.reason or assertion_label(checkpoint.assertion)
+        reason = verdict.reason or format_assertion_label(checkpoint.assertion)
     elif checkpoint_state.unmet_after:
         reason = "waits for " + ", ".join(checkpoint_state.unmet_after)
         reason += f"; last: {verdict.reason}" if verdict else ""
@@ -243,25 +243,28 @@ def _checkpoint(checkpoint: Checkpoint, state: TrialState) -> CheckpointRecord:
         reason=reason,
         unmet_after=() if reached else checkpoint_state.unmet_after,
         assertion={
-            **_definition(checkpoint.assertion),
-            **(_details(verdict) if verdict else {}),
+            **_labelled_definition(checkpoint.assertion),
+            **(_verdict_fields(verdict) if verdict else {}),
             **({"judge_calls": list(checkpoint_state.helper_calls)} if checkpoint_state.helper_calls else {}),
-            **(_LIVE if is_live(checkpoint.assertion, state) else {}),
+            **(_LIVE_FIELDS if is_live_check(checkpoint.assertion, state) else {}),
         },
     )
 
 
-def _tool_call(call: ToolCall) -> ToolCallRecord:
+def _build_tool_call_record(call: ToolCall) -> ToolCallRecord:
     return ToolCallRecord(
         call.name, call.arguments, call.id, call.result, call.error, pending=call.pending, refused=call.refused
     )
 
 
-def _part(part: Part | Attachment) -> dict[str, Any]:
+def _part_without_url(part: Part | Attachment) -> dict[str, Any]:
     """A part without its `url`: the bytes of attachments stay out of records."""
     return {key: value for key, value in codec.to_builtins(part).items() if key != "url"}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message_fields(message: Message) -> dict[str, Any]:
     content = message.content
-    return {**codec.to_builtins(message), "content": content if isinstance(content, str) else [*map(_part, content)]}
+    return {
+        **codec.to_builtins(message),
+        "content": content if isinstance(content, str) else [*map(_part_without_url, content)],
+    }

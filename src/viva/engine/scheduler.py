@@ -17,25 +17,25 @@ from viva.stats.pass_rule import PassRule
 
 
 class FailFast:
-    """Finds the trial after which its case cannot pass any more.
+    """Decides when `--fail-fast` stops a run: after the trial that makes its case fail.
 
-    With `--min-pass` a case can pass although a trial failed. `earlier` are the trials of an earlier part of the same run:
-    a case that had lost there does not stop the run again.
+    With `--min-pass` a case can pass although one trial failed. `earlier_records` are from before the run was resumed: a case
+    that failed there does not stop the run again.
     """
 
-    def __init__(self, rule: PassRule, earlier: Iterable[TrialRecord] = ()) -> None:
+    def __init__(self, rule: PassRule, earlier_records: Iterable[TrialRecord] = ()) -> None:
         self._rule = rule
         self._statuses: dict[Cell, list[Status]] = {}
-        for record in earlier:
+        for record in earlier_records:
             self._statuses.setdefault(record.cell, []).append(record.status)
 
-    def has_lost(self, record: TrialRecord, planned: int) -> bool:
-        """Is this the trial after which its case, with `planned` trials, cannot pass any more?"""
+    def makes_case_fail(self, record: TrialRecord, planned_trials: int) -> bool:
+        """Is this the trial after which its case, with `planned_trials` trials, cannot pass any more?"""
         before = self._statuses.pop(record.cell, [])
         statuses: list[Status] = [*before, record.status]
-        if len(statuses) < planned:
+        if len(statuses) < planned_trials:
             self._statuses[record.cell] = statuses
-        return self._rule.can_pass(before, planned) and not self._rule.can_pass(statuses, planned)
+        return self._rule.can_pass(before, planned_trials) and not self._rule.can_pass(statuses, planned_trials)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Scheduler:
 
     async def run(self, trials: AsyncIterator[PlannedTrial]) -> None:
         try:
-            await self.pool.run(trials, self._run_within_limit)
+            await self.pool.run(trials, self._run_within_agent_limit)
         finally:
             self.bus.flush()
 
@@ -82,11 +82,11 @@ class Scheduler:
         self.stop_reason = self.stop_reason or reason
         self.pool.stop()
 
-    async def _run_within_limit(self, planned: PlannedTrial) -> None:
+    async def _run_within_agent_limit(self, planned: PlannedTrial) -> None:
         async with self.settings.agent_limits.get(planned.agent) or nullcontext():
-            await self._run_trial(planned)
+            await self._run_trial_with_retries(planned)
 
-    async def _run_trial(self, planned: PlannedTrial) -> None:
+    async def _run_trial_with_retries(self, planned: PlannedTrial) -> None:
         record = await self._run_attempt(planned, 1)
         for attempt in range(2, 2 + self.settings.retry_faults):
             if record.status != "error" or record.deterministic or not self.cassette.may_retry(record.key):
@@ -106,24 +106,24 @@ class Scheduler:
         self.bus.emit(TrialEnded(record.key, planned.index, planned.total, record))
         self.on_trial_ended(record)
         fail_fast = self.settings.fail_fast
-        if fail_fast is not None and fail_fast.has_lost(record, planned.total):
+        if fail_fast is not None and fail_fast.makes_case_fail(record, planned.total):
             self.stop("fail_fast")
 
     async def _run_attempt(self, planned: PlannedTrial, attempt: int) -> TrialRecord:
-        """Keeps the workspace of an error only if there is no retry: no record could say where it is."""
+        """Runs one attempt. After an error the workspace is kept only if there is no retry: a retried attempt has no record."""
         keep = ("failed", "error") if attempt > self.settings.retry_faults else ("failed",)
         return await self.executor.run_attempt(planned, attempt, keep)
 
 
 async def plan_trials(
     suites: Sequence[Suite],
-    select: Callable[[Case], Case | None],
+    select_case: Callable[[Case], Case | None],
     runs: int,
     agents: Sequence[str] = ("",),
     *,
     own_runs: bool = True,
 ) -> AsyncIterator[PlannedTrial]:
-    """Yields all trials, case by case, decoding one case at a time; `select` returns None to skip a case, or adapts it.
+    """Yields all trials, case by case, decoding one case at a time; `select_case` returns None to skip a case, or adapts it.
 
     Each case has `runs` trials, or as many as it sets itself if it may have `own_runs`, on each agent. The agents take turns,
     so that all of them meet the same load; the place in the input keeps the trials of one agent together. The trials of
@@ -133,7 +133,7 @@ async def plan_trials(
     for suite in suites:
         async for loaded in _load_cases(suite):
             total = (loaded.runs if own_runs else None) or runs
-            if (case := select(loaded)) is not None:
+            if (case := select_case(loaded)) is not None:
                 for trial in range(1, total + 1):
                     for number, agent in enumerate(agents):
                         yield PlannedTrial(case, index + number * total + trial - 1, trial, total, agent)

@@ -30,7 +30,7 @@ class AgentCaller(Struct, frozen=True, kw_only=True):
     Options, lowest first: `base_options`, the agent's own, `case_options`, the message's, `override_options`.
     """
 
-    find: AgentLookup
+    find_agent: AgentLookup
     key: Key
     http: Transport
     connectors: Mapping[str, Connector]
@@ -44,7 +44,7 @@ class AgentCaller(Struct, frozen=True, kw_only=True):
 
     async def send(self, message: UserMessage) -> Reply:
         try:
-            named = self.find(message.agent)
+            named = self.find_agent(message.agent)
         except BadInput as wrong:  # the test or the config names an agent that does not exist
             raise Undetermined(str(wrong), deterministic=True) from None
         context = SessionContext(
@@ -60,26 +60,29 @@ class AgentCaller(Struct, frozen=True, kw_only=True):
         override = self.override_options if message.agent is None else {}
         options = merge_options(self.base_options, named.options, self.case_options, message.options, override)
         async with named.agent.open(context) as session:
-            return await _send_in_time(session, message, options, self.limits, self.progress)
+            return await _send_within_limits(session, message, options, self.limits, self.progress)
 
 
-def send_in_session(
+def create_session_sender(
     session: AgentSession,
     options: Mapping[str, Any],
-    override: Mapping[str, Any],
+    override_options: Mapping[str, Any],
     limits: Limits,
     progress: CallProgress,
 ) -> Send:
-    """Sends all messages into one session. Options of a message replace `options`, and `override` replaces both."""
+    """Returns a function that sends messages into one session.
+
+    Options of a message replace `options`, and `override_options` replace both.
+    """
 
     async def send(message: UserMessage) -> Reply:
-        merged = merge_options(options, message.options, override) if message.options else options
-        return await _send_in_time(session, message, merged, limits, progress)
+        merged = merge_options(options, message.options, override_options) if message.options else options
+        return await _send_within_limits(session, message, merged, limits, progress)
 
     return send
 
 
-def send_and_track_files(send: Send, state: TrialState, workspace: Workspace) -> Send:
+def wrap_with_file_tracking(send: Send, state: TrialState, workspace: Workspace) -> Send:
     """Records for each turn what it did to the files of the workspace. The latency does not include this work."""
 
     async def send_and_compare(message: UserMessage) -> Reply:
@@ -96,7 +99,7 @@ def send_and_track_files(send: Send, state: TrialState, workspace: Workspace) ->
     return send_and_compare
 
 
-def _send_in_time(
+def _send_within_limits(
     session: AgentSession, message: UserMessage, options: Mapping[str, Any], limits: Limits, progress: CallProgress
 ) -> Awaitable[Reply]:
     timeout_s = limits.reply_timeout_s(message.timeout_s)
@@ -122,13 +125,13 @@ async def send_with_timeout(
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
-            with progress.lag.extend_limit(limit, progress):
+            with progress.loop_lag.extend_limit(limit, progress):
                 reply = await session.send(message, options)
         if (due := limit.when()) is not None and asyncio.get_running_loop().time() > due:
             raise AgentFailed(problem)  # an async agent blocked the event loop, so the timer could not fire
         return reply
     except (TimeoutError, CallCutOff) as expired:
-        is_ours = isinstance(expired, CallCutOff) and _is_cut_off_by(timeout_s * 1e3, expired.elapsed_ms or 0.0)
+        is_ours = isinstance(expired, CallCutOff) and _was_cut_off_by_limit(timeout_s * 1e3, expired.elapsed_ms or 0.0)
         if not (limit.expired() or is_ours):
             raise
         progress.elapsed_ms = timeout_s * 1e3
@@ -136,8 +139,8 @@ async def send_with_timeout(
         raise (Unreachable(f"{problem}: {trouble}") if trouble else AgentFailed(problem)) from None
 
 
-def _is_cut_off_by(limit_ms: float, elapsed_ms: float) -> bool:
-    """Did this limit, not that of the case, cut a recorded call off? The call started a little after the limit's clock."""
+def _was_cut_off_by_limit(limit_ms: float, elapsed_ms: float) -> bool:
+    """Was a recorded call cut off by this limit, not by that of the case? The limit starts a moment before the call."""
     return elapsed_ms >= limit_ms - max(50.0, limit_ms / 10)
 
 

@@ -19,7 +19,7 @@ _ALL_MUST_PASS = PassRule()
 class RunTally:
     """Counts trials as they end, and cases as their last trial ends; a case counts once for each agent.
 
-    It is an event store, so it counts what is journaled.
+    It is an event store, so it counts exactly the events that are journaled.
     """
 
     def __init__(self, cases: int, rule: PassRule = _ALL_MUST_PASS, suites: Sequence[SuiteTally] = ()) -> None:
@@ -30,8 +30,8 @@ class RunTally:
         self._statuses: Counter[Status] = Counter()
         self._trials: Counter[Status] = Counter()
         self._faults: Counter[str] = Counter()
-        self._unfinished: dict[Cell, dict[int, Status]] = {}
-        self._planned: dict[Cell, int] = {}
+        self._unfinished_cases: dict[Cell, dict[int, Status]] = {}
+        self._planned_trials: dict[Cell, int] = {}
         self._turns = self._checks = self._failed_checks = self._unchecked = 0
         self._input_tokens = self._output_tokens = self._unpriced = 0
         self._cost: float | None = None
@@ -41,43 +41,43 @@ class RunTally:
     def append(self, *events: Event) -> None:
         for event in events:
             if isinstance(event, TrialEnded):
-                self.add(event.record, total=event.of)
+                self.count_trial(event.record, total=event.of)
             elif isinstance(event, TrialRetried):
-                self.add_retried(event)
+                self.count_retried_attempt(event)
 
-    def add_retried(self, event: TrialRetried) -> None:
+    def count_retried_attempt(self, event: TrialRetried) -> None:
         """A retried attempt has no outcome, but its usage counts."""
         key = event.key
         if (suite := self._suites.get((key.suite, key.agent))) is not None:
-            suite.add_cost(event.usage)
+            suite.add_retry_cost(event.usage)
         self._retried.add(structs.replace(key, attempt=1))
         self._retried_turns += event.turns
-        self._add_usage(event.usage)
+        self._count_usage(event.usage)
 
-    def add(self, record: TrialRecord, *, total: int = 1) -> None:
+    def count_trial(self, record: TrialRecord, *, total: int = 1) -> None:
         if (suite := self._suites.get((record.suite, record.agent or ""))) is not None:
-            suite.add(record)
+            suite.count_trial(record)
         self._trials[record.status] += 1
         self._turns += record.total_turns
         self._checks += record.checks
-        self._failed_checks += _count_not_passed(record)
+        self._failed_checks += _count_checks_not_passed(record)
         if record.fault is not None:
             self._faults[record.fault] += 1
         if record.trial == 1 and record.unchecked:
             self._unchecked += 1
-        self._add_usage(record.usage)
+        self._count_usage(record.usage)
         if total == 1:
             self._statuses[record.status] += 1
             return
         name = record.cell
-        trials = self._unfinished.setdefault(name, {})
+        trials = self._unfinished_cases.setdefault(name, {})
         trials[record.trial] = record.status
-        self._planned[name] = total
+        self._planned_trials[name] = total
         if len(trials) == total and self._rule.test is None:
-            del self._planned[name]
-            self._statuses[self._rule.status(_ordered_statuses(self._unfinished.pop(name)))] += 1
+            del self._planned_trials[name]
+            self._statuses[self._rule.status(_ordered_statuses(self._unfinished_cases.pop(name)))] += 1
 
-    def _add_usage(self, usage: Usage | None) -> None:
+    def _count_usage(self, usage: Usage | None) -> None:
         if usage is None:
             return
         self._input_tokens += usage.input_tokens
@@ -91,12 +91,12 @@ class RunTally:
         """The counts so far. A case with trials that never ran is an error, unless the others decide it."""
         statuses = self._statuses.copy()
         undecided = 0
-        for name, by_number in self._unfinished.items():
+        for name, by_number in self._unfinished_cases.items():
             trials = _ordered_statuses(by_number)
             if self._rule.is_undecided(trials):
                 undecided += 1
             else:
-                statuses[self._rule.status(trials, self._planned[name] - len(trials))] += 1
+                statuses[self._rule.status(trials, self._planned_trials[name] - len(trials))] += 1
         trials_run = sum(self._trials.values())
         return RunSummary(
             total=self._cases,
@@ -128,7 +128,7 @@ def _ordered_statuses(trials: dict[int, Status]) -> list[Status]:
     return [trials[number] for number in sorted(trials)]
 
 
-def _count_not_passed(record: TrialRecord) -> int:
+def _count_checks_not_passed(record: TrialRecord) -> int:
     failed = sum(result["passed"] is not True for turn in record.turns for result in turn.assertions)
     failed += sum(result["passed"] is not True for result in record.final_assertions)
     return failed + (sum(not checkpoint.reached for checkpoint in record.checkpoints or ()) if record.turns else 0)

@@ -14,13 +14,13 @@ from viva.stats.pass_rule import PassRule
 from viva.stats.values import nearest_rank
 
 _ALL_MUST_PASS = PassRule()
-_DECIDED = ("passed", "failed")
+_DECIDED_STATUSES = ("passed", "failed")
 _TOLERANCE = 1e-9
 """Means of decimal fractions are off by less than this."""
 
 
 class TrialScore(Struct, frozen=True):
-    """What a threshold needs of a record, so that transcripts need not stay in memory.
+    """The values of a record that a threshold needs, so that transcripts do not stay in memory.
 
     The cost is 0 without a model call and None if a price is unknown. The latency is that of the agent alone, and None if
     nothing was sent.
@@ -48,31 +48,31 @@ class CaseScore(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-def trial_score(record: TrialRecord) -> TrialScore:
+def score_trial(record: TrialRecord) -> TrialScore:
     """The score is from 0 to 1; a trial without a score counts as 0."""
     return TrialScore(
         status=record.status,
-        score=record.score if record.status in _DECIDED and record.score is not None else 0.0,
-        cost_usd=_cost_of(record.usage),
+        score=record.score if record.status in _DECIDED_STATUSES and record.score is not None else 0.0,
+        cost_usd=_cost_of_usage(record.usage),
         latency_ms=math.fsum(turn.duration_ms for turn in record.turns) if record.turns else None,
         findings=record.findings,
         trials=record.trials,
     )
 
 
-def _cost_of(usage: Usage | None) -> float | None:
+def _cost_of_usage(usage: Usage | None) -> float | None:
     return 0.0 if usage is None else usage.cost_usd
 
 
-def case_score(case: str, trials: Sequence[TrialScore], rule: PassRule = _ALL_MUST_PASS) -> CaseScore:
+def score_case(case: str, trials: Sequence[TrialScore], rule: PassRule = _ALL_MUST_PASS) -> CaseScore:
     """The score of a case, from its trials in the order of their start."""
     missing = max((trial.trials for trial in trials), default=0) - len(trials)
     latencies = [trial.latency_ms for trial in trials if trial.latency_ms is not None]
     return CaseScore(
         case=case,
         status=rule.status([trial.status for trial in trials], max(0, missing)),
-        score=_mean([trial.score for trial in trials if trial.status in _DECIDED]),
-        cost_usd=_total(trial.cost_usd for trial in trials),
+        score=_mean([trial.score for trial in trials if trial.status in _DECIDED_STATUSES]),
+        cost_usd=_total_cost(trial.cost_usd for trial in trials),
         latency_ms=round(_mean(latencies)) if latencies else None,
         findings=tuple(sorted({finding for trial in trials for finding in trial.findings})),
     )
@@ -82,14 +82,14 @@ def _mean(values: Sequence[float]) -> float:
     return round(math.fsum(values) / len(values), 6) if values else 0.0
 
 
-def _total(costs: Iterable[float | None]) -> float | None:
+def _total_cost(costs: Iterable[float | None]) -> float | None:
     """The sum, or None if one cost is unknown."""
     all_costs = list(costs)
     return None if None in all_costs else math.fsum(cost for cost in all_costs if cost is not None)
 
 
 class SuiteTally:
-    """The scores of one suite with a threshold on one agent, as its trials end. `cases` is how many will run."""
+    """Collects the results of one suite on one agent, and compares them with its threshold. `cases` is how many will run."""
 
     def __init__(
         self, suite: PlannedSuite, cases: int | None = None, rule: PassRule = _ALL_MUST_PASS, agent: str = ""
@@ -103,33 +103,33 @@ class SuiteTally:
         self._trials: dict[str, dict[int, TrialScore]] = {}
         self._retry_costs: list[float | None] = []
 
-    def add(self, record: TrialRecord) -> None:
-        self._trials.setdefault(record.id, {})[record.trial] = trial_score(record)
+    def count_trial(self, record: TrialRecord) -> None:
+        self._trials.setdefault(record.id, {})[record.trial] = score_trial(record)
 
-    def add_cost(self, usage: Usage | None) -> None:
+    def add_retry_cost(self, usage: Usage | None) -> None:
         """Adds the cost of a retried attempt, which has no outcome."""
-        self._retry_costs.append(_cost_of(usage))
+        self._retry_costs.append(_cost_of_usage(usage))
 
-    def scores(self) -> list[CaseScore]:
+    def score_cases(self) -> list[CaseScore]:
         """The cases that ran, in the order in which their first trial ended."""
         return [
-            case_score(case, [trials[number] for number in sorted(trials)], self._rule)
+            score_case(case, [trials[number] for number in sorted(trials)], self._rule)
             for case, trials in self._trials.items()
         ]
 
     def summary(self) -> SuiteSummary:
-        scores, threshold = self.scores(), self._threshold
+        scores, threshold = self.score_cases(), self._threshold
         statuses: list[Status] = [case.status for case in scores]
         trials = [trial for case in self._trials.values() for trial in case.values()]
         latencies = sorted(round(trial.latency_ms) for trial in trials if trial.latency_ms is not None)
         score = _mean([case.score for case in scores])
-        uncompared = tuple(_uncompared_cases(threshold, scores))
-        cost = _total([*(case.cost_usd for case in scores), *self._retry_costs])
+        uncompared = tuple(_find_uncompared_cases(threshold, scores))
+        cost = _total_cost([*(case.cost_usd for case in scores), *self._retry_costs])
         p95 = int(nearest_rank(latencies, 95)) if latencies else None
         unmet = (
-            *_unmet_whatever_the_score(self._cases, statuses),
-            *_unmet_score(threshold, scores),
-            *_unmet_limits(threshold, cost, p95),
+            *_explain_incomplete_suite(self._cases, statuses),
+            *_explain_low_score(threshold, scores),
+            *_explain_exceeded_limits(threshold, cost, p95),
         )
         return SuiteSummary(
             suite=self.suite,
@@ -145,13 +145,13 @@ class SuiteTally:
             cost_usd=cost,
             p95_ms=p95,
             unmet=unmet,
-            regression=None if uncompared else _regression(threshold, score),
-            worse_cases=tuple(_worse_cases(threshold, scores)),
+            regression=None if uncompared else _describe_regression(threshold, score),
+            worse_cases=tuple(_describe_worse_cases(threshold, scores)),
             uncompared_cases=uncompared,
         )
 
 
-def _unmet_whatever_the_score(cases: int, statuses: Sequence[Status]) -> Iterable[str]:
+def _explain_incomplete_suite(cases: int, statuses: Sequence[Status]) -> Iterable[str]:
     if not statuses:
         yield "no case ran"
     elif len(statuses) < cases:
@@ -160,9 +160,9 @@ def _unmet_whatever_the_score(cases: int, statuses: Sequence[Status]) -> Iterabl
         yield f"{errors} {'case' if errors == 1 else 'cases'} ended in an error that is not the agent's"
 
 
-def _unmet_score(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
-    """Counts cases that passed or failed only: an error keeps the suite from passing, but is no low score of the agent."""
-    decided = [case for case in scores if case.status in _DECIDED]
+def _explain_low_score(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
+    """Explains a score below the threshold. Cases in error do not count: an error is not a low score of the agent."""
+    decided = [case for case in scores if case.status in _DECIDED_STATUSES]
     score = _mean([case.score for case in decided])
     if threshold.pass_score is None:
         if failed := sum(case.status == "failed" for case in decided):
@@ -171,13 +171,13 @@ def _unmet_score(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[
         yield f"score {score:.4g}, needs {threshold.pass_score:g}"
 
 
-def _unmet_limits(threshold: Threshold, cost: float | None, p95: int | None) -> Iterable[str]:
-    """Limits fail closed: an unknown value exceeds its limit."""
+def _explain_exceeded_limits(threshold: Threshold, cost: float | None, p95: int | None) -> Iterable[str]:
+    """Explains which limits are exceeded. An unknown value counts as above its limit."""
     if threshold.max_cost_usd is not None:
         if cost is None:
-            yield f"cost unknown (a model call has no price), at most {_usd(threshold.max_cost_usd)}"
+            yield f"cost unknown (a model call has no price), at most {_format_usd(threshold.max_cost_usd)}"
         elif cost > threshold.max_cost_usd + _TOLERANCE:
-            yield f"cost {_usd(cost)}, at most {_usd(threshold.max_cost_usd)}"
+            yield f"cost {_format_usd(cost)}, at most {_format_usd(threshold.max_cost_usd)}"
     if threshold.max_p95_ms is not None:
         if p95 is None:
             yield f"p95 latency unknown (nothing was measured), at most {threshold.max_p95_ms:g} ms"
@@ -185,27 +185,27 @@ def _unmet_limits(threshold: Threshold, cost: float | None, p95: int | None) -> 
             yield f"p95 latency {p95} ms, at most {threshold.max_p95_ms:g} ms"
 
 
-def _usd(amount: float) -> str:
+def _format_usd(amount: float) -> str:
     return f"${amount:.8f}".rstrip("0").rstrip(".")
 
 
-def _uncompared_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
-    """The cases that did not pass or fail in both runs: an error is not a lower score."""
+def _find_uncompared_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
+    """The cases without a verdict (passed or failed) in this run or in the baseline, which cannot be compared."""
     before = threshold.baseline.cases.keys() if threshold.baseline is not None else ()
     if before:
-        decided = {case.case for case in scores if case.status in _DECIDED}
+        decided = {case.case for case in scores if case.status in _DECIDED_STATUSES}
         yield from sorted(({case.case for case in scores} | before) - (decided & before))
 
 
-def _regression(threshold: Threshold, score: float) -> str | None:
+def _describe_regression(threshold: Threshold, score: float) -> str | None:
     if threshold.baseline is None or score >= threshold.baseline.score - _TOLERANCE:
         return None
     return f"score {score:.4g}, was {threshold.baseline.score:.4g} in {threshold.baseline.name}"
 
 
-def _worse_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
+def _describe_worse_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
     before = threshold.baseline.cases if threshold.baseline is not None else {}
     for case in scores:
         score = before.get(case.case)
-        if case.status in _DECIDED and score is not None and case.score < score - _TOLERANCE:
+        if case.status in _DECIDED_STATUSES and score is not None and case.score < score - _TOLERANCE:
             yield f"{case.case} {score:.4g}, now {case.score:.4g}"

@@ -22,13 +22,13 @@ from viva.engine.conversation import TurnListener, run_conversation
 from viva.engine.event_bus import EventBus
 from viva.engine.outcome import (
     Outcome,
-    keep_proven_failure,
+    keep_assertion_failure,
     outcome_of_checks,
     outcome_of_fault,
     outcome_of_missing_input,
 )
-from viva.engine.records import trial_record, turn_record
-from viva.engine.sending import AgentCaller, merge_options, send_and_track_files, send_in_session
+from viva.engine.records import build_trial_record, build_turn_record
+from viva.engine.sending import AgentCaller, create_session_sender, merge_options, wrap_with_file_tracking
 from viva.errors import CallCutOff, HelperFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
@@ -53,7 +53,7 @@ from viva.protocols import (
 from viva.state.evaluation import evaluate_assertion
 from viva.state.trial_state import CheckContext, TrialState
 from viva.text.duration import format_duration
-from viva.text.template import fill_message, is_template
+from viva.text.template import fill_variables_in_message, is_template
 
 _NOT_HELPERS = ("agent", "person", "script")
 
@@ -85,7 +85,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     others.
     """
 
-    run: str
+    run_id: str
     agents: Mapping[str, NamedAgent]
     http: Transport
     helpers: Helpers
@@ -98,36 +98,38 @@ class RunContext(Struct, frozen=True, kw_only=True):
     cassette: CassetteInfo = _NoCassette()
     workspaces: WorkspaceSource | None = None
     hooks: Hooks | None = None
-    lag: LoopLag = field(default_factory=LoopLag)
+    loop_lag: LoopLag = field(default_factory=LoopLag)
     confirmation_tools: frozenset[str] = frozenset()
-    running: dict[str, TrialState] = field(default_factory=dict[str, TrialState])
+    running_trials: dict[str, TrialState] = field(default_factory=dict[str, TrialState])
     """The trials that run now, by session id, oldest first."""
 
-    def caller(self, key: Key, meter: Meter, session_id: str, state: TrialState | None = None) -> AgentCaller:
-        """Lets the user's code call agents by name, inside or outside of a trial."""
+    def create_agent_caller(
+        self, key: Key, meter: Meter, session_id: str, state: TrialState | None = None
+    ) -> AgentCaller:
+        """Creates the object by which the user's code calls agents by name, inside or outside of a trial."""
         case = state.case if state else None
         return AgentCaller(
-            find=lambda name: self._find_agent(name, key.agent),
+            find_agent=lambda name: self._find_agent(name, key.agent),
             key=key,
             http=self.http,
             connectors=self.connectors,
             meter=meter,
             progress=state.progress if state else CallProgress(),
-            base_options=_session_options(session_id),
-            case_options=_case_options(case) if case else {},
+            base_options=_build_session_options(session_id),
+            case_options=_merge_case_options(case) if case else {},
             override_options=self.options,
             limits=case.limits if case else Limits(),
             empty_workspaces=self.workspaces.empty_workspaces if self.workspaces else None,
         )
 
     @contextmanager
-    def show_running(self, state: TrialState) -> Generator[None]:
-        """A trial is among those that run now while the block runs."""
-        self.running[state.session_id] = state
+    def list_as_running(self, state: TrialState) -> Generator[None]:
+        """Lists the trial in `running_trials` while the block runs."""
+        self.running_trials[state.session_id] = state
         try:
             yield
         finally:
-            del self.running[state.session_id]
+            del self.running_trials[state.session_id]
 
     def _find_agent(self, name: str | None, under_test: str) -> NamedAgent:
         """An agent by its name; without a name the one under test, which outside of a trial is the first."""
@@ -169,9 +171,9 @@ async def run_trial(
             run_context.bus.emit(
                 TrialStarted(key, planned.index, case.name or case.id, len(user.planned_messages), user.simulator)
             )
-        with run_context.show_running(state):
+        with run_context.list_as_running(state):
             outcome = await _run_in_workspace(run_context, state, limit, keep)
-    record = trial_record(state, outcome, planned.total)
+    record = build_trial_record(state, outcome, planned.total)
     if (recorded_ms := run_context.cassette.get_recorded_duration(key)) is not None:
         record.duration_ms = recorded_ms
     if (warning := run_context.cassette.explain_live_call(key)) is not None:
@@ -196,9 +198,9 @@ def create_trial_state(
         Key(case.suite, case.id, planned.trial, attempt, planned.agent),
         run_context.helpers,
         Deadline(limit or asyncio.timeout(None)),
-        session_id=f"viva-{run_context.run}-{planned.index}.{attempt}",
+        session_id=f"viva-{run_context.run_id}-{planned.index}.{attempt}",
         confirmation_tools=run_context.confirmation_tools,
-        progress=CallProgress(agent=planned.agent, lag=run_context.lag),
+        progress=CallProgress(agent=planned.agent, loop_lag=run_context.loop_lag),
         uses_cassette=run_context.cassette.is_active,
     )
 
@@ -209,11 +211,11 @@ async def _run_in_workspace(
     """Runs the trial, in a workspace if the case has one."""
     spec = state.case.workspace
     if spec is None or run_context.workspaces is None:
-        return keep_proven_failure(state, await _run_in_time(run_context, state, limit))
+        return keep_assertion_failure(state, await _run_within_timeout(run_context, state, limit))
     try:
         async with run_context.workspaces.open_workspace(spec, state.key) as workspace:
             state.workspace = workspace
-            outcome = keep_proven_failure(state, await _run_in_time(run_context, state, limit))
+            outcome = keep_assertion_failure(state, await _run_within_timeout(run_context, state, limit))
             state.warnings += await workspace.warnings()
             if outcome.status in keep and state.turns:  # without a turn there is nothing to inspect
                 workspace.keep()
@@ -224,22 +226,22 @@ async def _run_in_workspace(
         return outcome_of_fault(fault)
 
 
-async def _run_in_time(run_context: RunContext, state: TrialState, limit: asyncio.Timeout) -> Outcome:
+async def _run_within_timeout(run_context: RunContext, state: TrialState, limit: asyncio.Timeout) -> Outcome:
     """Runs the conversation within the case's timeout, and turns what it raises into an outcome."""
     try:
         async with limit:
-            with run_context.lag.extend_limit(limit, state.progress):
+            with run_context.loop_lag.extend_limit(limit, state.progress):
                 if run_context.hooks is not None:
                     await run_context.hooks.before(state)
-                _fill_history(state)
-                return await _run_case(run_context, state)
+                _fill_variables_in_history(state)
+                return await _run_conversation_and_checks(run_context, state)
     except (TimeoutError, CallCutOff) as expired:
         if not (limit.expired() or isinstance(expired, CallCutOff)):
             raise
-        _keep_stderr(state)
+        _warn_with_stderr(state)
         return _outcome_of_timeout(state)
     except TrialFault as fault:
-        _keep_stderr(state)
+        _warn_with_stderr(state)
         return outcome_of_fault(fault)
     except asyncio.CancelledError:
         if is_being_cancelled():
@@ -252,7 +254,7 @@ def _outcome_of_timeout(state: TrialState) -> Outcome:
     """Charges the case's timeout to whatever the trial was waiting for."""
     waiting_for = state.waiting_for
     message = f"timeout after {format_duration(state.case.limits.timeout_s or 0)}"
-    provider_trouble = state.progress.provider_trouble if waiting_for in _NOT_HELPERS else state.helper_trouble
+    provider_trouble = state.progress.provider_trouble if waiting_for in _NOT_HELPERS else state.helper_provider_failure
     if provider_trouble:
         message = f"{message}: {provider_trouble}"
         if waiting_for in _NOT_HELPERS:
@@ -267,20 +269,20 @@ def _outcome_of_timeout(state: TrialState) -> Outcome:
     return outcome_of_fault(HelperFailed("simulator" if waiting_for == "person" else waiting_for, message))
 
 
-def _fill_history(state: TrialState) -> None:
+def _fill_variables_in_history(state: TrialState) -> None:
     """Fills variables that `before` set into the history of the case."""
     history = state.case.history
     if history and is_template([message.text for message in history]):
-        history = tuple(fill_message(message, state.variables) for message in history)
+        history = tuple(fill_variables_in_message(message, state.variables) for message in history)
         state.case = structs.replace(state.case, history=history)
 
 
-def _keep_stderr(state: TrialState) -> None:
+def _warn_with_stderr(state: TrialState) -> None:
     if state.waiting_for == "agent" and state.progress.stderr_tail:
         state.warnings.append(f"stderr: {state.progress.stderr_tail}")
 
 
-async def _run_case(run_context: RunContext, state: TrialState) -> Outcome:
+async def _run_conversation_and_checks(run_context: RunContext, state: TrialState) -> Outcome:
     case = state.case
 
     def meter(call: ModelCall) -> None:
@@ -288,9 +290,9 @@ async def _run_case(run_context: RunContext, state: TrialState) -> Outcome:
         run_context.meter(call)
 
     if case.sessions == "one":
-        outcome = await _run_in_session(run_context, state, meter)
+        outcome = await _run_conversation_in_session(run_context, state, meter)
     else:
-        caller = run_context.caller(state.key, meter, state.session_id, state)
+        caller = run_context.create_agent_caller(state.key, meter, state.session_id, state)
         # No live turns: the checks of such a turn run after it ended, so only the whole trial can be shown.
         outcome = await run_conversation(state, case.user, caller.send, _ignore_turn)
     if outcome is None:
@@ -304,7 +306,7 @@ async def _run_case(run_context: RunContext, state: TrialState) -> Outcome:
     return outcome_of_checks(state)
 
 
-async def _run_in_session(run_context: RunContext, state: TrialState, meter: Meter) -> Outcome | None:
+async def _run_conversation_in_session(run_context: RunContext, state: TrialState, meter: Meter) -> Outcome | None:
     case, workspace, under_test = state.case, state.workspace, run_context.agents[state.key.agent]
     context = SessionContext(
         key=state.key,
@@ -320,21 +322,21 @@ async def _run_in_session(run_context: RunContext, state: TrialState, meter: Met
     )
     async with under_test.agent.open(context) as session:
         options = merge_options(
-            _session_options(state.session_id), under_test.options, _case_options(case), run_context.options
+            _build_session_options(state.session_id), under_test.options, _merge_case_options(case), run_context.options
         )
         if workspace is not None:
             options["workspace"] = workspace.path
-        send = send_in_session(session, options, run_context.options, case.limits, state.progress)
+        send = create_session_sender(session, options, run_context.options, case.limits, state.progress)
         if workspace is not None:
-            send = send_and_track_files(send, state, workspace)
-        return await run_conversation(state, case.user, send, _turn_listener(run_context, state.key))
+            send = wrap_with_file_tracking(send, state, workspace)
+        return await run_conversation(state, case.user, send, _create_turn_listener(run_context, state.key))
 
 
-def _session_options(session_id: str) -> dict[str, Any]:
+def _build_session_options(session_id: str) -> dict[str, Any]:
     return {"session_id": session_id, "referer": "agent-test"}
 
 
-def _case_options(case: Case) -> Mapping[str, Any]:
+def _merge_case_options(case: Case) -> Mapping[str, Any]:
     return merge_options({"metadata": case.metadata}, case.options) if case.metadata else case.options
 
 
@@ -342,7 +344,7 @@ def _ignore_turn(turn: Turn) -> None:
     del turn
 
 
-def _turn_listener(run_context: RunContext, key: Key) -> TurnListener:
+def _create_turn_listener(run_context: RunContext, key: Key) -> TurnListener:
     bus, redactor = run_context.bus, run_context.redactor
     if not bus.live:
         return _ignore_turn
@@ -355,6 +357,6 @@ def _turn_listener(run_context: RunContext, key: Key) -> TurnListener:
             text = redactor.redact_text(user_message.message.text)
             bus.emit(TurnStarted(key, turn.number, text, user_message.source))
         else:
-            bus.emit(TurnEnded(key, redactor.redact(turn_record(turn))))
+            bus.emit(TurnEnded(key, redactor.redact(build_turn_record(turn))))
 
     return emit_turn

@@ -29,11 +29,13 @@ class TrialPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
-    async def run(self, trials: AsyncIterator[PlannedTrial], work: Callable[[PlannedTrial], Awaitable[None]]) -> None:
+    async def run(
+        self, trials: AsyncIterator[PlannedTrial], run_trial: Callable[[PlannedTrial], Awaitable[None]]
+    ) -> None:
         lock = asyncio.Lock()
         is_exhausted = False
 
-        async def run_trials() -> None:
+        async def pull_trials() -> None:
             nonlocal is_exhausted
             while not self._is_stopped:
                 if len(self._tasks) > self._parallel.limit:
@@ -44,13 +46,13 @@ class TrialPool:
                 if planned is None:
                     is_exhausted = True
                     return
-                await work(planned)
+                await run_trial(planned)
                 # Else trials that never wait would be journaled, and could be stopped, only at the end.
                 await asyncio.sleep(0)
 
         def add_tasks() -> None:
             while len(self._tasks) < self._parallel.limit and not (self._is_stopped or is_exhausted):
-                task = group.create_task(run_trials())
+                task = group.create_task(pull_trials())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 

@@ -154,7 +154,7 @@ class AssertionBuilder(Struct):
             label=self._format_label(check, fields, str(definition["type"])),
             looks_outside=getattr(check, "looks_outside", is_plugin) is True,
         )
-        return structs.replace(_assemble(templated, definition), resolve=templated.resolve)
+        return structs.replace(_assemble(templated, definition), build_with_variables=templated.resolve)
 
     def _format_label(self, check: Any, fields: Mapping[str, Any], kind: str) -> str:
         """The label with its `{{variables}}`, as long as their values are not known."""
@@ -198,7 +198,7 @@ def normalize_fields(check: Any, definition: Mapping[str, Any]) -> dict[str, Any
     fields = {key: value for key, value in definition.items() if key not in _COMMON}
     spellings: Mapping[str, Spelling] = getattr(check, "spellings", {})
     for key, spelling in spellings.items():
-        for name, value in spelling.expand(fields.pop(key)).items() if key in fields else ():
+        for name, value in spelling.expand_to_fields(fields.pop(key)).items() if key in fields else ():
             if name in fields:
                 raise ValueError(f"gives both spellings of {name!r}; keep one of them")
             fields[name] = value

@@ -18,7 +18,7 @@ from viva.model.case import Case, Fixtures, ToolStub, UserMessage
 from viva.model.message import Message, Part, Text
 from viva.record.atomic_files import append_atomically
 from viva.state.trial_state import TrialState
-from viva.text.template import escape_message
+from viva.text.template import escape_template_in_message
 
 _COPIED_FIELDS = (
     "name",
@@ -90,7 +90,7 @@ _LITERAL_SOURCES = frozenset({"simulated", "interactive"})
 
 
 def _as_template(message: UserMessage) -> UserMessage:
-    return structs.replace(message, message=escape_message(message.message))
+    return structs.replace(message, message=escape_template_in_message(message.message))
 
 
 def _list_native_fields(case: Case) -> dict[str, Any]:

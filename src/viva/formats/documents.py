@@ -17,7 +17,13 @@ from msgspec import UNSET, Struct
 from viva.errors import BadInput, Problem
 from viva.formats.raw_files import HEAD_BYTES, MAX_BYTES, SpooledStream, check_is_text, check_regular_file, read_bytes
 from viva.model import codec
-from viva.schemas.positions import KeyPath, explain_json_error, find_json_item_lines, find_json_line, yaml_line_finder
+from viva.schemas.positions import (
+    KeyPath,
+    create_yaml_line_finder,
+    explain_json_error,
+    find_json_item_lines,
+    find_json_line,
+)
 
 _TOO_LONG = f"is more than {MAX_BYTES // 2**20} MB long: too much for one document"
 CASES_KEY = "cases"
@@ -404,7 +410,7 @@ def parse_yaml_documents(raw: bytes, file: str) -> list[tuple[Document, list[int
         raise BadInput.of(f"is not YAML: {error.reason} (character {error.character!r})", file, line) from error
     except (yaml.YAMLError, ValueError) as error:
         raise BadInput.of(f"is not YAML: {error}", file) from error
-    find_line = yaml_line_finder(text)
+    find_line = create_yaml_line_finder(text)
     return [
         (Document(file, 1, value, find_line=partial(find_line, position)), starts)
         for position, (value, starts) in enumerate(values)

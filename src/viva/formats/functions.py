@@ -24,7 +24,7 @@ class Functions(dict[str, Any]):
 
     def to_definition(self, value: Any) -> Any:
         """The value as a file could contain it, with names for functions. Raises TypeError or ValueError for other objects."""
-        return codec.to_definition(self._replace(value, ""))
+        return codec.to_file_value(self._replace(value, ""))
 
     def _replace(self, value: Any, key: str) -> Any:
         if isinstance(value, Mapping):

@@ -124,7 +124,7 @@ class CaseBuilder:
             skip_reason=(skip if isinstance(skip, str) else "marked to be skipped") if skip else None,
             runs=value.get("runs"),
             definition=value,
-            digest=blake2b(codec.canonical_bytes(value), digest_size=8).hexdigest(),
+            digest=blake2b(codec.encode_canonically(value), digest_size=8).hexdigest(),
         )
 
     def _check_mode(self) -> None:

@@ -142,7 +142,9 @@ class _Builder:
             origin=Origin(file, self._document.line),
             tags=(TAG,),
             user=self._build_user(steps, persona, evaluator),
-            goal=Goal(tuple(self._build_checkpoints(persona, evaluator)), defers_costly=True) if persona else Goal(),
+            goal=Goal(tuple(self._build_checkpoints(persona, evaluator)), defers_costly_checks=True)
+            if persona
+            else Goal(),
             limits=Limits(
                 timeout_s=None,
                 turn_timeout_s=float(value.get("timeout", TIMEOUT_S)),
@@ -154,7 +156,7 @@ class _Builder:
             workspace=self._build_workspace(value.get("tmpdir")),
             hints=HINTS,
             definition=value,
-            digest=blake2b(codec.canonical_bytes(value), digest_size=8).hexdigest(),
+            digest=blake2b(codec.encode_canonically(value), digest_size=8).hexdigest(),
         )
 
     def _report(self, path: KeyPath, what: str) -> None:
@@ -245,7 +247,7 @@ class _Builder:
                 name += "'"  # noqa: PLW2901
             seen[name] = assertion.definition
             about = str(next(iter(fields.values()))) if kind in _LABELLED_BY_VALUE else ""
-            yield Checkpoint(name, assertion, description=about, is_lasting=not kind.startswith("file_"))
+            yield Checkpoint(name, assertion, description=about, stays_reached=not kind.startswith("file_"))
 
     def _iter_criteria(
         self, criteria: Mapping[str, Any], evaluator: str

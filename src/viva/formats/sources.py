@@ -18,8 +18,8 @@ from viva.formats.documents import Document, open_documents, read_document_strea
 from viva.formats.load_options import LoadOptions
 from viva.formats.viva_files import detect_viva_file
 from viva.model.case import Suite
-from viva.text.credentials import mask_text
-from viva.text.similar_names import find_similar
+from viva.text.credentials import mask_url_credentials
+from viva.text.similar_names import find_similar_names
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
@@ -74,7 +74,7 @@ class GeneratedCases(Struct, frozen=True):
     def name(self) -> str:
         """The name of the generated suite."""
         query = "&".join(f"{key}={value}" for key, value in self.query.items())
-        return mask_text(f"{self.source}:{self.reference}" + (f"?{query}" if query else ""))
+        return mask_url_credentials(f"{self.source}:{self.reference}" + (f"?{query}" if query else ""))
 
 
 Input = SuiteFiles | StandardInput | PlainMessage | GeneratedCases
@@ -96,7 +96,7 @@ def parse_input(text: str, folder: Path) -> Input:
     if not _exists(path) and _AGENT_REFERENCE.fullmatch(text):
         reference = text if ":/" in text or text.startswith("python:") else f"python:{text}"
         raise BadInput.of(
-            f"{mask_text(text)!r} is an agent: pass it with -n {mask_text(reference)}, and a suite or message with -i"
+            f"{mask_url_credentials(text)!r} is an agent: pass it with -n {mask_url_credentials(reference)}, and a suite or message with -i"
         )
     if not _exists(path) and (suggestion := _suggest_reference(text)):
         raise BadInput.of(f"{text!r} is neither a file nor a reference; did you mean {suggestion}?")
@@ -205,7 +205,7 @@ def _describe_missing_file(text: str, folder: Path) -> str:
     similar: list[str] = []
     if path.parent.is_dir():
         names = [p.name for p in path.parent.iterdir()]
-        similar = [str(Path(text).parent / name) for name in find_similar(path.name, names)]
+        similar = [str(Path(text).parent / name) for name in find_similar_names(path.name, names)]
     return f"there is no file {text!r}" + (f"; did you mean {' or '.join(similar)}?" if similar else "")
 
 
@@ -304,5 +304,5 @@ def detect_format(first: Document | None) -> Format:
         return "openwop"
     if "id" in keys:
         return "native"
-    mistyped = any(find_similar(key, _PLAYBOOK, 1, 0.8) for key in keys)
+    mistyped = any(find_similar_names(key, _PLAYBOOK, 1, 0.8) for key in keys)
     return "playbook" if mistyped else "native"

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from viva.model import codec
 from viva.model.case import OnMissingInput
-from viva.model.message import Speaker
+from viva.model.message import MessageRole
 
 _Name = Annotated[str, Meta(min_length=1)]
 _Object = dict[str, Any]
@@ -26,7 +26,7 @@ class _Closed(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
 
 class _Message(_Closed):
     content: str
-    role: Speaker | UnsetType = UNSET
+    role: MessageRole | UnsetType = UNSET
     name: str | UnsetType = UNSET
     tool_calls: list[_Object] | UnsetType = UNSET
     tool_call_id: str | UnsetType = UNSET

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from viva.schemas.positions import KeyPath
-from viva.text.similar_names import find_similar
-from viva.text.template import variables_in
+from viva.text.similar_names import find_similar_names
+from viva.text.template import list_variables
 from viva.users.simulator import facts_from_options
 
 _ASSERTIONS = ("assertions", "assert")
@@ -32,7 +32,7 @@ def find_unset_variables(case: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str
 
 
 def _find_unset(text: str, known: set[str], setters: Mapping[str, int]) -> list[str]:
-    unset = [name for name in dict.fromkeys(variables_in(text)) if name not in known]
+    unset = [name for name in dict.fromkeys(list_variables(text)) if name not in known]
     return [_describe_unset(name, known, setters) for name in unset]
 
 
@@ -40,7 +40,7 @@ def _describe_unset(name: str, known: set[str], setters: Mapping[str, int]) -> s
     what = f"nothing sets {{{{{name}}}}}"
     if name in setters:
         return f"{what} before this: turn {setters[name]} does, which comes later"
-    if near := find_similar(name, known, 1):
+    if near := find_similar_names(name, known, 1):
         return f"{what}; did you mean {{{{{near[0]}}}}}?"
     return f"{what}; set it with `set` in an earlier turn or with `before`, or write \\{{{{ for a literal {{{{"
 

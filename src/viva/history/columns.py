@@ -20,7 +20,7 @@ class RunResults(Struct, frozen=True):
 
 
 class RunColumn(Struct, frozen=True):
-    """One agent of a run. The label tells it from the other columns."""
+    """One agent of a run. The label distinguishes it from the other columns."""
 
     run: str
     agent: str
@@ -39,7 +39,7 @@ class AgentRows(Struct, frozen=True):
 
 
 def split_columns(runs: Sequence[RunResults], agents: Sequence[str] = ()) -> list[RunColumn]:
-    """The columns of the runs; with `agents` only theirs, in that order. Raises BadInput for an agent that no run has."""
+    """The columns of all runs; with `agents`, only the columns of these, in that order. BadInput if no run has one of them."""
     found: list[tuple[str, str, AgentRows]] = []
     for run in runs:
         order = {agent: number for number, agent in enumerate(agents or run.agents)}
@@ -53,12 +53,12 @@ def split_columns(runs: Sequence[RunResults], agents: Sequence[str] = ()) -> lis
     found = [each for each in found if not agents or each[1] in agents]
     names_run, names_agent = len({run for run, _, _ in found}) > 1, len({agent for _, agent, _ in found}) > 1
     return [
-        RunColumn(run, agent, _label(run if names_run else "", agent if names_agent else "") or run, rows)
+        RunColumn(run, agent, _format_column_label(run if names_run else "", agent if names_agent else "") or run, rows)
         for run, agent, rows in found
     ]
 
 
-def _label(run: str, agent: str) -> str:
+def _format_column_label(run: str, agent: str) -> str:
     return f"{agent} ({run})" if run and agent else run or agent
 
 

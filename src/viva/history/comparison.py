@@ -18,15 +18,15 @@ from viva.model.record import Status
 from viva.stats.paired import (
     CaseTest,
     Difference,
+    estimate_difference_from_flips,
+    estimate_paired_difference,
     fisher_test,
-    flips_difference,
     mcnemar_test,
     min_differing_pairs,
     min_trials_to_detect,
-    paired_difference,
     tarone_correction,
 )
-from viva.stats.pass_rate import status_of_counts
+from viva.stats.pass_rate import decide_status_from_counts
 
 ChangeKind = Literal[
     "broken", "suspect", "fixed", "maybe fixed", "flaky", "still failing", "not judged", "changed", "new", "gone", "still passing"
@@ -39,7 +39,7 @@ CaseName = tuple[str, str]
 CaseDefinition = tuple[str, str, str | None]
 """Suite, case and the digest of its definition."""
 ALPHA = 0.05
-_Summed = Literal["score", "cost_usd", "duration_ms"]
+_SummedField = Literal["score", "cost_usd", "duration_ms"]
 
 
 class TrialCounts(Struct, frozen=True, gc=False):
@@ -102,7 +102,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def count(self, change: ChangeKind) -> int:
         return sum(case.change == change for case in self.cases)
 
-    def failed_gates(self, gates: Collection[Gate]) -> list[Gate]:
+    def list_failed_gates(self, gates: Collection[Gate]) -> list[Gate]:
         """Return the gates by which the head is worse."""
         return [gate for gate in gates if self._is_worse(gate)]
 
@@ -118,7 +118,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 _METRICS: dict[Gate, str] = {"pass-rate": "pass rate", "score": "score", "time": "time ms", "cost": "cost USD"}
 
 
-class _Trials(Struct, gc=False):
+class _TrialSums(Struct, gc=False):
     """The trials of one case in one run as sums: with 100,000 cases, there is no memory for every row.
 
     A sum covers the judged trials; it is None if one of them has no value.
@@ -143,59 +143,59 @@ class _Trials(Struct, gc=False):
             self.failed += row.status == "failed"
             # A trial that failed before any check scores 0: leaving it out would make the run look better.
             score = 0.0 if row.score is None and row.status == "failed" else row.score
-            self.score = _add(self.score, score)
-            self.cost_usd = _add(self.cost_usd, row.cost_usd)
-            self.duration_ms = _add(self.duration_ms, row.duration_ms)
+            self.score = _add_if_known(self.score, score)
+            self.cost_usd = _add_if_known(self.cost_usd, row.cost_usd)
+            self.duration_ms = _add_if_known(self.duration_ms, row.duration_ms)
 
     @property
     def status(self) -> Status:
-        return status_of_counts(self.passed, self.failed, self.errors)
+        return decide_status_from_counts(self.passed, self.failed, self.errors)
 
     @property
     def counts(self) -> TrialCounts:
-        return _share_counts(self.passed, self.passed + self.failed, self.errors)
+        return _get_shared_counts(self.passed, self.passed + self.failed, self.errors)
 
-    def mean(self, metric: _Summed) -> float | None:
+    def mean(self, metric: _SummedField) -> float | None:
         """Return the mean over the judged trials; None if one of them has no value, or none is judged."""
         total: float | None = getattr(self, metric)
         judged = self.passed + self.failed
         return total / judged if total is not None and judged else None
 
 
-def _add(total: float | None, value: float | None) -> float | None:
+def _add_if_known(total: float | None, value: float | None) -> float | None:
     return None if total is None or value is None else total + value
 
 
 @lru_cache(maxsize=10_000)
-def _share_counts(passed: int, judged: int, errors: int) -> TrialCounts:
+def _get_shared_counts(passed: int, judged: int, errors: int) -> TrialCounts:
     """One shared object for equal counts, to save memory: most cases have the same."""
     return TrialCounts(passed, judged, errors)
 
 
-class _Case(Struct, gc=False):
+class _CaseInBothRuns(Struct, gc=False):
     """A case in both runs."""
 
-    before: _Trials | None = None
-    after: _Trials | None = None
+    before: _TrialSums | None = None
+    after: _TrialSums | None = None
 
     @property
     def has_same_definition(self) -> bool:
         return self.before is not None and self.after is not None and {*self.before.digests} == {*self.after.digests}
 
     @property
-    def pair(self) -> "_Pair | None":
+    def pair(self) -> "_ComparedCase | None":
         """Both sides, if they have the same definition and judged trials."""
         before, after = self.before, self.after
         if before is None or after is None or not self.has_same_definition:
             return None
-        return _Pair(before, after) if before.counts.judged and after.counts.judged else None
+        return _ComparedCase(before, after) if before.counts.judged and after.counts.judged else None
 
 
-class _Pair(Struct, frozen=True, gc=False):
+class _ComparedCase(Struct, frozen=True, gc=False):
     """A case with the same definition and judged trials in both runs."""
 
-    before: _Trials
-    after: _Trials
+    before: _TrialSums
+    after: _TrialSums
 
     @property
     def base(self) -> TrialCounts:
@@ -239,43 +239,43 @@ def compare_runs(
         if (found := cases.get((suite, case))) and found.after and digest in found.after.digests
     }
     changes = [
-        _as_flaky(change) if name in known else change
+        _mark_as_flaky(change) if name in known else change
         for name, case in cases.items()
         for change in (_describe_change(name, case, alpha, correction),)
     ]
     # Three stable sorts, since keys of all three at once would take more memory than the cases.
     changes.sort(key=lambda each: natural_key(each.case))
-    changes.sort(key=lambda each: _suite_key(each.suite))
+    changes.sort(key=lambda each: _build_suite_sort_key(each.suite))
     changes.sort(key=lambda each: CHANGE_ORDER.index(each.change))
     metrics = tuple(_build_metrics(pairs, alpha, gates))
-    notes = tuple(_iter_notes(changes, metrics, pairs, alpha))
+    notes = tuple(_iterate_notes(changes, metrics, pairs, alpha))
     return Comparison(base=base[0], head=head[0], alpha=alpha, cases=tuple(changes), metrics=metrics, notes=notes)
 
 
-def _collect_cases(base: Iterable[ResultRow], head: Iterable[ResultRow]) -> dict[CaseName, _Case]:
-    cases: dict[CaseName, _Case] = defaultdict(_Case)
+def _collect_cases(base: Iterable[ResultRow], head: Iterable[ResultRow]) -> dict[CaseName, _CaseInBothRuns]:
+    cases: dict[CaseName, _CaseInBothRuns] = defaultdict(_CaseInBothRuns)
     for row in base:
         case = cases[row.suite, row.case]
-        case.before = case.before or _Trials()
+        case.before = case.before or _TrialSums()
         case.before.add(row)
     for row in head:
         case = cases[row.suite, row.case]
-        case.after = case.after or _Trials()
+        case.after = case.after or _TrialSums()
         case.after.add(row)
         if case.before and case.before.digests == case.after.digests:
             case.after.digests = case.before.digests  # one object instead of two equal ones
     return cases
 
 
-_suite_key = lru_cache(maxsize=1000)(natural_key)
+_build_suite_sort_key = lru_cache(maxsize=1000)(natural_key)
 
 
-def _describe_change(name: CaseName, case: _Case, alpha: float, correction: int) -> CaseChange:
+def _describe_change(name: CaseName, case: _CaseInBothRuns, alpha: float, correction: int) -> CaseChange:
     before, after, pair = case.before, case.after, case.pair
     return CaseChange(
         suite=name[0],
         case=name[1],
-        change=_classify(case, pair, alpha, correction),
+        change=_classify_change(case, pair, alpha, correction),
         base=before.status if before else None,
         head=after.status if after else None,
         error=after.error if after else None,
@@ -286,13 +286,13 @@ def _describe_change(name: CaseName, case: _Case, alpha: float, correction: int)
     )
 
 
-def _as_flaky(case: CaseChange) -> CaseChange:
+def _mark_as_flaky(case: CaseChange) -> CaseChange:
     """Mark a change of a known flaky case as flaky."""
     is_finding = case.change in ("broken", "suspect", "fixed", "maybe fixed")
     return structs.replace(case, change="flaky") if is_finding else case
 
 
-def _classify(case: _Case, pair: _Pair | None, alpha: float, correction: int) -> ChangeKind:
+def _classify_change(case: _CaseInBothRuns, pair: _ComparedCase | None, alpha: float, correction: int) -> ChangeKind:
     if case.before is None or case.after is None:
         return "new" if case.before is None else "gone"
     if pair is None:
@@ -309,14 +309,14 @@ def _classify(case: _Case, pair: _Pair | None, alpha: float, correction: int) ->
     return "flaky"
 
 
-def _build_metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]) -> list[Metric]:
+def _build_metrics(pairs: Sequence[_ComparedCase], alpha: float, gates: Collection[Gate]) -> list[Metric]:
     """Return pass rate, score, cost and time, each over the cases that have it in both runs."""
     rates = _collect_values("pass rate", ((pair, *pair.rates) for pair in pairs))
-    score = _collect_values("score", _pair_means(pairs, "score"))
-    cost = _collect_values("cost USD", _pair_means(pairs, "cost_usd"), up_is_good=False)
-    time = _collect_values("time ms", _pair_means(pairs, "duration_ms"), up_is_good=False)
+    score = _collect_values("score", _iterate_means(pairs, "score"))
+    cost = _collect_values("cost USD", _iterate_means(pairs, "cost_usd"), up_is_good=False)
+    time = _collect_values("time ms", _iterate_means(pairs, "duration_ms"), up_is_good=False)
     tested = [rates]
-    if any((before, after) != pair.rates for pair, before, after in _pair_means(pairs, "score")):
+    if any((before, after) != pair.rates for pair, before, after in _iterate_means(pairs, "score")):
         tested.append(score)
     tested += [values for values, gate in ((cost, "cost"), (time, "time")) if gate in gates]
     tested = [values for values in tested if values.before]
@@ -332,7 +332,7 @@ def _build_metrics(pairs: Sequence[_Pair], alpha: float, gates: Collection[Gate]
     return sorted(metrics, key=lambda metric: order.index(metric.name))
 
 
-class _Values(Struct, eq=False):
+class _MetricValues(Struct, eq=False):
     """The values of a metric: of each case before and after; and how many trials they are of."""
 
     name: str
@@ -353,11 +353,13 @@ class _Values(Struct, eq=False):
     def difference(self, confidence: float) -> Difference | None:
         both = zip(self.before, self.after, strict=True)
         if self.name == "pass rate" and self.is_yes_or_no:
-            return flips_difference(mcnemar_test((before == 1.0, after == 1.0) for before, after in both), confidence)
-        return paired_difference(list(both), confidence)
+            return estimate_difference_from_flips(
+                mcnemar_test((before == 1.0, after == 1.0) for before, after in both), confidence
+            )
+        return estimate_paired_difference(list(both), confidence)
 
 
-def _pair_means(pairs: Iterable[_Pair], value: _Summed) -> Iterator[tuple[_Pair, float, float]]:
+def _iterate_means(pairs: Iterable[_ComparedCase], value: _SummedField) -> Iterator[tuple[_ComparedCase, float, float]]:
     """The mean before and after, for the cases that have it in both runs."""
     for pair in pairs:
         before, after = pair.before.mean(value), pair.after.mean(value)
@@ -365,8 +367,10 @@ def _pair_means(pairs: Iterable[_Pair], value: _Summed) -> Iterator[tuple[_Pair,
             yield pair, before, after
 
 
-def _collect_values(name: str, means: Iterable[tuple[_Pair, float, float]], *, up_is_good: bool = True) -> _Values:
-    values = _Values(name, array("d"), array("d"), up_is_good=up_is_good)
+def _collect_values(
+    name: str, means: Iterable[tuple[_ComparedCase, float, float]], *, up_is_good: bool = True
+) -> _MetricValues:
+    values = _MetricValues(name, array("d"), array("d"), up_is_good=up_is_good)
     for pair, before, after in means:
         values.before.append(before)
         values.after.append(after)
@@ -375,7 +379,7 @@ def _collect_values(name: str, means: Iterable[tuple[_Pair, float, float]], *, u
     return values
 
 
-def _build_metric(values: _Values, confidence: float, tested: int | None, alpha: float) -> Metric:
+def _build_metric(values: _MetricValues, confidence: float, tested: int | None, alpha: float) -> Metric:
     """Return one metric. `tested` metrics share the alpha; None for a metric that is only shown."""
     difference = values.difference(confidence)
     assert difference is not None, "there are values"
@@ -403,8 +407,8 @@ def _build_metric(values: _Values, confidence: float, tested: int | None, alpha:
     )
 
 
-def _iter_notes(
-    changes: Sequence[CaseChange], metrics: Sequence[Metric], pairs: Sequence[_Pair], alpha: float
+def _iterate_notes(
+    changes: Sequence[CaseChange], metrics: Sequence[Metric], pairs: Sequence[_ComparedCase], alpha: float
 ) -> Iterator[str]:
     """Yield what a reader should know about the numbers."""
     if not pairs:
@@ -424,14 +428,14 @@ def _iter_notes(
             f"{metric.name}: {metric.differing} of {metric.pairs} {cases}; fewer than {fewest} can never be significant "
             f"at {alpha:g}"
         )
-    yield from _iter_case_notes(changes, pairs, alpha)
+    yield from _iterate_case_notes(changes, pairs, alpha)
     for metric in metrics:
         if metric.name == "time ms":
             test = "it is not tested" if metric.p is None else "the test assumes the same load in both runs"
             yield f"time: trials of one run share the machine's load, so unchanged agents differ in time; {test}"
 
 
-def _iter_case_notes(changes: Sequence[CaseChange], pairs: Sequence[_Pair], alpha: float) -> Iterator[str]:
+def _iterate_case_notes(changes: Sequence[CaseChange], pairs: Sequence[_ComparedCase], alpha: float) -> Iterator[str]:
     """Yield what few trials cannot tell about single cases."""
     enough = min_trials_to_detect(alpha / len(pairs))
     counts = Counter(case.change for case in changes)

@@ -19,20 +19,20 @@ from viva.history.index_tables import MIGRATIONS
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunResumed, RunStarted, RunSummary, TrialEnded, TrialRetried
 from viva.model.record import Status, TrialRecord
-from viva.record.journal import has_ended, read_events
-from viva.record.locks import find_holder, has_crashed, is_in_use
+from viva.record.journal import has_run_ended, read_events
+from viva.record.locks import find_lock_holder, has_writer_crashed, is_journal_in_use
 from viva.record.private_files import make_private_folder, open_private
 
 INDEX_FILE = "history.sqlite"
 PULLED_FILE = "pulled.json"
-"""Beside the journal of a run that came from a remote history: what its entry there said."""
+"""The file beside the journal of a pulled run, with the content of its entry in the remote history."""
 HOSTED_KEY = "hosted"
 """A setting of a run that a host started and continues itself."""
 REBUILD_HINT = "rebuild it from the runs with `viva runs reindex`"
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """A run in the list. Without `ended` it runs or was killed. `number` is its sequence number."""
+    """A run in the list of runs. A run without `ended` is running or was killed. `number` is its sequence number."""
 
     id: str
     number: int = 0
@@ -123,8 +123,8 @@ class History:
         if failed:
             where.append("exit_code IS NOT 0")
         query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- holds no value
-        with self._open(read_only=True) as db:
-            return [_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
+        with self._open_transaction(read_only=True) as db:
+            return [_parse_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
     def list_results(self, run: str) -> list[ResultRow]:
         return list(self.iter_results(run))
@@ -134,7 +134,7 @@ class History:
         ended = self.query("SELECT 1 FROM runs WHERE id = ? AND ended IS NOT NULL", (run,))
         if not ended and self.journal_path(run).exists():  # the journal of an unfinished run has more
             self.index_run(run)
-        with self._open(read_only=True) as db:
+        with self._open_transaction(read_only=True) as db:
             words: dict[str | None, Any] = {}  # a run has few suites and statuses: one text for each
             for row in db.execute("SELECT * FROM results WHERE run = ?", (run,)):
                 shared = {
@@ -149,59 +149,46 @@ class History:
         """Run an SQL query; no rows if there is no index."""
         if not self._path.exists():
             return []
-        with self._open(read_only=True) as db:
+        with self._open_transaction(read_only=True) as db:
             return db.execute(sql, values).fetchall()
 
     def find_run(self, name: str) -> RunRow:
-        """Return a run by its id, the start of its id, `latest` or `latest~2`."""
-        rows = self.list_runs()
-        if name == "latest" or name.startswith("latest~"):
-            back = name.removeprefix("latest").removeprefix("~") or "0"
-            if back.isdigit() and int(back) < len(rows):
-                return rows[int(back)]
-            raise BadInput.of(f"there is no run {name!r}: {self.home} has {len(rows)}; list them with `viva runs`")
-        matches = [row for row in rows if row.id.startswith(name)]
-        exact = [row for row in matches if row.id == name]
-        if len(exact or matches) == 1:
-            return (exact or matches)[0]
-        if matches:
-            ids = ", ".join(row.id for row in matches[:5])
-            raise BadInput.of(f"{name!r} matches several runs: {ids}; give more of the id")
-        newest = ", ".join(row.id for row in rows[:3]) or "none"
-        raise BadInput.of(f"there is no run {name!r} in {self.home}; the newest: {newest}")
+        """Return a run by its id, the start of its id, `latest` or `latest~2`. BadInput if there is none."""
+        rows = {row.id: row for row in self.list_runs()}
+        return rows[match_run_id(name, list(rows), str(self.home))]
 
-    def add_part(
+    def add_run_part(
         self, run: str, rows: Iterable[ResultRow] = (), start: RunStarted | None = None, end: RunEnded | None = None
     ) -> None:
         """Add results of a run, and its start and end, in one transaction: each costs a few writes to the disk."""
-        with self._open() as db:
+        with self._open_transaction() as db:
             if start is not None:
                 _insert_run(db, start)
             _insert_results(db, run, rows)
             if end is not None:
-                _end_run(db, end)
+                _mark_run_ended(db, end)
 
     def index_run(self, run: str) -> None:
         """Index one run from its journal."""
-        with self._open() as db:
+        with self._open_transaction() as db:
             _index_journal(db, self.journal_path(run))
 
     def index_new_runs(self) -> None:
         """Index journals that the index lacks, mostly of killed runs. A running run is left to its own process."""
         sizes = dict(self._list_indexed_sizes()) if self._path.exists() else {}
-        missing = [path for path in self._list_journals() if self._is_missing(path, sizes)]
+        missing = [path for path in self._list_journals() if self._is_unindexed(path, sizes)]
         if not missing:
             return
-        with self._open() as db:
+        with self._open_transaction() as db:
             for path in missing:
                 with contextlib.suppress(BadInput):  # a damaged journal must not hide the other runs
                     _index_journal(db, path)
 
-    def _is_missing(self, path: Path, sizes: Mapping[str, int | None]) -> bool:
+    def _is_unindexed(self, path: Path, sizes: Mapping[str, int | None]) -> bool:
         if path.parent.name in sizes:
-            return sizes[path.parent.name] not in (None, _get_file_size(path)) and not is_in_use(path)
-        started = read_start(path)
-        return started is not None and _is_indexable(started, path)
+            return sizes[path.parent.name] not in (None, _get_file_size(path)) and not is_journal_in_use(path)
+        started = read_run_start(path)
+        return started is not None and _may_be_indexed(started, path)
 
     def _list_indexed_sizes(self) -> list[tuple[str, int | None]]:
         """Return how much of each run's journal is indexed; None for a complete run."""
@@ -210,34 +197,34 @@ class History:
     def _list_journals(self) -> list[Path]:
         return sorted((self.home / "runs").glob("*/journal.jsonl"))
 
-    def take_crashed_runs(self) -> list[str]:
+    def pop_crashed_runs(self) -> list[str]:
         """Return runs that stopped unexpectedly, newest first. Each run is returned once, by the first call."""
-        paths = [path for path in self._list_journals() if has_crashed(path, acknowledge=True)]
-        starts = [started for path in paths if has_ended(path) is False and (started := read_start(path))]
+        paths = [path for path in self._list_journals() if has_writer_crashed(path, acknowledge=True)]
+        starts = [started for path in paths if has_run_ended(path) is False and (started := read_run_start(path))]
         runs = sorted(starts, key=lambda started: (started.number, started.at), reverse=True)
         return [started.run for started in runs if not started.settings.get(HOSTED_KEY)]
 
-    def require_unused(self, run: str) -> None:
+    def refuse_if_in_use(self, run: str) -> None:
         """Raise BadInput if a process still writes to the run."""
         path = self.journal_path(run)
-        if is_in_use(path):
-            process = f" by process {holder.pid}" if (holder := find_holder(path)) else ""
+        if is_journal_in_use(path):
+            process = f" by process {holder.pid}" if (holder := find_lock_holder(path)) else ""
             raise BadInput.of(f"run {run} is in use{process}; stop it first")
 
     def remove_run(self, run: str) -> None:
         """Delete a run with its journal, kept workspaces and other data."""
         import shutil  # slow to import
 
-        self.require_unused(run)
+        self.refuse_if_in_use(run)
         self.remove_workspaces(run)
-        with self._open() as db:
+        with self._open_transaction() as db:
             db.execute("DELETE FROM results WHERE run = ?", (run,))
             db.execute("DELETE FROM runs WHERE id = ?", (run,))
         shutil.rmtree(self.run_folder(run), ignore_errors=True)
 
     def remove_old_runs(self, keep: int) -> list[str]:
         """Delete all runs but the newest `keep` and those that are running."""
-        old = [row.id for row in self.list_runs()[keep:] if not is_in_use(self.journal_path(row.id))]
+        old = [row.id for row in self.list_runs()[keep:] if not is_journal_in_use(self.journal_path(row.id))]
         for run in old:
             self.remove_run(run)
         return old
@@ -249,7 +236,7 @@ class History:
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(INDEX_FILE + suffix).unlink(missing_ok=True)
         journals = self._list_journals()
-        with self._open() as db:
+        with self._open_transaction() as db:
             for path in journals:
                 _index_journal(db, path)
         return len(journals)
@@ -261,7 +248,7 @@ class History:
         return [path for path in list_kept_workspaces(self.journal_path(run)) if remove_kept_workspace(path)]
 
     @contextlib.contextmanager
-    def _open(self, *, read_only: bool = False) -> Generator[sqlite3.Connection]:
+    def _open_transaction(self, *, read_only: bool = False) -> Generator[sqlite3.Connection]:
         """Open one transaction. A `read_only` one blocks no writer. BadInput for a damaged or locked file."""
         try:
             make_private_folder(self.home)
@@ -269,7 +256,7 @@ class History:
             with contextlib.closing(sqlite3.connect(self._path, timeout=30.0, isolation_level=None)) as db:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.execute("PRAGMA synchronous = NORMAL")
-                self._migrate(db)
+                self._migrate_tables(db)
                 db.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
                 try:
                     yield db
@@ -282,7 +269,7 @@ class History:
                 raise BadInput.of("is in use by another process; try again later", str(self._path)) from error
             raise BadInput.of(f"cannot be used: {error}; {REBUILD_HINT}", str(self._path)) from error
 
-    def _migrate(self, db: sqlite3.Connection) -> None:
+    def _migrate_tables(self, db: sqlite3.Connection) -> None:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version == len(MIGRATIONS):
             return
@@ -295,6 +282,23 @@ class History:
             migrate(db)
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         db.execute("COMMIT")
+
+
+def match_run_id(name: str, ids: Sequence[str], place: str) -> str:
+    """Return the one of the `ids`, newest first, that a name means: an id, the start of an id, `latest` or `latest~2`.
+
+    BadInput, with the `place` of the runs, if there is no such run, or if there are several.
+    """
+    if name == "latest" or name.startswith("latest~"):
+        back = name.removeprefix("latest").removeprefix("~") or "0"
+        matches = [ids[int(back)]] if back.isdigit() and int(back) < len(ids) else []
+    else:
+        matches = [run for run in ids if run == name] or [run for run in ids if run.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise BadInput.of(f"{name!r} matches several runs in {place}: {', '.join(matches[:5])}; give more of the id")
+    raise BadInput.of(f"there is no run {name!r} in {place}; the newest: {', '.join(ids[:3]) or 'none'}")
 
 
 def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
@@ -310,7 +314,7 @@ def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow])
     db.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)  # noqa: S608 -- only question marks
 
 
-def _end_run(db: sqlite3.Connection, event: RunEnded) -> None:
+def _mark_run_ended(db: sqlite3.Connection, event: RunEnded) -> None:
     values = (event.at, event.exit_code, event.stopped, codec.compact_json(event.summary), event.run)
     db.execute("UPDATE runs SET ended = ?, exit_code = ?, stopped = ?, summary = ? WHERE id = ?", values)
 
@@ -321,7 +325,7 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
     for event in read_events(path):
         match event:
             case RunStarted():
-                if not _is_indexable(event, path):
+                if not _may_be_indexed(event, path):
                     return
                 # Another machine gave a pulled run its number, so it has none here: `latest` is a run of this machine.
                 _insert_run(db, structs.replace(event, number=0) if _is_pulled(path) else event)
@@ -335,14 +339,14 @@ def _index_journal(db: sqlite3.Connection, path: Path) -> None:
             case TrialEnded() if has_start:
                 _insert_results(db, run, [ResultRow.of(event.record)])
             case RunEnded() if has_start:
-                _end_run(db, event)
+                _mark_run_ended(db, event)
             case _:
                 pass
 
 
-def _is_indexable(started: RunStarted, path: Path) -> bool:
+def _may_be_indexed(started: RunStarted, path: Path) -> bool:
     """Runs of a host are indexed only after their end."""
-    return not started.settings.get(HOSTED_KEY) or has_ended(path) is True
+    return not started.settings.get(HOSTED_KEY) or has_run_ended(path) is True
 
 
 def _is_pulled(journal: Path) -> bool:
@@ -356,7 +360,7 @@ def _get_file_size(path: Path) -> int:
         return 0
 
 
-def read_start(path: Path) -> RunStarted | None:
+def read_run_start(path: Path) -> RunStarted | None:
     """Return the first event of a journal if it is the start of a run."""
     try:
         event = next(read_events(path), None)
@@ -379,7 +383,7 @@ def list_kept_workspaces(journal: Path) -> list[str]:
     return list(paths)
 
 
-def _run_row(row: Sequence[Any]) -> RunRow:
+def _parse_run_row(row: Sequence[Any]) -> RunRow:
     run, number, at, viva, agent, inputs, cases, ended, exit_code, stopped, summary, agents = row
     return RunRow(
         id=run,
@@ -387,13 +391,13 @@ def _run_row(row: Sequence[Any]) -> RunRow:
         at=at,
         viva=viva,
         agent=agent,
-        agents=codec.decode_kept(agents),
-        inputs=codec.decode_kept(inputs),
+        agents=codec.decode_own(agents),
+        inputs=codec.decode_own(inputs),
         cases=cases,
         ended=ended,
         exit_code=exit_code,
         stopped=stopped,
-        summary=codec.decode_kept(summary, type=RunSummary) if summary else None,
+        summary=codec.decode_own(summary, type=RunSummary) if summary else None,
     )
 
 
@@ -420,29 +424,29 @@ class HistorySink:
                 case RunStarted():
                     self._run, self._start = event.run, event
                 case RunResumed():  # the index says that it has ended
-                    self._submit(self._take_part())
+                    self._submit_job(self._create_write_job())
                 case TrialEnded():
                     self._rows.append(ResultRow.of(event.record))
                     if len(self._rows) >= _BATCH_ROWS:
-                        self._submit(self._take_part())
+                        self._submit_job(self._create_write_job())
                 case RunEnded():
-                    self._end(self._take_part(event))
+                    self._finish_jobs(self._create_write_job(event))
                 case _:
                     pass
 
-    def _take_part(self, end: RunEnded | None = None) -> Callable[[], None]:
-        """The job that adds what was received since the last one."""
+    def _create_write_job(self, end: RunEnded | None = None) -> Callable[[], None]:
+        """Create the job that writes the results received since the last job."""
         rows, self._rows = self._rows, []
         start, self._start = self._start, None
-        return lambda: self._history.add_part(self._run, rows, start, end)
+        return lambda: self._history.add_run_part(self._run, rows, start, end)
 
-    def _submit(self, job: Callable[[], None]) -> None:
+    def _submit_job(self, job: Callable[[], None]) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="viva-history", daemon=True)
+            self._thread = threading.Thread(target=self._run_jobs, name="viva-history", daemon=True)
             self._thread.start()
         self._queue.put(job)
 
-    def _end(self, job: Callable[[], None]) -> None:
+    def _finish_jobs(self, job: Callable[[], None]) -> None:
         if self._thread is None:
             job()
             return
@@ -452,7 +456,7 @@ class HistorySink:
         if self._error is not None:
             raise self._error
 
-    def _write(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._queue.get()) is not None:
             try:
                 job()

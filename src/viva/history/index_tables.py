@@ -1,4 +1,4 @@
-"""The tables of the index of runs, and how an older index gets those of today."""
+"""The tables of the index of runs, and the changes that bring an older index up to date."""
 
 import sqlite3
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def _drop_case_index(db: sqlite3.Connection) -> None:
     db.execute("DROP INDEX results_by_case")
 
 
-def _add_numbers(db: sqlite3.Connection) -> None:
+def _add_run_numbers(db: sqlite3.Connection) -> None:
     """Add sequence numbers, and how much of the journal of an unfinished run is indexed."""
     db.execute("ALTER TABLE runs ADD COLUMN number INTEGER NOT NULL DEFAULT 0")
     db.execute("ALTER TABLE runs ADD COLUMN size INTEGER NOT NULL DEFAULT 0")
@@ -48,6 +48,6 @@ def _add_agents(db: sqlite3.Connection) -> None:
 MIGRATIONS: list[Callable[[sqlite3.Connection], None]] = [
     _create_tables,
     _drop_case_index,
-    _add_numbers,
+    _add_run_numbers,
     _add_agents,
 ]

@@ -10,12 +10,12 @@ from viva.model.event import RunStarted
 from viva.stats.proportions import Tally, estimate_suite_rate
 from viva.stats.values import nearest_rank
 
-_RESULTS = "SELECT agent, suite, case_id, status, duration_ms, cost_usd FROM results WHERE run = ?"
+_RESULTS_QUERY = "SELECT agent, suite, case_id, status, duration_ms, cost_usd FROM results WHERE run = ?"
 
 
 class LinePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run in a line. `pass_rate` is the mean of the cases' rates, with its 95 % interval; `passed` of `judged` cases never
-    failed. `trials` are those that ran; `p95_ms` is over them. `left_out` says why the run is no fair point of the line; `changes` are what changed
+    failed. `trials` are those that ran; `p95_ms` is over them. `left_out` says why the run is not comparable with the others; `changes` are what changed
     since the point before.
     """
 
@@ -52,7 +52,7 @@ class SuitePoint(Struct, frozen=True):
     suite_digest: str = ""
 
 
-class _Results:
+class _SuiteResults:
     """The results of one agent on one suite in a run."""
 
     def __init__(self) -> None:
@@ -70,17 +70,17 @@ class _Results:
             self.costs.append(cost_usd)
 
 
-def make_points(history: History, row: RunRow, started: RunStarted | None) -> list[SuitePoint]:
+def build_suite_points(history: History, row: RunRow, started: RunStarted | None) -> list[SuitePoint]:
     """The points of a run that has ended, one for each agent and suite. `started` is the first event of its journal."""
-    found: dict[tuple[str, str], _Results] = {}
-    for agent, suite, case, status, duration_ms, cost_usd in history.query(_RESULTS, (row.id,)):
-        found.setdefault((agent, suite), _Results()).add(case, status, duration_ms, cost_usd)
+    found: dict[tuple[str, str], _SuiteResults] = {}
+    for agent, suite, case, status, duration_ms, cost_usd in history.query(_RESULTS_QUERY, (row.id,)):
+        found.setdefault((agent, suite), _SuiteResults()).add(case, status, duration_ms, cost_usd)
     fingerprint = started.settings.get("fingerprint", {}) if started else {}
     return [
         SuitePoint(
             agent,
             suite,
-            _make_point(row, results, _explain_left_out(started, suite)),
+            _build_line_point(row, results, _explain_left_out(started, suite)),
             str(fingerprint.get("agents", {}).get(agent, "")),
             str(fingerprint.get("suites", {}).get(suite, "")),
         )
@@ -88,7 +88,7 @@ def make_points(history: History, row: RunRow, started: RunStarted | None) -> li
     ]
 
 
-def _make_point(row: RunRow, results: _Results, left_out: str) -> LinePoint:
+def _build_line_point(row: RunRow, results: _SuiteResults, left_out: str) -> LinePoint:
     tallies = [Tally(passed, passed + failed) for passed, failed in results.cases.values()]
     rate = estimate_suite_rate(tallies)
     times = sorted(results.times_ms)
@@ -121,8 +121,8 @@ def _explain_left_out(started: RunStarted | None, suite: str) -> str:
     return ""
 
 
-def join_lines(points: Iterable[SuitePoint]) -> list[HistoryLine]:
-    """The lines of points that are given oldest first; the line with the newest run comes first."""
+def group_points_into_lines(points: Iterable[SuitePoint]) -> list[HistoryLine]:
+    """Groups points, given oldest first, by agent and suite; the line with the newest run comes first."""
     by_line: dict[tuple[str, str], list[SuitePoint]] = {}
     for point in points:
         by_line.setdefault((point.agent, point.suite), []).append(point)

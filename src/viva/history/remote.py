@@ -23,20 +23,22 @@ from urllib.parse import urlsplit
 from msgspec import Struct, structs
 
 from viva.errors import BadInput, RemoteFailed
-from viva.history.index import PULLED_FILE, History
-from viva.history.without_text import read_without_text
+from viva.history.index import PULLED_FILE, History, match_run_id
+from viva.history.without_text import read_events_without_text
 from viva.model import codec
 from viva.model.event import RunEnded, RunStarted
 from viva.record.atomic_files import open_replacement, replace_file
-from viva.record.journal import has_ended, read_events
-from viva.record.locks import is_in_use
+from viva.record.journal import has_run_ended, read_events
+from viva.record.locks import is_journal_in_use
 from viva.record.private_files import make_data_folder, make_private_folder
-from viva.text.credentials import mask_text
+from viva.text.credentials import mask_url_credentials
 
-Kind = Literal["whole", "counts"]
+RemoteEntryKind = Literal["whole", "counts"]
 """Does an entry have the texts of the run, or only its results and counts?"""
 PushResult = Literal["pushed", "present", "unfinished"]
-_ENTRY = re.compile(r"(?P<time>\d{8}T\d{9})\.(?P<run>[\w-]+)\.(?P<digest>[0-9a-f]{64})\.(?P<kind>whole|counts)\.json")
+_ENTRY_FILE_NAME = re.compile(
+    r"(?P<time>\d{8}T\d{9})\.(?P<run>[\w-]+)\.(?P<digest>[0-9a-f]{64})\.(?P<kind>whole|counts)\.json"
+)
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
 _SSH_PACKAGES = {"ssh": "paramiko", "sftp": "paramiko"}
 _MAX_REASON = 300
@@ -49,14 +51,18 @@ class RemoteEntry(Struct, frozen=True):
     time: str
     run: str
     digest: str
-    kind: Kind
+    kind: RemoteEntryKind
     path: str
 
     @classmethod
     def parse(cls, path: str) -> "RemoteEntry | None":
         """The entry of a file; None for another file."""
-        match = _ENTRY.fullmatch(path.rpartition("/")[2])
-        return cls(match["time"], match["run"], match["digest"], cast("Kind", match["kind"]), path) if match else None
+        match = _ENTRY_FILE_NAME.fullmatch(path.rpartition("/")[2])
+        return (
+            cls(match["time"], match["run"], match["digest"], cast("RemoteEntryKind", match["kind"]), path)
+            if match
+            else None
+        )
 
 
 class EntryContent(Struct, frozen=True):
@@ -70,16 +76,16 @@ class EntryContent(Struct, frozen=True):
     """When the run ended: of two journals of a run that was resumed, the later one counts."""
     agent: str
     exit_code: int
-    kind: Kind
+    kind: RemoteEntryKind
 
 
 class RemoteHistory:
-    """A remote history. Raises BadInput for a URL that cannot be used, RemoteFailed if the remote does not do its part."""
+    """A remote history. Raises BadInput for a URL that cannot be used, RemoteFailed if the remote cannot be read or written."""
 
     def __init__(
-        self, url: str, options: Mapping[str, Any] | None = None, redact: Callable[[str], str] = mask_text
+        self, url: str, options: Mapping[str, Any] | None = None, redact: Callable[[str], str] = mask_url_credentials
     ) -> None:
-        self.name = mask_text(url)
+        self.name = mask_url_credentials(url)
         self._redact = redact
         try:
             import fsspec  # an extra
@@ -99,9 +105,13 @@ class RemoteHistory:
                 f"{self.name}: {scheme}:// needs the package {package}: pip install {package}"
             ) from missing
         except (ValueError, TypeError) as error:
-            raise BadInput.of(f"{self.name}: is not a place that fsspec can use: {self._describe(error)}") from error
+            raise BadInput.of(
+                f"{self.name}: is not a place that fsspec can use: {self._describe_without_credentials(error)}"
+            ) from error
         except Exception as error:  # a file system of any author; some connect at once
-            raise RemoteFailed(f"{self.name}: cannot connect to it: {self._describe(error)}") from error
+            raise RemoteFailed(
+                f"{self.name}: cannot connect to it: {self._describe_without_credentials(error)}"
+            ) from error
         self._root = str(root).rstrip("/")
 
     def _remove_host(self, url: str) -> str:
@@ -125,33 +135,20 @@ class RemoteHistory:
 
     def find_run(self, name: str) -> str:
         """The id of a run by its id, the start of its id, `latest` or `latest~2`. BadInput if there is none."""
-        runs = list(dict.fromkeys(entry.run for entry in self.list_entries()))
-        if name == "latest" or name.startswith("latest~"):
-            back = name.removeprefix("latest").removeprefix("~") or "0"
-            matches = [runs[int(back)]] if back.isdigit() and int(back) < len(runs) else []
-        else:
-            matches = [run for run in runs if run == name] or [run for run in runs if run.startswith(name)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise BadInput.of(
-                f"{name!r} matches several runs in {self.name}: {', '.join(matches[:5])}; give more of the id"
-            )
-        newest = ", ".join(runs[:3]) or "none"
-        raise BadInput.of(f"there is no run {name!r} in {self.name}; the newest: {newest}")
+        return match_run_id(name, list(dict.fromkeys(entry.run for entry in self.list_entries())), self.name)
 
     def push(
         self, history: History, runs: Iterable[str], *, without_text: bool = False
     ) -> Generator[tuple[str, PushResult]]:
         """Copy runs that have ended to the remote, with their texts or without. Yields what became of each."""
-        kind: Kind = "counts" if without_text else "whole"
+        kind: RemoteEntryKind = "counts" if without_text else "whole"
         entries = self.list_entries()
         present = {entry.digest for entry in entries}
         whole_runs = {entry.run for entry in entries if entry.kind == "whole"}
         with tempfile.TemporaryDirectory(prefix="viva-push-") as scratch:
             for run in runs:
                 journal = history.journal_path(run)
-                if has_ended(journal) is not True or is_in_use(journal):
+                if has_run_ended(journal) is not True or is_journal_in_use(journal):
                     yield run, "unfinished"
                 elif (without_text and run in whole_runs) or _compute_digest(journal, kind) in present:
                     yield run, "present"
@@ -159,10 +156,10 @@ class RemoteHistory:
                     self._upload(journal, kind, Path(scratch))
                     yield run, "pushed"
 
-    def _upload(self, journal: Path, kind: Kind, scratch: Path) -> None:
+    def _upload(self, journal: Path, kind: RemoteEntryKind, scratch: Path) -> None:
         packed, entry = scratch / "journal.gz", scratch / "entry.json"
-        digest = _pack(journal, kind, packed)
-        started, ended = _read_ends(journal)
+        digest = _compress_journal(journal, kind, packed)
+        started, ended = _read_first_and_last_event(journal)
         name = f"{digest}.{secrets.token_hex(4)}.jsonl.gz"
         content = EntryContent(name, digest, started.run, ended.at, started.agent, ended.exit_code, kind)
         entry.write_bytes(codec.encode(content) + b"\n")
@@ -172,9 +169,9 @@ class RemoteHistory:
             self._files.put_file(str(entry), f"{self._root}/runs/{time}.{started.run}.{digest}.{kind}.json")
 
     def pull(self, history: History, runs: Sequence[str] | None = None) -> Generator[str]:
-        """Copy runs that this machine lacks, all by default. Yields the ids of those that are new here.
+        """Copy runs from the remote to this machine, by default all. Yields the ids of the copied runs.
 
-        A run of this machine is never replaced; a pulled one is if the remote has a later journal of it, or its texts.
+        A run of this machine is never replaced. A pulled run is replaced if the remote has a later journal or its texts.
         """
         by_run: dict[str, list[RemoteEntry]] = {}
         remote_entries = self.list_entries()
@@ -192,7 +189,7 @@ class RemoteHistory:
         marker = journal.with_name(PULLED_FILE)
         if journal.exists() and not marker.exists():
             return False  # it is a run of this machine
-        here = codec.decode_kept(marker.read_bytes(), type=EntryContent).digest if marker.exists() else None
+        here = codec.decode_own(marker.read_bytes(), type=EntryContent).digest if marker.exists() else None
         if [entry.digest for entry in entries] == [here]:
             return False
         contents = [content for entry in entries if (content := self._read_entry(entry)) is not None]
@@ -220,7 +217,7 @@ class RemoteHistory:
         return content if is_consistent and re.fullmatch(r"[0-9a-f.]+\.jsonl\.gz", content.journal) else None
 
     def _download(self, content: EntryContent, journal: Path) -> None:
-        """Replace the journal by that of the remote, if it is the one that the entry says."""
+        """Replace the local journal by the remote one. RemoteFailed if its digest or run differ from the entry."""
         digest = hashlib.sha256()
         with (
             open_replacement(journal, private=True) as out,
@@ -233,53 +230,57 @@ class RemoteHistory:
                 digest.update(line)
                 out.write(line)
             # The index goes by the run that the journal names, so it must not name another one.
-            if digest.hexdigest() != content.digest or codec.decode_kept(first, type=RunStarted).run != content.run:
+            if digest.hexdigest() != content.digest or codec.decode_own(first, type=RunStarted).run != content.run:
                 raise RemoteFailed(f"{self.name}: the journal of run {content.run} is damaged; push that run again")
 
-    def _describe(self, error: Exception) -> str:
+    def _describe_without_credentials(self, error: Exception) -> str:
         """The message of a client in one line, without credentials."""
-        text = " ".join(self._redact(mask_text(str(error))).split()) or type(error).__name__
+        text = " ".join(self._redact(mask_url_credentials(str(error))).split()) or type(error).__name__
         return text[:_MAX_REASON]
 
     @contextmanager
     def _explain_errors(self, action: str) -> Generator[None]:
-        """One sentence for whatever a file system raises."""
+        """Turns any error of a file system into a RemoteFailed."""
         try:
             yield
         except RemoteFailed:
             raise
         except PermissionError as error:
-            raise RemoteFailed(f"{self.name}: no right to {action} it: {self._describe(error)}") from error
+            raise RemoteFailed(
+                f"{self.name}: no permission to {action} it: {self._describe_without_credentials(error)}"
+            ) from error
         except Exception as error:  # clients of file systems raise errors of their own
-            raise RemoteFailed(f"{self.name}: cannot {action} it: {self._describe(error)}") from error
+            raise RemoteFailed(
+                f"{self.name}: cannot {action} it: {self._describe_without_credentials(error)}"
+            ) from error
 
 
-def _read_content(journal: Path, kind: Kind) -> Iterator[bytes]:
+def _read_journal_content(journal: Path, kind: RemoteEntryKind) -> Iterator[bytes]:
     if kind == "counts":
-        yield from (codec.encode(event) + b"\n" for event in read_without_text(journal))
+        yield from (codec.encode(event) + b"\n" for event in read_events_without_text(journal))
     else:
         with journal.open("rb") as file:
             yield from iter(lambda: file.read(_BLOCK), b"")
 
 
-def _compute_digest(journal: Path, kind: Kind) -> str:
+def _compute_digest(journal: Path, kind: RemoteEntryKind) -> str:
     digest = hashlib.sha256()
-    for block in _read_content(journal, kind):
+    for block in _read_journal_content(journal, kind):
         digest.update(block)
     return digest.hexdigest()
 
 
-def _pack(journal: Path, kind: Kind, packed: Path) -> str:
+def _compress_journal(journal: Path, kind: RemoteEntryKind, packed: Path) -> str:
     """Compress a journal. Returns the digest of its content."""
     digest = hashlib.sha256()
     with gzip.open(packed, "wb", compresslevel=6) as out:
-        for block in _read_content(journal, kind):
+        for block in _read_journal_content(journal, kind):
             digest.update(block)
             out.write(block)
     return digest.hexdigest()
 
 
-def _read_ends(journal: Path) -> tuple[RunStarted, RunEnded]:
+def _read_first_and_last_event(journal: Path) -> tuple[RunStarted, RunEnded]:
     """The first and the last event of a run that has ended."""
     started: RunStarted | None = None
     ended: RunEnded | None = None

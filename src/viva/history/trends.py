@@ -7,15 +7,15 @@ from msgspec import Struct
 
 from viva.history.index import History
 from viva.model.record import Status
-from viva.stats.pass_rate import case_status
+from viva.stats.pass_rate import decide_case_status
 
-_MIXED = (
+_MIXED_RESULTS_QUERY = (
     "SELECT r.run, r.agent, r.suite, r.case_id, r.digest, r.status FROM results r JOIN runs u ON u.id = r.run"
     " WHERE r.run IN ({runs}) AND (r.suite, r.case_id) IN (SELECT suite, case_id FROM results WHERE run IN ({runs})"
     " GROUP BY suite, case_id HAVING sum(status = 'passed') > 0 AND sum(status = 'failed') > 0)"
     " ORDER BY u.at, u.id, r.trial"
 )
-_TIMES = (
+_CASE_TIMES_QUERY = (
     "SELECT r.suite, r.case_id, avg(r.duration_ms) FROM results r JOIN runs u ON u.id = r.run"
     " WHERE r.run IN ({runs}) AND r.status <> 'skipped'"
     " GROUP BY r.suite, r.case_id, r.run ORDER BY u.number, u.at, u.id"
@@ -47,7 +47,7 @@ class FlakyCase(Struct, frozen=True, kw_only=True):
 def find_case_times(history: History) -> dict[tuple[str, str], float]:
     """How long one trial of each case took in the newest run that has the case, in ms, by suite and id."""
     runs = [row.id for row in history.list_runs(limit=_TIMED_RUNS)]
-    query = _TIMES.format(runs=", ".join("?" * len(runs)))
+    query = _CASE_TIMES_QUERY.format(runs=", ".join("?" * len(runs)))
     return {(suite, case): duration_ms for suite, case, duration_ms in history.query(query, runs)}
 
 
@@ -83,11 +83,11 @@ def find_known_flaky(
 
 
 def _collect_case_histories(history: History, runs: Sequence[str]) -> dict[tuple[str, str, str], _CaseHistory]:
-    """Return results by agent, suite and case, without those of an earlier definition of the case."""
+    """Return results by agent, suite and case. Results of an earlier definition of a case are left out."""
     cases: dict[tuple[str, str, str], _CaseHistory] = {}
     if not runs:
         return cases
-    sql = _MIXED.format(runs=", ".join(f"?{n + 1}" for n in range(len(runs))))
+    sql = _MIXED_RESULTS_QUERY.format(runs=", ".join(f"?{n + 1}" for n in range(len(runs))))
     for run, agent, suite, case, digest, status in history.query(sql, runs):
         results = cases.get((agent, suite, case))
         if results is None or results.digest != digest:
@@ -98,7 +98,7 @@ def _collect_case_histories(history: History, runs: Sequence[str]) -> dict[tuple
 
 def _find_flips(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase | None:
     agent, suite, case = name
-    statuses: list[Status] = [case_status(trials) for trials in results.trials.values()]
+    statuses: list[Status] = [decide_case_status(trials) for trials in results.trials.values()]
     judged = [status for status in statuses if status in ("passed", "failed")]
     changes = sum(before != after for before, after in pairwise(judged))
     mixed = sum("passed" in trials and "failed" in trials for trials in results.trials.values())

@@ -15,7 +15,7 @@ from viva.record.journal import read_events
 
 WITHOUT_TEXT_KEY = "without_text"
 """A setting of a run whose texts were left out."""
-LEFT_OUT = "left out: the run was pushed without text"
+LEFT_OUT_TEXT = "left out: the run was pushed without text"
 _ASSERTION_FIELDS = ("type", "passed", "score", "weight", "negate")
 _TURN_FIELDS = ("turn", "input_source", "awaiting_input", "duration_ms", "awaiting_reason", "usage", "cost_usd")
 _RECORD_FIELDS = (
@@ -25,7 +25,7 @@ _RECORD_FIELDS = (
 )
 
 
-def read_without_text(journal: Path) -> Iterator[Event]:
+def read_events_without_text(journal: Path) -> Iterator[Event]:
     """The events of a journal without texts. Notes and generated cases are left out."""
     for event in read_events(journal):
         if (stripped := _remove_text(event)) is not None:
@@ -39,7 +39,7 @@ def _remove_text(event: AnyEvent) -> Event | None:
         case RunResumed():
             return event
         case TrialRetried():
-            return structs.replace(event, error=LEFT_OUT if event.error else None, workspace=None)
+            return structs.replace(event, error=LEFT_OUT_TEXT if event.error else None, workspace=None)
         case TrialEnded():
             return structs.replace(event, record=_strip_record(event.record))
         case RunEnded():
@@ -59,7 +59,7 @@ def _strip_record(record: TrialRecord) -> TrialRecord:
     return TrialRecord(
         turns=[_strip_turn(turn) for turn in record.turns],
         final_assertions=_strip_assertions(record.final_assertions),
-        error=LEFT_OUT if record.error else None,
+        error=LEFT_OUT_TEXT if record.error else None,
         checkpoints=record.checkpoints and [_strip_checkpoint(each) for each in record.checkpoints],
         **{name: getattr(record, name) for name in _RECORD_FIELDS},
     )
@@ -71,7 +71,7 @@ def _strip_turn(turn: TurnRecord) -> TurnRecord:
         output="",
         tool_calls=[],
         assertions=_strip_assertions(turn.assertions),
-        error=LEFT_OUT if turn.error else None,
+        error=LEFT_OUT_TEXT if turn.error else None,
         **{name: getattr(turn, name) for name in _TURN_FIELDS},
     )
 

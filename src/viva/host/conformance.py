@@ -269,7 +269,7 @@ async def dispatch_agent(request: Request) -> Response:
     if agent is None:
         raise not_found("agent")
     task = body.get("task", {})
-    text = task if isinstance(task, str) else codec.canonical_bytes(task).decode()
+    text = task if isinstance(task, str) else codec.encode_canonically(task).decode()
     message = Message("user", text, data=None if isinstance(task, str) else task)
     run = await _run_invocation(host, principal, agent, InvocationRequest(message=message))
     log = host.logs.open_log(run.id)

@@ -87,7 +87,7 @@ def build_capabilities(*, has_suites: bool, has_judge: bool, fixtures: Iterable[
 
 
 def compute_etag(document: Any) -> str:
-    return f'"{sha256(codec.canonical_bytes(document)).hexdigest()[:32]}"'
+    return f'"{sha256(codec.encode_canonically(document)).hexdigest()[:32]}"'
 
 
 def compute_negotiation_etag(document: Mapping[str, Any]) -> str:

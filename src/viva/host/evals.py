@@ -244,7 +244,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> 
     if writer.is_broken and not host.readiness().is_ready:
         raise StoreUnavailable("disk_full")
     summary = await run_in_thread(lambda: writer.build_summary(records))
-    run.summary = codec.decode_kept(codec.encode(summary))
+    run.summary = codec.decode_own(codec.encode(summary))
     run.metrics = sum_usage(log)
     host.index_run(run.id)
     return RunEnding("completed", (_completed_event(summary), run_completed(run.summary)))

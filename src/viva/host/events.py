@@ -198,13 +198,13 @@ class RunLogs:
         """Another host has appended to the log of a run, or has a notice for its readers."""
         log = self._open.get(run)
         if log is not None and notice is not None:
-            log.add_notice(codec.decode_kept(notice, type=RunEvent))
+            log.add_notice(codec.decode_own(notice, type=RunEvent))
         elif log is not None and not self._store.holds_lease(run):
             log.refresh()
 
 
 def _decode_events(docs: Iterable[bytes]) -> list[LoggedEvent]:
-    return [LoggedEvent(codec.decode_kept(doc, type=RunEvent), doc) for doc in docs]
+    return [LoggedEvent(codec.decode_own(doc, type=RunEvent), doc) for doc in docs]
 
 
 def utc_timestamp() -> str:
@@ -236,11 +236,11 @@ def _diff_events(a: Sequence[LoggedEvent], b: Sequence[LoggedEvent]) -> list[dic
             continue
         kind = "added" if left is None else "removed" if right is None else "changed"
         sides = {"aEvent": left, "bEvent": right}
-        shown = {name: codec.decode_kept(logged.encoded) for name, logged in sides.items() if logged is not None}
+        shown = {name: codec.decode_own(logged.encoded) for name, logged in sides.items() if logged is not None}
         diffs.append({"seq": sequence, "op": kind, **shown})
     return diffs
 
 
 def _comparable(event: RunEvent) -> bytes:
     payload = {key: value for key, value in event.payload.items() if key not in _TRANSPORT_FIELDS}
-    return codec.canonical_bytes([event.type, event.node_id, payload])
+    return codec.encode_canonically([event.type, event.node_id, payload])

@@ -108,7 +108,7 @@ async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None
     if agent is None:
         raise RunError("agent_gone", "The agent is no longer in the config")
     try:
-        result = await call_agent(host, run, agent, codec.decode_kept(inputs, type=InvocationRequest))
+        result = await call_agent(host, run, agent, codec.decode_own(inputs, type=InvocationRequest))
     except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
         raise RunError("agent_gone", "The agent cannot be opened") from None
     run.metrics = sum_usage(log, result.events)
@@ -138,7 +138,7 @@ async def call_agent(host: Host, run: Run, agent: HostedAgent, request: Invocati
             history=request.history,
             options=request.options,
             limits=Limits(timeout_s=settings.defaults.timeout_s or 300.0, max_turns=1),
-            keep_calls=True,
+            records_model_calls=True,
         )
         record = await run_trial(
             create_run_context(plan, run.id, EventBus((), ())), PlannedTrial(case, 0, agent=plan.tested_agents[0].name)

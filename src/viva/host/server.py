@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from viva.concurrency.sockets import open_listener
+from viva.concurrency.sockets import open_listening_socket
 from viva.errors import BadInput
 from viva.host import operations, routes
 from viva.host.capacity import NotReadyReason, not_ready
@@ -288,7 +288,7 @@ def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
     with ExitStack() as stack:
         stack.enter_context(raise_file_limit(connections.max_connections))
         addresses = [(setup.bind_address, setup.port), *([metrics_address] if metrics_address else [])]
-        listeners = [stack.enter_context(open_listener(*address)) for address in addresses]
+        listeners = [stack.enter_context(open_listening_socket(*address)) for address in addresses]
         url = setup.options.public_url
         if setup.port == 0 and url.endswith(":0"):
             url = f"{url.removesuffix(':0')}:{listeners[0].getsockname()[1]}"

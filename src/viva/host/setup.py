@@ -33,7 +33,7 @@ from viva.host.tokens import (
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
 from viva.text.addresses import is_loopback
-from viva.text.credentials import find_in_text
+from viva.text.credentials import find_url_credentials
 from viva.text.duration import parse_duration
 
 MIN_TOKEN_LENGTH = 16
@@ -183,7 +183,7 @@ def _load_store_url(settings: Settings) -> str | None:
     if "store" not in settings.serve:
         return None
     url = settings.expand_variables(settings.serve["store"], "serve", "store")
-    settings.redactor.add_secrets(find_in_text(url))
+    settings.redactor.add_secrets(find_url_credentials(url))
     if not url.startswith(("postgresql://", "postgres://")):
         raise settings.problem("the store must be a URL that starts with postgresql://", "serve", "store")
     return url

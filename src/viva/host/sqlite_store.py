@@ -56,7 +56,7 @@ class SqliteStore(Store):
         if version == _VERSION or not has_runs:
             return []
         rows = self._db.execute("SELECT id, tenant, status, doc FROM runs").fetchall()
-        rows.sort(key=lambda row: codec.decode_kept(row[3])["created_at"])
+        rows.sort(key=lambda row: codec.decode_own(row[3])["created_at"])
         self._db.execute("DROP TABLE runs")
         return [(name, tenant, status, number, doc) for number, (name, tenant, status, doc) in enumerate(rows)]
 

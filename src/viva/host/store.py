@@ -363,7 +363,7 @@ class Store(ABC):
 
     def load_annotations(self, run: str) -> list[dict[str, Any]]:
         rows = self._select("SELECT doc FROM annotations WHERE run = ? ORDER BY number", run)
-        return [codec.decode_kept(row[0]) for row in rows]
+        return [codec.decode_own(row[0]) for row in rows]
 
     def find_response(self, tenant: str, operation: str, key: str) -> StoredResponse | None:
         rows = self._select(
@@ -383,7 +383,7 @@ class Store(ABC):
 
 
 def _decode_run(doc: bytes, cancelled_by: str | None = None) -> Run:
-    run = codec.decode_kept(doc, type=Run)
+    run = codec.decode_own(doc, type=Run)
     if cancelled_by is not None and not run.is_finished:
         run.status = "cancelling"
     return run

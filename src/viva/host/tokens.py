@@ -59,7 +59,7 @@ class TokenFile:
     def load(self) -> list[StoredToken]:
         """Raises BadInput for a file that was damaged: a host without it would refuse or accept the wrong ones."""
         try:
-            return codec.decode_kept(self.path.read_bytes(), type=list[StoredToken])
+            return codec.decode_own(self.path.read_bytes(), type=list[StoredToken])
         except FileNotFoundError:
             return []
         except OSError as error:

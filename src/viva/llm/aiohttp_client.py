@@ -12,14 +12,14 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.response_parser import body_too_large
+from viva.llm.response_parser import create_too_large_error
 from viva.llm.target import CONNECT_TIMEOUT_S, Target, describe_connection_error
 from viva.protocols import Request, Response
 from viva.text.duration import format_duration
 
 _AUTO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-_BIG = 1024 * 1024  # aiohttp sends larger bodies in pieces
-_reused: ContextVar[bool] = ContextVar("reused", default=False)
+_LARGE_BODY_BYTES = 1024 * 1024  # aiohttp sends larger bodies in pieces
+_is_connection_reused: ContextVar[bool] = ContextVar("reused", default=False)
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -31,18 +31,18 @@ class _Connector(aiohttp.TCPConnector):
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 -- aiohttp's signature
         connection = await super().connect(req, traces, timeout)
-        _reused.set(connection.protocol in self._used)
+        _is_connection_reused.set(connection.protocol in self._used)
         self._used[connection.protocol] = connection.transport
         return connection
 
-    def abort(self) -> None:
+    def abort_connections(self) -> None:
         """Drops connections that aiohttp closes gracefully: with a peer that does not read they would stay open."""
         for transport in list(self._used.values()):
             transport.abort()
 
 
 class AiohttpClient:
-    """One aiohttp session without limits, and one whose connections are always new, for a second try."""
+    """Two aiohttp sessions: one reuses connections; the other always opens a new one, for a second try."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._connectors = [_Connector(tls, fresh=fresh) for fresh in (False, True)]
@@ -55,8 +55,8 @@ class AiohttpClient:
         self._timeouts: dict[tuple[float | None, bool], aiohttp.ClientTimeout] = {}
 
     async def request(self, request: Request, target: Target) -> Response:
-        response = await self._begin(request, target, whole=True)
-        answer = _Answer(response, request, target)
+        response = await self._start_response(request, target, whole=True)
+        answer = _StreamedResponse(response, request, target)
         try:
             pieces = [piece async for piece in answer.chunks()]
             return Response(answer.status, answer.headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
@@ -64,10 +64,10 @@ class AiohttpClient:
             response.close()
 
     @asynccontextmanager
-    async def stream(self, request: Request, target: Target) -> AsyncGenerator["_Answer", None]:
-        response = await self._begin(request, target, whole=False)
+    async def stream(self, request: Request, target: Target) -> AsyncGenerator["_StreamedResponse", None]:
+        response = await self._start_response(request, target, whole=False)
         try:
-            yield _Answer(response, request, target)
+            yield _StreamedResponse(response, request, target)
         finally:
             # An answer that was read to its end has released its connection; any other closes it.
             response.close()
@@ -76,9 +76,9 @@ class AiohttpClient:
         for session in self._sessions:
             await session.close()
         for connector in self._connectors:
-            connector.abort()
+            connector.abort_connections()
 
-    async def _begin(self, request: Request, target: Target, *, whole: bool) -> aiohttp.ClientResponse:
+    async def _start_response(self, request: Request, target: Target, *, whole: bool) -> aiohttp.ClientResponse:
         """Retries once if a reused connection was closed. A request that must not be resent never reuses one."""
         regular, fresh = self._sessions
         try:
@@ -86,11 +86,11 @@ class AiohttpClient:
                 try:
                     return await self._send(regular, request, target, whole)
                 except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as lost:
-                    if not _is_stale(lost):
+                    if not _was_connection_stale(lost):
                         raise
             return await self._send(fresh, request, target, whole)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failed:
-            raise _fault(failed, request, target) from failed
+            raise _create_unreachable_error(failed, request, target) from failed
 
     async def _send(
         self, session: aiohttp.ClientSession, request: Request, target: Target, whole: bool
@@ -99,15 +99,15 @@ class AiohttpClient:
         return await session.request(
             request.method,
             target.parsed_url,
-            data=request.body if len(request.body) < _BIG else io.BytesIO(request.body),
+            data=request.body if len(request.body) < _LARGE_BODY_BYTES else io.BytesIO(request.body),
             headers=target.headers,
             allow_redirects=False,
-            timeout=self._timeout(request.timeout_s, whole),
+            timeout=self._get_timeout(request.timeout_s, whole),
             proxy=proxy.url if proxy else None,
             proxy_headers=proxy.headers if proxy else None,
         )
 
-    def _timeout(self, timeout_s: float | None, whole: bool) -> aiohttp.ClientTimeout:
+    def _get_timeout(self, timeout_s: float | None, whole: bool) -> aiohttp.ClientTimeout:
         """The time limit of a complete answer, or of the gap between two pieces of a stream."""
         timeout = self._timeouts.get((timeout_s, whole))
         if timeout is None:
@@ -117,7 +117,7 @@ class AiohttpClient:
         return timeout
 
 
-class _Answer:
+class _StreamedResponse:
     """A streamed answer."""
 
     def __init__(self, response: aiohttp.ClientResponse, request: Request, target: Target) -> None:
@@ -133,21 +133,21 @@ class _Answer:
             while piece := await self._response.content.readany():
                 size += len(piece)
                 if size > max_bytes:
-                    raise Unreachable(f"{self._target.host_port}: {body_too_large(max_bytes)}")
+                    raise Unreachable(f"{self._target.host_port}: {create_too_large_error(max_bytes)}")
                 yield piece
         except (aiohttp.ClientError, TimeoutError, OSError) as failed:
-            raise _fault(failed, self._request, self._target) from failed
+            raise _create_unreachable_error(failed, self._request, self._target) from failed
 
 
-def _is_stale(lost: Exception) -> bool:
+def _was_connection_stale(lost: Exception) -> bool:
     never_connected = isinstance(lost, aiohttp.ClientConnectorError)
     answered_in_part = isinstance(lost, aiohttp.ServerDisconnectedError) and isinstance(
         lost.message, aiohttp.http.RawResponseMessage
     )
-    return _reused.get() and not never_connected and not answered_in_part
+    return _is_connection_reused.get() and not never_connected and not answered_in_part
 
 
-def _fault(failed: Exception, request: Request, target: Target) -> Unreachable:
+def _create_unreachable_error(failed: Exception, request: Request, target: Target) -> Unreachable:
     """The error with host and port only: aiohttp's own texts may contain the whole URL."""
     place = target.host_port
     match failed:

@@ -17,7 +17,7 @@ class Budget:
         self.unpriced_calls = 0
         self._on_unpriced: Callable[[], None] | None = None
 
-    def watch_unpriced(self, callback: Callable[[], None]) -> None:
+    def notify_on_unpriced_call(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, at the first call of unknown price; at once if there was one already."""
         if self.unpriced_calls:
             callback()
@@ -36,7 +36,7 @@ class Budget:
             raise RunStopped(f"the budget of ${self.max_usd:g} is spent (${self.spent_usd:.4f})", is_budget=True)
 
 
-class CallLog(Budget):
+class ModelCallCollector(Budget):
     """Collects the model calls of a worker. Its coordinator has the budget."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class CallLog(Budget):
     def spend(self, call: ModelCall) -> None:
         self._calls.append(call)
 
-    def take_calls(self) -> tuple[ModelCall, ...]:
+    def pop_calls(self) -> tuple[ModelCall, ...]:
         """Remove and return the calls so far."""
         calls = tuple(self._calls)
         self._calls.clear()

@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from viva.errors import ConnectFailed, Unreachable
 from viva.llm.limits import ConnectorLimits, Sleep
-from viva.llm.pacing import Pace
+from viva.llm.pacing import ConnectorPace
 from viva.model import codec
 from viva.model.progress import CallProgress
 from viva.protocols import Request, Response, Transport
-from viva.text.credentials import find_in_headers
+from viva.text.credentials import find_header_credentials
 from viva.text.duration import format_duration
 from viva.text.pattern import LazyPattern
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 MAX_RETRY_WAIT_S = 60.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
-_MAX_S = 1e9
-_TRANSIENT = frozenset({408, 409, 429})
+_MAX_RETRY_AFTER_S = 1e9
+_TRANSIENT_STATUSES = frozenset({408, 409, 429})
 _SECONDS = LazyPattern(r"[0-9]+(\.[0-9]+)?")
 _RETRY_DELAY = re.compile(rb'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 _TAGS = LazyPattern(r"<[^>]*>")
@@ -38,22 +38,22 @@ _CHARSET = LazyPattern(r"charset\s*=\s*[\"']?([\w.:-]+)", re.IGNORECASE | re.ASC
 _NO_CHARSETS = frozenset({"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"})
 """Python codecs that are not charsets of the web. Some take quadratic time."""
 _STATUSES = frozenset(HTTPStatus)
-_MAX_MESSAGE = 300
-_MAX_READ = 4000
-_MIN_SECRET = 6
+_MAX_MESSAGE_CHARACTERS = 300
+_MAX_READ_CHARACTERS = 4000
+_MIN_SECRET_LENGTH = 6
 
 
-def is_transient(status: int) -> bool:
+def is_transient_status(status: int) -> bool:
     """Can a retry succeed after this status?"""
-    return status >= 500 or status in _TRANSIENT
+    return status >= 500 or status in _TRANSIENT_STATUSES
 
 
-def is_busy(status: int) -> bool:
+def is_overload_status(status: int) -> bool:
     """Does this status mean that the server did not process the request?"""
     return status in (429, 503)
 
 
-class Retry(Struct, frozen=True):
+class RetryPolicy(Struct, frozen=True):
     """When a call is retried. `name` stands in messages; `secrets` are removed from them.
 
     With `only_unsent` a request that may have arrived is not sent again: the receiver may have acted on it.
@@ -61,7 +61,7 @@ class Retry(Struct, frozen=True):
 
     name: str
     retries: int = 4
-    should_retry: Callable[[int], bool] = is_transient
+    should_retry: Callable[[int], bool] = is_transient_status
     only_unsent: bool = False
     secrets: tuple[str, ...] = ()
     sleep: Sleep = asyncio.sleep
@@ -71,13 +71,13 @@ class Retry(Struct, frozen=True):
 async def send_request(
     http: Transport,
     request: Request,
-    retry: Retry,
+    retry: RetryPolicy,
     progress: CallProgress,
     *,
     limiter: ConnectorLimits | None = None,
     tokens: float = 0.0,
 ) -> Response:
-    """The answer of any status that is not retried. Raises Unreachable when all tries have failed.
+    """Sends a request, with retries, and returns the answer of any status. Raises Unreachable if all tries fail.
 
     `tokens` is an estimate of the call's usage, for the rate limits.
     """
@@ -88,7 +88,7 @@ async def read_stream(
     http: Transport,
     request: Request,
     parse: Callable[[AsyncIterator[bytes]], Awaitable[T]],
-    retry: Retry,
+    retry: RetryPolicy,
     progress: CallProgress,
     *,
     limiter: ConnectorLimits | None = None,
@@ -108,7 +108,7 @@ async def read_stream(
 
 async def _retry_until_done(
     attempt: Callable[[], Awaitable[T | Response]],
-    retry: Retry,
+    retry: RetryPolicy,
     progress: CallProgress,
     limiter: ConnectorLimits | None,
     tokens: float,
@@ -120,7 +120,9 @@ async def _retry_until_done(
         started = 0.0
         if limiter is not None:
             if limiter.pace.must_wait and progress.provider_trouble is None:
-                progress.provider_trouble = f"{retry.name}: calls wait, since it refused some as too many"
+                progress.provider_trouble = (
+                    f"{retry.name}: calls are waiting, because the provider rejected some as too many"
+                )
             started = await limiter.acquire(tokens)
         try:
             answer = await _attempt_call(attempt, limiter)
@@ -131,7 +133,7 @@ async def _retry_until_done(
         else:
             answer = convert_to_utf8(answer) if isinstance(answer, Response) else answer
             if limiter is not None:
-                _report_answer(limiter.pace, started, answer)
+                _report_answer_to_pace(limiter.pace, started, answer)
             if not isinstance(answer, Response) or not retry.should_retry(answer.status):
                 progress.provider_trouble = None
                 return answer
@@ -144,11 +146,11 @@ async def _retry_until_done(
                 what += f" (it asks for {format_duration(wait_s)}: too long to wait)"
                 raise Unreachable(_describe_failure(retry, tries, what, detail))
         progress.provider_trouble = trouble
-        await retry.sleep(_pause_s(retry, tries, wait_s))
+        await retry.sleep(_compute_pause_s(retry, tries, wait_s))
 
 
 async def _attempt_call(attempt: Callable[[], Awaitable[T]], limiter: ConnectorLimits | None) -> T:
-    """A call that ends without an answer says nothing about the load."""
+    """Makes one attempt. A call that ends without an answer does not change the pace: it says nothing about the load."""
     try:
         return await attempt()
     except BaseException:
@@ -157,21 +159,21 @@ async def _attempt_call(attempt: Callable[[], Awaitable[T]], limiter: ConnectorL
         raise
 
 
-def _report_answer(pace: Pace, started: float, answer: object) -> None:
+def _report_answer_to_pace(pace: ConnectorPace, started: float, answer: object) -> None:
     if not isinstance(answer, Response):
         pace.accept_call(started)
-    elif is_busy(answer.status):
+    elif is_overload_status(answer.status):
         pace.reject_call(started, _parse_retry_after(answer))
     else:
         pace.accept_call(started, answer.headers)
 
 
-def _describe_failure(retry: Retry, tries: int, what: str, detail: str = "") -> str:
+def _describe_failure(retry: RetryPolicy, tries: int, what: str, detail: str = "") -> str:
     after = f" after {tries} tries" if tries > 1 else ""
     return f"{retry.name}: {what}{after}" + (f": {detail}" if detail else "")
 
 
-def _pause_s(retry: Retry, tries: int, wait_s: float | None) -> float:
+def _compute_pause_s(retry: RetryPolicy, tries: int, wait_s: float | None) -> float:
     """Full jitter, so that callers do not retry at the same moment; at least the time that the server asks for."""
     if wait_s is not None:
         return wait_s * (1 + retry.jitter() / 4)
@@ -193,7 +195,7 @@ def _parse_retry_after(answer: Response) -> float | None:
             wait_s = parsedate_to_datetime(header).timestamp() - time.time()
         except (ValueError, TypeError, OverflowError, OSError):
             return None
-    return None if wait_s is None else max(0.0, min(wait_s, _MAX_S))
+    return None if wait_s is None else max(0.0, min(wait_s, _MAX_RETRY_AFTER_S))
 
 
 def convert_to_utf8(answer: Response) -> Response:
@@ -226,28 +228,30 @@ def describe_status(status: int) -> str:
 
 def find_header_secrets(headers: Mapping[str, str]) -> tuple[str, ...]:
     """Credentials in header values, the longest first."""
-    secrets = {secret for secret in find_in_headers(headers) if len(secret) >= _MIN_SECRET}
+    secrets = {secret for secret in find_header_credentials(headers) if len(secret) >= _MIN_SECRET_LENGTH}
     return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def extract_error_message(body: bytes, secrets: tuple[str, ...] = ()) -> str:
     """The error message of an answer, in one line and without secrets."""
     try:
-        text = _find_message(codec.decode(body)) or ""
+        text = _find_error_message(codec.decode(body)) or ""
     except codec.DecodeError:
         text = ""
-    text = " ".join((text[:_MAX_READ] or _TAGS.sub(" ", body[:_MAX_READ].decode(errors="replace"))).split())
+    text = " ".join(
+        (text[:_MAX_READ_CHARACTERS] or _TAGS.sub(" ", body[:_MAX_READ_CHARACTERS].decode(errors="replace"))).split()
+    )
     for secret in secrets:
         text = text.replace(secret, "***")
-    return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "…"
+    return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[:_MAX_MESSAGE_CHARACTERS] + "…"
 
 
-def _find_message(value: Any) -> str | None:
+def _find_error_message(value: Any) -> str | None:
     """The message of an error, in the shapes that providers use."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
         error = cast("dict[str, Any]", value)
-        messages = (_find_message(error[key]) for key in ("error", "message", "detail") if key in error)
+        messages = (_find_error_message(error[key]) for key in ("error", "message", "detail") if key in error)
         return next(filter(None, messages), None)
     return None

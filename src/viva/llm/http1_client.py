@@ -1,6 +1,6 @@
 """An HTTP/1.1 client for calls without proxy whose answer is read at once: one asyncio.Protocol for each connection.
 
-A call costs a fraction of what a general client takes. Anything unusual ends in Unreachable.
+A call takes a fraction of the CPU of a general client. Anything unusual raises Unreachable.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ from viva.llm.target import CONNECT_TIMEOUT_S, Target, describe_connection_error
 from viva.protocols import Request, Response
 from viva.text.duration import format_duration
 
-_IDLE_S = 15.0
-_LOOKUP_S = 10.0
+_MAX_IDLE_S = 15.0
+_LOOKUP_CACHE_S = 10.0
 _MAX_CONNECTING = 256
-"""Connections to one server that are opened at the same time: more would overrun its queue, and many calls can take a
-connection that another call has finished with meanwhile.
+"""How many connections to one server are opened at the same time. More would overflow the queue of the server, and a call
+that waits can often use a connection that another call has released meanwhile.
 """
-_MAX_WOKEN = 16
-"""Calls that go on in one step of the event loop. When hundreds of answers arrive together, timers and other calls get their
-turn in between.
+_MAX_RESUMED_CALLS = 16
+"""How many calls continue in one step of the event loop. When hundreds of answers arrive together, timers and other calls
+run between the steps.
 """
 _Addresses = list[tuple[Any, ...]]
 
 
-class _Stale(Exception):  # noqa: N818 -- private
+class _StaleConnection(Exception):  # noqa: N818 -- private
     """A reused connection was closed before a byte of the answer arrived."""
 
 
@@ -42,23 +42,23 @@ class Http1Client:
         self._loop = asyncio.get_running_loop()
         self._idle: dict[tuple[str, int, bool], list[_Connection]] = {}
         self._lookups: dict[tuple[str, int], tuple[float, asyncio.Task[_Addresses]]] = {}
-        self._gates: dict[tuple[str, int, bool], asyncio.Semaphore] = {}
+        self._connect_limits: dict[tuple[str, int, bool], asyncio.Semaphore] = {}
         self._open: set[_Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._all_closed: asyncio.Future[None] | None = None
-        self._woken = 0  # in this step of the event loop
-        self._answered: deque[tuple[asyncio.Future[ResponseParser], ResponseParser]] = deque()
+        self._resumed_count = 0  # in this step of the event loop
+        self._answered_calls: deque[tuple[asyncio.Future[ResponseParser], ResponseParser]] = deque()
 
     async def request(self, request: Request, target: Target) -> Response:
-        connection = self._take_idle(target, request.never_resend) or await self._connect(target, request)
+        connection = self._take_idle_connection(target, request.never_resend) or await self._connect(target, request)
         try:
-            return await connection.exchange(request, target)
-        except _Stale:
+            return await connection.send_and_receive(request, target)
+        except _StaleConnection:
             if request.never_resend:
                 raise Unreachable(f"{target.host_port}: closed the connection without an answer") from None
         connection = await self._connect(target, request, may_reuse=False)
-        return await connection.exchange(request, target)
+        return await connection.send_and_receive(request, target)
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -79,22 +79,22 @@ class Http1Client:
         if self._all_closed is not None and not self._open and not self._all_closed.done():
             self._all_closed.set_result(None)
 
-    def wake(self, waiter: "asyncio.Future[ResponseParser]", answer: ResponseParser) -> None:
-        """Lets a call go on, in this step of the event loop or in one of the next."""
-        if not self._woken:
-            self._loop.call_soon(self._begin_step)
-        if self._woken < _MAX_WOKEN:
-            self._woken += 1
+    def resume_call(self, waiter: "asyncio.Future[ResponseParser]", answer: ResponseParser) -> None:
+        """Continues a call with its complete answer, in this step of the event loop or in one of the next."""
+        if not self._resumed_count:
+            self._loop.call_soon(self._resume_answered_calls)
+        if self._resumed_count < _MAX_RESUMED_CALLS:
+            self._resumed_count += 1
             waiter.set_result(answer)
         else:
-            self._answered.append((waiter, answer))
+            self._answered_calls.append((waiter, answer))
 
-    def _begin_step(self) -> None:
-        self._woken = 0
-        for _ in range(min(len(self._answered), _MAX_WOKEN)):
-            waiter, answer = self._answered.popleft()
+    def _resume_answered_calls(self) -> None:
+        self._resumed_count = 0
+        for _ in range(min(len(self._answered_calls), _MAX_RESUMED_CALLS)):
+            waiter, answer = self._answered_calls.popleft()
             if not waiter.done():
-                self.wake(waiter, answer)
+                self.resume_call(waiter, answer)
 
     def schedule_timeout(self, due: float) -> None:
         """One timer serves all calls: a timer for each call would be expensive."""
@@ -112,30 +112,32 @@ class Http1Client:
         if waiting := [connection.deadline for connection in self._open if connection.deadline]:
             self.schedule_timeout(min(waiting))
 
-    def _take_idle(self, target: Target, once: bool) -> "_Connection | None":
+    def _take_idle_connection(self, target: Target, never_resend: bool) -> "_Connection | None":
         idle = self._idle.get(target.origin)
         while idle:
             connection = idle.pop()
             if connection.is_closing():
                 continue
-            if connection.idle_since > self._loop.time() - _IDLE_S and not (once and connection.has_unread_data()):
+            if connection.idle_since > self._loop.time() - _MAX_IDLE_S and not (
+                never_resend and connection.has_unread_data()
+            ):
                 return connection
             connection.abort()
         return None
 
     async def _connect(self, target: Target, request: Request, *, may_reuse: bool = True) -> "_Connection":
-        """A new connection or, after a wait for its turn to be opened, one that another call has finished with."""
+        """Opens a connection. After a wait for its turn, a call uses a connection that another call has released meanwhile."""
         timeout_s = request.timeout_s
         limit_s = CONNECT_TIMEOUT_S if timeout_s is None else min(CONNECT_TIMEOUT_S, timeout_s)
         idle = self._idle.setdefault(target.origin, [])
-        gate = self._gates.setdefault(target.origin, asyncio.Semaphore(_MAX_CONNECTING))
+        gate = self._connect_limits.setdefault(target.origin, asyncio.Semaphore(_MAX_CONNECTING))
         try:
             async with asyncio.timeout(limit_s), gate:
-                if may_reuse and (free := self._take_idle(target, request.never_resend)) is not None:
+                if may_reuse and (free := self._take_idle_connection(target, request.never_resend)) is not None:
                     return free
                 _, connection = await self._loop.create_connection(
                     lambda: _Connection(self, idle, target.host_port),
-                    **await self._start_connection(target),
+                    **await self._build_connect_arguments(target),
                     ssl=self._tls() if target.tls else None,
                     server_hostname=target.host if target.tls else None,
                 )
@@ -145,9 +147,9 @@ class Http1Client:
             raise ConnectFailed(f"{target.host_port}: {describe_connection_error(failed)}") from failed
         return connection
 
-    async def _start_connection(self, target: Target) -> dict[str, Any]:
+    async def _build_connect_arguments(self, target: Target) -> dict[str, Any]:
         """Chooses the address to connect to: the only IPv4 address, or a socket already connected to the fastest of several."""
-        addresses = await self._addresses(target.host, target.port)
+        addresses = await self._resolve_host(target.host, target.port)
         if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
             host, port = addresses[0][4]
             return {"host": host, "port": port}
@@ -157,19 +159,19 @@ class Http1Client:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return {"sock": connected}
 
-    async def _addresses(self, host: str, port: int) -> _Addresses:
+    async def _resolve_host(self, host: str, port: int) -> _Addresses:
         """Resolves a host. Connections share one lookup, whose result is cached for a few seconds."""
         expires, lookup = self._lookups.get((host, port), (0.0, None))
         if lookup is None or expires < self._loop.time():
-            lookup = self._loop.create_task(self._look_up(host, port))
-            self._lookups[host, port] = (self._loop.time() + _LOOKUP_S, lookup)
+            lookup = self._loop.create_task(self._query_addresses(host, port))
+            self._lookups[host, port] = (self._loop.time() + _LOOKUP_CACHE_S, lookup)
         try:
             return await asyncio.shield(lookup)
         except OSError:
             self._lookups.pop((host, port), None)
             raise
 
-    async def _look_up(self, host: str, port: int) -> _Addresses:
+    async def _query_addresses(self, host: str, port: int) -> _Addresses:
         return list(await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
 
@@ -188,7 +190,7 @@ class _Connection(asyncio.Protocol):
         self.deadline = 0.0
         self.idle_since = 0.0
 
-    async def exchange(self, request: Request, target: Target) -> Response:
+    async def send_and_receive(self, request: Request, target: Target) -> Response:
         """Sends a request and waits for its answer. Any error, and cancellation, closes the connection."""
         loop = self._loop
         self._incoming = ResponseParser(request.method, request.max_bytes)
@@ -202,9 +204,9 @@ class _Connection(asyncio.Protocol):
         try:
             incoming = await waiter
             response = incoming.build_response()
-        except ProtocolError as garbled:
+        except ProtocolError as invalid:
             self._transport.abort()
-            raise Unreachable(f"{self._host_port}: {garbled}") from garbled
+            raise Unreachable(f"{self._host_port}: {invalid}") from invalid
         except BaseException:
             self._transport.abort()
             raise
@@ -248,9 +250,9 @@ class _Connection(asyncio.Protocol):
             return
         try:
             if self._incoming.feed(data):
-                self._finish(waiter)
-        except ProtocolError as garbled:
-            waiter.set_exception(garbled)
+                self._finish_call(waiter)
+        except ProtocolError as invalid:
+            waiter.set_exception(invalid)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.remove_connection(self)
@@ -258,14 +260,14 @@ class _Connection(asyncio.Protocol):
         if waiter is None or waiter.done():
             return
         if exc is None and self._incoming.feed_eof():
-            self._finish(waiter)
+            self._finish_call(waiter)
         elif self._incoming.has_started:
             waiter.set_exception(Unreachable(f"{self._host_port}: its answer was cut off"))
         elif self._reused:
-            waiter.set_exception(_Stale())
+            waiter.set_exception(_StaleConnection())
         else:
             waiter.set_exception(Unreachable(f"{self._host_port}: closed the connection without an answer"))
 
-    def _finish(self, waiter: "asyncio.Future[ResponseParser]") -> None:
+    def _finish_call(self, waiter: "asyncio.Future[ResponseParser]") -> None:
         self._waiter = None  # what happens to the connection from now on does not change the answer
-        self._client.wake(waiter, self._incoming)
+        self._client.resume_call(waiter, self._incoming)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from weakref import WeakKeyDictionary
 
-from viva.llm.pacing import Pace, get_pacing
+from viva.llm.pacing import ConnectorPace, get_pacing
 from viva.model.connector import Connector
 from viva.protocols import Transport
 
@@ -45,8 +45,8 @@ class RateLimit:
         """Use only this share of the limit from now on: other processes use the rest."""
         self._unit_s = 60.0 / (self._per_minute * share)
 
-    def adjust(self, units: float) -> None:
-        """Corrects an estimate: more units were used than acquired, or fewer if negative."""
+    def correct_estimate(self, units: float) -> None:
+        """Counts `units` that were used in addition to those acquired; a negative number gives unused units back."""
         self._free_at += units * self._unit_s
 
 
@@ -58,9 +58,9 @@ class ConnectorLimits:
         connector: Connector,
         sleep: Sleep = asyncio.sleep,
         now: Now = time.monotonic,
-        pace: Pace | None = None,
+        pace: ConnectorPace | None = None,
     ) -> None:
-        self.pace = pace or Pace(now=now)
+        self.pace = pace or ConnectorPace(now=now)
         self._requests = RateLimit(connector.requests_per_minute, sleep, now) if connector.requests_per_minute else None
         self._tokens = RateLimit(connector.tokens_per_minute, sleep, now) if connector.tokens_per_minute else None
 
@@ -77,16 +77,16 @@ class ConnectorLimits:
             if limit is not None:
                 limit.set_share(share)
 
-    def adjust(self, tokens: float) -> None:
+    def correct_token_estimate(self, tokens: float) -> None:
         if self._tokens is not None:
-            self._tokens.adjust(tokens)
+            self._tokens.correct_estimate(tokens)
 
 
 _by_transport: WeakKeyDictionary[Transport, dict[str, ConnectorLimits]] = WeakKeyDictionary()
 _shares: WeakKeyDictionary[Transport, float] = WeakKeyDictionary()
 
 
-def share_limits(http: Transport, share: float) -> None:
+def use_limit_share(http: Transport, share: float) -> None:
     """Use only this share of the limits that the config sets: other processes of the run use the rest."""
     _shares[http] = share
     for limits in _by_transport.get(http, {}).values():

@@ -18,20 +18,20 @@ from weakref import WeakKeyDictionary
 from viva.protocols import Transport
 from viva.text.duration import parse_duration
 
-START = 8
+START_CONVERSATIONS = 8
 """Conversations at once when a run starts."""
-MAXIMUM = 1000
-_CUT = 0.8
-_DEEPEST_CUT = 0.3
+MAX_CONVERSATIONS = 1000
+_CUT_FACTOR = 0.8
+_MIN_CUT_FACTOR = 0.3
 _REGROWTH_S = 8.0
-_PROBING = 0.02
+_PROBING_GROWTH_PER_S = 0.02
 """How fast the window grows per second beyond the size that was too large."""
 _MIN_ROUND_S = 0.5
 _CATCH_UP_S = 0.02
 _CONVERSATIONS_PER_CALL = 1.25
-_SLOWER = 1.5
+_SLOW_LATENCY_FACTOR = 1.5
 """Calls that take this much longer than before are a sign of overload."""
-_SMOOTHING = 0.1
+_LATENCY_SMOOTHING = 0.1
 _MAX_PAUSE_S = 60.0
 _LIMIT_HEADERS = tuple(
     (f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}") for kind in ("requests", "tokens")
@@ -42,9 +42,9 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class ConversationLimit:
-    """How many conversations may run at once, from `START` up to `maximum`. `fixed` ones do not change."""
+    """How many conversations may run at once, from `START_CONVERSATIONS` up to `maximum`. `fixed` ones do not change."""
 
-    def __init__(self, maximum: int, start: int = START, *, is_fixed: bool = False) -> None:
+    def __init__(self, maximum: int, start: int = START_CONVERSATIONS, *, is_fixed: bool = False) -> None:
         self.maximum = max(1, maximum)
         self.is_fixed = is_fixed
         self._limit = float(self.maximum if is_fixed else min(start, self.maximum))
@@ -60,11 +60,11 @@ class ConversationLimit:
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Callable[[], None]) -> None:
-        """A limit is kept by the transport of its run; a listener of a run that ended would keep that transport for ever."""
+        """Removes a listener. Else a run that has ended would keep its transport, and with it this limit, in memory."""
         self._listeners.remove(listener)
 
     def grow(self) -> None:
-        """After a call that succeeded: one more, or later one more for each round of calls."""
+        """Raises the limit after a successful call: at first by one, later by one for each round of calls."""
         if self.is_fixed or self._limit >= self.maximum:
             return
         before = self.limit
@@ -74,20 +74,22 @@ class ConversationLimit:
                 listener()
 
     def shrink(self, window: float) -> None:
-        """After a round of rejections; not below what keeps a connector with this window busy."""
+        """Lowers the limit after a round of rejections, but not below what keeps a connector with this window busy."""
         self._is_starting = False
         if not self.is_fixed:
             self._limit = max(
-                min(self._limit, 2.0), self._limit * _CUT, min(self._limit, window * _CONVERSATIONS_PER_CALL + 1)
+                min(self._limit, 2.0), self._limit * _CUT_FACTOR, min(self._limit, window * _CONVERSATIONS_PER_CALL + 1)
             )
 
-    def hold(self) -> None:
-        """Calls are slower than before: no more doubling."""
+    def stop_doubling(self) -> None:
+        """Ends the doubling, because calls have become slower."""
         self._is_starting = False
 
 
-class Pace:
-    """The calls of one connector. Each starts with `start_call` and ends with one of the other methods."""
+class ConnectorPace:
+    """Paces the calls of one connector. A call begins with `start_call` and ends with `accept_call`, `reject_call` or
+    `cancel_call`.
+    """
 
     def __init__(
         self,
@@ -107,8 +109,8 @@ class Pace:
         self._next_start = 0.0
         self._has_timer = False
         self._usual_latency_s = math.inf
-        self._largest = math.inf  # the size that was too large
-        self._smallest = math.inf  # the size after the last cut
+        self._too_large_window = math.inf  # the size that was too large
+        self._window_after_cut = math.inf  # the size after the last cut
         self._round_start = now()
         self._round_has_hint = False
         self._accepted = 0
@@ -127,10 +129,10 @@ class Pace:
     async def start_call(self) -> float:
         """Waits until a call may start, in the order of arrival. Returns the time."""
         if not self._waiting and self._delay_s() <= 0:
-            return self._begin()
+            return self._count_started_call()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        self._release()
+        self._start_waiting_calls()
         try:
             await turn
         except asyncio.CancelledError:
@@ -142,75 +144,75 @@ class Pace:
         return self._now()
 
     def cancel_call(self) -> None:
-        """The call was cut off, or failed without a word about the load."""
+        """Ends a call that was cut off, or that failed without a sign of overload."""
         self._in_flight -= 1
-        self._release()
+        self._start_waiting_calls()
 
     def accept_call(self, started: float, headers: Mapping[str, str] | None = None) -> None:
-        """The provider answered."""
+        """Ends a call that the provider answered."""
         now = self._now()
         seconds = now - started
-        self.latency_s = self.latency_s + _SMOOTHING * (seconds - self.latency_s) if self.latency_s else seconds
+        self.latency_s = self.latency_s + _LATENCY_SMOOTHING * (seconds - self.latency_s) if self.latency_s else seconds
         self._usual_latency_s = min(self._usual_latency_s, self.latency_s)
         self._accepted += 1
         self._in_flight -= 1
-        if headers is not None and (pause_s := find_pause(headers)):
-            self._pause(pause_s)
+        if headers is not None and (pause_s := find_limit_pause_s(headers)):
+            self._delay_next_start(pause_s)
         if not math.isinf(self.window):
-            self._regrow(now)
-        if self.latency_s > _SLOWER * self._usual_latency_s:
-            self._conversations.hold()
+            self._grow_window(now)
+        if self.latency_s > _SLOW_LATENCY_FACTOR * self._usual_latency_s:
+            self._conversations.stop_doubling()
         elif not self._waiting:
             self._conversations.grow()
-        self._release()
+        self._start_waiting_calls()
 
     def reject_call(self, started: float, retry_after_s: float | None) -> None:
-        """The provider refused the call: too many."""
+        """Ends a call that the provider refused because there were too many."""
         self.rejected += 1
         self._in_flight -= 1
         if retry_after_s:
-            self._pause(min(retry_after_s, _MAX_PAUSE_S))
+            self._delay_next_start(min(retry_after_s, _MAX_PAUSE_S))
         if started >= self._round_start:  # others were sent before the last cut
             self._refused += 1
             self._round_has_hint = self._round_has_hint or bool(retry_after_s)
             if math.isinf(self.window) or self._now() - self._round_start >= max(_MIN_ROUND_S, 2 * self.latency_s):
-                self._cut()
-        self._release()
+                self._shrink_window()
+        self._start_waiting_calls()
 
-    def _cut(self) -> None:
+    def _shrink_window(self) -> None:
         now = self._now()
         used = min(self.window, self._in_flight + 1)
         share = self._accepted / (self._accepted + self._refused)
-        new = used * min(_CUT, max(_DEEPEST_CUT, share))
-        self._largest = used
+        new = used * min(_CUT_FACTOR, max(_MIN_CUT_FACTOR, share))
+        self._too_large_window = used
         if self._round_has_hint and not math.isinf(self.window):
             # The tokens of a bucket come back while calls wait: what was accepted in this time is what it takes.
             learned = self._accepted / (now - self._round_start) * self.latency_s
-            new = min(new, max(learned, used * _DEEPEST_CUT))
-            self._largest = new * 1.1
-        self.window = self._smallest = max(new, 0.05)
+            new = min(new, max(learned, used * _MIN_CUT_FACTOR))
+            self._too_large_window = new * 1.1
+        self.window = self._window_after_cut = max(new, 0.05)
         self._round_start, self._accepted, self._refused, self._round_has_hint = now, 0, 0, False
         self._conversations.shrink(self.window)
 
-    def _regrow(self, now: float) -> None:
-        """From the last cut towards the size that was too large, slowly near it, then beyond it."""
+    def _grow_window(self, now: float) -> None:
+        """Grows the window after a cut: towards the size that was too large, slowly near that size, then beyond it."""
         seconds = now - self._round_start
         missing = max(0.0, 1 - seconds / _REGROWTH_S) ** 3
-        beyond = 1 + _PROBING * max(0.0, seconds - _REGROWTH_S)
-        grown = (self._largest - (self._largest - self._smallest) * missing) * beyond
+        beyond = 1 + _PROBING_GROWTH_PER_S * max(0.0, seconds - _REGROWTH_S)
+        grown = (self._too_large_window - (self._too_large_window - self._window_after_cut) * missing) * beyond
         if self._waiting or grown < self.window:  # a window that is not used up says nothing
             self.window = max(self.window, grown)
 
-    def _pause(self, seconds: float) -> None:
+    def _delay_next_start(self, seconds: float) -> None:
         self._next_start = max(self._next_start, self._now() + seconds)
 
     def _delay_s(self) -> float:
-        """How long the next call has to wait; infinite until another one ends."""
+        """The seconds that the next call must wait; infinite if another call must end first."""
         if self._in_flight >= self.window:
             return math.inf
         return self._next_start - self._now()
 
-    def _begin(self) -> float:
+    def _count_started_call(self) -> float:
         now = self._now()
         self._in_flight += 1
         if not math.isinf(self.window):
@@ -218,7 +220,7 @@ class Pace:
             self._next_start = max(self._next_start, now - _CATCH_UP_S) + self.latency_s / self.window
         return now
 
-    def _release(self) -> None:
+    def _start_waiting_calls(self) -> None:
         """Starts the calls that may start now, and sets a timer for the next one."""
         while self._waiting:
             delay_s = self._delay_s()
@@ -230,16 +232,16 @@ class Pace:
                 return
             turn = self._waiting.popleft()
             if not turn.done():
-                self._begin()
+                self._count_started_call()
                 turn.set_result(None)
 
     def _on_timer(self) -> None:
         self._has_timer = False
-        self._release()
+        self._start_waiting_calls()
 
 
-def find_pause(headers: Mapping[str, str]) -> float | None:
-    """How long to wait, if the headers of an answer say that nothing is left."""
+def find_limit_pause_s(headers: Mapping[str, str]) -> float | None:
+    """The seconds until calls are allowed again, if the headers of an answer say that the limit is used up."""
     for remaining, reset in _LIMIT_HEADERS:
         if headers.get(remaining) == "0" and (text := headers.get(reset)):
             try:
@@ -249,34 +251,34 @@ def find_pause(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-class Pacing:
+class RunPacing:
     """The paces of all connectors of a run, and the number of conversations that follows from them."""
 
     def __init__(self) -> None:
-        self.conversations = ConversationLimit(MAXIMUM)
-        self._paces: dict[str, Pace] = {}
+        self.conversations = ConversationLimit(MAX_CONVERSATIONS)
+        self._paces: dict[str, ConnectorPace] = {}
 
     def limit_conversations(self, maximum: int, *, is_fixed: bool) -> ConversationLimit:
         """Called once, before the first call."""
         self.conversations = ConversationLimit(maximum, is_fixed=is_fixed)
         return self.conversations
 
-    def get_pace(self, name: str) -> Pace:
+    def get_pace(self, name: str) -> ConnectorPace:
         if name not in self._paces:
-            self._paces[name] = Pace(self.conversations)
+            self._paces[name] = ConnectorPace(self.conversations)
         return self._paces[name]
 
-    def describe(self) -> str:
+    def describe_pacing(self) -> str:
         """For the progress line: `12 at once, openai 9.4/s`."""
         rates = [f"{name} {rate:.3g}/s" for name, pace in self._paces.items() if (rate := pace.rate) is not None]
         return ", ".join([f"{self.conversations.limit} at once", *rates])
 
 
-_by_transport: WeakKeyDictionary[Transport, Pacing] = WeakKeyDictionary()
+_by_transport: WeakKeyDictionary[Transport, RunPacing] = WeakKeyDictionary()
 
 
-def get_pacing(http: Transport) -> Pacing:
+def get_pacing(http: Transport) -> RunPacing:
     """The pacing of a run: a run has one transport."""
     if http not in _by_transport:
-        _by_transport[http] = Pacing()
+        _by_transport[http] = RunPacing()
     return _by_transport[http]

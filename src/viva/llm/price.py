@@ -6,8 +6,8 @@ from viva.llm.price_table import ModelPrices, find_prices
 from viva.model.connector import Connector
 from viva.model.message import ModelCall
 
-_PER = 1_000_000
-_LONGEST_NAME = 200
+_TOKENS_PER_PRICE = 1_000_000
+_MAX_NAME_LENGTH = 200
 
 
 def compute_cost(
@@ -20,23 +20,25 @@ def compute_cost(
 ) -> float | None:
     """USD, or None if the price of the model is unknown. Tokens read from and written to a cache are input tokens."""
     if (own := connector.price) is not None:
-        return (input_tokens * own.input + output_tokens * own.output) / _PER
+        return (input_tokens * own.input + output_tokens * own.output) / _TOKENS_PER_PRICE
     tokens = input_tokens, output_tokens, cached_tokens, cache_write_tokens
-    return _cost_by_table(connector.provider, connector.base_url, connector.model or model, *tokens)
+    return _compute_cost_by_table(connector.provider, connector.base_url, connector.model or model, *tokens)
 
 
 def compute_reported_cost(call: ModelCall) -> float | None:
     """USD of a call that an agent reports; None if the model or its price is unknown."""
     if not call.model:
         return None
-    return _cost_by_table(call.provider, "", call.model, call.input_tokens, call.output_tokens, call.cached_tokens)
+    return _compute_cost_by_table(
+        call.provider, "", call.model, call.input_tokens, call.output_tokens, call.cached_tokens
+    )
 
 
-def _cost_by_table(
+def _compute_cost_by_table(
     provider: str, base_url: str, model: str, sent: int, received: int, cached: int = 0, written: int = 0
 ) -> float | None:
     """The cost by the price table. Impossible counts and overlong names have no price."""
-    if len(model) > _LONGEST_NAME or min(sent, received, cached, written) < 0 or cached + written > sent:
+    if len(model) > _MAX_NAME_LENGTH or min(sent, received, cached, written) < 0 or cached + written > sent:
         return None
     prices = _find_prices(provider, base_url, model)
     return None if prices is None else prices.get_price().compute_cost(sent, received, cached, written)
@@ -44,6 +46,6 @@ def _cost_by_table(
 
 @lru_cache(maxsize=512)
 def _find_prices(provider: str, base_url: str, model: str) -> ModelPrices | None:
-    """By the address if it is a known one, else by the provider; without either, of any provider that has the model."""
+    """The prices of a model: found by a known address, else by the provider, else at any provider that has the model."""
     prices = find_prices(model, url=base_url) if base_url else None
     return prices or find_prices(model, provider=provider)

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from viva.text.pattern import LazyPattern
 
-Clause = str | list[Any] | dict[str, list[Any]]
+NameClause = str | list[Any] | dict[str, list[Any]]
 """Which names match: a sign and a text. A list means any of its clauses, an object all of them."""
-Rate = float | tuple[float, ...] | None
+PriceRate = float | tuple[float, ...] | None
 """USD per million; one that depends on the length of the input is `[base, start, rate, start, rate]`."""
 
 _DAY_S = 86_400
@@ -24,7 +24,7 @@ _COMPACT_DATE = LazyPattern(r"(-)(20\d{2})(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?
 
 
 class PriceTier(Struct, frozen=True):
-    """USD per token if the input is longer than `start`: fresh input, output, input from and to a cache."""
+    """USD per token if the input is longer than `start`: of fresh input, of output, of input read from and written to a cache."""
 
     start: float
     fresh: float
@@ -51,7 +51,7 @@ class TieredPrice(Struct, frozen=True):
 
 
 class ModelPrices(Struct, frozen=True):
-    """All prices of a model: the usual one, and those of certain times. The last one that applies counts."""
+    """All prices of a model: the usual price, and prices for certain times, of which the last valid one counts."""
 
     usual: TieredPrice
     timed: tuple[tuple[str, TieredPrice], ...] = ()
@@ -61,71 +61,77 @@ class ModelPrices(Struct, frozen=True):
         if not self.timed:
             return self.usual
         at = time.time() if at is None else at
-        return next((price for when, price in reversed(self.timed) if _applies(when, at)), self.usual)
+        return next((price for when, price in reversed(self.timed) if _is_price_valid_at(when, at)), self.usual)
 
 
-class _Provider(Struct, frozen=True):
+class _ProviderPrices(Struct, frozen=True):
     id: str
     url: str
     models: msgspec.Raw
     """Decoded only if it is this provider's."""
     url_start: str = ""
     """The text that the pattern `url` starts with: compiling all patterns takes long."""
-    names: Clause | None = None
-    models_named: Clause | None = None
+    names: NameClause | None = None
+    models_named: NameClause | None = None
     fallbacks: tuple[str, ...] = ()
 
 
-class _Table(Struct, frozen=True):
+class _PriceTable(Struct, frozen=True):
     source: str
-    providers: tuple[_Provider, ...]
+    providers: tuple[_ProviderPrices, ...]
 
 
 def find_prices(model: str, *, provider: str = "", url: str = "") -> ModelPrices | None:
-    """The prices of a model: of the provider at that URL, or with that name, else of the one whose models have such names."""
+    """The prices of a model at the provider with this name or URL; without both, at the provider whose model names match."""
     model = model.lower()
     if provider.lower() == "litellm":
         name, _, rest = model.partition("/")
-        provider, model = (name, rest) if rest and _find_by_name(name) else ("", model)
-    owner = _find_by_name(provider) if provider else _find_by_url(url) if url else _find_by_model(model)
+        provider, model = (name, rest) if rest and _find_provider_by_name(name) else ("", model)
+    owner = (
+        _find_provider_by_name(provider)
+        if provider
+        else _find_provider_by_url(url)
+        if url
+        else _find_provider_by_model(model)
+    )
     if owner is None:
         return None
-    prices = _find_model(owner, model)
-    if prices is None and (dashed := _COMPACT_DATE.sub(_separate_date, model)) != model:
-        prices = _find_model(owner, dashed)
+    prices = _find_model_prices(owner, model)
+    if prices is None and (dashed := _COMPACT_DATE.sub(_add_dashes_to_date, model)) != model:
+        prices = _find_model_prices(owner, dashed)
     return prices
 
 
-def _find_by_name(name: str) -> _Provider | None:
+def _find_provider_by_name(name: str) -> _ProviderPrices | None:
     name = name.lower().strip()
     providers = _load_table().providers
     exact = next((each for each in providers if each.id == name), None)
-    return exact or next((each for each in providers if each.names and _matches(each.names, name)), None)
+    return exact or next((each for each in providers if each.names and _matches_clause(each.names, name)), None)
 
 
-def _find_by_url(url: str) -> _Provider | None:
+def _find_provider_by_url(url: str) -> _ProviderPrices | None:
     providers = _load_table().providers
     return next((each for each in providers if url.startswith(each.url_start) and re.match(each.url, url)), None)
 
 
-def _find_by_model(model: str) -> _Provider | None:
+def _find_provider_by_model(model: str) -> _ProviderPrices | None:
     providers = _load_table().providers
-    return next((each for each in providers if each.models_named and _matches(each.models_named, model)), None)
+    return next((each for each in providers if each.models_named and _matches_clause(each.models_named, model)), None)
 
 
-def _find_model(owner: _Provider, model: str) -> ModelPrices | None:
-    """A provider may also offer the models of others."""
+def _find_model_prices(owner: _ProviderPrices, model: str) -> ModelPrices | None:
+    """The prices of a model at a provider, or at one of those whose models it also offers."""
     others = (each for name in owner.fallbacks for each in _load_table().providers if each.id == name)
     for provider in (owner, *others):
         for names, *prices in _decode_models(provider.id):
-            if _matches(names, model):
+            if _matches_clause(names, model):
                 return _build_prices(prices)
     return None
 
 
 @cache
-def _load_table() -> _Table:
-    return msgspec.json.decode(Path(__file__).with_name("prices.json").read_bytes(), type=_Table)
+def _load_table() -> _PriceTable:
+    return msgspec.json.decode(Path(__file__).with_name("prices.json").read_bytes(), type=_PriceTable)
 
 
 @cache
@@ -133,11 +139,11 @@ def _decode_models(provider: str) -> list[list[Any]]:
     return next(msgspec.json.decode(each.models) for each in _load_table().providers if each.id == provider)
 
 
-def _matches(clause: Clause, text: str) -> bool:
+def _matches_clause(clause: NameClause, text: str) -> bool:
     if isinstance(clause, list):
-        return any(_matches(each, text) for each in clause)
+        return any(_matches_clause(each, text) for each in clause)
     if isinstance(clause, dict):
-        return all(_matches(each, text) for each in clause["all"])
+        return all(_matches_clause(each, text) for each in clause["all"])
     sign, value = clause[0], clause[1:]
     match sign:
         case "=":
@@ -152,7 +158,7 @@ def _matches(clause: Clause, text: str) -> bool:
             return re.search(value, text) is not None
 
 
-def _separate_date(found: re.Match[str]) -> str:
+def _add_dashes_to_date(found: re.Match[str]) -> str:
     """`-20251211` as `-2025-12-11`."""
     try:
         return "-" + date(int(found[2]), int(found[3]), int(found[4])).isoformat()
@@ -165,21 +171,21 @@ def _build_prices(prices: Sequence[Any]) -> ModelPrices:
     return ModelPrices(_build_price(usual), tuple((when, _build_price(rates)) for when, rates in timed))
 
 
-def _build_price(rates: Sequence[Rate]) -> TieredPrice:
+def _build_price(rates: Sequence[PriceRate]) -> TieredPrice:
     """A token read from or written to a cache costs as much as any other, unless it has a rate of its own."""
     fresh, out, read, write, fee = (*rates, *[None] * (5 - len(rates)))
     read, write = fresh if read is None else read, fresh if write is None else write
     rates = (fresh, out, read, write)
-    starts = sorted({start for rate in rates for start in _list_starts(rate)}, reverse=True)
-    tiers = tuple(PriceTier(start, *(_rate_over(rate, start) / 1e6 for rate in rates)) for start in (*starts, -1))
-    return TieredPrice(tiers, _rate_over(fee, -1) / 1e3)
+    starts = sorted({start for rate in rates for start in _list_tier_starts(rate)}, reverse=True)
+    tiers = tuple(PriceTier(start, *(_get_rate_above(rate, start) / 1e6 for rate in rates)) for start in (*starts, -1))
+    return TieredPrice(tiers, _get_rate_above(fee, -1) / 1e3)
 
 
-def _list_starts(rate: Rate) -> Iterable[float]:
+def _list_tier_starts(rate: PriceRate) -> Iterable[float]:
     return rate[1::2] if isinstance(rate, tuple | list) else ()
 
 
-def _rate_over(rate: Rate, start: float) -> float:
+def _get_rate_above(rate: PriceRate, start: float) -> float:
     """The rate if the input is longer than `start`."""
     if not isinstance(rate, tuple | list):
         return rate or 0.0
@@ -191,7 +197,7 @@ def _list_tiers(rate: Sequence[float]) -> Iterator[tuple[float, float]]:
     return zip(rate[1::2], rate[2::2], strict=True)
 
 
-def _applies(when: str, at: float) -> bool:
+def _is_price_valid_at(when: str, at: float) -> bool:
     """Does a price with this condition hold at a time? `2026-10-01`: from that day on. `16:30-00:30`: daily at these hours. Both are UTC."""
     first, _, last = when.partition("-")
     if ":" not in first:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from viva.model.tracebacks import walk_errors
+from viva.model.tracebacks import iterate_linked_errors
 
 ErrorFault = Literal["agent", "infra", "undetermined"]
 
@@ -48,21 +48,21 @@ class ErrorOrigin(Struct, frozen=True):
 def classify_error(raised: BaseException, packages: frozenset[str] = MODEL_CLIENT_PACKAGES) -> ErrorOrigin:
     """Whose fault an exception of an agent is."""
     try:
-        return _classify(raised, packages)
+        return _classify_error_chain(raised, packages)
     except KeyboardInterrupt:
         raise
     except BaseException:  # the exception's attributes are foreign code, which may raise anything
         return ErrorOrigin("agent", raised)
 
 
-def _classify(raised: BaseException, packages: frozenset[str]) -> ErrorOrigin:
+def _classify_error_chain(raised: BaseException, packages: frozenset[str]) -> ErrorOrigin:
     origin = ErrorOrigin("agent", raised)
-    for error in walk_errors(raised):
-        status = _status(error)
+    for error in iterate_linked_errors(raised):
+        status = _find_http_status(error)
         is_provider_trouble = (
             is_provider_status(status) if status is not None else _is_connection_error(error, packages)
         )
-        if is_provider_trouble and _is_from(error, packages):
+        if is_provider_trouble and _is_from_package(error, packages):
             return ErrorOrigin("infra", error)
         if is_provider_trouble and origin.fault == "agent":
             origin = ErrorOrigin("undetermined", error)
@@ -74,7 +74,7 @@ def is_provider_status(status: int) -> bool:
     return status in _PROVIDER_STATUSES or 500 <= status < 600
 
 
-def _is_from(error: BaseException, packages: frozenset[str]) -> bool:
+def _is_from_package(error: BaseException, packages: frozenset[str]) -> bool:
     return any(_is_in_package(kind, packages) for kind in type(error).__mro__)
 
 
@@ -92,29 +92,29 @@ def _is_connection_error(error: BaseException, packages: frozenset[str]) -> bool
     )
 
 
-def _status(error: BaseException) -> int | None:
+def _find_http_status(error: BaseException) -> int | None:
     """The HTTP status of an exception, in the places where clients put it."""
     if isinstance(error, SystemExit):  # its code is not an HTTP status
         return None
-    places: Sequence[Any] = (error, _attribute(error, "response"), _attribute(error, "raw_response"))
+    places: Sequence[Any] = (error, _read_attribute(error, "response"), _read_attribute(error, "raw_response"))
     for place in places:
         for name in ("status_code", "http_status", "status", "code"):
-            if (status := _as_status(_attribute(place, name))) is not None:
+            if (status := _parse_http_status(_read_attribute(place, name))) is not None:
                 return status
-    response = _attribute(error, "response")  # botocore: a dict
+    response = _read_attribute(error, "response")  # botocore: a dict
     if isinstance(response, Mapping) and isinstance(metadata := response.get("ResponseMetadata"), Mapping):
-        return _as_status(metadata.get("HTTPStatusCode"))
+        return _parse_http_status(metadata.get("HTTPStatusCode"))
     return None
 
 
-def _attribute(value: Any, name: str) -> Any:
+def _read_attribute(value: Any, name: str) -> Any:
     try:
         return getattr(value, name, None)
     except Exception:  # a property is foreign code, which may raise anything
         return None
 
 
-def _as_status(value: Any) -> int | None:
+def _parse_http_status(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return int(value) if 100 <= value < 600 else None

@@ -8,10 +8,10 @@ from viva.protocols import Response
 
 _MAX_HEAD = 256 * 1024
 _MAX_LINE = 16 * 1024
-_START = re.compile(r"HTTP/1\.[01] [1-9][0-9][0-9](?: |\r\n|$)")
-_LENGTH = re.compile(r"[0-9]{1,18}")
-_HEX = re.compile(rb"[0-9a-fA-F]{1,15}")
-_NO_BODY = frozenset({204, 304})
+_STATUS_LINE = re.compile(r"HTTP/1\.[01] [1-9][0-9][0-9](?: |\r\n|$)")
+_CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+_CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
+_STATUSES_WITHOUT_BODY = frozenset({204, 304})
 
 
 class ProtocolError(Exception):
@@ -84,21 +84,21 @@ class ResponseParser:
                 return None
             self._parse_head_text(data[:end].decode("latin-1"))
             data = data[end + 4 :]
-        self._find_body_end()
+        self._choose_body_end()
         return data
 
     def _parse_head_text(self, head: str) -> None:
-        if not _START.match(head):
+        if not _STATUS_LINE.match(head):
             raise ProtocolError("it does not speak HTTP/1.1")
-        self._status, self._headers = int(head[9:12]), parse_fields(head)
+        self._status, self._headers = int(head[9:12]), parse_header_fields(head)
         if self._status == 101:
             raise ProtocolError("it switches to another protocol")
         self.is_reusable = head[7] == "1" and "close" not in self._headers.get("connection", "").lower()
 
-    def _find_body_end(self) -> None:
+    def _choose_body_end(self) -> None:
         """Finds out how the end of the body is marked."""
         headers = self._headers
-        if not self._has_body or self._status in _NO_BODY:
+        if not self._has_body or self._status in _STATUSES_WITHOUT_BODY:
             return
         if coding := headers.get("transfer-encoding"):
             if coding.lower() != "chunked":
@@ -106,7 +106,7 @@ class ResponseParser:
             self._chunked = True
         elif length := headers.get("content-length"):
             sizes = {size.strip() for size in length.split(",")} if "," in length else (length,)
-            if len(sizes) > 1 or not all(map(_LENGTH.fullmatch, sizes)):
+            if len(sizes) > 1 or not all(map(_CONTENT_LENGTH.fullmatch, sizes)):
                 raise ProtocolError("its Content-Length is invalid")
             self._left = int(*sizes)
             self._check_size(self._left)
@@ -116,11 +116,11 @@ class ResponseParser:
     def _parse_body(self, data: bytes) -> bool:
         left = self._left
         if left is None:
-            self._add(data)
+            self._add_piece(data)
             return False
         if len(data) > left:  # more than was announced: the connection cannot be reused
             data, self.is_reusable = data[:left], False
-        self._add(data)
+        self._add_piece(data)
         self._left = left = left - len(data)
         return left == 0
 
@@ -130,7 +130,7 @@ class ResponseParser:
         while True:
             if self._left:
                 piece = data[at : at + self._left]
-                self._add(piece)
+                self._add_piece(piece)
                 at += len(piece)
                 self._left -= len(piece)
                 if self._left:
@@ -152,24 +152,24 @@ class ResponseParser:
                     raise ProtocolError("its chunks are invalid")
                 self._expects_line_end = False
             else:
-                self._left = _chunk_size(line)
+                self._left = _parse_chunk_size(line)
                 self._in_trailers = self._left == 0
 
-    def _add(self, piece: bytes) -> None:
+    def _add_piece(self, piece: bytes) -> None:
         self._size += len(piece)
         self._check_size(self._size)
         self._pieces.append(piece)
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes:
-            raise body_too_large(self._max_bytes)
+            raise create_too_large_error(self._max_bytes)
 
 
-def body_too_large(max_bytes: int) -> ProtocolError:
+def create_too_large_error(max_bytes: int) -> ProtocolError:
     return ProtocolError(f"its answer is longer than {max_bytes} bytes")
 
 
-def parse_fields(head: str) -> dict[str, str]:
+def parse_header_fields(head: str) -> dict[str, str]:
     """The header fields of a head, by names in lower case. Several fields of one name are joined."""
     lines = head.split("\r\n")[1:]
     if not lines:
@@ -189,9 +189,9 @@ def parse_fields(head: str) -> dict[str, str]:
     return fields
 
 
-def _chunk_size(line: bytes) -> int:
+def _parse_chunk_size(line: bytes) -> int:
     size = line.split(b";", 1)[0].strip()
-    if not _HEX.fullmatch(size):
+    if not _CHUNK_SIZE.fullmatch(size):
         raise ProtocolError("its chunks are invalid")
     return int(size, 16)
 
@@ -208,7 +208,7 @@ def _decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
     except zlib.error as broken:
         raise ProtocolError("its compressed answer is invalid") from broken
     if len(data) > max_bytes:
-        raise body_too_large(max_bytes)
+        raise create_too_large_error(max_bytes)
     if not unpacker.eof:
         raise ProtocolError("its compressed answer was cut off")
     return data

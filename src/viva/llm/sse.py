@@ -23,9 +23,9 @@ class SseParser:
         self._data: list[bytes] = []
         self._name = ""
         self._size = 0  # of the incomplete event
-        self._first = True
+        self._is_at_start = True
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed_data(self, chunk: bytes) -> list[bytes]:
         """The data of each event that this chunk completes."""
         return [event.data for event in self.feed_events(chunk)]
 
@@ -37,8 +37,8 @@ class SseParser:
         if b"\n" not in chunk and b"\r" not in chunk:
             return []
         text = b"".join(self._buffer)
-        if self._first:
-            text, self._first = text.removeprefix(b"\xef\xbb\xbf"), False
+        if self._is_at_start:
+            text, self._is_at_start = text.removeprefix(b"\xef\xbb\xbf"), False
         # A CR at the end may be half of a CRLF.
         ends_with_cr = text.endswith(b"\r")
         lines = (text[:-1] if ends_with_cr else text).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -50,7 +50,7 @@ class SseParser:
 
     def feed_eof(self) -> list[bytes]:
         """The stream ended: an event without its closing empty line counts."""
-        return self.feed(b"\n\n")
+        return self.feed_data(b"\n\n")
 
     def _add_line(self, line: bytes) -> SseEvent | None:
         if not line:

@@ -22,13 +22,13 @@ from viva.text.duration import format_duration
 from viva.text.pattern import LazyPattern
 
 CONNECT_TIMEOUT_S = 30.0
-_PORTS = {"http": 80, "https": 443}
-_OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
-_NAME = LazyPattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_HOST = LazyPattern(r"[\w.:%-]+", re.ASCII)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_HEADERS_OF_CLIENT = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+_TOKEN_NAME = LazyPattern(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HOST_NAME = LazyPattern(r"[\w.:%-]+", re.ASCII)
 _PLAIN_HOST = LazyPattern(r"(?:[\w-]{1,63}\.)*[\w-]{1,63}", re.ASCII)
-_BAD_VALUE = LazyPattern(r"[\x00-\x08\x0a-\x1f\x7f]")
-_UNQUOTED = "/%:=&?~#+!$,;'@()*[]"
+_FORBIDDEN_IN_HEADER = LazyPattern(r"[\x00-\x08\x0a-\x1f\x7f]")
+_UNQUOTED_CHARACTERS = "/%:=&?~#+!$,;'@()*[]"
 
 FindProxy = Callable[[str, str, int], str | None]
 
@@ -79,7 +79,7 @@ def find_url_problem(url: str) -> str | None:
         host, _ = parts.hostname, parts.port
     except ValueError as wrong:
         return f"is no valid address: {wrong}"
-    if parts.scheme in _PORTS:
+    if parts.scheme in _DEFAULT_PORTS:
         return None if host else f"names no host; write {parts.scheme}://HOST"
     bare = url.partition("?")[0].rpartition("@")[2]
     if "://" in url:
@@ -94,17 +94,19 @@ def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ConnectFailed(f"the address is not valid: {error}") from error
-    if parts.scheme not in _PORTS or not host:
+    if parts.scheme not in _DEFAULT_PORTS or not host:
         raise ConnectFailed(
             f"the address has to start with http:// or https:// and name a host, not {parts.scheme or 'nothing'}:"
         )
-    if not _NAME.fullmatch(request.method):
+    if not _TOKEN_NAME.fullmatch(request.method):
         raise ConnectFailed(f"{request.method!r} is no HTTP method")
-    port = port or _PORTS[parts.scheme]
+    port = port or _DEFAULT_PORTS[parts.scheme]
     name = _encode_host(host, port)
     shown = f"[{name}]" if ":" in name else name
-    netloc = shown if port == _PORTS[parts.scheme] else f"{shown}:{port}"
-    path = quote(parts.path or "/", safe=_UNQUOTED) + (f"?{quote(parts.query, safe=_UNQUOTED)}" if parts.query else "")
+    netloc = shown if port == _DEFAULT_PORTS[parts.scheme] else f"{shown}:{port}"
+    path = quote(parts.path or "/", safe=_UNQUOTED_CHARACTERS) + (
+        f"?{quote(parts.query, safe=_UNQUOTED_CHARACTERS)}" if parts.query else ""
+    )
     headers = _build_headers(request.headers, parts.username, parts.password)
     proxy = _resolve_proxy(parts.scheme, name, port, find_proxy)
     if proxy is not None and parts.scheme == "http":  # with TLS the proxy only sees CONNECT
@@ -115,7 +117,7 @@ def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
         tls=parts.scheme == "https",
         url=urlunsplit((parts.scheme, netloc, "", "", "")) + path,
         headers=headers,
-        request_head=_build_head(request.method, path, netloc, headers),
+        request_head=_build_request_head(request.method, path, netloc, headers),
         proxy=proxy,
     )
 
@@ -158,7 +160,7 @@ def _encode_host(host: str, port: int) -> str:
         name = host if ":" in host or _PLAIN_HOST.fullmatch(host) else host.encode("idna").decode()
     except UnicodeError:
         name = ""
-    if not _HOST.fullmatch(name):
+    if not _HOST_NAME.fullmatch(name):
         raise ConnectFailed(f"{host}:{port}: the host name is not valid")
     return name
 
@@ -167,16 +169,16 @@ def _build_headers(headers: Mapping[str, str], user: str | None, password: str |
     """The headers to send. Names are compared without case; the last one wins."""
     merged = {"user-agent": ("User-Agent", f"viva/{__version__}"), "accept-encoding": ("Accept-Encoding", "identity")}
     if user is not None:
-        merged["authorization"] = ("Authorization", _basic_auth(user, password))
+        merged["authorization"] = ("Authorization", _format_basic_auth(user, password))
     for name, value in headers.items():
-        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value.strip()):
+        if not _TOKEN_NAME.fullmatch(name) or _FORBIDDEN_IN_HEADER.search(value.strip()):
             raise ConnectFailed(f"the header {name!r} holds a character that cannot be sent")
-        if name.lower() not in _OWN_HEADERS:
+        if name.lower() not in _HEADERS_OF_CLIENT:
             merged[name.lower()] = (name, value.strip())
     return dict(merged.values())
 
 
-def _build_head(method: str, path: str, netloc: str, headers: Mapping[str, str]) -> bytes:
+def _build_request_head(method: str, path: str, netloc: str, headers: Mapping[str, str]) -> bytes:
     lines = [
         f"{method.upper()} {path} HTTP/1.1",
         f"Host: {netloc}",
@@ -190,14 +192,18 @@ def _resolve_proxy(scheme: str, host: str, port: int, find_proxy: FindProxy) -> 
     if not url:
         return None
     parts = urlsplit(url if "://" in url else f"http://{url}")
-    host_port = f"{parts.hostname}:{parts.port or _PORTS.get(parts.scheme, 1080)}"
-    if parts.scheme not in _PORTS:
+    host_port = f"{parts.hostname}:{parts.port or _DEFAULT_PORTS.get(parts.scheme, 1080)}"
+    if parts.scheme not in _DEFAULT_PORTS:
         raise ConnectFailed(
             f"{host}:{port}: the proxy {host_port} has the scheme {parts.scheme}; only HTTP proxies can be used"
         )
-    headers = {"Proxy-Authorization": _basic_auth(parts.username, parts.password)} if parts.username is not None else {}
+    headers = (
+        {"Proxy-Authorization": _format_basic_auth(parts.username, parts.password)}
+        if parts.username is not None
+        else {}
+    )
     return Proxy(f"{parts.scheme}://{host_port}", host_port, headers)
 
 
-def _basic_auth(user: str, password: str | None) -> str:
+def _format_basic_auth(user: str, password: str | None) -> str:
     return "Basic " + base64.b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()

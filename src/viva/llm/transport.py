@@ -23,21 +23,21 @@ def load_stream_client() -> None:
 
 
 class HttpTransport:
-    """One for each run. It creates its clients on first use and belongs to the event loop that uses it first."""
+    """The transport of one run. It creates its clients on first use, and belongs to the event loop that uses it first."""
 
     def __init__(self, find_proxy: FindProxy = find_environment_proxy) -> None:
         self._find_proxy = find_proxy
         self._targets: dict[tuple[object, ...], Target] = {}
 
     async def request(self, request: Request) -> Response:
-        target = self._target(request)
+        target = self._get_target(request)
         if target.proxy is None:
             return await self._http1.request(request, target)
         return await self._aiohttp.request(request, target)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[StreamingResponse, None]:
-        async with self._aiohttp.stream(request, self._target(request)) as streaming:
+        async with self._aiohttp.stream(request, self._get_target(request)) as streaming:
             yield streaming
 
     async def close(self) -> None:
@@ -46,7 +46,7 @@ class HttpTransport:
             if client is not None:
                 await client.close()
 
-    def _target(self, request: Request) -> Target:
+    def _get_target(self, request: Request) -> Target:
         key = (request.method, request.url, *request.headers.items())
         target = self._targets.get(key)
         if target is None:

@@ -1,7 +1,7 @@
 """A case: the user, the assertions, the limits. Every format is loaded into this; the engine knows nothing else.
 
-A case holds live components (a User, Checks), whose types are above this layer: only the type checker imports them. A case
-is never encoded; what is stored of it is its record.
+A case holds live components (a User, Checks). Their types are in higher layers, so only the type checker imports them. A
+case is never encoded: only its record is stored.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -50,7 +50,7 @@ class Assertion(Struct, frozen=True):
 
     `on` selects the text: of the reply; its output (data before text); the reply with tool results below it; or the
     agent's text of all turns. `over` says how far back tool calls and limits look: this turn, or the whole case.
-    If a `gate` fails, the case scores 0. `resolve` is set if the check has `{{variables}}`: it returns the assertion
+    If a `gate` fails, the case scores 0. `build_with_variables` is set if the check has `{{variables}}`: it returns the assertion
     with their values.
     """
 
@@ -62,29 +62,29 @@ class Assertion(Struct, frozen=True):
     over: TurnScope = "turn"
     weight: float = 1.0
     gate: bool = False
-    resolve: "Callable[[CheckContext], Assertion] | None" = None
+    build_with_variables: "Callable[[CheckContext], Assertion] | None" = None
 
 
 class Checkpoint(Struct, frozen=True):
-    """An assertion that must hold at some turn. Unless it `is_lasting`, it must hold again at each later turn."""
+    """An assertion that must hold at some turn. Unless it `stays_reached`, it must hold again at each later turn."""
 
     id: str
     assertion: Assertion
     description: str = ""
     after: tuple[str, ...] = ()
     required: bool = True
-    is_lasting: bool = True
+    stays_reached: bool = True
 
 
 class Goal(Struct, frozen=True):
     """What a conversation must reach. Without checkpoints it ends when the user has no more messages.
 
-    `checkpoints` are in an order that respects `after`, cheap ones first. With `defers_costly` (a persona's criteria),
+    `checkpoints` are in an order that respects `after`, cheap ones first. With `defers_costly_checks` (a persona's criteria),
     costly checks run only when all cheap ones hold or the conversation is over.
     """
 
     checkpoints: tuple[Checkpoint, ...] = ()
-    defers_costly: bool = False
+    defers_costly_checks: bool = False
 
 
 class UserMessage(Struct, frozen=True):
@@ -106,7 +106,7 @@ class UserMessage(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """The limits of a case; None means no limit. With `is_override`, `turn_timeout_s` comes from the command line and replaces
+    """The limits of a case; None means no limit. With `overrides_message_timeouts`, `turn_timeout_s` comes from the command line and replaces
     the timeouts of messages. `turn_timeout_text` is the timeout as the file writes it, for error messages.
 
     The first `setup_turns` (steps before a persona) do not count towards `max_turns`.
@@ -115,7 +115,7 @@ class Limits(Struct, frozen=True):
     timeout_s: float | None = 300.0
     turn_timeout_s: float | None = None
     max_turns: int | None = 20
-    is_override: bool = False
+    overrides_message_timeouts: bool = False
     setup_turns: int = 0
     turn_timeout_text: str = ""
 
@@ -126,15 +126,17 @@ class Limits(Struct, frozen=True):
 
     def reply_timeout_s(self, message_timeout_s: float | None) -> float | None:
         """The timeout of the reply to a message that has its own timeout, or None."""
-        return self.turn_timeout_s if message_timeout_s is None or self.is_override else message_timeout_s
+        return (
+            self.turn_timeout_s if message_timeout_s is None or self.overrides_message_timeouts else message_timeout_s
+        )
 
     def reply_timeout_text(self, message_timeout_s: float | None) -> str:
         """The timeout of the reply to a message as the file writes it (`60s`); empty if only its length is known."""
-        return self.turn_timeout_text if message_timeout_s is None or self.is_override else ""
+        return self.turn_timeout_text if message_timeout_s is None or self.overrides_message_timeouts else ""
 
 
 class Hints(Struct, frozen=True):
-    """What a report suggests to the author of a case that is skipped: because nothing was checked, or
+    """Suggestions in a report for the author of a skipped case: skipped because nothing was checked, or
     because the agent is awaiting input.
     """
 
@@ -216,7 +218,7 @@ class Case(Struct, frozen=True, kw_only=True):
     case only if the digests are equal.
 
     `sessions` is "one" if all messages go into one session, "each_message" if each message opens its own conversation.
-    With `keep_calls` the record holds every model call, not only their sum.
+    With `records_model_calls` the record holds every model call, not only their sum.
     """
 
     id: str
@@ -241,7 +243,7 @@ class Case(Struct, frozen=True, kw_only=True):
     before: Hook | None = None
     after: Hook | None = None
     sessions: Sessions = "one"
-    keep_calls: bool = False
+    records_model_calls: bool = False
     skip_reason: str | None = None
     runs: int | None = None
     definition: Mapping[str, Any] = {}

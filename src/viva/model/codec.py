@@ -39,7 +39,7 @@ encode = _encoder.encode
 encode_lines = _encoder.encode_lines
 _decode = msgspec.json.Decoder().decode
 
-_TO_ROUND = bytes.maketrans(b"[]{}", b"()()")
+_TO_ROUND_BRACKETS = bytes.maketrans(b"[]{}", b"()()")
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -64,8 +64,8 @@ class Decoder(Generic[T]):
         try:
             value = self._decode(data)
         except (UnicodeError, RecursionError) as error:
-            raise _decode_error(data, error, self._max_depth) from error
-        if len(data) > 2 * self._max_depth and _is_deeper(data, self._max_depth):
+            raise _create_decode_error(data, error, self._max_depth) from error
+        if len(data) > 2 * self._max_depth and _is_nested_deeper(data, self._max_depth):
             raise TooDeepError(self._max_depth)
         return value
 
@@ -79,22 +79,22 @@ def decode(data: bytes | str, *, type: Any = Any, max_depth: int = MAX_DEPTH) ->
     try:
         value = msgspec.json.decode(data, type=type)
     except (UnicodeError, RecursionError) as error:
-        raise _decode_error(data, error, max_depth) from error
-    if len(data) > 2 * max_depth and _is_deeper(data, max_depth):
+        raise _create_decode_error(data, error, max_depth) from error
+    if len(data) > 2 * max_depth and _is_nested_deeper(data, max_depth):
         raise TooDeepError(max_depth)
     return value
 
 
 @overload
-def decode_kept(data: bytes | str) -> Any: ...
+def decode_own(data: bytes | str) -> Any: ...
 @overload
-def decode_kept(data: bytes | str, *, type: type[T]) -> T: ...
-def decode_kept(data: bytes | str, *, type: Any = Any) -> Any:  # noqa: A002 -- as above
+def decode_own(data: bytes | str, *, type: type[T]) -> T: ...
+def decode_own(data: bytes | str, *, type: Any = Any) -> Any:  # noqa: A002 -- as above
     """Decodes JSON that Viva wrote, which may wrap foreign values."""
     return decode(data, type=type, max_depth=OWN_MAX_DEPTH)
 
 
-def _decode_error(data: bytes | str, error: Exception, max_depth: int) -> DecodeError:
+def _create_decode_error(data: bytes | str, error: Exception, max_depth: int) -> DecodeError:
     """The error for a text that msgspec could not decode."""
     if isinstance(error, RecursionError):
         return TooDeepError(max_depth)
@@ -107,14 +107,14 @@ def _decode_error(data: bytes | str, error: Exception, max_depth: int) -> Decode
     return DecodeError(str(error))
 
 
-def _is_deeper(data: bytes | str, max_depth: int) -> bool:
+def _is_nested_deeper(data: bytes | str, max_depth: int) -> bool:
     """Are the brackets of a valid JSON text nested deeper than that? Those in strings do not count."""
     raw = data.encode() if isinstance(data, str) else bytes(data)
     # Most texts have too few brackets. `replace` is five times as fast as `count`.
     if 2 * len(raw) - len(raw.replace(b"[", b"")) - len(raw.replace(b"{", b"")) <= max_depth:
         return False
     bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
-    brackets = b"".join(bare).translate(_TO_ROUND, _NO_BRACKETS)
+    brackets = b"".join(bare).translate(_TO_ROUND_BRACKETS, _NO_BRACKETS)
     for _ in range(max_depth):  # each pass removes the innermost pairs
         if not brackets:
             return False
@@ -127,8 +127,8 @@ def compact_json(value: Any) -> str:
     return _encoder.encode(value).decode()
 
 
-def canonical_bytes(value: Any) -> bytes:
-    """The same bytes for equal values, whatever the order of keys, for digests and comparisons."""
+def encode_canonically(value: Any) -> bytes:
+    """JSON with sorted keys: the same bytes for equal values, for digests and comparisons."""
     return _sorted_encoder.encode(value)
 
 
@@ -152,7 +152,7 @@ def to_plain_checked(value: Any) -> Any:
     return decode(_encoder.encode(value))
 
 
-def to_definition(value: Any) -> Any:
+def to_file_value(value: Any) -> Any:
     """A Python value as a file would hold it; raises TypeError or ValueError if it has no JSON form."""
     return decode(msgspec.json.encode(value))
 
@@ -166,14 +166,14 @@ def pretty_json(data: bytes) -> bytes:
     return msgspec.json.format(data, indent=2)
 
 
-def has_nan(value: Any) -> bool:
+def has_nan_or_infinity(value: Any) -> bool:
     """Does it contain NaN or an infinite number? JSON writes them as null."""
     match value:
         case float():
             return not math.isfinite(value)
         case Mapping():
-            return any(map(has_nan, cast("Mapping[Any, Any]", value).values()))
+            return any(map(has_nan_or_infinity, cast("Mapping[Any, Any]", value).values()))
         case list() | tuple():
-            return any(map(has_nan, cast("Sequence[Any]", value)))
+            return any(map(has_nan_or_infinity, cast("Sequence[Any]", value)))
         case _:
             return False

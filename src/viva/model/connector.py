@@ -7,9 +7,9 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
-Structured = Literal["schema", "json", "text"]
-Api = Literal["", "responses"]
+API_KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
+StructuredAnswerMode = Literal["schema", "json", "text"]
+ProviderApi = Literal["", "responses"]
 """An API of the provider beside its usual one."""
 
 
@@ -48,7 +48,7 @@ class Connector(Struct, frozen=True, kw_only=True):
 
     name: str
     provider: str = "openai"
-    api: Api = ""
+    api: ProviderApi = ""
     model: str = ""
     base_url: str = ""
     api_key: Secret | None = None
@@ -63,16 +63,16 @@ class Connector(Struct, frozen=True, kw_only=True):
     tokens_per_minute: float | None = None
     price: Price | None = None
     models: tuple[str, ...] = ()
-    structured: Structured = "schema"
+    structured: StructuredAnswerMode = "schema"
     extra: Mapping[str, object] = {}
-    is_default: bool = False
+    is_built_in: bool = False
     """Is it built in? A well-known model needs no connector in the config."""
 
     @property
     def lacks_key(self) -> bool:
         """Does it need a key that it does not have? Another base URL may need none."""
-        has_key = bool(self.api_key) or any(name.lower() in KEY_HEADERS for name in self.headers)
-        return not has_key and (self.is_default or not self.base_url)
+        has_key = bool(self.api_key) or any(name.lower() in API_KEY_HEADERS for name in self.headers)
+        return not has_key and (self.is_built_in or not self.base_url)
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.provider == "anthropic":
@@ -100,16 +100,16 @@ class Connectors(Mapping[str, Connector]):
         return len(self._configured)
 
 
-_WELL_KNOWN = {"gemini": re.compile(r"gemini-.+"), "openai": re.compile(r"gpt-.+|o[1-9]\d*(?:-.+)?"), "anthropic": re.compile(r"claude-.+")}  # fmt: skip
+_WELL_KNOWN_MODELS = {"gemini": re.compile(r"gemini-.+"), "openai": re.compile(r"gpt-.+|o[1-9]\d*(?:-.+)?"), "anthropic": re.compile(r"claude-.+")}  # fmt: skip
 """The model names of each provider."""
 
 
-def provider_of(model: str) -> str | None:
+def find_provider_of_model(model: str) -> str | None:
     """The provider of a well-known model."""
-    return next((provider for provider, names in _WELL_KNOWN.items() if names.fullmatch(model)), None)
+    return next((provider for provider, names in _WELL_KNOWN_MODELS.items() if names.fullmatch(model)), None)
 
 
-def answer_settings(connector: Connector) -> dict[str, object]:
+def select_answer_settings(connector: Connector) -> dict[str, object]:
     """The settings that an answer depends on: the model and its parameters, not the URL or the key."""
     names = ("provider", "api", "model", "temperature", "seed", "max_tokens", "extra")
     settings = {name: getattr(connector, name) for name in names}
@@ -122,7 +122,7 @@ def find_connector(model: str, connectors: Mapping[str, Connector]) -> Connector
     """
     if not model:
         return None
-    provider = provider_of(model)
+    provider = find_provider_of_model(model)
     rules: tuple[Callable[[Connector], bool], ...] = (
         lambda each: each.model == model,
         lambda each: any(fnmatchcase(model, pattern) for pattern in each.models),
@@ -134,7 +134,7 @@ def find_connector(model: str, connectors: Mapping[str, Connector]) -> Connector
     return connector if connector is None or connector.model == model else structs.replace(connector, model=model)
 
 
-def connector_settings(name: str, connectors: Mapping[str, Connector]) -> dict[str, object] | None:
+def find_answer_settings(name: str, connectors: Mapping[str, Connector]) -> dict[str, object] | None:
     """The answer settings of a connector, by its name or a model's; None if there is none."""
     connector = connectors.get(name) or find_connector(name, connectors)
-    return answer_settings(connector) if connector is not None else None
+    return select_answer_settings(connector) if connector is not None else None

@@ -8,7 +8,7 @@ FindingKind = Literal[
     "secret-leak", "prompt-leak", "pii-leak", "jailbreak", "unsafe-tool-call", "unsafe-compliance", "unstubbed-tool"
 ]
 Severity = Literal["low", "medium", "high", "critical"]
-KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
+FINDING_KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 

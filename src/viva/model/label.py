@@ -1,4 +1,4 @@
-"""What people say of the verdicts of a run: they agree, disagree or are unsure. A label never changes a verdict."""
+"""Labels: a person agrees or disagrees with a verdict of a run, or is unsure. A label never changes a verdict."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ LabelValue = Literal["agree", "disagree", "unsure"]
 
 
 class Label(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one person said of a case or a check at one time. The last one of a person on a check counts."""
+    """The opinion of one person on the verdict of a case or a check. The last label of a person on a check counts."""
 
     at: str
     """When, in UTC (ISO 8601)."""
@@ -41,8 +41,8 @@ class Label(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Why."""
 
     @property
-    def place(self) -> tuple[str, ...]:
-        """What it is about, and by whom."""
+    def person_and_check(self) -> tuple[str, ...]:
+        """The person and what the label is about. Of several labels with the same value the last one counts."""
         return (self.who, self.suite, self.case, self.agent, str(self.trial), self.check)
 
     @property

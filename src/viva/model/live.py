@@ -1,4 +1,4 @@
-"""What a run in progress shows of itself: the conversations that run now. It is gone when the run ends."""
+"""The conversations that run now, as a run in progress shows them. They are removed when the run ends."""
 
 from msgspec import Struct
 

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-MAX_TOKENS = 10**12
-TokenCount = Annotated[int, Meta(ge=-MAX_TOKENS, le=MAX_TOKENS)]
+MAX_TOKEN_COUNT = 10**12
+TokenCount = Annotated[int, Meta(ge=-MAX_TOKEN_COUNT, le=MAX_TOKEN_COUNT)]
 """A number of tokens that can be summed, priced and indexed. A reply that reports more is invalid."""
-Speaker = Literal["system", "user", "assistant", "tool"]
+MessageRole = Literal["system", "user", "assistant", "tool"]
 DeclaredState = Literal["awaiting", "done"]
 
 
@@ -65,7 +65,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
 class Message(Struct, frozen=True, omit_defaults=True):
     """One message."""
 
-    role: Speaker
+    role: MessageRole
     """The role of the sender."""
     content: Content = ""
     """A text, or parts: text, images, audio, files."""
@@ -174,7 +174,7 @@ class Reply(Struct, frozen=True, omit_defaults=True):
     path: tuple[str, ...] = ()
     """The graph nodes or agents that it passed through, in order."""
     elapsed_ms: float | None = None
-    """How long it took, if that is known better than by the clock (a replay)."""
+    """The duration, if it is not measured but known (a replay)."""
     parts: tuple[str, ...] = ()
     """The texts of its messages, if it consists of several. `content` has them as lines of one text."""
     first_token_ms: float | None = None

@@ -14,13 +14,13 @@ from viva.model.message import ModelCall, Step, Usage
 from viva.model.turn import AwaitingReason, FileChange, HelperCall, Traceback
 
 Status = Literal["passed", "failed", "skipped", "error"]
-RESULT_FIELDS = frozenset(
+ASSERTION_RESULT_FIELDS = frozenset(
     {
         *("label", "passed", "reason", "score", "expected", "actual", "evidence", "suggestions", "live"),
         *("criteria_results", "judge_calls", "duration_ms"),
     }
 )
-"""What a record adds to the definition of an assertion. The page has the same list, for "Copy as case"."""
+"""The fields that a record adds to the definition of an assertion. The page has the same list, for "Copy as case"."""
 Cell = tuple[str, str, str]
 """Suite, case and agent: what the trials of a case on one agent have in common."""
 
@@ -166,7 +166,7 @@ class TrialRecord(Struct, omit_defaults=True):
     checkpoints: list[CheckpointRecord] | None = None
     """The checkpoints."""
     goal_achieved: bool | None = None
-    """true if the simulator said so."""
+    """true if the simulator declared the goal achieved."""
     goal_reason: str | None = None
     """The simulator's reason."""
     turns_not_run: list[str] | None = None

@@ -23,10 +23,10 @@ _MAX_SOURCE_CHARS = 300
 _MAX_PRINTED_CHARS = 30_000
 """With these limits one traceback stays below 64 kB."""
 
-_VIVA = str(Path(__file__).parents[1])
-_INSTALLED = ("/site-packages/", "/dist-packages/")
+_VIVA_FOLDER = str(Path(__file__).parents[1])
+_INSTALLED_FOLDERS = ("/site-packages/", "/dist-packages/")
 _PATHS = sysconfig.get_paths()
-_LIBRARIES = tuple({_PATHS["stdlib"], _PATHS["platstdlib"], _PATHS["purelib"], _PATHS["platlib"]})
+_LIBRARY_FOLDERS = tuple({_PATHS["stdlib"], _PATHS["platstdlib"], _PATHS["purelib"], _PATHS["platlib"]})
 
 
 class PrintedOutput:
@@ -36,7 +36,7 @@ class PrintedOutput:
         self._pieces: deque[str] = deque()
         self._size = 0
 
-    def add(self, text: str) -> None:
+    def append_text(self, text: str) -> None:
         self._pieces.append(text[-_MAX_PRINTED_CHARS:])
         self._size += len(self._pieces[-1])
         while self._size - len(self._pieces[0]) >= _MAX_PRINTED_CHARS:
@@ -51,15 +51,17 @@ printed_output: ContextVar[PrintedOutput | None] = ContextVar("printed_output", 
 """Collects the prints of the current turn. Tasks and threads of the turn inherit it."""
 
 
-def describe_error(raised: BaseException, where: str) -> list[Traceback]:
-    """The error, its causes and the members of a group, first cause first, as Python prints them.
+def build_tracebacks(raised: BaseException, where: str) -> list[Traceback]:
+    """The tracebacks of an error, its causes and the members of a group, first cause first, as Python prints them.
 
-    An error without a frame of the user's was handled by the caller of the user's code, or is not worth showing.
+    Causes and members without a frame in the user's files are left out.
     """
-    errors = [error for error in walk_errors(raised) if error is raised or is_users_error(error)][:_MAX_ERRORS]
+    errors = [error for error in iterate_linked_errors(raised) if error is raised or was_raised_in_users_code(error)][
+        :_MAX_ERRORS
+    ]
     printed = printed_output.get()
     described = [
-        Traceback(where, error_text(error)[:_MAX_ERROR_CHARS], _extract_frames(error)) for error in reversed(errors)
+        Traceback(where, format_error(error)[:_MAX_ERROR_CHARS], _extract_frames(error)) for error in reversed(errors)
     ]
     if printed is not None and printed.text:
         last = described[-1]
@@ -67,19 +69,19 @@ def describe_error(raised: BaseException, where: str) -> list[Traceback]:
     return described
 
 
-def is_users_error(raised: BaseException) -> bool:
+def was_raised_in_users_code(raised: BaseException) -> bool:
     """Was the user's own code running when this was raised?"""
-    return any(map(_is_users, traceback.extract_tb(raised.__traceback__)))
+    return any(map(_is_users_frame, traceback.extract_tb(raised.__traceback__)))
 
 
-def error_text(raised: BaseException) -> str:
+def format_error(raised: BaseException) -> str:
     """Type and message: `KeyError: 'missing'`. A group also names its first members."""
-    text = _own_text(raised)
-    members = [_own_text(error) for error in _flatten_group(raised)[:_MAX_ERRORS]]
+    text = _format_single_error(raised)
+    members = [_format_single_error(error) for error in _flatten_group(raised)[:_MAX_ERRORS]]
     return f"{text}: {'; '.join(members)}" if members else text
 
 
-def _own_text(raised: BaseException) -> str:
+def _format_single_error(raised: BaseException) -> str:
     try:
         text = to_valid_text(str(raised))
     except KeyboardInterrupt:
@@ -89,21 +91,21 @@ def _own_text(raised: BaseException) -> str:
     return f"{type(raised).__name__}: {text}" if text else type(raised).__name__
 
 
-def walk_errors(raised: BaseException) -> Iterator[BaseException]:
+def iterate_linked_errors(raised: BaseException) -> Iterator[BaseException]:
     """The exception and all linked ones, nearest first, each once: chains can be cycles.
 
     Linked are causes, contexts (unless suppressed) and the members of groups.
     """
-    return _walk(raised, lambda error: (*_group_members(error), *_get_linked_error(error)))
+    return _iterate_reachable_errors(raised, lambda error: (*_get_group_members(error), *_get_linked_error(error)))
 
 
 def _flatten_group(raised: BaseException) -> list[BaseException]:
     """The members of a group and of the groups in it, without these groups."""
-    inner = list(_walk(raised, _group_members))[1:]
-    return [error for error in inner if not _group_members(error)]
+    inner = list(_iterate_reachable_errors(raised, _get_group_members))[1:]
+    return [error for error in inner if not _get_group_members(error)]
 
 
-def _walk(
+def _iterate_reachable_errors(
     raised: BaseException, list_next: Callable[[BaseException], Iterable[BaseException]]
 ) -> Iterator[BaseException]:
     seen: set[int] = set()
@@ -116,7 +118,7 @@ def _walk(
             queue.extend(list_next(error))
 
 
-def _group_members(error: BaseException) -> tuple[BaseException, ...]:
+def _get_group_members(error: BaseException) -> tuple[BaseException, ...]:
     """Reads the slot itself: a subclass may have a property of the same name, which may raise anything."""
     if not issubclass(type(error), BaseExceptionGroup):
         return ()
@@ -129,7 +131,7 @@ def _get_linked_error(error: BaseException) -> tuple[BaseException, ...]:
     return () if linked is None else (linked,)
 
 
-def error_place(raised: BaseException) -> str:
+def format_error_place(raised: BaseException) -> str:
     """Where the user's code raised it, as `agent.py:12`; empty if it was never raised."""
     frames = [frame for frame in _extract_frames(raised) if not frame.file.startswith("<frozen ")]
     return f"{Path(frames[-1].file).name}:{frames[-1].line}" if frames else ""
@@ -137,8 +139,8 @@ def error_place(raised: BaseException) -> str:
 
 def _extract_frames(raised: BaseException) -> tuple[Frame, ...]:
     lines = traceback.extract_tb(raised.__traceback__)
-    foreign = [line for line in lines if not line.filename.startswith(_VIVA)]
-    users = [line for line in lines if _is_users(line)]
+    foreign = [line for line in lines if not line.filename.startswith(_VIVA_FOLDER)]
+    users = [line for line in lines if _is_users_frame(line)]
     return tuple(
         Frame(
             to_valid_text(line.filename),
@@ -150,6 +152,8 @@ def _extract_frames(raised: BaseException) -> tuple[Frame, ...]:
     )
 
 
-def _is_users(line: traceback.FrameSummary) -> bool:
+def _is_users_frame(line: traceback.FrameSummary) -> bool:
     file = line.filename
-    return not file.startswith(("<frozen ", _VIVA, *_LIBRARIES)) and not any(folder in file for folder in _INSTALLED)
+    return not file.startswith(("<frozen ", _VIVA_FOLDER, *_LIBRARY_FOLDERS)) and not any(
+        folder in file for folder in _INSTALLED_FOLDERS
+    )

@@ -99,9 +99,9 @@ class FileChange(Struct, frozen=True, omit_defaults=True):
     """The text difference, if it is text and not too long."""
 
 
-class FileImage(Struct, frozen=True, omit_defaults=True):
-    """A file of the workspace after a turn, for a replay: its bytes, the target of its link, or that it is a folder. Without
-    these it was removed. Paths of folders end in `/`.
+class RecordedFile(Struct, frozen=True, omit_defaults=True):
+    """A file of the workspace as it was after a turn, for a replay: its content, the target of a link, or a folder, whose
+    path ends in `/`. If none of these is set, the file was removed.
     """
 
     path: str
@@ -149,16 +149,16 @@ class SentMessage(Struct, frozen=True):
 
 
 class HelperCall(Struct, frozen=True, omit_defaults=True):
-    """One question to a simulator or a judge, with the time it took. For a judge also what it was sent and answered."""
+    """One call of a simulator or a judge, with its duration. For a judge also the request and the answer."""
 
     role: Role
     """simulator or judge."""
     agent: str
     """Its name."""
     turn: int
-    """The turn after which it was asked."""
+    """The turn after which the call was made."""
     start_ms: float
-    """When it was asked, since the start of the trial."""
+    """When the call was made, since the start of the trial."""
     duration_ms: float
     """How long the answer took."""
     criteria: str = ""
@@ -180,7 +180,7 @@ class HelperCall(Struct, frozen=True, omit_defaults=True):
 class Turn(Struct):
     """One user message and the agent's reply, with assertion results.
 
-    `error` is set if there is no usable reply; `partial_reply` is then what the agent had said and done until it failed.
+    `error` is set if there is no usable reply; `partial_reply` is then the reply until the failure.
     """
 
     number: int
@@ -196,7 +196,7 @@ class Turn(Struct):
     checks_ms: float = 0.0
 
     @property
-    def is_unanswered(self) -> bool:
+    def awaits_user(self) -> bool:
         """Does the agent wait for an answer? A closing offer does not count: the task is finished."""
         return self.awaiting is not None and self.awaiting.is_awaiting and self.awaiting.reason != "closing_offer"
 

@@ -20,26 +20,26 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import Event, TrialEnded
 from viva.model.message import Message, ModelCall, Reply
-from viva.model.turn import FileChange, FileImage, Traceback
+from viva.model.turn import FileChange, RecordedFile, Traceback
 from viva.record.atomic_files import append_atomically, open_replacement, truncate_partial_line
 from viva.record.private_files import open_private
 
-VERSION = 5
-FIRST_WITH_AGENT_KEYS = 5
+CASSETTE_VERSION = 5
+FIRST_VERSION_WITH_AGENT_KEYS = 5
 """The version since which keys name the agent under test. Before, a run had one."""
-_READABLE_VERSIONS = (4, VERSION)
+_READABLE_VERSIONS = (4, CASSETTE_VERSION)
 MissingPolicy = Literal["error", "live", "skip"]
 T = TypeVar("T")
 ConversationKey = tuple[Role, str, Key]
 """Role, agent and trial attempt."""
-CUT_OFF = "cut off"
+CUT_OFF_FAULT = "cut off"
 """The `fault` of a reply that a time limit cut off."""
 _MAX_DIFF_LINES = 40
 _HEADER_START = b'{"line":"cassette"'
 
 
 class CassetteHeader(Struct, frozen=True, tag_field="line", tag="cassette"):
-    """The first line."""
+    """The first line of a cassette."""
 
     version: int
     viva: str
@@ -62,7 +62,7 @@ class RecordedSession(Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedRequest(Struct, omit_defaults=True, gc=False):
-    """Everything that an agent got with one message."""
+    """A message to an agent, with everything else that the agent got with it."""
 
     message: Any
     options: Any
@@ -73,7 +73,7 @@ class RecordedRequest(Struct, omit_defaults=True, gc=False):
 
 
 class SessionStart(Struct):
-    """What the digest chain of a session starts with."""
+    """The values from which the first digest of a session is computed."""
 
     role: Role
     agent: str
@@ -85,14 +85,14 @@ class SessionStart(Struct):
 class TurnFiles(Struct, frozen=True, omit_defaults=True):
     """The files that an agent changed in one turn, with their whole content, and the changes as the report shows them."""
 
-    files: tuple[FileImage, ...] = ()
+    files: tuple[RecordedFile, ...] = ()
     changes: tuple[FileChange, ...] = ()
     omitted_reason: str = ""
     """Why the files are not recorded; the turn cannot be replayed then."""
 
 
 class RecordedReply(Struct, tag_field="line", tag="reply", omit_defaults=True, gc=False):
-    """One reply, or the fault that came instead. Replies of a session are in the order of the requests.
+    """One reply, or the fault that was raised instead. Replies of a session are in the order of the requests.
 
     Sessions are numbered in the order in which they were opened, which tells equal requests apart (votes). `turn` is the
     turn of the case, for helpers too.
@@ -107,19 +107,19 @@ class RecordedReply(Struct, tag_field="line", tag="reply", omit_defaults=True, g
     """None if the session could not be opened."""
     reply: Reply | None = None
     calls: tuple[ModelCall, ...] | None = None
-    """The model calls that were charged; None means those of the reply."""
+    """The model calls that were charged; None if they are the calls of the reply."""
     fault: str | None = None
     fault_message: str = ""
     """For a call that was cut off: the provider failure that was being retried."""
     partial: Reply | None = None
-    """What the agent had said and done when it failed."""
+    """The reply until the agent failed."""
     stderr: str = ""
     """The end of its standard error."""
     tracebacks: tuple[Traceback, ...] = ()
     """Errors in the user's own Python during the call."""
     warnings: tuple[str, ...] = ()
     prompt: tuple[Message, ...] = ()
-    """What the model of a judge was sent, for reports."""
+    """The messages to the model of a judge, for reports."""
     turn_files: TurnFiles | None = None
 
     @property
@@ -144,14 +144,14 @@ class SecretFilter(Protocol):
         """Return whether this JSON holds no secret."""
         ...
 
-    def hide(self, value: T) -> T: ...
+    def hide_secrets(self, value: T) -> T: ...
 
-    def restore(self, value: T) -> T:
+    def restore_secrets(self, value: T) -> T:
         """Replace the names of variables by their current values."""
         ...
 
 
-class LineCollector:
+class CassetteLineCollector:
     """Collects the lines of a cassette. A worker sends those of each ended trial to its coordinator, which writes them."""
 
     def __init__(self, secrets: SecretFilter) -> None:
@@ -161,19 +161,19 @@ class LineCollector:
         self._defined_agents: set[str] = set()
         self.session_numbers = count(1)
 
-    def define_agent(self, agent: str, definition: Any) -> None:
+    def add_agent_definition(self, agent: str, definition: Any) -> None:
         """Record the definition of an agent, once."""
         if agent not in self._defined_agents:
             self._defined_agents.add(agent)
             self.add_line(AgentDefinition(agent, codec.to_raw(definition)))
 
-    def hide_secrets(self, images: Iterable[FileImage]) -> tuple[FileImage, ...]:
-        return tuple(map_image_text(image, self._secrets.hide) for image in images)
+    def hide_secrets_in_files(self, images: Iterable[RecordedFile]) -> tuple[RecordedFile, ...]:
+        return tuple(change_file_text(image, self._secrets.hide_secrets) for image in images)
 
     def flush(self) -> None:
-        """Write what is pending. A collector only keeps it."""
+        """Does nothing here: only a recorder writes."""
 
-    def take_trial(self, key: Key) -> tuple[CassetteLine, ...]:
+    def pop_trial_lines(self, key: Key) -> tuple[CassetteLine, ...]:
         """Remove and return the lines of one attempt, and the definitions of agents so far. Secrets are hidden."""
         sessions = {session for line in self._pending if (session := _find_opened_session(line, key)) is not None}
         taken = [line for line in self._pending if isinstance(line, AgentDefinition) or _get_session(line) in sessions]
@@ -182,14 +182,14 @@ class LineCollector:
             for line in self._pending
             if not isinstance(line, AgentDefinition) and _get_session(line) not in sessions
         ]
-        return tuple(self._secrets.hide(line) for line in taken)
+        return tuple(self._secrets.hide_secrets(line) for line in taken)
 
-    def add_trial(self, lines: Iterable[CassetteLine]) -> None:
+    def add_trial_lines(self, lines: Iterable[CassetteLine]) -> None:
         """Add the lines that a worker collected. Its sessions get numbers of this cassette."""
         numbers: dict[int, int] = {}
         for line in lines:
             if isinstance(line, AgentDefinition):
-                self.define_agent(line.agent, line.definition)
+                self.add_agent_definition(line.agent, line.definition)
             elif isinstance(line, RecordedReply):
                 if line.session not in numbers:
                     numbers[line.session] = next(self.session_numbers)
@@ -208,8 +208,8 @@ def _find_opened_session(line: CassetteLine, key: Key) -> int | None:
     return None
 
 
-class Recorder(LineCollector):
-    """Writes a cassette, complete lines at a time: at the latest when a trial ends, before its journal says so.
+class CassetteRecorder(CassetteLineCollector):
+    """Writes a cassette in complete lines. Those of a trial are written before the journal says that the trial has ended.
 
     The file is opened at the first write, so a run that never starts destroys no cassette.
     """
@@ -218,7 +218,7 @@ class Recorder(LineCollector):
         folder = path.parent
         if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
             raise BadInput.of(f"--record {path}: cannot be written; choose a file in an existing, writable folder")
-        if not _may_be_replaced(path):
+        if not _may_overwrite(path):
             raise BadInput.of(f"--record {path}: is not a cassette and would be overwritten; choose another file")
         super().__init__(secrets)
         self._path = path
@@ -226,9 +226,9 @@ class Recorder(LineCollector):
         self._end = 0
         self._is_broken = False
         self._open_flag = os.O_TRUNC
-        self.add_line(CassetteHeader(VERSION, viva))
+        self.add_line(CassetteHeader(CASSETTE_VERSION, viva))
 
-    def resume(self, ended: Container[Key]) -> None:
+    def continue_recording(self, ended: Container[Key]) -> None:
         """Continue the cassette of an earlier run: keep the replies of its `ended` trials, drop those of all others."""
         if not self._path.exists():
             return
@@ -240,7 +240,7 @@ class Recorder(LineCollector):
             finally:
                 os.close(file)
             lines = list(read_cassette(self._path))
-            rewrite_cassette(self._path, remove_trials(lines, lambda key: trial_key(key) not in ended))
+            rewrite_cassette(self._path, remove_trials(lines, lambda key: get_trial_key(key) not in ended))
         except OSError as error:
             raise self._write_error(error) from error
         del self._pending[0]  # the file has a header
@@ -262,7 +262,7 @@ class Recorder(LineCollector):
             return
         raw = codec.encode_lines(self._pending)
         if not self._secrets.is_clean(raw):
-            raw = codec.encode_lines([self._secrets.hide(line) for line in self._pending])
+            raw = codec.encode_lines([self._secrets.hide_secrets(line) for line in self._pending])
         self._pending.clear()
         try:
             if self._file is None:
@@ -284,7 +284,7 @@ class Recorder(LineCollector):
         return RunStopped(f"cassette {self._path}: {error.strerror}")
 
 
-def _may_be_replaced(path: Path) -> bool:
+def _may_overwrite(path: Path) -> bool:
     """Return whether `path` is free, is a cassette, or is no regular file (which is written to, not replaced)."""
     if not path.is_file():
         return True
@@ -326,7 +326,7 @@ def _check_line(line: CassetteLine, number: int, sessions: set[int]) -> None:
     if number == 1 and not isinstance(line, CassetteHeader):
         raise ValueError("is not a cassette: the first line is not a header")
     if isinstance(line, CassetteHeader) and line.version not in _READABLE_VERSIONS:
-        age = "a newer" if line.version > VERSION else "an older"
+        age = "a newer" if line.version > CASSETTE_VERSION else "an older"
         raise ValueError(f"was recorded by {age} Viva ({line.viva}); record it again")
     if isinstance(line, RecordedReply):
         if line.new_session is not None:
@@ -335,7 +335,7 @@ def _check_line(line: CassetteLine, number: int, sessions: set[int]) -> None:
             raise ValueError(f"is a reply of session {line.session}, which no earlier line opens")
 
 
-def iter_replies(lines: Iterable[CassetteLine]) -> Iterator[tuple[RecordedSession, RecordedReply]]:
+def iterate_replies(lines: Iterable[CassetteLine]) -> Iterator[tuple[RecordedSession, RecordedReply]]:
     """Yield each reply with its session."""
     sessions: dict[int, RecordedSession] = {}
     for line in lines:
@@ -345,7 +345,7 @@ def iter_replies(lines: Iterable[CassetteLine]) -> Iterator[tuple[RecordedSessio
 
 
 def remove_trials(lines: Iterable[CassetteLine], should_remove: Callable[[Key], bool]) -> Iterator[CassetteLine]:
-    """Yield the lines without those of removed trials. Generated cases belong to no trial and stay."""
+    """Yield all lines except those of removed trials. Replies of the case generator belong to no trial and stay."""
     removed: set[int] = set()
     for line in lines:
         if isinstance(line, RecordedReply):
@@ -358,21 +358,21 @@ def remove_trials(lines: Iterable[CassetteLine], should_remove: Callable[[Key], 
         yield line
 
 
-def conversation_key(session: RecordedSession) -> ConversationKey:
+def get_conversation_key(session: RecordedSession) -> ConversationKey:
     return session.role, session.agent, session.key
 
 
-def trial_key(key: Key) -> Key:
+def get_trial_key(key: Key) -> Key:
     """Return the key of the trial that an attempt belongs to."""
     return structs.replace(key, attempt=1)
 
 
 def compute_digest(value: Any) -> str:
     """Return the same text for equal values."""
-    return blake2b(codec.canonical_bytes(value), digest_size=12).hexdigest()
+    return blake2b(codec.encode_canonically(value), digest_size=12).hexdigest()
 
 
-def map_image_text(image: FileImage, change: Callable[[str], str]) -> FileImage:
+def change_file_text(image: RecordedFile, change: Callable[[str], str]) -> RecordedFile:
     """Apply `change` to the content of a file, even where it is not UTF-8."""
     if image.content is None:
         return image
@@ -389,5 +389,5 @@ def rewrite_cassette(path: Path, lines: Iterable[CassetteLine]) -> None:
 
 def diff_json(old: Any, new: Any, old_name: str = "cassette", new_name: str = "now") -> str:
     """Return a line diff of two values as JSON."""
-    before, after = (codec.pretty_json(codec.canonical_bytes(value)).decode().splitlines() for value in (old, new))
+    before, after = (codec.pretty_json(codec.encode_canonically(value)).decode().splitlines() for value in (old, new))
     return "\n".join(list(difflib.unified_diff(before, after, old_name, new_name, lineterm="", n=1))[:_MAX_DIFF_LINES])

@@ -12,14 +12,14 @@ from msgspec import structs
 from viva.errors import AgentFailed, CallCutOff, NotRecorded, Skipped, TrialFault, Undetermined, Unreachable
 from viva.model import codec
 from viva.model.case import Feature
-from viva.model.connector import connector_settings
+from viva.model.connector import find_answer_settings
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress
 from viva.protocols import Agent, AgentSession, SessionContext, Workspace
 from viva.record.cassette import (
-    CUT_OFF,
+    CUT_OFF_FAULT,
+    CassetteLineCollector,
     ConversationKey,
-    LineCollector,
     RecordedReply,
     RecordedRequest,
     RecordedSession,
@@ -27,9 +27,9 @@ from viva.record.cassette import (
 )
 from viva.record.player import CassettePlayer
 
-_RUN_OPTIONS = ("session_id", "workspace")
+_OPTIONS_OF_ONE_RUN = ("session_id", "workspace")
 """Options that differ from run to run and are not recorded."""
-_FAULTS: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
+_FAULT_CLASSES: dict[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreachable, "undetermined": Undetermined}
 
 
 class _CassetteSession:
@@ -55,7 +55,7 @@ class _CassetteSession:
             self._last_options, self._raw_options = options, codec.to_raw(_remove_run_options(options))
         request = RecordedRequest(message if message.data is None else codec.to_raw(message), self._raw_options)
         if isinstance(connector := options.get("connector"), str):
-            request.connector = connector_settings(connector, context.connectors)
+            request.connector = find_answer_settings(connector, context.connectors)
         if context.fixtures is not None and turn == 1:
             request.fixtures = codec.to_raw(context.fixtures)
         if context.role == "simulator":
@@ -68,15 +68,15 @@ class _CassetteSession:
 
 
 def _remove_run_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    lasting = {name: value for name, value in options.items() if name not in _RUN_OPTIONS}
+    lasting = {name: value for name, value in options.items() if name not in _OPTIONS_OF_ONE_RUN}
     if isinstance(metadata := lasting.get("metadata"), (dict, Mapping)):  # the check for a dict is much faster
         fields = cast("Mapping[str, Any]", metadata)
-        lasting["metadata"] = {name: value for name, value in fields.items() if name not in _RUN_OPTIONS}
+        lasting["metadata"] = {name: value for name, value in fields.items() if name not in _OPTIONS_OF_ONE_RUN}
     return lasting
 
 
 class _WrappedAgent:
-    """What a recording and a replaying agent have in common."""
+    """The base of the recording and the replaying agent."""
 
     def __init__(self, agent: Agent, name: str) -> None:
         self._agent = agent
@@ -92,9 +92,9 @@ class _WrappedAgent:
 class RecordingAgent(_WrappedAgent):
     """An agent whose replies are recorded."""
 
-    def __init__(self, agent: Agent, name: str, definition: Any, recorder: LineCollector) -> None:
+    def __init__(self, agent: Agent, name: str, definition: Any, recorder: CassetteLineCollector) -> None:
         super().__init__(agent, name)
-        recorder.define_agent(name, definition)
+        recorder.add_agent_definition(name, definition)
         self._recorder = recorder
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
@@ -104,7 +104,7 @@ class RecordingAgent(_WrappedAgent):
 class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSession]):
     """Records requests and replies. It runs around every call, so it does as little as possible."""
 
-    def __init__(self, agent: Agent, name: str, context: SessionContext, recorder: LineCollector) -> None:
+    def __init__(self, agent: Agent, name: str, context: SessionContext, recorder: CassetteLineCollector) -> None:
         super().__init__(context)
         self._agent, self._recorder = agent, recorder
         self._number = next(recorder.session_numbers)
@@ -122,7 +122,7 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
             self._manager = self._agent.open(structs.replace(self._context, meter=meter))
             self._session = await self._manager.__aenter__()
         except TrialFault as fault:
-            await self._add_fault(RecordedReply(self._number, 0, 0.0, self._new_session), fault, None)
+            await self._record_fault(RecordedReply(self._number, 0, 0.0, self._new_session), fault, None)
             raise
         return self
 
@@ -141,7 +141,7 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
         except (TrialFault, asyncio.CancelledError) as error:
             ms = round((time.perf_counter() - start) * 1e3, 3)
             self._context.progress.elapsed_ms = ms  # a replay shows the same number
-            await self._add_fault(RecordedReply(self._number, turn, ms, self._new_session, request), error, before)
+            await self._record_fault(RecordedReply(self._number, turn, ms, self._new_session, request), error, before)
             raise
         ms = round((time.perf_counter() - start) * 1e3, 3)
         calls = tuple(self._calls)
@@ -154,24 +154,24 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
             recorded.reply = cast("Reply", codec.to_raw(reply))
         if workspace is not None:
             recorded.turn_files = await self._collect_turn_files(workspace, before)
-        _add_remarks(recorded, self._context)
+        _record_progress(recorded, self._context)
         self._recorder.add_line(recorded)
         if workspace is not None:
             self._recorder.flush()  # files may be large
         return structs.replace(reply, elapsed_ms=ms)  # the report of this run and of a replay show the same number
 
-    async def _add_fault(
+    async def _record_fault(
         self, recorded: RecordedReply, error: TrialFault | asyncio.CancelledError, before: Any
     ) -> None:
         progress = self._context.progress
         if isinstance(error, TrialFault):
             recorded.fault, recorded.fault_message = error.fault, error.message
         else:
-            recorded.fault, recorded.fault_message = CUT_OFF, progress.provider_trouble or ""
+            recorded.fault, recorded.fault_message = CUT_OFF_FAULT, progress.provider_trouble or ""
         if progress.partial is not None:
             recorded.partial = cast("Reply", codec.to_raw(progress.partial))
         recorded.stderr = progress.stderr_tail
-        _add_remarks(recorded, self._context)
+        _record_progress(recorded, self._context)
         recorded.calls = tuple(self._calls)
         self._calls.clear()
         self._new_session = None
@@ -181,7 +181,7 @@ class _RecordingSession(_CassetteSession, AbstractAsyncContextManager[AgentSessi
 
     async def _collect_turn_files(self, workspace: Workspace, before: Any) -> TurnFiles:
         try:
-            images = self._recorder.hide_secrets(await workspace.files_since(before))
+            images = self._recorder.hide_secrets_in_files(await workspace.files_since(before))
             return TurnFiles(images, await workspace.changes_since(before))
         except TrialFault as too_large:
             return TurnFiles(omitted_reason=too_large.message)
@@ -192,15 +192,15 @@ class ReplayingAgent(_WrappedAgent):
 
     def __init__(self, agent: Agent, name: str, definition: Any, player: CassettePlayer) -> None:
         super().__init__(agent, name)
-        player.define_agent(name, definition)
+        player.set_current_definition(name, definition)
         self._definition = definition
         self._player = player
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
-        conversation: ConversationKey = (context.role, self._name, self._player.find_key(context.key))
-        chain = self._player.start_chain(conversation, self._definition, context.history)
-        if (recorded := self._player.take_reply(chain)) is not None:
+        conversation: ConversationKey = (context.role, self._name, self._player.convert_to_recorded_key(context.key))
+        chain = self._player.start_digest_chain(conversation, self._definition, context.history)
+        if (recorded := self._player.pop_reply(chain)) is not None:
             for call in recorded.model_calls:
                 context.meter(call)
             raise _restore_fault(recorded, context.progress)
@@ -228,14 +228,14 @@ class _ReplayingSession(_CassetteSession):
         if self._live_session is not None:
             return await self._live_session.send(message, options)
         request, turn = self._build_request(message, options)
-        self._chain = self._player.extend_chain(self._chain, request)
-        recorded = self._player.take_reply(self._chain)
+        self._chain = self._player.extend_digest_chain(self._chain, request)
+        recorded = self._player.pop_reply(self._chain)
         if recorded is None:
-            return await self._handle_miss(message, options, request, turn)
+            return await self._reply_without_recording(message, options, request, turn)
         self._messages.append((message, options))
         for call in recorded.model_calls:
             self._context.meter(call)
-        _restore_remarks(recorded, self._context.progress)
+        _restore_progress(recorded, self._context.progress)
         if (files := recorded.turn_files) is not None and self._context.workspace is not None:
             if files.omitted_reason:
                 raise NotRecorded(f"not in the cassette: the files of turn {recorded.turn} ({files.omitted_reason})")
@@ -244,7 +244,7 @@ class _ReplayingSession(_CassetteSession):
             raise _restore_fault(recorded, self._context.progress)
         return structs.replace(recorded.reply, elapsed_ms=recorded.ms)
 
-    async def _handle_miss(
+    async def _reply_without_recording(
         self, message: Message, options: Mapping[str, Any], request: RecordedRequest, turn: int
     ) -> Reply:
         """Raise an error with the first difference, skip the case, or play the conversation with the real agent."""
@@ -258,25 +258,25 @@ class _ReplayingSession(_CassetteSession):
         raise error(f"not in the cassette: {reason}")
 
 
-def _add_remarks(recorded: RecordedReply, context: SessionContext) -> None:
+def _record_progress(recorded: RecordedReply, context: SessionContext) -> None:
     progress = context.progress
     if progress.tracebacks or progress.warnings:
         recorded.tracebacks, recorded.warnings = tuple(progress.tracebacks), tuple(progress.warnings)
     if context.role == "judge":  # reports show it
-        recorded.prompt = progress.sent
+        recorded.prompt = progress.sent_to_model
 
 
-def _restore_remarks(recorded: RecordedReply, progress: CallProgress) -> None:
+def _restore_progress(recorded: RecordedReply, progress: CallProgress) -> None:
     progress.tracebacks += recorded.tracebacks
     progress.warnings += recorded.warnings
-    progress.sent = recorded.prompt
+    progress.sent_to_model = recorded.prompt
 
 
 def _restore_fault(recorded: RecordedReply, progress: CallProgress) -> TrialFault:
-    """Return the recorded fault, and set what was known of the call when it failed."""
+    """Return the recorded fault, and restore the state of the call at its failure."""
     progress.partial, progress.stderr_tail = recorded.partial, recorded.stderr
     progress.elapsed_ms = recorded.ms or None
-    if recorded.fault == CUT_OFF:
+    if recorded.fault == CUT_OFF_FAULT:
         progress.provider_trouble = recorded.fault_message or None
         return CallCutOff(recorded.ms)
-    return _FAULTS.get(recorded.fault or "", Undetermined)(recorded.fault_message)
+    return _FAULT_CLASSES.get(recorded.fault or "", Undetermined)(recorded.fault_message)

@@ -17,11 +17,11 @@ from viva.model import codec
 from viva.model.event import JOURNAL_VERSION, AnyEvent, Event, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import append_atomically, find_last_line_end, truncate_partial_line
-from viva.record.locks import WriterLock, exclusive_lock
+from viva.record.locks import WriterLock, open_exclusively
 from viva.record.positions import RecordPositions
 from viva.record.private_files import make_private_folder, open_private
 
-_RECORD = b'"record":'
+_RECORD_FIELD = b'"record":'
 _NOTE, _RUN_ENDED = b'{"event":"note"', b'{"event":"run_ended"'
 
 
@@ -32,7 +32,7 @@ class _EventIndex(Struct):
     index: Annotated[int, Meta(ge=-1, le=2**63 - 1)] = -1
 
 
-class _Header(Struct):
+class _JournalHeader(Struct):
     """The part of the first event that has the version of the journal's format."""
 
     event: str
@@ -75,12 +75,12 @@ class Journal:
                 self._add_position(event.index, line, self._end)
             self._end += len(line)
 
-    def raw_records(self) -> Iterator[bytes]:
+    def iterate_raw_records(self) -> Iterator[bytes]:
         """Yield the record of each ended trial as JSON, in input order; of a repeated trial the last one."""
         for offset, length in self._positions:
             yield self.read_raw_record(offset, length)
 
-    def list_places(self) -> list[tuple[int, int]]:
+    def list_record_positions(self) -> list[tuple[int, int]]:
         """The offset and length of the record of each ended trial, in input order."""
         return list(self._positions)
 
@@ -89,8 +89,8 @@ class Journal:
         return os.pread(self._file, length, offset)
 
     def records(self) -> Iterator[TrialRecord]:
-        for raw in self.raw_records():
-            yield codec.decode_kept(raw, type=TrialRecord)
+        for raw in self.iterate_raw_records():
+            yield codec.decode_own(raw, type=TrialRecord)
 
     def keep_only(self, indexes: Container[int]) -> None:
         """Ignore all other records of an earlier part of the run; these trials run again."""
@@ -127,7 +127,7 @@ class Journal:
         """Find the records of an earlier part of the same run."""
         with open(self._file, "rb", closefd=False) as file:
             try:
-                _find_records(file, self._positions)
+                _add_record_positions(file, self._positions)
             except ValueError as error:  # no JSON, or no record in it
                 raise RunStopped(f"journal {self.path}: {error}") from error
 
@@ -139,7 +139,7 @@ class Journal:
         return RunStopped(f"journal {self.path}: {error.strerror or error}")
 
 
-def _find_records(file: BinaryIO, positions: RecordPositions) -> None:
+def _add_record_positions(file: BinaryIO, positions: RecordPositions) -> None:
     """Add the records of a journal. ValueError says which line cannot be read; an incomplete last line is ignored."""
     decoder = codec.Decoder[_EventIndex](_EventIndex, codec.OWN_MAX_DEPTH)
     offset = 0
@@ -164,9 +164,9 @@ def read_records(path: Path) -> Iterator[TrialRecord]:
             if (line := file.readline()).endswith(b"\n"):
                 check_version(line, path)
             file.seek(0)
-            _find_records(file, positions)
+            _add_record_positions(file, positions)
             for offset, length in positions:
-                yield codec.decode_kept(os.pread(file.fileno(), length, offset), type=TrialRecord)
+                yield codec.decode_own(os.pread(file.fileno(), length, offset), type=TrialRecord)
     except OSError as error:
         raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
     except ValueError as error:
@@ -175,11 +175,11 @@ def read_records(path: Path) -> Iterator[TrialRecord]:
 
 def locate_record(line: bytes) -> tuple[int, int]:
     """Return the start and length of the record in the line of an ended trial, where it is the last field."""
-    start = line.index(_RECORD) + len(_RECORD)
+    start = line.index(_RECORD_FIELD) + len(_RECORD_FIELD)
     return start, len(line) - start - 2
 
 
-def has_ended(path: Path) -> bool | None:
+def has_run_ended(path: Path) -> bool | None:
     """Return whether the last event of a journal, apart from notes, is the end of the run. None if it has no event."""
     try:
         with path.open("rb") as file:
@@ -198,10 +198,10 @@ def has_ended(path: Path) -> bool | None:
 
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """Read the events of a journal. A partial last line is ignored; BadInput for a damaged line before it."""
-    return (event for event, _, _ in read_placed_events(path))
+    return (event for event, _, _ in read_events_with_positions(path))
 
 
-def read_placed_events(path: Path) -> Iterator[tuple[AnyEvent, int, int]]:
+def read_events_with_positions(path: Path) -> Iterator[tuple[AnyEvent, int, int]]:
     """Read the events of a journal, each with the offset and length of its line. See `read_events`."""
     decoder = codec.Decoder[AnyEvent](AnyEvent, codec.OWN_MAX_DEPTH)
     offset = 0
@@ -224,7 +224,7 @@ def read_placed_events(path: Path) -> Iterator[tuple[AnyEvent, int, int]]:
 
 def check_version(line: bytes, path: Path) -> None:
     """BadInput if another version of Viva wrote the journal in a format that this one does not read."""
-    header = codec.decode_kept(line, type=_Header)
+    header = codec.decode_own(line, type=_JournalHeader)
     if header.event == "run_started" and header.journal_version != JOURNAL_VERSION:
         age = "a newer" if header.journal_version > JOURNAL_VERSION else "an older"
         raise BadInput.of(
@@ -232,12 +232,12 @@ def check_version(line: bytes, path: Path) -> None:
         )
 
 
-def next_run_number(home: Path) -> int:
+def take_next_run_number(home: Path) -> int:
     """Return the sequence number of a new run, independent of the clock.
 
     `.viva/sequence` holds the last number. If it is missing or damaged, the journals have it.
     """
-    with exclusive_lock(home / "sequence") as file:
+    with open_exclusively(home / "sequence") as file:
         text = os.pread(file, 100, 0)
         if text.strip().isdigit():
             last = int(text)

@@ -15,11 +15,11 @@ from viva.record.atomic_files import replace_file
 from viva.record.private_files import open_private
 
 _WATCHED_S = 10.0
-"""A viewer asks more often than that."""
+"""A run counts as watched for this long after a viewer has asked for it."""
 
 
 def mark_watched(journal: Path) -> None:
-    """Asks the run for its live view, for some seconds. A run that has been deleted is not asked."""
+    """Asks a run to write its live view for some seconds. Nothing happens if the run has been deleted."""
     with suppress(OSError):
         file = open_private(journal.with_name("watched"), os.O_WRONLY | os.O_CREAT)
         try:
@@ -42,7 +42,7 @@ def write_live_view(journal: Path, view: LiveView) -> None:
 def read_live_view(journal: Path) -> LiveView | None:
     """The latest view of a run; None if it wrote none yet, or has ended."""
     try:
-        return codec.decode_kept(journal.with_name("live.json").read_bytes(), type=LiveView)
+        return codec.decode_own(journal.with_name("live.json").read_bytes(), type=LiveView)
     except (OSError, codec.DecodeError):
         return None
 

@@ -49,7 +49,7 @@ class WriterLock:
 
     def __init__(self, journal: Path) -> None:
         self._file = -1
-        self._file = os.open(lock_path(journal), os.O_RDWR | os.O_CREAT, 0o600)
+        self._file = os.open(get_lock_path(journal), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._acquire(journal)
         except BaseException:
@@ -106,26 +106,26 @@ def _abandon_in_child() -> None:
 os.register_at_fork(after_in_child=_abandon_in_child)
 
 
-def lock_path(journal: Path) -> Path:
+def get_lock_path(journal: Path) -> Path:
     return journal.with_suffix(".lock")
 
 
-def is_in_use(journal: Path) -> bool:
+def is_journal_in_use(journal: Path) -> bool:
     """Return whether a process writes to this journal."""
     with _inspect_lock(journal) as (file, is_free):
         return file >= 0 and not is_free
 
 
-def find_holder(journal: Path) -> LockHolder | None:
+def find_lock_holder(journal: Path) -> LockHolder | None:
     """Return the process that writes to this journal."""
     with _inspect_lock(journal) as (file, is_free):
         return _read_holder(file) if file >= 0 and not is_free else None
 
 
-def has_crashed(journal: Path, *, acknowledge: bool = False) -> bool:
+def has_writer_crashed(journal: Path, *, acknowledge: bool = False) -> bool:
     """Return whether the last writer ended without releasing its lock. With `acknowledge`, the next call returns False."""
     try:
-        if not lock_path(journal).stat().st_size:  # the usual case, without opening the file
+        if not get_lock_path(journal).stat().st_size:  # the usual case, without opening the file
             return False
     except OSError:
         return False
@@ -134,7 +134,7 @@ def has_crashed(journal: Path, *, acknowledge: bool = False) -> bool:
             return False
         if acknowledge:
             with suppress(OSError):
-                os.truncate(lock_path(journal), 0)
+                os.truncate(get_lock_path(journal), 0)
         return True
 
 
@@ -142,7 +142,7 @@ def has_crashed(journal: Path, *, acknowledge: bool = False) -> bool:
 def _inspect_lock(journal: Path) -> Generator[tuple[int, bool]]:
     """The open lock file (-1 if there is none) and whether it is free. A free lock cannot be taken meanwhile."""
     try:
-        file = os.open(lock_path(journal), os.O_RDONLY)
+        file = os.open(get_lock_path(journal), os.O_RDONLY)
     except OSError:
         yield -1, True
         return
@@ -188,8 +188,8 @@ def _get_process_start_time(pid: int) -> int:
 
 
 @contextmanager
-def exclusive_lock(path: Path) -> Generator[int]:
-    """Open the file `path` for this process alone; others wait. On a file system without locks nothing waits."""
+def open_exclusively(path: Path) -> Generator[int]:
+    """Open a file under an exclusive lock, for which other processes wait. A file system without locks has no waiting."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

@@ -1,4 +1,4 @@
-"""Where the records of a journal are, in a few bytes for each: a run may have hundreds of thousands."""
+"""The positions of the records in a journal, in a few bytes each: a run may have hundreds of thousands of records."""
 
 from array import array
 from collections.abc import Container, Iterator
@@ -20,7 +20,7 @@ class RecordPositions:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The offset and length of each record, in input order."""
-        for place in self._iter_in_order():
+        for place in self._iterate_in_order():
             yield self._offsets[place], self._lengths[place]
 
     def __len__(self) -> int:
@@ -32,13 +32,13 @@ class RecordPositions:
         return other
 
     def keep_only(self, indexes: Container[int]) -> None:
-        """Forget all other records."""
+        """Remove the positions of all other records."""
         kept = [place for place in range(len(self._indexes)) if self._indexes[place] in indexes]
         self._indexes = array("q", (self._indexes[place] for place in kept))
         self._offsets = array("q", (self._offsets[place] for place in kept))
         self._lengths = array("q", (self._lengths[place] for place in kept))
 
-    def _iter_in_order(self) -> Iterator[int]:
+    def _iterate_in_order(self) -> Iterator[int]:
         order = sorted(range(len(self._indexes)), key=self._indexes.__getitem__)  # stable: the last one stays last
         for place, after in zip_longest(order, order[1:]):
             if after is None or self._indexes[after] != self._indexes[place]:

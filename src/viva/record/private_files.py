@@ -7,13 +7,13 @@ from pathlib import Path
 
 from viva.record.atomic_files import replace_file
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_PERMISSIONS_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def open_private(path: Path, flags: int) -> int:
     """Open a file like `os.open`, and remove the permissions of others, even if the file existed before."""
     file = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    _remove_permissions(file)
+    _remove_permissions_of_others(file)
     return file
 
 
@@ -24,7 +24,7 @@ def make_private_folder(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
         return
-    if path.stat().st_mode & _OTHERS:  # an older Viva made it so
+    if path.stat().st_mode & _PERMISSIONS_OF_OTHERS:  # an older Viva made it so
         for folder, _, names in os.walk(path.resolve()):
             for entry in (folder, *(f"{folder}/{name}" for name in names)):
                 _make_private(entry)
@@ -45,13 +45,13 @@ def _make_private(path: str) -> None:
     except OSError:
         return
     try:
-        _remove_permissions(file)
+        _remove_permissions_of_others(file)
     finally:
         os.close(file)
 
 
-def _remove_permissions(file: int) -> None:
+def _remove_permissions_of_others(file: int) -> None:
     mode = os.fstat(file).st_mode
-    if mode & _OTHERS and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if mode & _PERMISSIONS_OF_OTHERS and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         with suppress(PermissionError):  # it belongs to another user
-            os.fchmod(file, stat.S_IMODE(mode) & ~_OTHERS)
+            os.fchmod(file, stat.S_IMODE(mode) & ~_PERMISSIONS_OF_OTHERS)

@@ -32,8 +32,8 @@ MIN_SECRET_LENGTH = 6
 """Shorter values are too common to tell them from ordinary text."""
 MIN_LINE_LENGTH = 12
 """A line of a secret with at least this length is a secret itself: file diffs and shortened texts show single lines."""
-_CUT = "…"
-_CUT_RAW = _CUT.encode()
+_ELLIPSIS = "…"
+_ELLIPSIS_BYTES = _ELLIPSIS.encode()
 _IDENTIFIERS: Mapping[type, frozenset[str]] = {
     Key: frozenset(Key.__struct_fields__),
     # Resuming, comparing and indexing go by these. They come from the user's files, the config or Viva itself. Generated
@@ -54,14 +54,14 @@ _OWN_MAPPINGS: Mapping[type, frozenset[str]] = {
     AgentDefinition: frozenset({"definition"}),
 }
 """Fields of type Any that hold mappings with field names of Viva: messages, and agent settings of the config."""
-_KEPT_KEYS = frozenset({"type", "role"})
-"""Values that stay in such a mapping: the type of an assertion, the role of a message."""
+_KEYS_OF_FIXED_VALUES = frozenset({"type", "role"})
+"""Keys in such a mapping whose values stay: the type of an assertion, the role of a message."""
 _MAPPING_TYPES = (dict, Mapping)
 RewriteText = Callable[[str], str]
 
 
 class _EncodedSecret(Struct, frozen=True):
-    """One encoding of a secret, and what a cassette holds in its place."""
+    """One encoding of a secret, and the mark that replaces it in a cassette."""
 
     text: str
     mark: str
@@ -111,25 +111,25 @@ class Redactor:
         return bool(self._current_index)
 
     def redact_text(self, text: str) -> str:
-        return self._current_index.mask(text)
+        return self._current_index.mask_secrets(text)
 
     def redact(self, value: T) -> T:
         """Return a record, event or plain value without secrets; the same object if it holds none."""
         if not self._current_index or self.is_clean(codec.encode(value)):
             return value
-        return _rewrite(value, self._current_index.mask)
+        return _rewrite_texts(value, self._current_index.mask_secrets)
 
     def is_clean(self, raw: bytes) -> bool:
         """Return whether this JSON holds no secret."""
-        return not self._current_index.may_contain(raw)
+        return not self._current_index.may_hold_secret(raw)
 
-    def hide(self, value: T) -> T:
+    def hide_secrets(self, value: T) -> T:
         """Return the value for a cassette, with the names of variables in place of their values."""
-        return _rewrite(value, self._current_index.mark) if self._current_index else value
+        return _rewrite_texts(value, self._current_index.replace_by_marks) if self._current_index else value
 
-    def restore(self, value: T) -> T:
+    def restore_secrets(self, value: T) -> T:
         """Undo `hide` with the current values of the variables."""
-        return _rewrite(value, self._current_index.restore_values) if self._variables else value
+        return _rewrite_texts(value, self._current_index.restore_values) if self._variables else value
 
 
 class _SecretIndex:
@@ -143,7 +143,7 @@ class _SecretIndex:
             if len(value) < MIN_SECRET_LENGTH or not value.strip("*"):
                 continue
             name = names.get(value)
-            for number, text in enumerate(_encode_secret(value)):
+            for number, text in enumerate(_iterate_secret_encodings(value)):
                 mark = f"***{name}{f':{number}' if number else ''}***" if name else MASK
                 forms.setdefault(text, _EncodedSecret(text, mark))
                 if name:
@@ -152,8 +152,8 @@ class _SecretIndex:
         self._by_head: dict[str, list[_EncodedSecret]] = {}
         for form in sorted(forms.values(), key=lambda form: len(form.text), reverse=True):
             self._by_head.setdefault(form.text[:MIN_SECRET_LENGTH], []).append(form)
-        self._texts = _remove_longer(forms)
-        self._raws = _remove_longer(filter(None, map(_to_json_bytes, self._texts)))
+        self._texts = _remove_texts_with_others_inside(forms)
+        self._raws = _remove_texts_with_others_inside(filter(None, map(_to_json_bytes, self._texts)))
         self._raw_heads = [raw for raw in map(_to_json_bytes, self._by_head) if raw]
         marks = "|".join(map(re.escape, sorted(names.values(), key=len, reverse=True)))
         self._marks = re.compile(rf"\*\*\*({marks})(?::\d+)?\*\*\*") if marks else None
@@ -163,17 +163,17 @@ class _SecretIndex:
     def __bool__(self) -> bool:
         return bool(self._by_head)
 
-    def may_contain(self, raw: bytes) -> bool:
+    def may_hold_secret(self, raw: bytes) -> bool:
         """Return whether JSON text holds a secret, complete or shortened."""
         for secret in self._raws:  # runs for every record: a plain loop is the fastest
             if secret in raw:
                 return True
-        return _CUT_RAW in raw and any(head in raw for head in self._raw_heads)
+        return _ELLIPSIS_BYTES in raw and any(head in raw for head in self._raw_heads)
 
-    def mask(self, text: str) -> str:
+    def mask_secrets(self, text: str) -> str:
         return self._replace(text, lambda _: MASK)
 
-    def mark(self, text: str) -> str:
+    def replace_by_marks(self, text: str) -> str:
         return self._replace(text, lambda form: form.mark)
 
     def restore_values(self, text: str) -> str:
@@ -182,17 +182,17 @@ class _SecretIndex:
         return self._marks.sub(lambda match: self._values.get(match[0], self._plain[match[1]]), text)
 
     def _replace(self, text: str, mark: Callable[[_EncodedSecret], str]) -> str:
-        is_cut = _CUT in text and any(head in text for head in self._by_head)
+        is_cut = _ELLIPSIS in text and any(head in text for head in self._by_head)
         if not is_cut and not any(secret in text for secret in self._texts):
             return text
         pieces: list[str] = []
         done = 0
-        for start, end, form in self._find(text):
+        for start, end, form in self._find_secrets(text):
             pieces += [text[done:start], mark(form) if form else MASK]
             done = end
         return "".join([*pieces, text[done:]]) if pieces else text
 
-    def _find(self, text: str) -> Iterator[tuple[int, int, _EncodedSecret | None]]:
+    def _find_secrets(self, text: str) -> Iterator[tuple[int, int, _EncodedSecret | None]]:
         """Yield start, end and encoding of each secret. Overlapping ones become one, with the encoding of the longest."""
         current: tuple[int, int, _EncodedSecret | None] | None = None
         at = 0
@@ -223,12 +223,12 @@ class _SecretIndex:
         for form in forms:
             prefix = commonprefix([form.text, text[start:]])  # noqa: RUF071 -- character by character is the point
             end = start + len(prefix)
-            if text.startswith(_CUT, end):
+            if text.startswith(_ELLIPSIS, end):
                 return end, form
         return start, None
 
 
-def _encode_secret(value: str) -> Iterator[str]:
+def _iterate_secret_encodings(value: str) -> Iterator[str]:
     """Yield a value plain, in JSON, in JSON inside JSON, on one report line, URL-encoded, in HTML, in base64, and each long line.
 
     Cassettes refer to an encoding by its position here.
@@ -238,13 +238,13 @@ def _encode_secret(value: str) -> Iterator[str]:
         yield encoded
         yield _encode_json(encoded)
     yield "".join(c if c.isprintable() else repr(c)[1:-1] for c in value)
-    yield from _encode_for_url(value)
-    yield from _encode_for_html(value)
-    yield from _encode_base64(value)
+    yield from _iterate_url_encodings(value)
+    yield from _iterate_html_encodings(value)
+    yield from _iterate_base64_encodings(value)
     yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE_LENGTH)
 
 
-def _encode_for_url(value: str) -> Iterator[str]:
+def _iterate_url_encodings(value: str) -> Iterator[str]:
     for encode in (quote, quote_plus):
         for safe in ("", "/", "!'()*", ";,/?:@&=+$-_.!~*'()#"):  # Python's two, and JavaScript's two
             encoded = encode(value, safe=safe, errors="replace")
@@ -252,7 +252,7 @@ def _encode_for_url(value: str) -> Iterator[str]:
             yield re.sub(r"%[0-9A-F]{2}", lambda code: code[0].lower(), encoded)
 
 
-def _encode_for_html(value: str) -> Iterator[str]:
+def _iterate_html_encodings(value: str) -> Iterator[str]:
     text = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     yield text
     escaped = text.replace('"', "&quot;").replace("'", "&#x27;")
@@ -262,7 +262,7 @@ def _encode_for_html(value: str) -> Iterator[str]:
     yield escaped.replace("&#x27;", "&apos;")
 
 
-def _encode_base64(value: str) -> Iterator[str]:
+def _iterate_base64_encodings(value: str) -> Iterator[str]:
     """Yield the value by itself, with and without padding, and inside a longer text.
 
     There it starts at one of three offsets; characters that also encode neighbouring bytes are left out.
@@ -302,7 +302,7 @@ def _to_json_bytes(text: str) -> bytes | None:
 A = TypeVar("A", str, bytes)
 
 
-def _remove_longer(texts: Iterable[A]) -> list[A]:
+def _remove_texts_with_others_inside(texts: Iterable[A]) -> list[A]:
     """Return the texts that contain no other one: enough to know whether any is present."""
     shortest: list[A] = []
     for text in sorted(set(texts), key=len):
@@ -311,7 +311,7 @@ def _remove_longer(texts: Iterable[A]) -> list[A]:
     return shortest
 
 
-def _rewrite(value: T, change: RewriteText, *, keep_keys: bool = False) -> T:
+def _rewrite_texts(value: T, change: RewriteText, *, keep_keys: bool = False) -> T:
     """Return the value with its texts changed; the same object if nothing changed.
 
     With `keep_keys` the keys of mappings are field names of Viva and stay. Other keys come from outside, like the texts.
@@ -325,16 +325,16 @@ def _rewrite(value: T, change: RewriteText, *, keep_keys: bool = False) -> T:
         case Struct():
             new = _rewrite_struct(value, change)
         case codec.Raw():
-            new = codec.to_raw(_rewrite(codec.decode_kept(value), change))
+            new = codec.to_raw(_rewrite_texts(codec.decode_own(value), change))
         case Mapping():
             new = _rewrite_mapping(cast("Mapping[Any, Any]", value), change, keep_keys=keep_keys)
         case list() | tuple():
             items = cast("list[Any] | tuple[Any, ...]", value)
-            changed = [_rewrite(item, change, keep_keys=keep_keys) for item in items]
+            changed = [_rewrite_texts(item, change, keep_keys=keep_keys) for item in items]
             if any(new_item is not item for new_item, item in zip(changed, items, strict=True)):
                 new = changed if isinstance(value, list) else tuple(changed)
         case _ if value is not UNSET:
-            new = _rewrite(codec.to_plain(value), change)
+            new = _rewrite_texts(codec.to_plain(value), change)
         case _:
             pass
     return cast("T", new)
@@ -345,8 +345,8 @@ def _rewrite_struct(value: Struct, change: RewriteText) -> Struct:
     for name, (hint, is_own) in _list_rewritable_fields(type(value)).items():
         old = getattr(value, name)
         if isinstance(old, codec.Raw):  # encoded already; decode it to change only its texts
-            old = codec.decode_kept(old, type=hint)
-        if (new := _rewrite(old, change, keep_keys=is_own)) is not old:
+            old = codec.decode_own(old, type=hint)
+        if (new := _rewrite_texts(old, change, keep_keys=is_own)) is not old:
             changed[name] = new
     return structs.replace(value, **changed) if changed else value
 
@@ -355,8 +355,8 @@ def _rewrite_mapping(value: Mapping[Any, Any], change: RewriteText, *, keep_keys
     new: dict[Any, Any] = {}
     is_same = True
     for name, item in value.items():
-        stays = keep_keys and name in _KEPT_KEYS and isinstance(item, str)
-        new_item = item if stays else _rewrite(item, change)
+        stays = keep_keys and name in _KEYS_OF_FIXED_VALUES and isinstance(item, str)
+        new_item = item if stays else _rewrite_texts(item, change)
         new_name = change(name) if isinstance(name, str) and not keep_keys else name
         while new_name in new:
             new_name += "*"
@@ -371,9 +371,9 @@ def _list_rewritable_fields(kind: type) -> Mapping[str, tuple[Any, bool]]:
     identifiers, own_mappings = _IDENTIFIERS.get(kind, frozenset[str]()), _OWN_MAPPINGS.get(kind, frozenset[str]())
     hints = get_type_hints(kind)
     return {
-        name: (hints[name], name in own_mappings or _mentions(hints[name], _is_mapping))
+        name: (hints[name], name in own_mappings or _has_type_inside(hints[name], _is_mapping))
         for name in kind.__struct_fields__
-        if name not in identifiers and not _mentions(hints[name], lambda hint: get_origin(hint) is Literal)
+        if name not in identifiers and not _has_type_inside(hints[name], lambda hint: get_origin(hint) is Literal)
     }
 
 
@@ -381,5 +381,5 @@ def _is_mapping(hint: Any) -> bool:
     return hint in _MAPPING_TYPES or get_origin(hint) in _MAPPING_TYPES
 
 
-def _mentions(hint: Any, condition: Callable[[Any], bool]) -> bool:
-    return condition(hint) or any(_mentions(part, condition) for part in get_args(hint))
+def _has_type_inside(hint: Any, condition: Callable[[Any], bool]) -> bool:
+    return condition(hint) or any(_has_type_inside(part, condition) for part in get_args(hint))

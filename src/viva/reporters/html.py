@@ -17,7 +17,7 @@ from msgspec import Struct
 from viva.model import codec
 from viva.model.event import RunEnded
 from viva.model.record import TrialRecord
-from viva.record.labels import read_labels, select_current
+from viva.record.labels import read_labels, select_current_labels
 from viva.reporters.commands import build_rerun_command, split_source
 from viva.reporters.page import encode_overview, escape_for_script, load_page
 from viva.reporters.repeats import compute_case_figures
@@ -40,7 +40,7 @@ class HtmlReport(Report):
         out.write(b'<script type="application/json" id="viva-overview">')
         out.writelines(map(escape_for_script, encode_overview(self._started, ended, enumerate(self.cases()))))
         out.write(b"</script>\n")
-        if labels := select_current(read_labels(self._journal.path)):
+        if labels := select_current_labels(read_labels(self._journal.path)):
             summary = codec.encode(summarize_labels(labels))
             out.write(b'<script type="application/json" id="viva-labels">%s</script>\n' % escape_for_script(summary))
         out.write(page.middle)
@@ -68,7 +68,7 @@ def encode_case_trials(case: CaseTrials, root: Path, settings: Mapping[str, Any]
     to `root`.
     """
     data: dict[str, Any] = {"trials": [codec.Raw(raw) for raw in case.raw]}
-    command = build_rerun_command(codec.decode_kept(case.raw[0], type=TrialRecord), settings)
+    command = build_rerun_command(codec.decode_own(case.raw[0], type=TrialRecord), settings)
     if command is not None:
         data["command"] = command
     if figures := compute_case_figures(case):
@@ -93,7 +93,7 @@ def load_attachments(records: Sequence[bytes], root: Path) -> dict[str, str]:
     Records hold only the source. A `file://` source is read again from the folder of the suite; files elsewhere, large
     files and other types are left out. Records without attachments are not decoded.
     """
-    with_attachments = (codec.decode_kept(raw, type=_Record) for raw in records if _ATTACHMENTS_KEY in raw)
+    with_attachments = (codec.decode_own(raw, type=_Record) for raw in records if _ATTACHMENTS_KEY in raw)
     return dict(item for record in with_attachments for item in _load_attachments(record, root))
 
 

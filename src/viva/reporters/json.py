@@ -61,7 +61,7 @@ class JsonlReport(Report):
     """The records of the journal in input order, byte for byte."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
-        for raw in self._journal.raw_records():
+        for raw in self._journal.iterate_raw_records():
             out.write(raw)
             out.write(b"\n")
 

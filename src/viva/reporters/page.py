@@ -285,7 +285,7 @@ def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], b
     reason = explain_undetermined(case.statuses, case.rule, case.missing)
     group = None
     if not_passed is not None:
-        failure = explain_failure(codec.decode_kept(case.raw[not_passed], type=TrialRecord))
+        failure = explain_failure(codec.decode_own(case.raw[not_passed], type=TrialRecord))
         reason = failure.headline if reason is None else reason
         group = breakdown.add_failure(failure) if status != "skipped" else None
     is_repeated = len(heads) > 1

@@ -117,7 +117,7 @@ class CaseTrials(Struct):
         return [str(finding) for finding in sorted({finding for head in self.heads for finding in head.findings})]
 
     def records(self) -> list[TrialRecord]:
-        return [codec.decode_kept(raw, type=TrialRecord) for raw in self.raw]
+        return [codec.decode_own(raw, type=TrialRecord) for raw in self.raw]
 
     def pick_record(self, records: list[TrialRecord]) -> TrialRecord:
         """The first trial with the status of the case, or the first that did not pass."""
@@ -128,7 +128,7 @@ class CaseTrials(Struct):
 
 def group_by_case(journal: Journal, rule: PassRule, *, names_agents: bool = False) -> Iterator[CaseTrials]:
     """The records of a journal by case and agent. The trials of a case on an agent are adjacent in input order."""
-    pairs = ((codec.decode_kept(raw, type=RecordHead), raw) for raw in journal.raw_records())
+    pairs = ((codec.decode_own(raw, type=RecordHead), raw) for raw in journal.iterate_raw_records())
     for _, group in groupby(pairs, key=lambda pair: pair[0].cell):
         trials = list(group)
         missing = max(head.trials for head, _ in trials) - len(trials)

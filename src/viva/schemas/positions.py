@@ -1,4 +1,4 @@
-"""The line of a key path in JSON, YAML and TOML text. Needed only for messages."""
+"""Finds the line of a key path in JSON, YAML and TOML text, for messages."""
 
 import json
 import re
@@ -11,23 +11,23 @@ from viva.model import codec
 KeyPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""
 
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*+"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*+"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 def find_json_line(raw: bytes, path: KeyPath) -> int:
     """The line (from 1) of a value in JSON text, or of its nearest parent."""
     text = raw.decode("utf-8", "replace")
-    return text.count("\n", 0, _find_offset(text, path)) + 1
+    return text.count("\n", 0, _find_json_offset(text, path)) + 1
 
 
 def find_json_item_lines(raw: bytes, path: KeyPath) -> list[int]:
     """The lines of all items of an array in JSON text, in one pass."""
     text = raw.decode("utf-8", "replace")
-    tokens = _TOKEN.finditer(text)
+    tokens = _JSON_TOKEN.finditer(text)
     first = next(tokens, None)
     opener = first.group() if first else ""
     for step in path:
-        if (member := _find_member(tokens, opener, step)) is None:
+        if (member := _find_json_member(tokens, opener, step)) is None:
             return []
         opener = member[1]
     lines: list[int] = []
@@ -38,26 +38,26 @@ def find_json_item_lines(raw: bytes, path: KeyPath) -> list[int]:
         if piece != ",":
             line, end = line + text.count("\n", end, token.start()), token.start()
             lines.append(line)
-            _skip(tokens, piece)
+            _skip_json_value(tokens, piece)
     return lines
 
 
-def _find_offset(text: str, path: KeyPath) -> int:
+def _find_json_offset(text: str, path: KeyPath) -> int:
     """The offset of a value, or of its nearest parent."""
-    tokens = _TOKEN.finditer(text)
+    tokens = _JSON_TOKEN.finditer(text)
     first = next(tokens, None)
     offset = first.start() if first else 0
     opener = first.group() if first else ""
     for step in path:
-        member = _find_member(tokens, opener, step)
+        member = _find_json_member(tokens, opener, step)
         if member is None:
             return offset
         offset, opener = member
     return offset
 
 
-def _find_member(tokens: Any, opener: str, step: str | int) -> tuple[int, str] | None:
-    """The offset of a member and the first token of its value, which is the last one read."""
+def _find_json_member(tokens: Any, opener: str, step: str | int) -> tuple[int, str] | None:
+    """The offset of a member, and the first token of its value. This is the last token that is read from `tokens`."""
     if opener not in ("{", "["):
         return None
     index = 0
@@ -71,19 +71,19 @@ def _find_member(tokens: Any, opener: str, step: str | int) -> tuple[int, str] |
             if index == step:
                 return token.start(), text
             index += 1
-            _skip(tokens, text)
+            _skip_json_value(tokens, text)
             continue
         next(tokens, None)  # the colon
         value = next(tokens, None)
         if value is None:
             return None
-        if _unquote(text) == step:
+        if _decode_json_key(text) == step:
             return token.start(), value.group()
-        _skip(tokens, value.group())
+        _skip_json_value(tokens, value.group())
     return None
 
 
-def _skip(tokens: Any, opener: str) -> None:
+def _skip_json_value(tokens: Any, opener: str) -> None:
     depth = 1 if opener in ("{", "[") else 0
     while depth:
         token = next(tokens, None)
@@ -92,7 +92,7 @@ def _skip(tokens: Any, opener: str) -> None:
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token.group(), 0)
 
 
-def _unquote(text: str) -> str:
+def _decode_json_key(text: str) -> str:
     try:
         return str(json.loads(text))
     except ValueError:
@@ -127,7 +127,7 @@ def _lower_first_letter(message: str) -> str:
     return message[0].lower() + message[1:]
 
 
-def yaml_line_finder(text: str) -> Callable[..., int]:
+def create_yaml_line_finder(text: str) -> Callable[..., int]:
     """A function that returns the line of a key path in the n-th document of YAML text. It parses the text once."""
 
     @cache

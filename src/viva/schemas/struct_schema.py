@@ -15,7 +15,13 @@ from msgspec.structs import FieldInfo, fields
 
 Schema = dict[str, Any]
 
-_NAMES: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+_JSON_TYPE_NAMES: Mapping[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    NoneType: "null",
+}
 _CONSTRAINTS = {
     "string": {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"},
     "array": {"min_length": "minItems", "max_length": "maxItems"},
@@ -34,7 +40,7 @@ class FieldSchema(Struct, frozen=True):
     is_required: bool
 
 
-def list_fields(struct: type[Struct], references: Mapping[Any, str] | None = None) -> list[FieldSchema]:
+def list_field_schemas(struct: type[Struct], references: Mapping[Any, str] | None = None) -> list[FieldSchema]:
     """The fields of a struct that users write: required ones first, then a class's own before those it inherits.
 
     A type in `references` becomes a `$ref`.
@@ -42,56 +48,58 @@ def list_fields(struct: type[Struct], references: Mapping[Any, str] | None = Non
     hints = get_type_hints(struct, include_extras=True)
     docs = read_field_docs(struct)
     schemas: list[FieldSchema] = []
-    for field in sorted(fields(struct), key=lambda field: (not field.required, _find_depth(struct, field.name))):
+    for field in sorted(
+        fields(struct), key=lambda field: (not field.required, _count_classes_above(struct, field.name))
+    ):
         hint = hints[field.name]
-        if (schema := type_schema(hint, references or {})) is not None:
-            described = {**schema, **_get_default(field), "description": docs.get(field.name, "")}
+        if (schema := build_type_schema(hint, references or {})) is not None:
+            described = {**schema, **_build_default_keyword(field), "description": docs.get(field.name, "")}
             schemas.append(FieldSchema(field.encode_name, hint, described, field.required))
     return schemas
 
 
-def _find_depth(struct: type, field: str) -> int:
+def _count_classes_above(struct: type, field: str) -> int:
     """How many classes up a field is declared."""
     return next(depth for depth, each in enumerate(struct.__mro__) if field in inspect.get_annotations(each))
 
 
-def struct_schema(struct: type[Struct], references: Mapping[Any, str] | None = None) -> Schema:
+def build_struct_schema(struct: type[Struct], references: Mapping[Any, str] | None = None) -> Schema:
     """The schema of an object that is decoded as `struct`."""
-    members = list_fields(struct, references)
+    members = list_field_schemas(struct, references)
     schema: Schema = {"type": "object", "properties": {each.name: each.schema for each in members}}
     if required := [each.name for each in members if each.is_required]:
         schema["required"] = required
     return {**schema, "additionalProperties": False}
 
 
-def type_schema(hint: Any, references: Mapping[Any, str]) -> Schema | None:
+def build_type_schema(hint: Any, references: Mapping[Any, str]) -> Schema | None:
     """The schema of a type; None for a class whose values cannot be written in a file."""
     if hint in references:
         return {"$ref": references[hint]}
     if hint is Any:
         return {}
-    if hint in _NAMES:
-        return {"type": _NAMES[hint]}
+    if hint in _JSON_TYPE_NAMES:
+        return {"type": _JSON_TYPE_NAMES[hint]}
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _constrain(
-            type_schema(arguments[0], references), [each for each in arguments[1:] if isinstance(each, Meta)]
+        return _add_constraints(
+            build_type_schema(arguments[0], references), [each for each in arguments[1:] if isinstance(each, Meta)]
         )
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, UnionType):
-        parts = [type_schema(each, references) for each in arguments if each is not UnsetType]
+        parts = [build_type_schema(each, references) for each in arguments if each is not UnsetType]
         return None if None in parts else merge_schemas([each for each in parts if each is not None])
     if origin in (tuple, list, Sequence):
-        return {"type": "array", "items": type_schema(arguments[0], references)}
+        return {"type": "array", "items": build_type_schema(arguments[0], references)}
     if origin in (dict, Mapping):
         return {"type": "object"}
     if isinstance(hint, type) and issubclass(hint, Struct):
-        return struct_schema(hint, references)
+        return build_struct_schema(hint, references)
     return None
 
 
-def _constrain(schema: Schema | None, metas: Sequence[Meta]) -> Schema | None:
+def _add_constraints(schema: Schema | None, metas: Sequence[Meta]) -> Schema | None:
     if schema is None:
         return None
     kinds = _list_types(schema)
@@ -128,7 +136,7 @@ def _list_types(schema: Schema) -> list[str]:
     return [kinds] if isinstance(kinds, str) else list(kinds)
 
 
-def _get_default(field: FieldInfo) -> Schema:
+def _build_default_keyword(field: FieldInfo) -> Schema:
     plain = field.default_factory is NODEFAULT and field.default not in _NO_DEFAULT
     return {"default": field.default} if plain else {}
 
@@ -138,11 +146,11 @@ def read_field_docs(struct: type) -> dict[str, str]:
     docs: dict[str, str] = {}
     for each in reversed(struct.__mro__):
         if issubclass(each, Struct) and each.__module__ != "msgspec":
-            docs.update(_read_docs(textwrap.dedent(inspect.getsource(each))))
+            docs.update(_parse_field_docs(textwrap.dedent(inspect.getsource(each))))
     return docs
 
 
-def _read_docs(source: str) -> Iterator[tuple[str, str]]:
+def _parse_field_docs(source: str) -> Iterator[tuple[str, str]]:
     (class_,) = ast.parse(source).body
     assert isinstance(class_, ast.ClassDef)
     for field, below in zip(class_.body, class_.body[1:], strict=False):

@@ -1,4 +1,4 @@
-"""Validates values against the JSON Schemas beside this file, and says what is wrong and what would be right.
+"""Validates values against the JSON Schemas beside this file, and says what is wrong and what is valid.
 
 The loader uses the schemas, `viva schema` prints them, editors read them.
 """
@@ -13,17 +13,17 @@ from msgspec import Struct
 from viva import catalog
 from viva.model import codec
 from viva.schemas.positions import KeyPath
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 
 SchemaName = Literal["pack", "native", "playbook", "openwop", "config", "replies"]
 PUBLIC_SCHEMAS: tuple[SchemaName, ...] = ("native", "playbook", "openwop", "config", "replies")
 MAX_LISTED_NAMES = 12
-"""A message lists no more names than this."""
+"""The maximum number of names in a message."""
 
 
 class SchemaViolation(Struct, frozen=True):
-    """What is wrong at a path. `suggestion` is a known key that `unknown_key` may be meant to be; of the keys `missing`, one
-    must be there.
+    """A problem of a value at a path. `suggestion` is the known key that is similar to `unknown_key`. At least one of the
+    keys in `missing` is required.
     """
 
     path: KeyPath
@@ -39,12 +39,12 @@ def read_schema(name: SchemaName) -> bytes:
 
 
 @cache
-def _compile_named(name: SchemaName) -> tuple[Any, dict[str, Any]]:
+def _compile_named_schema(name: SchemaName) -> tuple[Any, dict[str, Any]]:
     schema = codec.decode(read_schema(name))
-    return _compile(schema), schema
+    return _compile_schema(schema), schema
 
 
-def _compile(schema: dict[str, Any]) -> Any:
+def _compile_schema(schema: dict[str, Any]) -> Any:
     import jsonschema_rs
 
     return jsonschema_rs.Draft202012Validator(schema)
@@ -52,31 +52,35 @@ def _compile(schema: dict[str, Any]) -> Any:
 
 def find_violations(name: SchemaName, value: Any) -> list[SchemaViolation]:
     """Everything that is wrong with a value, in the order of its keys."""
-    return _find(*_compile_named(name), value)
+    return _list_violations(*_compile_named_schema(name), value)
 
 
 def find_schema_violations(schema: dict[str, Any], value: Any) -> list[SchemaViolation]:
     """As `find_violations`, for a schema that is not a file beside this one, such as a plugin's."""
-    return _find(_compile(schema), schema, value)
+    return _list_violations(_compile_schema(schema), schema, value)
 
 
-def _find(validator: Any, schema: Mapping[str, Any], value: Any) -> list[SchemaViolation]:
+def _list_violations(validator: Any, schema: Mapping[str, Any], value: Any) -> list[SchemaViolation]:
     if validator.is_valid(value):
         return []
     errors = list(validator.iter_errors(value))
-    return list(_without_typos([violation for error in errors for violation in _describe(error, schema)]))
+    return list(
+        _drop_keys_reported_as_unknown(
+            [violation for error in errors for violation in _describe_schema_error(error, schema)]
+        )
+    )
 
 
-def _describe(error: Any, schema: Mapping[str, Any]) -> Iterator[SchemaViolation]:
+def _describe_schema_error(error: Any, schema: Mapping[str, Any]) -> Iterator[SchemaViolation]:
     path: KeyPath = tuple(error.instance_path)
     detail: dict[str, Any] = error.kind.as_dict()
-    parent = _find_parent(schema, error.schema_path)
+    parent = _find_schema_object(schema, error.schema_path)
     hint = parent.get("$comment") or parent.get("description")
     match error.kind.name:
         case "additionalProperties":
             known = list(parent.get("properties", {}))
             for key in detail["unexpected"]:
-                suggestion = next(iter(find_similar(key, known, 1)), None)
+                suggestion = next(iter(find_similar_names(key, known, 1)), None)
                 yield SchemaViolation(path, _format_unknown_key(key, known, suggestion), key, suggestion)
         case "required":
             yield _describe_missing(path, detail["property"])
@@ -91,7 +95,7 @@ def _describe(error: Any, schema: Mapping[str, Any]) -> Iterator[SchemaViolation
         case "type":
             is_word = isinstance(error.instance, bool)
             quotes = " (in YAML, put quotes around words like yes, no, on and off)" if is_word else ""
-            expected = parent.get("$comment") or _list_types(detail["types"])
+            expected = parent.get("$comment") or _join_type_names(detail["types"])
             yield SchemaViolation(path, f"is {describe_type(error.instance)}; should be {expected}{quotes}")
         case "minItems" | "minLength" | "minProperties":
             yield SchemaViolation(path, "is empty")
@@ -104,7 +108,7 @@ def _describe(error: Any, schema: Mapping[str, Any]) -> Iterator[SchemaViolation
             yield SchemaViolation(path, f"should be {hint or error.kind.name}")
 
 
-def _list_types(types: Sequence[str]) -> str:
+def _join_type_names(types: Sequence[str]) -> str:
     return " or ".join(f"{'an' if name[0] in 'aeio' else 'a'} {name}" for name in types)
 
 
@@ -122,7 +126,7 @@ def _format_unknown_key(key: str, known: Sequence[str], suggestion: str | None) 
 def format_unknown_name(kind: str, name: Any, known: Sequence[Any]) -> str:
     """`unknown assertion type 'contians'; did you mean 'contains'?`, or the list of known names."""
     names = [str(each) for each in known]
-    similar = find_similar(str(name), names) if isinstance(name, str) else []
+    similar = find_similar_names(str(name), names) if isinstance(name, str) else []
     start = f"unknown {kind} {codec.compact_json(name)[:80]}"
     if similar:
         return f"{start}; did you mean {' or '.join(map(repr, similar))}?"
@@ -146,7 +150,7 @@ def describe_type(value: Any) -> str:
             return "an object"
 
 
-def _find_parent(schema: Mapping[str, Any], path: Sequence[str | int]) -> dict[str, Any]:
+def _find_schema_object(schema: Mapping[str, Any], path: Sequence[str | int]) -> dict[str, Any]:
     """The schema object with the keyword that failed."""
     parent: Any = schema
     for step in list(path)[:-1]:
@@ -154,8 +158,8 @@ def _find_parent(schema: Mapping[str, Any], path: Sequence[str | int]) -> dict[s
     return cast("dict[str, Any]", parent) if isinstance(parent, dict) else {}
 
 
-def _without_typos(violations: list[SchemaViolation]) -> Iterator[SchemaViolation]:
-    """A mistyped key is both missing and unknown: only the second is reported."""
+def _drop_keys_reported_as_unknown(violations: list[SchemaViolation]) -> Iterator[SchemaViolation]:
+    """Drops a missing key if a similar key is reported as unknown at the same path: it is only mistyped."""
     mistyped = {(each.path, each.suggestion) for each in violations if each.suggestion is not None}
     for violation in violations:
         if not any((violation.path, name) in mistyped for name in violation.missing):

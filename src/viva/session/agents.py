@@ -26,7 +26,7 @@ from viva.agents.python import PythonAgent
 from viva.config import Settings
 from viva.errors import BadInput, Problem, Role, Undetermined, with_article
 from viva.model.case import Feature
-from viva.model.connector import Connector, answer_settings, find_connector
+from viva.model.connector import Connector, find_connector, select_answer_settings
 from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.player import FILES_KEY
 from viva.schemas.validation import SchemaViolation, find_schema_violations, find_violations
@@ -204,7 +204,7 @@ class AgentFactory:
 
     def _build_definition(self, entry: Mapping[str, Any], config: AgentConfig, agent: Agent) -> dict[str, Any]:
         """What the agent is made of: its entry, the texts of its files, its connector and its code. Without secrets."""
-        definition = credentials.mask_table(entry)
+        definition = credentials.mask_config_table(entry)
         for field in config.file_fields:
             path = str(entry.get(field, ""))
             if path and not path.startswith("viva."):
@@ -213,7 +213,9 @@ class AgentFactory:
         connectors = self._settings.connectors
         connector = getattr(agent, "connector", None) or connectors.get(name) or find_connector(name, connectors)
         if isinstance(connector, Connector):
-            definition |= credentials.mask_table(answer_settings(connector)) | {"connector": connector.name}
+            definition |= credentials.mask_config_table(select_answer_settings(connector)) | {
+                "connector": connector.name
+            }
         return definition | self._digest_code(agent)
 
     def _digest_code(self, agent: Agent) -> dict[str, Any]:
@@ -256,8 +258,8 @@ class AgentFactory:
     def _build(
         self, name: str, entry: Mapping[str, Any], connector: Connector | None, folder: Path | None = None
     ) -> ConfiguredAgent:
-        self._settings.redactor.add_secrets(credentials.find_in_table(entry))
-        name = credentials.mask_reference(name)
+        self._settings.redactor.add_secrets(credentials.find_config_credentials(entry))
+        name = credentials.mask_agent_reference(name)
         setup = ProjectSetup(
             name, (folder or self._settings.folder).resolve(), self._settings, self._connectors, connector
         )

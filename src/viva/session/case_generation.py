@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from viva.catalog import find_script
 from viva.concurrency.threads import run_in_thread
 from viva.config import Settings
-from viva.engine.helpers import HelperPool, helper_time_limit
+from viva.engine.helpers import HelperPool, limit_helper_time
 from viva.errors import BadInput, HelperFailed
 from viva.formats import native
 from viva.formats.documents import wrap_values
@@ -22,9 +22,9 @@ from viva.formats.load_options import LoadOptions
 from viva.formats.sources import GeneratedCases
 from viva.model.event import CaseGenerated
 from viva.model.message import Reply
-from viva.model.tracebacks import error_text
+from viva.model.tracebacks import format_error
 from viva.session.agents import ConfiguredAgent
-from viva.state.trial_state import structured_answer
+from viva.state.trial_state import get_structured_answer
 from viva.text.credentials import MASK
 
 DEFAULT_CASE_COUNT = 5
@@ -65,13 +65,13 @@ class CaseGenerator(Struct, frozen=True):
     async def _ask_agent(self, source: GeneratedCases, metadata: Mapping[str, Any]) -> list[Any]:
         def parse(reply: Reply) -> list[Any]:
             try:
-                return self._load_cases(structured_answer(reply), source.name)
+                return self._load_cases(get_structured_answer(reply), source.name)
             except BadInput as error:
                 raise ValueError(str(error)) from error
 
         session = self.helpers.open("generator", source.reference, None, {"metadata": metadata})
         try:
-            async with helper_time_limit("generator", self.timeout_s), session as generator:
+            async with limit_helper_time("generator", self.timeout_s), session as generator:
                 return await generator.ask(_REQUEST, parse)
         except HelperFailed as error:
             raise HelperFailed("generator", f"generator {source.reference}: {error.message}") from error
@@ -126,4 +126,4 @@ async def _call_script(reference: str, metadata: Mapping[str, Any], settings: Se
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException as error:  # user code may raise anything; the message names the script
-        raise BadInput.of(f"scripts:{reference} raised {error_text(error)}") from error
+        raise BadInput.of(f"scripts:{reference} raised {format_error(error)}") from error

@@ -15,8 +15,8 @@ from viva.protocols import PlannedTrial
 from viva.session.interactive import PersonPolicy
 from viva.session.options.run_options import RunOptions
 from viva.session.shards.shard import SelectCase, Shard, balance_by_time, filter_by_hash, filter_by_name
-from viva.text.pattern import compile_pattern, search
-from viva.text.similar_names import find_similar
+from viva.text.pattern import compile_pattern, has_pattern_match
+from viva.text.similar_names import find_similar_names
 
 _MAX_NAMES = 10
 _MAX_CASES_READ = 5000
@@ -129,7 +129,9 @@ def _override_limits(limits: Limits, options: RunOptions, defaults: Defaults) ->
     is_override = options.turn_timeout_s is not None
     if is_override or (limits.turn_timeout_s is None and defaults.turn_timeout_s is not None):
         turn_timeout_s = options.turn_timeout_s or defaults.turn_timeout_s
-        limits = structs.replace(limits, turn_timeout_s=turn_timeout_s, is_override=is_override, turn_timeout_text="")
+        limits = structs.replace(
+            limits, turn_timeout_s=turn_timeout_s, overrides_message_timeouts=is_override, turn_timeout_text=""
+        )
     return limits
 
 
@@ -143,7 +145,7 @@ def _is_selected(case: Case, options: RunOptions, selected_cases: Collection[tup
 
 def _matches(pattern: str, case_id: str) -> bool:
     try:
-        return search(pattern, case_id)
+        return has_pattern_match(pattern, case_id)
     except CheckError as error:
         raise BadInput.of(f"-k {error}") from error
 
@@ -176,7 +178,7 @@ async def _read_first_cases(suites: Sequence[Suite]) -> list[Case]:
 
 def _list_names(pattern: str, names: Iterable[str]) -> str:
     known = list(dict.fromkeys(names))
-    similar = find_similar(pattern.strip("^$"), known, _MAX_NAMES)
+    similar = find_similar_names(pattern.strip("^$"), known, _MAX_NAMES)
     shown = list(dict.fromkeys([*similar, *known]))[:_MAX_NAMES]
     more = f" and {len(known) - len(shown)} more" if len(known) > len(shown) else ""
     return ", ".join(shown) + more

@@ -8,7 +8,7 @@ from viva.errors import BadInput
 from viva.model.case import Key
 from viva.model.connector import Connector
 from viva.protocols import Agent, EventStore
-from viva.record.cassette import CassetteLine, LineCollector, Recorder
+from viva.record.cassette import CassetteLine, CassetteLineCollector, CassetteRecorder
 from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
 from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
@@ -24,8 +24,8 @@ class CassetteMode:
         record, replay = options.record, options.replay
         if record is not None and replay is not None:
             raise BadInput.of("--record and --replay exclude each other; --replay-missing live calls what is missing")
-        self._recorder = Recorder(record, viva.__version__, redactor) if record and not is_worker else None
-        self._collector = LineCollector(redactor) if record and is_worker else self._recorder
+        self._recorder = CassetteRecorder(record, viva.__version__, redactor) if record and not is_worker else None
+        self._collector = CassetteLineCollector(redactor) if record and is_worker else self._recorder
         self._player = CassettePlayer(replay, options.replay_missing, redactor) if replay else None
         self._connectors = connectors
 
@@ -40,21 +40,21 @@ class CassetteMode:
 
     def take_trial(self, key: Key) -> tuple[CassetteLine, ...]:
         """What a worker recorded of one attempt."""
-        return () if self._collector is None else self._collector.take_trial(key)
+        return () if self._collector is None else self._collector.pop_trial_lines(key)
 
     def add_trial(self, lines: Iterable[CassetteLine]) -> None:
         """Record what a worker sent."""
         if self._recorder is not None:
-            self._recorder.add_trial(lines)
+            self._recorder.add_trial_lines(lines)
 
     def resume(self, ended: frozenset[Key]) -> None:
         """Continue the cassette of a resumed run: recordings of trials that have ended stay."""
         if self._recorder is not None:
-            self._recorder.resume(ended)
+            self._recorder.continue_recording(ended)
 
     def get_recorded_duration(self, key: Key) -> float | None:
         """How many milliseconds a replayed trial took when it was recorded."""
-        return None if self._player is None else self._player.trial_duration_ms(key)
+        return None if self._player is None else self._player.get_recorded_duration_ms(key)
 
     def may_retry(self, key: Key) -> bool:
         """May a trial with an error run again? A replay repeats it only if the recorded run did."""

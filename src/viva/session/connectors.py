@@ -2,7 +2,7 @@
 
 from viva.config import Settings
 from viva.errors import BadInput
-from viva.model.connector import Connector, find_connector, provider_of
+from viva.model.connector import Connector, find_connector, find_provider_of_model
 
 
 class ConnectorLookup:
@@ -17,9 +17,9 @@ class ConnectorLookup:
         if name in self._settings.connectors:
             return self._settings.connectors[name]
         connector = find_connector(name, self._settings.connectors)
-        if connector is not None and self._needs_keys and connector.lacks_key and provider_of(name):
+        if connector is not None and self._needs_keys and connector.lacks_key and find_provider_of_model(name):
             message = f"model {name!r} needs a key: the environment variable {connector.key_source} is not set"
-            if connector.is_default:
+            if connector.is_built_in:
                 raise BadInput.of(message)
             raise self._settings.problem(message, "connectors", connector.name)
         return connector
@@ -37,7 +37,7 @@ class ConnectorLookup:
         if found is None:
             return None
         is_model = name not in self._settings.connectors
-        return {"connector": found.name, "model": name} if is_model and not found.is_default else {"connector": name}
+        return {"connector": found.name, "model": name} if is_model and not found.is_built_in else {"connector": name}
 
     def get_for_agent(self, agent: str, name: str | None) -> Connector:
         """The connector that an agent names, else the only one of the config."""

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from viva.config import Settings
-from viva.engine.thresholds import case_score, trial_score
+from viva.engine.thresholds import score_case, score_trial
 from viva.errors import BadInput, Problem
 from viva.formats.openwop.modes import EvalOptions
 from viva.history.index import History
@@ -151,7 +151,7 @@ def _score_cases(records: Sequence[TrialRecord], rule: PassRule) -> dict[str, fl
     trials: dict[str, list[TrialRecord]] = {}
     for record in records:
         trials.setdefault(record.id, []).append(record)
-    scores = [case_score(case, [*map(trial_score, case_records)], rule) for case, case_records in trials.items()]
+    scores = [score_case(case, [*map(score_trial, case_records)], rule) for case, case_records in trials.items()]
     return {score.case: score.score for score in scores if score.status in ("passed", "failed")}
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from viva.engine.records import turn_record
+from viva.engine.records import build_turn_record
 from viva.engine.trial import RunContext
 from viva.model.live import LiveTrial, LiveView
 from viva.model.turn import Turn
@@ -57,7 +57,7 @@ class LiveViewWriter:
                 delay_s = max(_INTERVAL_S, (time.perf_counter() - started) / _SHARE_OF_TIME)
 
     def build_view(self) -> LiveView:
-        states = list(self._run_context.running.values())
+        states = list(self._run_context.running_trials.values())
         trials = [self._describe_trial(state, at < _MAX_DETAILED_TRIALS) for at, state in enumerate(states)]
         return LiveView(
             at=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -70,7 +70,7 @@ class LiveViewWriter:
     def _describe_trial(self, state: TrialState, has_turns: bool) -> LiveTrial:
         case, key, redactor = state.case, state.key, self._run_context.redactor
         shown = _select_newest(state.turns) if has_turns else ()
-        turns = [redactor.redact(turn_record(turn)) for turn in shown]
+        turns = [redactor.redact(build_turn_record(turn)) for turn in shown]
         return LiveTrial(
             suite=key.suite,
             case=key.case,

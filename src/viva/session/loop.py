@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from viva.concurrency.threads import ThreadAbandoned, is_being_cancelled, run_in_thread
 from viva.errors import VivaError
-from viva.model.tracebacks import error_text
+from viva.model.tracebacks import format_error
 
 R = TypeVar("R")
 
@@ -175,7 +175,7 @@ async def run_user_function(function: Callable[..., Any], *arguments: Any) -> An
         except (Exception, EndTest, ThreadAbandoned):
             raise
         except BaseException as error:  # such as pytest.fail(): it ends the function, not the run
-            raise RuntimeError(error_text(error)).with_traceback(error.__traceback__) from None
+            raise RuntimeError(format_error(error)).with_traceback(error.__traceback__) from None
 
     return await run_in_thread(call)
 

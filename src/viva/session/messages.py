@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from viva.agents.replies import parse_tool_calls
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.errors import AgentFailed, BadInput
 from viva.formats.case_files import Attachments
 from viva.model import codec
@@ -14,7 +14,7 @@ from viva.model.case import UserMessage
 from viva.model.message import Message, Part, Reply
 from viva.model.turn import AwaitingReason, AwaitingState
 from viva.schemas.positions import KeyPath
-from viva.state.trial_state import reply_text
+from viva.state.trial_state import get_reply_text
 from viva.text.duration import parse_duration
 
 MessageInput = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
@@ -39,11 +39,11 @@ class AgentReply(Reply, frozen=True):
     @property
     def text(self) -> str:
         """The text that checks see: the content or, if that is empty, the data as compact JSON."""
-        return reply_text(self)
+        return get_reply_text(self)
 
 
 def build_agent_reply(reply: Reply, awaiting: AwaitingState | None = None, latency_ms: float = 0.0) -> AgentReply:
-    state = awaiting or detect(reply)
+    state = awaiting or detect_awaiting(reply)
     fields = {name: getattr(reply, name) for name in Reply.__struct_fields__}
     return AgentReply(**fields, awaiting=state.is_awaiting, awaiting_reason=state.reason, latency_ms=latency_ms)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from viva import catalog
-from viva.engine.helpers import HelperPool, helper_time_limit
+from viva.engine.helpers import HelperPool, limit_helper_time
 from viva.errors import BadInput, VivaError
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunSummary
@@ -104,7 +104,7 @@ class AgentReporter(Struct, frozen=True):
         body = codec.encode({"summary": summary, "cases": cases, "format": report_format}).decode()
         options = {"metadata": {"format": report_format}}
         session = self.helpers.open("reporter", self.agent, None, options)
-        async with helper_time_limit("reporter", self.timeout_s), session as reporter:
+        async with limit_helper_time("reporter", self.timeout_s), session as reporter:
             return await reporter.ask(body, _parse_report)
 
 

@@ -14,8 +14,8 @@ from viva.model import codec
 from viva.model.case import Key
 from viva.model.event import CaseGenerated, RunEnded, RunResumed, RunStarted, TrialEnded, TrialRetried
 from viva.protocols import PlannedTrial
-from viva.record.cassette import trial_key
-from viva.record.journal import Journal, read_placed_events
+from viva.record.cassette import get_trial_key
+from viva.record.journal import Journal, read_events_with_positions
 from viva.record.positions import RecordPositions
 
 
@@ -29,7 +29,7 @@ class EndedTrials:
     def __iter__(self) -> Iterator[TrialEnded]:
         with self._path.open("rb") as file:
             for offset, length in self._positions:
-                yield codec.decode_kept(os.pread(file.fileno(), length, offset), type=TrialEnded)
+                yield codec.decode_own(os.pread(file.fileno(), length, offset), type=TrialEnded)
 
     def keep_only(self, indexes: Container[int]) -> "EndedTrials":
         """The ended trials with these indexes in the input."""
@@ -61,9 +61,9 @@ class PreviousRun(Struct, frozen=True, dict=True):
     @cached_property
     def ended_keys(self) -> frozenset[Key]:
         """The keys of the trials that have ended, without the attempt."""
-        return frozenset(trial_key(event.record.key) for event in self.ended_trials)
+        return frozenset(get_trial_key(event.record.key) for event in self.ended_trials)
 
-    def has_ended(self, planned: PlannedTrial) -> bool:
+    def has_run_ended(self, planned: PlannedTrial) -> bool:
         return _get_key(planned) in self.ended_keys
 
     @property
@@ -79,7 +79,7 @@ async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator
     unchanged = {
         event.index
         for event in previous_run.ended_trials
-        if planned.get(event.index) == (trial_key(event.record.key), event.record.digest or "")
+        if planned.get(event.index) == (get_trial_key(event.record.key), event.record.digest or "")
     }
     return structs.replace(previous_run, ended_trials=previous_run.ended_trials.keep_only(unchanged))
 
@@ -119,7 +119,7 @@ def read_previous_run(path: Path) -> PreviousRun:
     generated: dict[str, list[CaseGenerated]] = {}
     run_ended: RunEnded | None = None
     cost_at_stop_usd = 0.0
-    for event, offset, length in read_placed_events(path):
+    for event, offset, length in read_events_with_positions(path):
         match event:
             case RunStarted():
                 started = event
@@ -160,7 +160,7 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     return [
         name
         for name in sorted({*before, *now})
-        if codec.canonical_bytes(before.get(name)) != codec.canonical_bytes(now.get(name))
+        if codec.encode_canonically(before.get(name)) != codec.encode_canonically(now.get(name))
     ]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 import viva
-from viva.concurrency.garbage import collect_less_often
 from viva.concurrency.prints import capture_prints
+from viva.concurrency.process_changes import collect_less_often
 from viva.config import Settings
 from viva.engine.event_bus import EventBus
 from viva.engine.scheduler import FailFast, LocalExecutor, Scheduler, SchedulerSettings
@@ -29,7 +29,7 @@ from viva.model import codec
 from viva.model.event import AGENTS_KEY, CaseGenerated, Event, Note, RunEnded, RunResumed, RunStarted, RunSummary
 from viva.model.record import TrialRecord
 from viva.protocols import Executor, PlannedTrial, Sink, Workers
-from viva.record.journal import Journal, next_run_number
+from viva.record.journal import Journal, take_next_run_number
 from viva.record.private_files import make_data_folder
 from viva.session.case_selection import explain_empty_selection
 from viva.session.file_limit import raise_file_limit
@@ -43,7 +43,7 @@ from viva.session.run_origin import describe_origin
 from viva.session.run_plan import RunPlan
 from viva.session.run_result import RunResult
 from viva.session.scripts.hooks import ProjectHooks, add_hooks
-from viva.text.credentials import mask_reference, mask_text
+from viva.text.credentials import mask_agent_reference, mask_url_credentials
 from viva.text.duration import format_duration
 
 
@@ -134,7 +134,7 @@ class _Run(Struct, frozen=True):
                     self._warn(bus, warning)
                 if warning := await self._call_after_hook(hooks, interrupts):
                     self._warn(bus, warning)
-                for agent, seconds in run_context.lag.by_agent.items():
+                for agent, seconds in run_context.loop_lag.blocked_s_by_agent.items():
                     self._warn(bus, _describe_lag(agent, seconds))
                 summary = self._add_all_costs(tally.summary())
                 texts, report_text = await self._ask_reporter(bus, summary, interrupts)
@@ -200,7 +200,7 @@ class _Run(Struct, frozen=True):
         if plan.options.sequential is None:
             return _skip_ended(plan.iterate_trials(), self.previous_run), lambda _record: None
         undecided = TrialsUntilDecided(plan.iterate_trials(), plan.options.pass_rule, self._earlier_records)
-        return undecided.trials(), undecided.on_trial_ended
+        return undecided.yield_due_trials(), undecided.on_trial_ended
 
     def _emit_start(self, bus: EventBus, tally: RunTally, number: int) -> None:
         """The first events. Earlier events of a resumed run reach the sinks, but are not journaled again."""
@@ -209,7 +209,7 @@ class _Run(Struct, frozen=True):
             bus.emit(self._create_started_event(number))
         else:
             plan.cassette_mode.resume(previous_run.ended_keys)
-            sinks_only = bus.without_stores()
+            sinks_only = bus.copy_without_stores()
             sinks_only.emit(previous_run.started)
             tally.append(*previous_run.retried_attempts)
             for event in previous_run.ended_trials:
@@ -249,7 +249,7 @@ class _Run(Struct, frozen=True):
             at=_format_now(),
             viva=viva.__version__,
             agent=", ".join(names) or "as the tests say",
-            inputs=tuple(map(mask_text, options.inputs)),
+            inputs=tuple(map(mask_url_credentials, options.inputs)),
             cases=plan.case_count,
             trials=plan.trial_count,
             parallel=plan.parallel,
@@ -312,7 +312,7 @@ class _Run(Struct, frozen=True):
                     texts[path] = text
                     continue
             fallback = f"{path} is the built-in report" if path else "there is no report from it"
-            self._warn(bus, mask_reference(f"reporter {options.reporter}: {failure}; {fallback}"))
+            self._warn(bus, mask_agent_reference(f"reporter {options.reporter}: {failure}; {fallback}"))
         return texts, None
 
     def _warn(self, bus: EventBus, text: str) -> None:
@@ -373,7 +373,7 @@ def _emit_end(
             ended = structs.replace(ended, exit_code=ended.exit_code or 1, stopped="broken", stop_message=error.reason)
             ended = reports.write_files(ended, texts)
         for event in (*notes, ended):
-            bus.without_stores().emit(event)
+            bus.copy_without_stores().emit(event)
     return ended
 
 
@@ -381,7 +381,7 @@ async def _skip_ended(
     trials: AsyncIterator[PlannedTrial], previous_run: PreviousRun | None
 ) -> AsyncIterator[PlannedTrial]:
     async for planned in trials:
-        if previous_run is None or not previous_run.has_ended(planned):
+        if previous_run is None or not previous_run.has_run_ended(planned):
             yield planned
 
 
@@ -389,7 +389,7 @@ def create_run_context(plan: RunPlan, run_id: str, bus: EventBus) -> RunContext:
     """What all trials of a plan share, without hooks."""
     flags = {"connector": plan.options.connector, "model": plan.options.agent_model}
     return RunContext(
-        run=run_id,
+        run_id=run_id,
         agents={agent.name: agent for agent in plan.tested_agents},
         http=plan.http,
         helpers=plan.helpers,
@@ -412,7 +412,7 @@ def _watch_budget(budget: Budget, bus: EventBus) -> None:
         bus.emit(Note(f"--max-cost: {UNPRICED_WARNING}", "warning"))
 
     if budget.max_usd is not None:
-        budget.watch_unpriced(warn)
+        budget.notify_on_unpriced_call(warn)
 
 
 def _describe_lag(agent: str, seconds: float) -> str:
@@ -451,7 +451,7 @@ def _open_journal(settings: Settings, run_id: str, *, history: bool) -> Journal:
 
 def _take_run_number(settings: Settings) -> int:
     try:
-        return next_run_number(settings.data_folder)
+        return take_next_run_number(settings.data_folder)
     except OSError as error:
         raise _create_write_error(settings.data_folder, error) from error
 

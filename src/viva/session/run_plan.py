@@ -28,7 +28,7 @@ from viva.formats.sources import (
 )
 from viva.history.index import History
 from viva.llm.budget import Budget
-from viva.llm.pacing import MAXIMUM, ConversationLimit, get_pacing
+from viva.llm.pacing import MAX_CONVERSATIONS, ConversationLimit, get_pacing
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Suite
 from viva.model.event import PlannedSuite
@@ -63,7 +63,7 @@ from viva.session.options.run_options import Parallel, RunOptions
 from viva.session.resume import PreviousRun
 from viva.session.scripts.hooks import RunHooks, resolve_run_hooks
 from viva.session.workspaces import WorkspaceProvider
-from viva.text.credentials import find_in_text
+from viva.text.credentials import find_url_credentials
 
 IN_PROCESS_PARALLEL = 4
 """Conversations at once of an agent that runs in this process, or of script tests."""
@@ -161,12 +161,12 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
             return 1
         limit = self._requested_parallel
         if limit == "auto":
-            limit = MAXIMUM if self.is_adaptive else IN_PROCESS_PARALLEL * self.options.process_count
+            limit = MAX_CONVERSATIONS if self.is_adaptive else IN_PROCESS_PARALLEL * self.options.process_count
         return max(1, min(limit, sum(agent.parallel or limit for agent in self.tested_agents), self.trial_count))
 
     def describe_pace(self) -> str:
         """How many conversations run now, for the progress line: on workers, or as paced by the providers."""
-        return self.worker_load.describe() if self.options.has_workers else get_pacing(self.http).describe()
+        return self.worker_load.describe() if self.options.has_workers else get_pacing(self.http).describe_pacing()
 
     @property
     def is_adaptive(self) -> bool:
@@ -222,7 +222,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
     catalog.load_plugins(settings.plugins, settings.folder)
     if not given.is_worker:  # a worker gets options that are checked
         options = check_options(options, settings)
-    settings.redactor.add_secrets(secret for text in options.inputs for secret in find_in_text(text))
+    settings.redactor.add_secrets(secret for text in options.inputs for secret in find_url_credentials(text))
     cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=given.is_worker)
     agents = _create_agents(options, settings, cassette_mode)
     # Cases are built after `tested_agents` are chosen below.

@@ -15,7 +15,7 @@ from viva.reporters.plain_text import format_transcript
 from viva.reporters.summary import format_summary_line
 from viva.stats.matrix import Matrix, MatrixBuilder, MatrixTrial
 from viva.stats.pass_rule import PassRule
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 
 _MAX_FAILURES = 20
 _MAX_ROWS = 200
@@ -104,7 +104,7 @@ class RunResult:
                 f"several suites have a case {case_id!r}: use trials({case_id!r}, suite={next(iter(suites))!r})"
             )
         if not records:
-            near = find_similar(case_id, {record.id for record in self})
+            near = find_similar_names(case_id, {record.id for record in self})
             raise KeyError(f"no case {case_id!r} ended" + (f"; did you mean {' or '.join(near)}?" if near else ""))
         return records
 
@@ -202,7 +202,7 @@ class Records(Sequence[TrialRecord]):
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._places = journal.list_places()
+        self._places = journal.list_record_positions()
 
     @overload
     def __getitem__(self, key: int) -> TrialRecord: ...
@@ -211,7 +211,7 @@ class Records(Sequence[TrialRecord]):
     def __getitem__(self, key: int | slice) -> TrialRecord | list[TrialRecord]:
         if isinstance(key, slice):
             return [self[place] for place in range(*key.indices(len(self)))]
-        return codec.decode_kept(self._journal.read_raw_record(*self._places[key]), type=TrialRecord)
+        return codec.decode_own(self._journal.read_raw_record(*self._places[key]), type=TrialRecord)
 
     def __len__(self) -> int:
         return len(self._places)

@@ -15,7 +15,7 @@ from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
 from viva.model.turn import AssertionResult, CheckpointState, HelperCall, Traceback, Turn
 from viva.text.embedded_json import find_json
-from viva.text.json_path import values_at
+from viva.text.json_path import find_values_at
 
 if TYPE_CHECKING:
     from viva.protocols import Clock, Helpers, Workspace
@@ -32,12 +32,12 @@ class TrialState(Struct):
     """The state of a running trial, for users, checks and the record. The trial owns it, so a cut-off keeps its turns.
 
     `waiting_for` is what the trial waits for now, so that a timeout is charged to it; `active_helpers` counts the helpers
-    that are being asked, since several judges may run concurrently. `progress` is the state of the agent's current call.
+    that are being called, since several judges may run concurrently. `progress` is the state of the agent's current call.
     `unset_variables` says for each variable that a `set` did not find where it looked. `calls` holds every model call of
     the trial, also of replies that were cut off. `before_result` is what the case's `before` returned, once it has.
-    `notes` are what the test logged. `tracebacks` are errors of the user's own code. `helper_trouble` is the provider
+    `notes` are what the test logged. `tracebacks` are errors of the user's own code. `helper_provider_failure` is the provider
     failure that a helper's call was retrying when it was cut off. `helper_calls` are the questions to simulators and judges;
-    `text_room` is how many characters of them the record still takes. `missing_input` says why the user stopped early: a person
+    `recordable_characters` is how many characters of them the record still takes. `missing_input` says why the user stopped early: a person
     stopped, or did not answer in time. `replayed_ms` is the time that replayed replies took when they were recorded.
     """
 
@@ -59,10 +59,10 @@ class TrialState(Struct):
     waiting_for: WaitingFor = "agent"
     active_helpers: int = 0
     progress: CallProgress = field(default_factory=CallProgress)
-    helper_trouble: str | None = None
+    helper_provider_failure: str | None = None
     tracebacks: list[Traceback] = field(default_factory=list[Traceback])
     helper_calls: list[HelperCall] = field(default_factory=list[HelperCall])
-    text_room: int = 512_000
+    recordable_characters: int = 512_000
     workspace: "Workspace | None" = None
     kept_workspace: str | None = None
     uses_cassette: bool = False
@@ -75,15 +75,15 @@ class TrialState(Struct):
     def ms_since_start(self) -> float:
         return (time.perf_counter() - self.started) * 1e3 + self.replayed_ms
 
-    def add_replayed_time(self, began_ms: float, known_ms: float) -> None:
-        """Add what a call that began then took when it was recorded, as far as it takes less time now."""
-        self.replayed_ms += max(0.0, began_ms + known_ms - self.ms_since_start())
+    def add_replayed_time(self, began_ms: float, recorded_ms: float) -> None:
+        """Adds the time by which a replayed call, started at `began_ms`, is shorter now than in the recording."""
+        self.replayed_ms += max(0.0, began_ms + recorded_ms - self.ms_since_start())
 
     @property
     def last_turn(self) -> Turn | None:
         return self.turns[-1] if self.turns else None
 
-    def messages(self) -> list[Message]:
+    def list_messages(self) -> list[Message]:
         """The conversation so far as messages, with the history of the case."""
         messages = list(self.case.history)
         for turn in self.turns:
@@ -98,14 +98,14 @@ def to_text(value: Any) -> str:
     return value if isinstance(value, str) else codec.compact_json(value)
 
 
-def reply_text(reply: Reply) -> str:
+def get_reply_text(reply: Reply) -> str:
     """The text of a reply: its content or, if that is empty, its data as compact JSON."""
     if reply.content or reply.data is None:
         return reply.content
     return to_text(reply.data)
 
 
-def reply_output(reply: Reply) -> Any:
+def get_reply_output(reply: Reply) -> Any:
     """The output of a reply: its data if it has any, else its text."""
     return reply.content if reply.data is None else reply.data
 
@@ -134,13 +134,13 @@ class CheckContext(Struct, dict=True):
     def text(self) -> str:
         """The text in scope."""
         if self.text_scope == "reply":
-            return reply_text(self.reply)
+            return get_reply_text(self.reply)
         if self.text_scope == "output":
-            return to_text(reply_output(self.reply))
+            return to_text(get_reply_output(self.reply))
         if self.text_scope == "reply_and_tools":
             results = (to_text(call.result) for call in self.reply.tool_calls if call.result is not UNSET)
-            return "\n".join((reply_text(self.reply), *results))
-        return "\n".join(reply_text(turn.reply) for turn in self.state.turns if turn.reply)
+            return "\n".join((get_reply_text(self.reply), *results))
+        return "\n".join(get_reply_text(turn.reply) for turn in self.state.turns if turn.reply)
 
     @cached_property
     def json(self) -> Any:
@@ -155,15 +155,15 @@ class CheckContext(Struct, dict=True):
 
 
 EXAMPLE_INPUT = "your next message"
-"""The placeholder in the example that a simulator's prompt shows. Weak models copy it."""
+"""The example message in the prompt of a simulator. Weak models return it instead of a message of their own."""
 
 
-def structured_answer(reply: Reply) -> Any:
+def get_structured_answer(reply: Reply) -> Any:
     """The structured answer of a helper: its data or, without any, JSON found in its text; else UNSET."""
     return find_json(reply.content) if reply.data is None else reply.data
 
 
-def documents_to_search(context: CheckContext) -> Iterator[Any]:
+def iterate_documents(context: CheckContext) -> Iterator[Any]:
     """The documents that paths search: the reply's data or JSON; for a whole case then the tool results, newest first."""
     if context.json is not UNSET:
         yield context.json
@@ -177,11 +177,11 @@ def documents_to_search(context: CheckContext) -> Iterator[Any]:
             yield result
 
 
-def look_up(path: str, context: CheckContext) -> list[Any] | None:
+def find_values_in_reply(path: str, context: CheckContext) -> list[Any] | None:
     """The values in the first document that has any at `path`; None if there is no JSON document."""
     has_documents = False
-    for document in documents_to_search(context):
+    for document in iterate_documents(context):
         has_documents = True
-        if values := values_at(path, document):
+        if values := find_values_at(path, document):
             return values
     return [] if has_documents else None

@@ -9,7 +9,9 @@ from viva.stats.proportions import Interval, wilson_interval
 
 
 class Agreement(Struct, frozen=True):
-    """`agreed` of `judged` labels agree. `unsure` ones, and those on a check without a verdict, count for neither side."""
+    """How often people agree with verdicts: `agreed` of `judged` labels do. The other labels are `unsure`: their author is, or
+    their check has no verdict.
+    """
 
     agreed: int
     judged: int

@@ -16,11 +16,11 @@ from viva.model.record import Status
 from viva.stats.paired import (
     CaseTest,
     Difference,
+    estimate_difference_from_flips,
+    estimate_paired_difference,
     fisher_test,
-    flips_difference,
     mcnemar_test,
     min_differing_pairs,
-    paired_difference,
     tarone_correction,
 )
 from viva.stats.proportions import Interval, Tally, anytime_interval, estimate_suite_rate, wilson_interval
@@ -33,7 +33,7 @@ CaseName = tuple[str, str]
 
 
 class MatrixTrial(Struct, frozen=True, gc=False):
-    """What a matrix needs of one trial. `digest` identifies the definition of the case."""
+    """The values of one trial that a matrix needs. `digest` identifies the definition of the case."""
 
     suite: str
     case: str
@@ -84,7 +84,7 @@ class MatrixRow(Struct, frozen=True, gc=False):
 
 
 class RateDifference(Struct, frozen=True, kw_only=True):
-    """How far the pass rate is above that of the first agent, over the cases (`pairs`) that both have.
+    """The difference between the pass rates of an agent and of the first agent, over the cases (`pairs`) that both have.
 
     `p` and the interval are corrected for the number of agents: the interval contains 0 if and only if p is above alpha.
     """
@@ -135,7 +135,7 @@ class Matrix(Struct, frozen=True, kw_only=True):
         return any(column.difference and column.difference.verdict == "worse" for column in self.columns)
 
 
-class _Trials:
+class _CaseTrials:
     """The trials of a case on one agent."""
 
     __slots__ = ("digest", "statuses")
@@ -149,12 +149,12 @@ class _Trials:
         return Tally(self.statuses["passed"], self.statuses["passed"] + self.statuses["failed"])
 
 
-class _Column:
+class _AgentTrials:
     """The trials of one agent."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.cases: dict[CaseName, _Trials] = {}
+        self.cases: dict[CaseName, _CaseTrials] = {}
         self.statuses: Counter[Status] = Counter()
         self.times_ms = array("d")
         self.cost_usd = 0.0
@@ -163,7 +163,7 @@ class _Column:
     def add(self, trial: MatrixTrial) -> None:
         trials = self.cases.get(trial.name)
         if trials is None:
-            trials = self.cases[trial.name] = _Trials(trial.digest)
+            trials = self.cases[trial.name] = _CaseTrials(trial.digest)
         trials.statuses[trial.status] += 1
         self.statuses[trial.status] += 1
         if trial.status == "skipped":
@@ -180,7 +180,7 @@ class MatrixBuilder:
     """Collects the trials of each column. `is_sequential`: a test chose the number of trials by looking at them."""
 
     def __init__(self, names: Iterable[str], *, is_sequential: bool = False) -> None:
-        self._columns = {name: _Column(name) for name in names}
+        self._columns = {name: _AgentTrials(name) for name in names}
         self._is_sequential = is_sequential
 
     def add(self, column: str, trial: MatrixTrial) -> None:
@@ -204,7 +204,11 @@ class MatrixBuilder:
         return Matrix(alpha=alpha, columns=built, rows=tuple(rows), notes=notes)
 
     def _build_cell(
-        self, first: _Column, column: _Column, name: CaseName, tests: "Mapping[tuple[str, CaseName], _CellTest]"
+        self,
+        first: _AgentTrials,
+        column: _AgentTrials,
+        name: CaseName,
+        tests: "Mapping[tuple[str, CaseName], _CellTest]",
     ) -> MatrixCell | None:
         trials = column.cases.get(name)
         if trials is None:
@@ -214,7 +218,7 @@ class MatrixBuilder:
         tally, statuses = trials.tally, trials.statuses
         test = tests.get((column.name, name), _NOT_TESTED)
         counts = (tally.passed, tally.judged, statuses["error"], statuses["skipped"])
-        return _share_cell(counts, self._is_sequential, test, is_changed)
+        return _get_shared_cell(counts, self._is_sequential, test, is_changed)
 
 
 class _CellTest(Struct, frozen=True):
@@ -226,7 +230,7 @@ _NOT_TESTED = _CellTest()
 
 
 @lru_cache(maxsize=10_000)
-def _share_cell(
+def _get_shared_cell(
     counts: tuple[int, int, int, int], is_sequential: bool, test: _CellTest, is_changed: bool
 ) -> MatrixCell:
     """One shared object for equal cells, to save memory: most cells of a large matrix are equal."""
@@ -236,7 +240,7 @@ def _share_cell(
     return MatrixCell(passed, judged, errors, skipped, low, high, test.p, test.verdict, is_changed)
 
 
-def _pair_cases(first: _Column, other: _Column) -> Iterator[tuple[CaseName, tuple[Tally, Tally]]]:
+def _pair_cases(first: _AgentTrials, other: _AgentTrials) -> Iterator[tuple[CaseName, tuple[Tally, Tally]]]:
     """The cases with the same definition and judged trials on both agents."""
     for name, before in sorted(first.cases.items()):  # the draws of a test do not depend on the order of the input
         now = other.cases.get(name)
@@ -249,20 +253,20 @@ def _test_cells(
 ) -> dict[tuple[str, CaseName], _CellTest]:
     """The tests of single cases with repeats, corrected over all cases and agents."""
     tested = {
-        (column, name): (pair, _run_fisher_test(pair))
+        (column, name): (pair, _test_case_rates(pair))
         for column, cases in pairs.items()
         for name, pair in cases.items()
         if not pair[0].judged == pair[1].judged == 1
     }
     correction = tarone_correction((test.min_p_value for _, test in tested.values()), alpha)
-    return {key: _judge_cell(pair, test, correction, alpha) for key, (pair, test) in tested.items()}
+    return {key: _decide_cell_verdict(pair, test, correction, alpha) for key, (pair, test) in tested.items()}
 
 
-def _run_fisher_test(pair: tuple[Tally, Tally]) -> CaseTest:
+def _test_case_rates(pair: tuple[Tally, Tally]) -> CaseTest:
     return fisher_test((pair[0].passed, pair[0].judged), (pair[1].passed, pair[1].judged))
 
 
-def _judge_cell(pair: tuple[Tally, Tally], test: CaseTest, correction: int, alpha: float) -> _CellTest:
+def _decide_cell_verdict(pair: tuple[Tally, Tally], test: CaseTest, correction: int, alpha: float) -> _CellTest:
     before, now = (tally.passed / tally.judged for tally in pair)
     verdict: DifferenceVerdict = "no difference shown"
     if test.p_value <= alpha / correction:
@@ -295,11 +299,13 @@ def _estimate_difference(
     pairs: Sequence[tuple[Tally, Tally]], rates: Sequence[tuple[float, float]], confidence: float
 ) -> Difference | None:
     if all(tally.judged == 1 for pair in pairs for tally in pair):
-        return flips_difference(mcnemar_test((before == 1.0, now == 1.0) for before, now in rates), confidence)
-    return paired_difference(rates, confidence)
+        return estimate_difference_from_flips(
+            mcnemar_test((before == 1.0, now == 1.0) for before, now in rates), confidence
+        )
+    return estimate_paired_difference(rates, confidence)
 
 
-def _build_column(column: _Column, difference: RateDifference | None) -> MatrixColumn:
+def _build_column(column: _AgentTrials, difference: RateDifference | None) -> MatrixColumn:
     statuses = column.statuses
     rate = estimate_suite_rate(trials.tally for trials in column.cases.values())
     times = sorted(column.times_ms)
@@ -326,7 +332,7 @@ def _build_column(column: _Column, difference: RateDifference | None) -> MatrixC
 def _list_notes(
     columns: Sequence[MatrixColumn], pairs: Mapping[str, Mapping[CaseName, tuple[Tally, Tally]]], alpha: float
 ) -> Iterator[str]:
-    """What a reader should know about the numbers."""
+    """The limits of the numbers, in words."""
     others = columns[1:]
     if len(others) > 1:
         yield (

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import compress
 from random import Random
 
-from viva.stats.proportions import Interval, normal_quantile
+from viva.stats.proportions import Interval, compute_two_sided_quantile, find_interval_end
 
 _DRAWS = 9_999
 _MAX_EXACT_PAIRS = 2_000
@@ -50,7 +50,7 @@ def mcnemar_test(pairs: Iterable[tuple[bool, bool]]) -> Flips:
     If nothing changed, a case that flips breaks or is fixed with equal probability, so broken ~ Binomial(broken + fixed,
     ½) and p = min(1, 2 · P(X ≤ min(broken, fixed))). Fewer than six flips never reach p ≤ 0.05
     (`min_differing_pairs`). Several trials of one case are not separate pairs: compare the cases' rates with
-    `paired_difference`.
+    `estimate_paired_difference`.
     """
     cases = list(pairs)
     broken = sum(1 for before, after in cases if before and not after)
@@ -123,7 +123,7 @@ def min_trials_to_detect(alpha: float) -> int:
     return trials
 
 
-def flips_difference(flips: Flips, confidence: float = 0.95) -> Difference | None:
+def estimate_difference_from_flips(flips: Flips, confidence: float = 0.95) -> Difference | None:
     """Return how the pass rate changed, from single trials of each case before and after. None without pairs.
 
     p is that of McNemar's exact test. The interval is Tango's: the differences that the score test does not reject. It has
@@ -133,9 +133,13 @@ def flips_difference(flips: Flips, confidence: float = 0.95) -> Difference | Non
     if not flips.pairs:
         return None
     mean = (flips.fixed - flips.broken) / flips.pairs
-    reach = normal_quantile(confidence)
-    low = -1.0 if _tango(flips, -1.0) <= reach else _find_border(flips, -1.0, mean, reach)
-    high = 1.0 if -_tango(flips, 1.0) <= reach else _find_border(flips, 1.0, mean, reach)
+    reach = compute_two_sided_quantile(confidence)
+
+    def is_inside(difference: float) -> bool:
+        return abs(_compute_tango_score(flips, difference)) <= reach
+
+    low = -1.0 if _compute_tango_score(flips, -1.0) <= reach else find_interval_end(-1.0, mean, is_inside)
+    high = 1.0 if -_compute_tango_score(flips, 1.0) <= reach else find_interval_end(1.0, mean, is_inside)
     if flips.p_value > 1 - confidence + 1e-12:
         low, high = min(low, 0.0), max(high, 0.0)
     elif mean > 0:
@@ -145,7 +149,7 @@ def flips_difference(flips: Flips, confidence: float = 0.95) -> Difference | Non
     return Difference(flips.pairs, mean, Interval(low, high), flips.p_value)
 
 
-def _tango(flips: Flips, difference: float) -> float:
+def _compute_tango_score(flips: Flips, difference: float) -> float:
     """Return how many standard errors (fixed - broken) / pairs lies above an assumed difference (Tango 1998)."""
     n, fixed, broke = flips.pairs, flips.fixed, flips.broken
     above = fixed - broke - n * difference
@@ -159,14 +163,7 @@ def _tango(flips: Flips, difference: float) -> float:
     return above / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, above)
 
 
-def _find_border(flips: Flips, outside: float, inside: float, reach: float) -> float:
-    for _ in range(60):
-        middle = (outside + inside) / 2
-        outside, inside = (outside, middle) if abs(_tango(flips, middle)) <= reach else (middle, inside)
-    return inside
-
-
-def paired_difference(
+def estimate_paired_difference(
     pairs: Iterable[tuple[float, float]], confidence: float = 0.95, seed: int = 0
 ) -> Difference | None:
     """Return how the mean of a value (a rate, cost or latency per case) changed. None without pairs.
@@ -191,8 +188,8 @@ def paired_difference(
     if not any(differences):
         return Difference(len(values), 0.0, None, 1.0)
     if len(values) > _MAX_EXACT_PAIRS:
-        return _by_normal(differences, rounding, confidence)
-    means = sorted(_subset_means(differences, rounding, seed))
+        return _compare_by_normal_distribution(differences, rounding, confidence)
+    means = sorted(_iterate_subset_means(differences, rounding, seed))
     # The empty subset has no mean and counts on both sides.
     not_above = (bisect_right(means, 0.0) + 1) / (len(means) + 1)
     not_below = (len(means) - bisect_left(means, 0.0) + 1) / (len(means) + 1)
@@ -205,7 +202,7 @@ def paired_difference(
     )
 
 
-def _by_normal(differences: Sequence[float], rounding: float, confidence: float) -> Difference:
+def _compare_by_normal_distribution(differences: Sequence[float], rounding: float, confidence: float) -> Difference:
     """Run the sign-flip test of many differences: sum / sqrt(sum of squares) is a standard normal.
 
     The interval contains the differences that the test does not reject.
@@ -214,22 +211,22 @@ def _by_normal(differences: Sequence[float], rounding: float, confidence: float)
     mean = total / count
     squares = math.fsum(difference * difference for difference in differences)
     z = 0.0 if abs(total) <= rounding else total / math.sqrt(squares)
-    reach = normal_quantile(confidence)
+    reach = compute_two_sided_quantile(confidence)
     spread = max(0.0, squares / count - mean * mean)
     half = reach * math.sqrt(spread / (count - reach * reach))
     return Difference(count, mean, Interval(mean - half, mean + half), math.erfc(abs(z) / math.sqrt(2)))
 
 
-def _subset_means(differences: Sequence[float], rounding: float, seed: int) -> Iterator[float]:
+def _iterate_subset_means(differences: Sequence[float], rounding: float, seed: int) -> Iterator[float]:
     count = len(differences)
-    for subset in _subsets(count, seed):
+    for subset in _iterate_subsets(count, seed):
         chosen = format(subset, f"0{count}b").encode().translate(_BITS)
         total = sum(compress(differences, chosen))
         # 0.1 + 0.2 - 0.3 must count as 0, else rounding raises false alarms.
         yield total / chosen.count(1) if abs(total) > rounding else 0.0
 
 
-def _subsets(count: int, seed: int) -> Iterator[int]:
+def _iterate_subsets(count: int, seed: int) -> Iterator[int]:
     """Yield non-empty subsets of `count` items as the bits of a number: all if they are few, else random ones."""
     if 2**count <= _DRAWS:
         yield from range(1, 2**count)

@@ -24,7 +24,7 @@ def pass_rate(trials: Sequence[Status]) -> PassRate:
     return PassRate(passed, judged, passed / judged if judged else None)
 
 
-def case_status(trials: Sequence[Status], min_pass: float | None = None, trials_left: int = 0) -> Status:
+def decide_case_status(trials: Sequence[Status], min_pass: float | None = None, trials_left: int = 0) -> Status:
     """Return `passed` if every trial passed, or with `min_pass` at least that share.
 
     Trials in error and the `trials_left` that never ran could have passed or failed. The case passes only if it would
@@ -34,13 +34,13 @@ def case_status(trials: Sequence[Status], min_pass: float | None = None, trials_
     if not trials:
         return "error"
     counts = trials.count("passed"), trials.count("failed"), trials.count("error")
-    return status_of_counts(*counts, min_pass=min_pass, trials_left=trials_left)
+    return decide_status_from_counts(*counts, min_pass=min_pass, trials_left=trials_left)
 
 
-def status_of_counts(
+def decide_status_from_counts(
     passed: int, failed: int, errors: int, *, min_pass: float | None = None, trials_left: int = 0
 ) -> Status:
-    """As `case_status`, from the numbers of trials. There is at least one trial; it may be a skipped one."""
+    """As `decide_case_status`, from the numbers of trials. There is at least one trial; it may be a skipped one."""
     if not passed + failed:
         return "error" if errors else "skipped"
     unknown = errors + trials_left

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from viva.model.record import Status
-from viva.stats.pass_rate import case_status
+from viva.stats.pass_rate import decide_case_status
 from viva.stats.sequential import Decision, SequentialTest
 
 _STATUSES: dict[Decision, Status] = {"passes": "passed", "fails": "failed", "undecided": "error"}
@@ -29,7 +29,7 @@ class PassRule(Struct, frozen=True):
         result = self.test.evaluate(_OUTCOMES[status] for status in trials)
         return result.decision if result else None
 
-    def is_over(self, trials: Sequence[Status]) -> bool:
+    def needs_no_more_trials(self, trials: Sequence[Status]) -> bool:
         """Return whether no more trials are needed. A skipped case is skipped in every trial."""
         return self.decide(trials) is not None or "skipped" in trials
 
@@ -43,7 +43,7 @@ class PassRule(Struct, frozen=True):
     def status(self, trials: Sequence[Status], missing: int = 0) -> Status:
         """Return the status of the case. `missing` trials were planned and never ran."""
         if self.test is None:
-            return case_status(trials, self.min_pass, missing)
+            return decide_case_status(trials, self.min_pass, missing)
         if trials and all(status == "skipped" for status in trials):
             return "skipped"
         return _STATUSES[self.decide(trials) or "undecided"]

@@ -50,7 +50,7 @@ def wilson_interval(passed: int, judged: int, confidence: float = 0.95) -> Inter
     near 0 and 1 it can be a few points below `confidence`.
     """
     tally = Tally(passed, judged)
-    return _score_interval(tally.passed / tally.judged, tally.judged, confidence) if judged else None
+    return _compute_wilson_interval(tally.passed / tally.judged, tally.judged, confidence) if judged else None
 
 
 def anytime_interval(passed: int, judged: int, confidence: float = 0.95) -> Interval | None:
@@ -75,8 +75,8 @@ def anytime_interval(passed: int, judged: int, confidence: float = 0.95) -> Inte
         return _log_power(rate, passed) + _log_power(1 - rate, failed) > least
 
     best = passed / judged
-    low = 0.0 if is_inside(0.0) else _find_border(0.0, best, is_inside)
-    high = 1.0 if is_inside(1.0) else _find_border(1.0, best, is_inside)
+    low = 0.0 if is_inside(0.0) else find_interval_end(0.0, best, is_inside)
+    high = 1.0 if is_inside(1.0) else find_interval_end(1.0, best, is_inside)
     return Interval(low, high)
 
 
@@ -86,7 +86,7 @@ def _log_power(base: float, exponent: int) -> float:
     return exponent * math.log(base) if base > 0 else -math.inf
 
 
-def _find_border(outside: float, inside: float, is_inside: Callable[[float], bool]) -> float:
+def find_interval_end(outside: float, inside: float, is_inside: Callable[[float], bool]) -> float:
     """Return the end of an interval by bisection between a rate outside and one inside."""
     for _ in range(60):
         middle = (outside + inside) / 2
@@ -118,12 +118,12 @@ def estimate_suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> S
     if not judged:
         return None
     rate = math.fsum(tally.passed / tally.judged for tally in judged) / len(judged)
-    correlation = _cautious_correlation(judged) if len(judged) > 1 else 0.0
+    correlation = _estimate_correlation_cautiously(judged) if len(judged) > 1 else 0.0
     per_case = math.fsum(1 / tally.judged for tally in judged) / len(judged)
     effective = len(judged) / (correlation + (1 - correlation) * per_case)
     return SuiteRate(
         rate=rate,
-        interval=_score_interval(rate, effective, confidence),
+        interval=_compute_wilson_interval(rate, effective, confidence),
         cases=len(judged),
         trials=sum(tally.judged for tally in judged),
         unjudged=len(cases) - len(judged),
@@ -131,7 +131,7 @@ def estimate_suite_rate(tallies: Iterable[Tally], confidence: float = 0.95) -> S
     )
 
 
-def case_correlation(tallies: Sequence[Tally]) -> float | None:
+def estimate_case_correlation(tallies: Sequence[Tally]) -> float | None:
     """Return the correlation of trials within a case: ICC(1), by analysis of variance.
 
         (MSB - MSW) / (MSB + (n₀ - 1)·MSW),      n₀ = (N - Σnᵢ²/N)/(k - 1)
@@ -151,18 +151,18 @@ def case_correlation(tallies: Sequence[Tally]) -> float | None:
     return (between - within) / (between + (size - 1) * within)
 
 
-def _cautious_correlation(tallies: Sequence[Tally]) -> float:
+def _estimate_correlation_cautiously(tallies: Sequence[Tally]) -> float:
     with_pass = sum(1 for tally in tallies if tally.passed)
     with_failure = sum(1 for tally in tallies if tally.passed < tally.judged)
     mixed = min(with_pass, with_failure)
-    estimate = case_correlation(tallies)
+    estimate = estimate_case_correlation(tallies)
     if estimate is None:
         return 1.0
     return (mixed * min(1.0, max(0.0, estimate)) + 1) / (mixed + 1)
 
 
-def _score_interval(rate: float, n: float, confidence: float) -> Interval:
-    z = normal_quantile(confidence)
+def _compute_wilson_interval(rate: float, n: float, confidence: float) -> Interval:
+    z = compute_two_sided_quantile(confidence)
     scale = 1 + z * z / n
     middle = (rate + z * z / (2 * n)) / scale
     reach = z / scale * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
@@ -171,7 +171,7 @@ def _score_interval(rate: float, n: float, confidence: float) -> Interval:
 
 
 @lru_cache(maxsize=16)
-def normal_quantile(confidence: float) -> float:
+def compute_two_sided_quantile(confidence: float) -> float:
     from statistics import NormalDist  # takes 12 ms to import
 
     if not 0 < confidence < 1:

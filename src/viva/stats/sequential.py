@@ -69,7 +69,7 @@ class SequentialTest(Struct, frozen=True, kw_only=True):
         if self.max_runs < 0:
             raise ValueError(f"max_runs is {self.max_runs}: must be at least 1")
         if not self.max_runs:
-            structs.force_setattr(self, "max_runs", self._enough_runs())  # frozen from here on
+            structs.force_setattr(self, "max_runs", self._find_sufficient_runs())  # frozen from here on
 
     @property
     def too_low(self) -> float:
@@ -88,7 +88,7 @@ class SequentialTest(Struct, frozen=True, kw_only=True):
         """Return the exact probability of each decision for a case with this pass rate."""
         passes = fails = 0.0
         still_open = 1.0
-        for run, (passing, failing, still_open) in enumerate(self._walk(rate), 1):
+        for run, (passing, failing, still_open) in enumerate(self._iterate_run_probabilities(rate), 1):
             passes += passing
             fails += failing
             if run == self.max_runs or still_open < _NEGLIGIBLE:
@@ -138,11 +138,11 @@ class SequentialTest(Struct, frozen=True, kw_only=True):
                 return SequentialResult(decision, passed, failed, errors)
         return None
 
-    def _enough_runs(self) -> int:
+    def _find_sufficient_runs(self) -> int:
         """Return the smallest number of runs with which a rate of `min_pass` stays undecided with probability `beta` at most."""
         fewest = self.min_passes
         runs = range(1, _MAX_RUNS + 1) if fewest <= _MAX_RUNS else ()
-        for run, (_, _, still_open) in zip(runs, self._walk(self.min_pass), strict=False):
+        for run, (_, _, still_open) in zip(runs, self._iterate_run_probabilities(self.min_pass), strict=False):
             if still_open <= self.beta:
                 return max(run, fewest)
         raise ValueError(
@@ -150,7 +150,7 @@ class SequentialTest(Struct, frozen=True, kw_only=True):
             "raise the margin, or set max_runs"
         )
 
-    def _walk(self, rate: float) -> Iterator[tuple[float, float, float]]:
+    def _iterate_run_probabilities(self, rate: float) -> Iterator[tuple[float, float, float]]:
         """Yield, per run, the probabilities that it decides for a pass, for a failure, and that the test is still open."""
         least, most = 0, 0  # the range of passes with which the test is still open; both ends only grow
         still_open = [1.0]  # the probability of each

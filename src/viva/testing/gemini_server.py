@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from viva.model import codec
-from viva.model.message import Message, Speaker, ToolCall
+from viva.model.message import Message, MessageRole, ToolCall
 from viva.testing.http_server import ReceivedRequest, StubResponse, json_response
 from viva.testing.model_server import KEY, MODEL, ModelServer, RequestRejected, Say, estimate_tokens, split_text
 
@@ -57,7 +57,7 @@ _CONFIG = frozenset(
     ]
 )
 
-_SPEAKERS: dict[str, Speaker] = {"system": "system", "user": "user", "model": "assistant"}
+_SPEAKERS: dict[str, MessageRole] = {"system": "system", "user": "user", "model": "assistant"}
 _SIDE_REQUESTS: dict[str, dict[str, Any]] = {
     "complexity_score": {"complexity_reasoning": "Stand-in.", "complexity_score": 1},
     "model_choice": {"reasoning": "Stand-in.", "model_choice": "flash"},

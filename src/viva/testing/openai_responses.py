@@ -4,10 +4,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from viva.model import codec
-from viva.model.message import Message, Speaker, ToolCall
+from viva.model.message import Message, MessageRole, ToolCall
 from viva.testing.model_server import MODEL, Say, split_text
 
-_SPEAKERS: dict[str, Speaker] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
+_SPEAKERS: dict[str, MessageRole] = {
+    "developer": "system",
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
 
 
 def read_response_messages(body: Any) -> Iterator[Message]:

@@ -5,14 +5,23 @@ import re
 
 from viva.text.pattern import LazyPattern
 
-_S = 1_000_000_000
-_UNITS_NS = {"h": 3600 * _S, "m": 60 * _S, "s": _S, "ms": 1_000_000, "us": 1000, "µs": 1000, "μs": 1000, "ns": 1}
+_NS_PER_SECOND = 1_000_000_000
+_UNITS_NS = {
+    "h": 3600 * _NS_PER_SECOND,
+    "m": 60 * _NS_PER_SECOND,
+    "s": _NS_PER_SECOND,
+    "ms": 1_000_000,
+    "us": 1000,
+    "µs": 1000,
+    "μs": 1000,
+    "ns": 1,
+}
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
-_PART = LazyPattern(rf"({_NUMBER})(h|ms|m|s|us|µs|μs|ns)", re.ASCII)
-_WHOLE = LazyPattern(rf"\+?(?:(?:{_NUMBER})(?:h|ms|m|s|us|µs|μs|ns))+", re.ASCII)
+_NUMBER_WITH_UNIT = LazyPattern(rf"({_NUMBER})(h|ms|m|s|us|µs|μs|ns)", re.ASCII)
+_DURATION = LazyPattern(rf"\+?(?:(?:{_NUMBER})(?:h|ms|m|s|us|µs|μs|ns))+", re.ASCII)
 _DAYS = LazyPattern(rf"(?:({_NUMBER})d)?(.*)", re.ASCII | re.DOTALL)
-_BARE = LazyPattern(rf"\+?(?:{_NUMBER})", re.ASCII)
-_HELP = "write for example 30s, 2m30s, 500ms or 1h; a bare number is seconds"
+_BARE_NUMBER = LazyPattern(rf"\+?(?:{_NUMBER})", re.ASCII)
+_EXAMPLES = "write for example 30s, 2m30s, 500ms or 1h; a bare number is seconds"
 
 
 def parse_duration(value: str | float) -> float:
@@ -22,7 +31,7 @@ def parse_duration(value: str | float) -> float:
     except (TypeError, OverflowError):
         seconds = None
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{value!r} is no duration: {_HELP}")
+        raise ValueError(f"{value!r} is no duration: {_EXAMPLES}")
     return seconds
 
 
@@ -40,10 +49,13 @@ def parse_age(text: str) -> float:
 
 def _parse_seconds(text: str) -> float | None:
     text = text.strip()
-    if _BARE.fullmatch(text):
+    if _BARE_NUMBER.fullmatch(text):
         return float(text)
-    if _WHOLE.fullmatch(text):
-        return math.fsum(float(number) * _UNITS_NS[unit] for number, unit in _PART.findall(text)) / _S
+    if _DURATION.fullmatch(text):
+        return (
+            math.fsum(float(number) * _UNITS_NS[unit] for number, unit in _NUMBER_WITH_UNIT.findall(text))
+            / _NS_PER_SECOND
+        )
     return None
 
 

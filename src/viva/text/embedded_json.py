@@ -14,7 +14,7 @@ _FENCED = LazyPattern(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 _OPENING = LazyPattern(r'\{\s*["}]|\[\s*(?:["{\[\]\d-]|true|false|null)')
 
 
-def whole_json(text: str) -> Any:
+def parse_whole_json(text: str) -> Any:
     """The value of a text that is one JSON object or array, fenced or not; else UNSET."""
     text = text.strip()
     if text.startswith("```") and (fenced := _FENCED.fullmatch(text)):
@@ -31,33 +31,35 @@ def find_json(text: str) -> Any:
     """The first JSON object or array of a text: the whole, else a fenced block, else among words; else UNSET."""
     if _OPENING.search(text) is None:
         return UNSET
-    if (whole := whole_json(text)) is not UNSET:
+    if (whole := parse_whole_json(text)) is not UNSET:
         return whole
     for block in _FENCED.findall(text):
-        if (value := whole_json(block)) is not UNSET:
+        if (value := parse_whole_json(block)) is not UNSET:
             return value
-    return _find_among_words(text)
+    return _find_json_among_words(text)
 
 
-def _find_among_words(text: str) -> Any:
+def _find_json_among_words(text: str) -> Any:
     """The first JSON value among words. `[1]` and `[ ]` are often a footnote or a check box: a later value is preferred."""
     fallback = UNSET
-    for value in _iter_values(text, _decoder):
+    for value in _iterate_json_values(text, _decoder):
         if isinstance(value, dict) or any(type(item) is not int for item in value):
             return value
         fallback = value if fallback is UNSET else fallback
     return fallback
 
 
-def find_objects(text: str, make_object: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
-    """Every JSON object of a text that is not inside another one; `make_object` builds it from its pairs."""
+def find_json_objects(text: str, make_object: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
+    """All outermost JSON objects of a text. `make_object` builds each from its pairs of key and value."""
     values: list[Any] = []
-    for value in _iter_values(text, json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=make_object)):
+    for value in _iterate_json_values(
+        text, json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=make_object)
+    ):
         values += value if isinstance(value, list) else [value]
     return [value for value in values if isinstance(value, Mapping)]
 
 
-def _iter_values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
+def _iterate_json_values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
     """All balanced values, in order.
 
     msgspec cannot tell where a value ends, so this uses the parser of the standard library. The work is bounded: a text of
@@ -79,8 +81,8 @@ def _iter_values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
         yield value
 
 
-def _refuse(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-_decoder = json.JSONDecoder(parse_constant=_refuse)
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)

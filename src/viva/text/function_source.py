@@ -18,9 +18,9 @@ _MAX_SOURCE_LINES = 12
 def describe_function(function: Any) -> str:
     """A lambda as its source, another function as `name (file.py:12)`, an object as its type. The text has no `{{`, so it is no template."""
     name = getattr(function, "__name__", type(function).__name__)
-    code = _find_code(function)
+    code = _get_code(function)
     if code is not None and name == "<lambda>":
-        text = _find_lambda(code) or "lambda"
+        text = _find_lambda_source(code) or "lambda"
     elif code is not None:
         text = f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
     else:
@@ -28,8 +28,8 @@ def describe_function(function: Any) -> str:
     return re.sub(r"\s+", " ", text).replace("{{", "{ {")[:_MAX_NAME]
 
 
-def read_source(function: Callable[..., Any]) -> str:
-    """The source of a `def`, if it is short; else nothing. A lambda is its own name: see `describe_function`."""
+def read_short_source(function: Callable[..., Any]) -> str:
+    """The source of a `def`, if it is short; else empty. It is empty for a lambda: `describe_function` shows its source."""
     if getattr(function, "__name__", "<lambda>") == "<lambda>":
         return ""
     try:
@@ -40,14 +40,14 @@ def read_source(function: Callable[..., Any]) -> str:
 
 
 def has_assert(function: Callable[..., Any]) -> bool:
-    """Does the function itself contain an `assert`? pytest rewrites them."""
-    code = _find_code(function)
+    """Does the code of the function contain an `assert`, possibly in the form into which pytest rewrites it?"""
+    code = _get_code(function)
     if code is None:
         return False
-    return "AssertionError" in code.co_names or b"LOAD_ASSERTION_ERROR" in _list_operations(code)
+    return "AssertionError" in code.co_names or b"LOAD_ASSERTION_ERROR" in _list_opcodes(code)
 
 
-def _find_code(function: Any) -> CodeType | None:
+def _get_code(function: Any) -> CodeType | None:
     try:
         return getattr(inspect.unwrap(function), "__code__", None)
     except ValueError:  # it wraps itself
@@ -55,14 +55,14 @@ def _find_code(function: Any) -> CodeType | None:
 
 
 @lru_cache(maxsize=256)
-def _list_operations(code: CodeType) -> frozenset[bytes]:
+def _list_opcodes(code: CodeType) -> frozenset[bytes]:
     import dis
 
     return frozenset(instruction.opname.encode() for instruction in dis.get_instructions(code))
 
 
 @lru_cache(maxsize=256)
-def _find_lambda(code: CodeType) -> str | None:
+def _find_lambda_source(code: CodeType) -> str | None:
     """The source of a lambda. Several may stand on one line: the columns of its code tell them apart."""
     source = "".join(linecache.getlines(code.co_filename))
     places = [place for place in code.co_positions() if place[2] is not None and place[0] == place[1]]
@@ -71,12 +71,12 @@ def _find_lambda(code: CodeType) -> str | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     nodes = [node for node in nodes if node.lineno == code.co_firstlineno]
-    inside = [node for node in nodes if any(_is_at(node.body, place) for place in places)]
+    inside = [node for node in nodes if any(_contains_place(node.body, place) for place in places)]
     best = min(inside or nodes, key=lambda node: len(ast.dump(node)), default=None)
     return ast.get_source_segment(source, best) if best is not None else None
 
 
-def _is_at(node: ast.expr, place: tuple[int | None, int | None, int | None, int | None]) -> bool:
+def _contains_place(node: ast.expr, place: tuple[int | None, int | None, int | None, int | None]) -> bool:
     line, _, start, end = place
     assert line is not None
     assert start is not None

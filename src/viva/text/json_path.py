@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from viva.errors import CheckError
 from viva.model import codec
-from viva.text.pattern import TIMEOUT_S, LazyPattern, cache_short_texts
+from viva.text.pattern import PATTERN_TIMEOUT_S, LazyPattern, cache_short_texts
 
 _DOT = LazyPattern(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
 
 
-def full_path(path: str) -> str:
+def add_path_root(path: str) -> str:
     """The path from the root: `a.b` means `$.a.b`, `[0]` means `$[0]`."""
     if path.startswith("$"):
         return path
@@ -25,13 +25,13 @@ FindValues = Callable[[Any], list[Any]]
 
 @cache_short_texts(4096, 2000)
 def compile_path(path: str) -> FindValues:
-    """Compiles a path; raises ValueError with what is wrong."""
+    """Compiles a path; raises ValueError, with the mistake, for an invalid one."""
     from jsonpath_rfc9535 import JSONPathError  # imported with the first path, to keep start-up fast
 
     if not path.strip():
         raise ValueError("the path is empty; write for example $.order.status")
     try:
-        query = _create_environment().compile(full_path(path))
+        query = _create_environment().compile(add_path_root(path))
     except JSONPathError as error:
         hint = "; write such a key as $['some-key']" if "-" in path or " " in path else ""
         raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(error).splitlines()[0]}{hint}") from error
@@ -54,7 +54,7 @@ def _follow_steps(steps: Sequence[str | int], document: Any) -> list[Any]:
     return [document]
 
 
-def values_at(path: str, document: Any) -> list[Any]:
+def find_values_at(path: str, document: Any) -> list[Any]:
     """The values of all nodes at `path` in a document."""
     from jsonpath_rfc9535 import JSONPathError
 
@@ -63,7 +63,7 @@ def values_at(path: str, document: Any) -> list[Any]:
     except JSONPathError as error:
         raise CheckError(f"path {path}: {error}", deterministic=True) from error
     except TimeoutError:
-        raise CheckError(f"path {path}: its pattern took more than {TIMEOUT_S:g}s: make it simpler") from None
+        raise CheckError(f"path {path}: its pattern took more than {PATTERN_TIMEOUT_S:g}s: make it simpler") from None
 
 
 @cache
@@ -83,7 +83,7 @@ def _create_environment() -> Any:
                 return False
             compiled = regex.compile(_DOT.sub(lambda sign: r"[^\n\r]" if sign[0] == "." else sign[0], pattern))
             test = compiled.fullmatch if self.whole else compiled.search
-            return test(string, timeout=TIMEOUT_S) is not None
+            return test(string, timeout=PATTERN_TIMEOUT_S) is not None
 
     environment = JSONPathEnvironment()
     environment.max_recursion_depth = codec.OWN_MAX_DEPTH

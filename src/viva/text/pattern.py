@@ -11,10 +11,10 @@ from viva.errors import CheckError
 
 T = TypeVar("T")
 
-TIMEOUT_S = 0.5
-MAX_PARTS = 200_000
+PATTERN_TIMEOUT_S = 0.5
+MAX_PATTERN_PARTS = 200_000
 """The maximum number of parts with counted repeats written out; compiling that many takes a fraction of a second."""
-_PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
+_PATTERN_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d+)(?:,\d*)?\}|.", re.DOTALL)
 
 
 class LazyPattern:
@@ -66,11 +66,11 @@ def cache_short_texts(entries: int, max_chars: int) -> Callable[[Callable[[str],
 
 @cache_short_texts(4096, 2000)
 def compile_pattern(pattern: str) -> Any:
-    """Compiles a pattern; raises ValueError with what is wrong."""
+    """Compiles a pattern; raises ValueError, with the mistake, for an invalid or too large one."""
     import regex  # imported with the first pattern, to keep start-up fast
 
-    if "{" in pattern and _estimate_parts(pattern) > MAX_PARTS:
-        raise ValueError(f"{pattern!r} repeats too much: written out it has more than {MAX_PARTS:,} parts")
+    if "{" in pattern and _estimate_parts(pattern) > MAX_PATTERN_PARTS:
+        raise ValueError(f"{pattern!r} repeats too much: written out it has more than {MAX_PATTERN_PARTS:,} parts")
     try:
         return regex.compile(pattern, cache_pattern=False)  # our own cache has a limit in bytes
     except regex.error as wrong:
@@ -82,9 +82,11 @@ def compile_pattern(pattern: str) -> Any:
 def _estimate_parts(pattern: str) -> int:
     """The approximate number of parts with minimum repeats written out: the cost of compiling."""
     open_groups, latest = [0], 0
-    for piece in _PIECES.finditer(pattern):
+    for piece in _PATTERN_PIECE.finditer(pattern):
         if piece[1] is not None:
-            open_groups[-1] += latest * (min(int(piece[1][:9]), MAX_PARTS + 1) - 1) if piece[1].strip("0") else 0
+            open_groups[-1] += (
+                latest * (min(int(piece[1][:9]), MAX_PATTERN_PARTS + 1) - 1) if piece[1].strip("0") else 0
+            )
             continue
         if piece[0] == "(":
             open_groups.append(0)
@@ -94,9 +96,9 @@ def _estimate_parts(pattern: str) -> int:
     return sum(open_groups)
 
 
-def search(pattern: str, text: str) -> bool:
+def has_pattern_match(pattern: str, text: str) -> bool:
     """Does the pattern match anywhere in the text? Raises CheckError if the search takes too long."""
     try:
-        return compile_pattern(pattern).search(text, timeout=TIMEOUT_S) is not None
+        return compile_pattern(pattern).search(text, timeout=PATTERN_TIMEOUT_S) is not None
     except TimeoutError:
-        raise CheckError(f"pattern {pattern!r} took more than {TIMEOUT_S:g}s: make it simpler") from None
+        raise CheckError(f"pattern {pattern!r} took more than {PATTERN_TIMEOUT_S:g}s: make it simpler") from None

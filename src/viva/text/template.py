@@ -16,30 +16,32 @@ from viva.text.pattern import LazyPattern
 
 _OPEN = "{{"
 _ESCAPED = "\\{{"
-_PIECE = LazyPattern(r"\\\{\{|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
+_VARIABLE_OR_ESCAPE = LazyPattern(r"\\\{\{|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
 """A literal `{{`, or a variable with its name."""
 
 
 def has_variables(value: Any) -> bool:
     """Does any string in this value have a variable?"""
-    return next(_iter_names(value), None) is not None
+    return next(_iterate_variable_names(value), None) is not None
 
 
-def variables_in(value: Any) -> list[str]:
+def list_variables(value: Any) -> list[str]:
     """The names of the variables in all strings of a value, without the keys of dicts."""
-    return list(_iter_names(value))
+    return list(_iterate_variable_names(value))
 
 
 def is_template(value: Any) -> bool:
     r"""Does filling change any string in this value? It has a variable or an escaped `\{{`."""
-    return any(_PIECE.search(text) for text in _iter_texts(value))
+    return any(_VARIABLE_OR_ESCAPE.search(text) for text in _iterate_template_texts(value))
 
 
-def _iter_names(value: Any) -> Iterator[str]:
-    return (match[1] for text in _iter_texts(value) for match in _PIECE.finditer(text) if match[1])
+def _iterate_variable_names(value: Any) -> Iterator[str]:
+    return (
+        match[1] for text in _iterate_template_texts(value) for match in _VARIABLE_OR_ESCAPE.finditer(text) if match[1]
+    )
 
 
-def _iter_texts(value: Any) -> Iterator[str]:
+def _iterate_template_texts(value: Any) -> Iterator[str]:
     """The strings of a value that may have a variable."""
     match value:
         case str():
@@ -47,10 +49,10 @@ def _iter_texts(value: Any) -> Iterator[str]:
                 yield value
         case Mapping():
             for item in cast("Mapping[str, Any]", value).values():
-                yield from _iter_texts(item)
+                yield from _iterate_template_texts(item)
         case list() | tuple():
             for item in cast("list[Any]", value):
-                yield from _iter_texts(item)
+                yield from _iterate_template_texts(item)
         case _:
             pass
 
@@ -82,7 +84,7 @@ def fill_variables(
     return fill(value)
 
 
-def fill_message(
+def fill_variables_in_message(
     message: Message, variables: Mapping[str, Any], unset_reasons: Mapping[str, str] | None = None
 ) -> Message:
     def fill(text: str) -> str:
@@ -95,7 +97,7 @@ def fill_message(
 
 
 def escape_template(text: str) -> str:
-    r"""The template that fills to this text: each `{{` becomes `\{{`."""
+    r"""The text with each `{{` as `\{{`, so that filling it gives the text again."""
     return text.replace(_OPEN, _ESCAPED)
 
 
@@ -112,8 +114,8 @@ def unescape_template(value: Any) -> Any:
             return value
 
 
-def escape_message(message: Message) -> Message:
-    """The message as a template that fills to itself."""
+def escape_template_in_message(message: Message) -> Message:
+    """The message with escaped texts, so that filling it gives the message again."""
     if isinstance(message.content, str):
         return structs.replace(message, content=escape_template(message.content))
     parts = tuple(Text(escape_template(part.text)) if isinstance(part, Text) else part for part in message.content)
@@ -121,7 +123,7 @@ def escape_message(message: Message) -> Message:
 
 
 def _fill_text(text: str, variables: Mapping[str, Any], keep_unknown: bool, unset_reasons: Mapping[str, str]) -> Any:
-    whole = _PIECE.fullmatch(text)
+    whole = _VARIABLE_OR_ESCAPE.fullmatch(text)
     if whole and whole[1] in variables:
         return variables[whole[1]]
 
@@ -136,7 +138,7 @@ def _fill_text(text: str, variables: Mapping[str, Any], keep_unknown: bool, unse
         reason = unset_reasons.get(name)
         raise Undetermined(f"variable {match[0]} is not set" + (f": {reason}" if reason else ""))
 
-    return _PIECE.sub(value_of, text)
+    return _VARIABLE_OR_ESCAPE.sub(value_of, text)
 
 
 def _to_text(value: Any) -> str:

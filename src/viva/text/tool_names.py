@@ -10,9 +10,9 @@ from viva.model.finding import Finding
 from viva.model.message import ToolCall
 
 _SEPARATORS = ("__", ".", ":", "/")
-_PARTS = re.compile("|".join(map(re.escape, _SEPARATORS)))
+_SEPARATOR_PATTERN = re.compile("|".join(map(re.escape, _SEPARATORS)))
 
-CLI_TOOLS: tuple[tuple[str, ...], ...] = (
+CLI_TOOL_NAMES: tuple[tuple[str, ...], ...] = (
     # Gemini CLI, qwen-code; Claude Code; Codex (its stream, its own name); opencode; ACP (kind)
     ("run_shell_command", "Bash", "command_execution", "exec_command", "shell", "bash", "execute"),
     ("write_file", "Write", "file_change", "apply_patch", "write"),
@@ -28,7 +28,7 @@ CLI_TOOLS: tuple[tuple[str, ...], ...] = (
 """Each line has all names of one tool. Codex has one tool for writing and editing."""
 
 
-def matches_tool(called: str, name: str) -> bool:
+def is_name_of_tool(called: str, name: str) -> bool:
     """Does `name` mean the `called` tool, which may have a namespace before `__`, `.`, `:` or `/`?"""
     if called == name:
         return True
@@ -36,14 +36,14 @@ def matches_tool(called: str, name: str) -> bool:
     return prefix != called and any(prefix.endswith(sign) and len(prefix) > len(sign) for sign in _SEPARATORS)
 
 
-def matches_cli_tool(called: str, name: str) -> bool:
-    """As `matches_tool`, and also true if `name` is what another CLI calls that tool (only without a namespace)."""
-    return matches_tool(called, name) or any(called in names and name in names for names in CLI_TOOLS)
+def is_name_of_cli_tool(called: str, name: str) -> bool:
+    """As `is_name_of_tool`, and also true if `name` is what another CLI calls that tool (only without a namespace)."""
+    return is_name_of_tool(called, name) or any(called in names and name in names for names in CLI_TOOL_NAMES)
 
 
 def is_same_tool(one: str, other: str) -> bool:
     """Are two names the same tool, whichever has the namespace and separator? Model APIs allow no `:` or `.` in names."""
-    first, second = _PARTS.split(one), _PARTS.split(other)
+    first, second = _SEPARATOR_PATTERN.split(one), _SEPARATOR_PATTERN.split(other)
     if "" in first or "" in second:
         return one == other
     length = min(len(first), len(second))

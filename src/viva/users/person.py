@@ -53,7 +53,7 @@ class Person(Struct, frozen=True):
         """The next message; None ends the conversation."""
         simulator = self.simulator if len(sent) >= len(self.planned_messages) else None
         proposed = await anext(messages, None) if simulator is None else None
-        is_awaiting = state.last_turn is not None and state.last_turn.is_unanswered
+        is_awaiting = state.last_turn is not None and state.last_turn.awaits_user
         if proposed is None and simulator is None and self.inner is not None and not is_awaiting:
             return None
         while True:

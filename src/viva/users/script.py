@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from viva.model.case import UserMessage
 from viva.protocols import User
 from viva.state.trial_state import TrialState
-from viva.text.template import fill_message
+from viva.text.template import fill_variables_in_message
 
 
 class Script(Struct, frozen=True):
@@ -28,7 +28,9 @@ class Script(Struct, frozen=True):
 
 def fill_user_message(message: UserMessage, state: TrialState) -> UserMessage:
     """The message with its `{{variables}}` filled in."""
-    return structs.replace(message, message=fill_message(message.message, state.variables, state.unset_variables))
+    return structs.replace(
+        message, message=fill_variables_in_message(message.message, state.variables, state.unset_variables)
+    )
 
 
 class UserSequence(Struct, frozen=True):

@@ -10,7 +10,7 @@ from viva.errors import HelperFailed
 from viva.model import codec
 from viva.model.case import UserMessage
 from viva.model.message import Message, Reply
-from viva.state.trial_state import EXAMPLE_INPUT, TrialState, reply_text, structured_answer
+from viva.state.trial_state import EXAMPLE_INPUT, TrialState, get_reply_text, get_structured_answer
 from viva.text.pattern import LazyPattern
 from viva.text.template import fill_variables
 from viva.users.script import fill_user_message
@@ -89,12 +89,12 @@ def _build_prompt(state: TrialState, options: Mapping[str, Any], seen_turns: int
     """
     new = state.turns[seen_turns or 0 :]
     if seen_turns is not None and len(new) == 1 and new[0].user_message.source == "simulated":
-        return reply_text(new[0].reply) if new[0].reply else ""
+        return get_reply_text(new[0].reply) if new[0].reply else ""
     metadata = options.get("metadata", {}) if seen_turns is None else {}
     lines = [f"{key.capitalize()}: {metadata[key]}" for key in ("persona", "goal") if metadata.get(key)]
     for turn in new:
         lines.append(f"You have said: {turn.user_message.message.text}")
-        lines.append(f"The assistant answered: {reply_text(turn.reply) if turn.reply else ''}")
+        lines.append(f"The assistant answered: {get_reply_text(turn.reply) if turn.reply else ''}")
     return "\n".join([*lines, _FIRST_PROMPT if not state.turns else "Write the user's next message."])
 
 
@@ -137,7 +137,7 @@ class SimulatorGuard(Struct, frozen=True):
     def _find_last_text(self) -> str:
         """The agent's last text, also from before the first turn."""
         if (last := self.state.last_turn) is not None:
-            return reply_text(last.reply) if last.reply is not None else ""
+            return get_reply_text(last.reply) if last.reply is not None else ""
         before = [message.text for message in self.state.case.history if message.role == "assistant"]
         return before[-1] if before else ""
 
@@ -149,7 +149,7 @@ class SimulatorGuard(Struct, frozen=True):
         return first != second
 
     def _check_facts(self, text: str, reply: Reply) -> None:
-        answer = structured_answer(reply)
+        answer = get_structured_answer(reply)
         stated = cast("Mapping[str, Any]", answer).get("facts") if isinstance(answer, Mapping) else None
         for slot, value in self.facts.items():
             if (
@@ -167,7 +167,7 @@ def parse_simulator_reply(reply: Reply) -> SimulatorReply:
     """Parses `{input|message, goal_achieved, reasoning}`, fenced or among words; plain text is the message."""
     if reply.finish_reason == "length":
         raise ValueError("it was cut off at the token limit; answer more briefly")
-    answer = structured_answer(reply)
+    answer = get_structured_answer(reply)
     if not isinstance(answer, Mapping):
         text = reply.content.strip() if reply.data is None else ""
         if text.startswith(("{", "```")):
@@ -195,7 +195,7 @@ def _summarize_reply(reply: Reply | None) -> tuple[str, str]:
     if reply is None:
         return "", ""
     calls = [(call.name, call.arguments) for call in reply.tool_calls]
-    return normalize_text(reply_text(reply)), codec.compact_json(calls)
+    return normalize_text(get_reply_text(reply)), codec.compact_json(calls)
 
 
 def normalize_text(text: str) -> str:

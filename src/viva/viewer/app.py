@@ -49,8 +49,8 @@ from starlette.routing import BaseRoute, Route
 
 import viva
 from viva.errors import BadInput
-from viva.history.index import History, read_start
-from viva.history.lines import SuitePoint, join_lines, make_points
+from viva.history.index import History, read_run_start
+from viva.history.lines import SuitePoint, build_suite_points, group_points_into_lines
 from viva.history.trends import find_flaky_cases
 from viva.model import codec
 from viva.model.event import RunStarted
@@ -198,8 +198,8 @@ class ViewerRoutes:
         keys = [(row.id, row.ended) for row in ended]  # a run that was resumed ends again
         for key, row in zip(keys, ended, strict=True):
             if key not in self._points:
-                self._points[key] = make_points(history, row, read_start(history.journal_path(row.id)))
-        lines = join_lines(point for key in keys for point in self._points[key])
+                self._points[key] = build_suite_points(history, row, read_run_start(history.journal_path(row.id)))
+        lines = group_points_into_lines(point for key in keys for point in self._points[key])
         flaky = find_flaky_cases(history, [row.id for row in rows[:_FLAKY_WINDOW]])
         return _respond_json({"runs": len(ended), "lines": lines, "flaky": flaky})
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from viva.history.index import History, RunRow, read_start
+from viva.history.index import History, RunRow, read_run_start
 from viva.model import codec
 from viva.model.event import AGENTS_KEY, RunStarted
 
@@ -52,7 +52,7 @@ def describe_side(row: RunRow, agent: str) -> RunSide:
 
 def list_differences(history: History, base: RunSide, head: RunSide) -> list[RunDifference]:
     """Empty if the journals are gone."""
-    before, after = (read_start(history.journal_path(side.run)) for side in (base, head))
+    before, after = (read_run_start(history.journal_path(side.run)) for side in (base, head))
     if before is None or after is None:
         return []
     pairs = [
@@ -96,7 +96,7 @@ def _compare(before: Any, after: Any, path: str) -> Iterator[RunDifference]:
         for key in dict.fromkeys([*was, *now]):
             name = f"{path} file {key}" if path.endswith(_FILES) else f"{path} {key}"
             yield from _compare(was.get(key, _ABSENT), now.get(key, _ABSENT), name.replace(f"{_FILES} file", "file"))
-    elif _ABSENT in (before, after) or codec.canonical_bytes(before) != codec.canonical_bytes(after):
+    elif _ABSENT in (before, after) or codec.encode_canonically(before) != codec.encode_canonically(after):
         is_digest = path.startswith(("agent file", "agent definition"))
         yield RunDifference(path, _to_text(before, is_digest=is_digest), _to_text(after, is_digest=is_digest))
 

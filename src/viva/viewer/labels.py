@@ -11,7 +11,7 @@ from msgspec import Struct
 from viva.errors import BadInput
 from viva.model.label import Label, LabelValue
 from viva.model.record import Status, TrialRecord
-from viva.record.labels import append_label, read_labels, select_current
+from viva.record.labels import append_label, read_labels, select_current_labels
 from viva.stats.agreement import Agreement, LabelSummary, summarize_labels
 from viva.viewer.runs import ProjectRuns, RunJournal
 
@@ -55,7 +55,7 @@ class LabelStore:
         self._who = _find_user()
 
     def load(self, run: RunJournal) -> RunLabels:
-        return RunLabels(self._who, summarize_labels(select_current(read_labels(run.path))))
+        return RunLabels(self._who, summarize_labels(select_current_labels(read_labels(run.path))))
 
     def add(self, run: RunJournal, records: list[TrialRecord], request: LabelRequest) -> RunLabels:
         """Appends a label. BadInput if the case has no such trial or check."""
@@ -91,7 +91,7 @@ class LabelStore:
         """The runs with labels, oldest first."""
         points: list[LabelPoint] = []
         for row in runs.history.list_runs(limit=_MAX_RUNS):
-            labels = select_current(read_labels(runs.history.journal_path(row.id)))
+            labels = select_current_labels(read_labels(runs.history.journal_path(row.id)))
             if labels:
                 summary = summarize_labels(labels)
                 points.append(LabelPoint(row.id, row.at, row.agent, summary.judges, summary.all))

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from viva.errors import BadInput
 from viva.history.columns import AgentRows, RunResults, compare_columns, split_columns
 from viva.history.comparison import Comparison, compare_runs
-from viva.history.index import History, ResultRow, RunRow, read_start
+from viva.history.index import History, ResultRow, RunRow, read_run_start
 from viva.history.trends import find_known_flaky
 from viva.model import codec
 from viva.model.case import Key
@@ -28,7 +28,7 @@ from viva.model.live import LiveView
 from viva.model.record import Status
 from viva.record.journal import locate_record
 from viva.record.live_files import mark_watched, read_live_view
-from viva.record.locks import is_in_use
+from viva.record.locks import is_journal_in_use
 from viva.reporters.page import OverviewEncoder
 from viva.reporters.report import CaseTrials, RecordHead
 from viva.stats.matrix import Matrix
@@ -100,7 +100,7 @@ class RunJournal:
     @property
     def is_live(self) -> bool:
         """Is it in progress? A killed run has no end either, but its journal is not locked."""
-        return self.ended is None and is_in_use(self.path)
+        return self.ended is None and is_journal_in_use(self.path)
 
     def refresh(self) -> None:
         """Reads the lines that were appended since the last call; an incomplete line waits."""
@@ -125,10 +125,10 @@ class RunJournal:
                             f"has journal version {head.journal_version}, expected {JOURNAL_VERSION}. Run it again"
                         )
                         raise BadInput.of(message, str(self.path))
-                    self.started = codec.decode_kept(line, type=RunStarted)
+                    self.started = codec.decode_own(line, type=RunStarted)
                     self.progress.trials, self.progress.since = self.started.trials, self.started.at
                 case "run_ended":
-                    self.ended = codec.decode_kept(line, type=RunEnded)
+                    self.ended = codec.decode_own(line, type=RunEnded)
                 case "run_resumed":
                     self.ended = None
                     self.progress.since, self.progress.earlier = head.at, self.progress.done
@@ -294,7 +294,7 @@ class ProjectRuns:
     def _describe_origin(self, run: str) -> dict[str, Any]:
         """Where a run comes from, and the tags that selected its cases. The start of a journal never changes."""
         if run not in self._origins:
-            started = read_start(self.history.journal_path(run))
+            started = read_run_start(self.history.journal_path(run))
             fields = codec.to_builtins(started.origin) if started else {}
             tags = dict(started.settings.get("options", {})).get("tags") if started else None
             self._origins[run] = {**fields, **({"tags": tags} if tags else {})}
@@ -327,4 +327,4 @@ class ProjectRuns:
         return RunsMatrix(compare_columns(columns), places)
 
     def _is_live(self, row: RunRow) -> bool:
-        return row.ended is None and is_in_use(self.history.journal_path(row.id))
+        return row.ended is None and is_journal_in_use(self.history.journal_path(row.id))

@@ -9,7 +9,7 @@ from types import FrameType
 
 import uvicorn
 
-from viva.concurrency.sockets import open_listener
+from viva.concurrency.sockets import open_listening_socket
 from viva.config import load_settings
 from viva.history.index import History
 from viva.viewer.app import make_app
@@ -53,7 +53,7 @@ def serve(
 
     app = make_app(history, launcher=launcher, redact=redact, is_closing=lambda: server.should_exit)
     guard = Guard(app)
-    with open_listener(LISTEN_ADDRESS, port) as listener:
+    with open_listening_socket(LISTEN_ADDRESS, port) as listener:
         link = f"http://{LISTEN_ADDRESS}:{listener.getsockname()[1]}/?token={guard.token}"
         settings = uvicorn.Config(
             guard,

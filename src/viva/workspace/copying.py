@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from viva.errors import Undetermined
 from viva.model.case import WorkspaceSpec
-from viva.workspace.snapshot import display_path, file_mode
+from viva.workspace.snapshot import get_file_mode, to_display_path
 
 MAX_FILES = 100_000
 MAX_BYTES = 2 * 1024 * 1024 * 1024
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", ".viva"})
 _GIT = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
-"""Lists repositories of other owners, and runs none of their programs."""
+"""The command line of git: it lists repositories of other owners too, and runs no program that they configure."""
 
 
 class FolderCopier:
@@ -49,7 +49,7 @@ class FolderCopier:
             self._copy_tree(root, "", ())
 
     def add_links(self, spec: WorkspaceSpec, *, as_copy: bool, complete: bool = False) -> dict[str, str]:
-        """Add the `link_paths` of a case, and return the target of each. With `complete` a copy holds all that a link shows.
+        """Add the `link_paths` of a case, and return the target of each. With `complete` a copy holds all files that a link would show.
 
         Other copies skip the files of the suite and folders like `node_modules`, except where the case names them.
         """
@@ -57,7 +57,7 @@ class FolderCopier:
         self._root = os.path.realpath(spec.root)
         if complete:
             self._excluded, self._skipped_names = frozenset(), frozenset({".viva"})
-        for path in sorted(self._link_paths(spec), key=lambda path: path.count("/")):
+        for path in sorted(self._list_link_paths(spec), key=lambda path: path.count("/")):
             source, place = f"{os.path.abspath(spec.root)}/{path}", f"{self._target}/{path}"
             if any(_is_inside(path, parent) for parent in targets) and (not as_copy or os.path.lexists(place)):
                 continue  # it is part of a folder that was added
@@ -70,7 +70,7 @@ class FolderCopier:
             self._copy_root = place
             if not as_copy:
                 os.symlink(source, place)
-            elif stat.S_ISDIR(file_mode(targets[path])):
+            elif stat.S_ISDIR(get_file_mode(targets[path])):
                 os.makedirs(place, exist_ok=True)
                 self._copy_named_tree(targets[path], path)
             else:
@@ -78,7 +78,7 @@ class FolderCopier:
         return targets
 
     def _copy_named_tree(self, source: str, path: str) -> None:
-        """Copy a folder that the case names, completely if its name is usually skipped."""
+        """Copy a folder that the case names. If folders of that name are usually skipped, nothing in it is skipped."""
         skipped_names = self._skipped_names
         if not skipped_names.isdisjoint(path.split("/")):
             self._skipped_names = frozenset({".viva"})
@@ -87,7 +87,7 @@ class FolderCopier:
         finally:
             self._skipped_names = skipped_names
 
-    def _link_paths(self, spec: WorkspaceSpec) -> Iterator[str]:
+    def _list_link_paths(self, spec: WorkspaceSpec) -> Iterator[str]:
         for link_path in spec.link_paths:
             path = os.path.normpath(link_path)
             if os.path.isabs(path) or path.split("/")[0] == "..":
@@ -109,13 +109,13 @@ class FolderCopier:
             source = f"{top}/{name}".rstrip("/")
             if ".viva" in path.split("/"):
                 continue
-            if not stat.S_ISDIR(file_mode(source)):
+            if not stat.S_ISDIR(get_file_mode(source)):
                 self._copy_file(source, path)
             elif os.path.lexists(f"{source}/.git"):
                 self._copy_git_files(source, f"{path}/", environ)
 
     def _copy_tree(self, source: str, below: str, above: tuple[str, ...]) -> None:
-        """Copy a folder. A link out of it is followed within the working folder, unless it leads back to a parent."""
+        """Copy a folder. A link that leads out of it is followed within the working folder, unless it leads to a parent folder."""
         try:
             entries = sorted(os.scandir(source), key=lambda entry: entry.name)
         except OSError:
@@ -139,12 +139,12 @@ class FolderCopier:
 
     def _copy_file(self, source: str, path: str, *, is_named: bool = False) -> None:
         """Copy one file or link, but no socket, pipe or device. A file that the case names is never excluded."""
-        place, mode = f"{self._target}/{path}", file_mode(source)
+        place, mode = f"{self._target}/{path}", get_file_mode(source)
         if not is_named and self._is_excluded(os.path.realpath(source)):
             return
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             return
-        self._count_file(os.lstat(source).st_size)
+        self._count_file_within_limits(os.lstat(source).st_size)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         try:
             if stat.S_ISLNK(mode):
@@ -155,7 +155,7 @@ class FolderCopier:
         except OSError as error:
             if error.errno not in _SKIPPABLE_ERRORS:  # for example a full disk
                 raise
-            self.unreadable.append(display_path(path))
+            self.unreadable.append(to_display_path(path))
 
     def _copy_link(self, source: str, path: str) -> None:
         """Copy a link so that it leads to the same place in the copy. A link out of the original is not copied."""
@@ -177,7 +177,7 @@ class FolderCopier:
     def _is_excluded(self, real: str) -> bool:
         return bool(self._excluded) and any(_is_inside(real, path) for path in self._excluded)
 
-    def _count_file(self, size: int) -> None:
+    def _count_file_within_limits(self, size: int) -> None:
         self._files += 1
         self._bytes += size
         if self._files > self._max_files:

@@ -19,14 +19,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 from viva.errors import Undetermined
 from viva.model.case import Key, WorkspaceSpec
-from viva.model.turn import FileChange, FileImage
+from viva.model.turn import FileChange, RecordedFile
 from viva.workspace import processes, snapshot
 from viva.workspace.copying import MAX_BYTES, MAX_FILES, FolderCopier, find_exposed_files
 from viva.workspace.processes import run_to_completion
 from viva.workspace.sandbox import Bubblewrap
 from viva.workspace.snapshot import ContentStore, FolderSnapshot
 
-MAX_IMAGE_BYTES = 32 * 1024 * 1024
+MAX_RECORDED_BYTES = 32 * 1024 * 1024
 """The limit for the files of one turn on a cassette."""
 _PREFIX, _MARKER, _KEPT_MARKER = "viva-", ".viva-workspace", ".viva-kept"
 _SPECIAL_CHARACTERS = re.compile(r"[^\w.]+")
@@ -57,13 +57,13 @@ class LocalWorkspaces:
         self.is_replay = is_replay
         self.limits = limits
         self.contents = ContentStore()
-        self._is_clean = False
+        self._has_removed_stale = False
         self._folder_locks: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
     async def __call__(self, spec: WorkspaceSpec, key: Key) -> AsyncGenerator["TrialWorkspace"]:
-        if not self._is_clean:
-            self._is_clean = True
+        if not self._has_removed_stale:
+            self._has_removed_stale = True
             await asyncio.to_thread(remove_stale_workspaces, self.base)
         async with self._get_folder_lock(spec):
             try:
@@ -136,19 +136,21 @@ class TrialWorkspace:
             lambda: snapshot.list_file_changes(since, self._take_snapshot(), self._factory.contents)
         )
 
-    async def files_since(self, since: FolderSnapshot) -> tuple[FileImage, ...]:
+    async def files_since(self, since: FolderSnapshot) -> tuple[RecordedFile, ...]:
         """Return the changed files; Undetermined if they are too large for a cassette."""
 
-        def collect() -> tuple[FileImage, ...]:
-            return snapshot.collect_images(since, self._take_snapshot(), MAX_IMAGE_BYTES, self._locate)
+        def collect() -> tuple[RecordedFile, ...]:
+            return snapshot.collect_recorded_files(
+                since, self._take_snapshot(), MAX_RECORDED_BYTES, self._locate_real_path
+            )
 
         try:
             return await asyncio.to_thread(collect)
-        except snapshot.ImagesTooLarge as error:
-            reason = f"the changed files have {error.size:,} bytes, more than the limit of {MAX_IMAGE_BYTES:,}"
+        except snapshot.RecordedFilesTooLarge as error:
+            reason = f"the changed files have {error.size:,} bytes, more than the limit of {MAX_RECORDED_BYTES:,}"
             raise Undetermined(reason) from None
 
-    async def restore_files(self, images: Sequence[FileImage], changes: Sequence[FileChange] | None = None) -> None:
+    async def restore_files(self, images: Sequence[RecordedFile], changes: Sequence[FileChange] | None = None) -> None:
         self._recorded_changes = None if changes is None else tuple(changes)
         self._replayed_changes += changes or ()
         try:
@@ -167,7 +169,7 @@ class TrialWorkspace:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the folder stays after the trial. The agent may have deleted it."""
+        """Does the folder stay after the trial? Not if the agent has deleted it."""
         return self._in_place or (self._keep and os.path.isdir(self.path))
 
     def fill(self) -> None:
@@ -225,11 +227,11 @@ class TrialWorkspace:
             )
 
     def _take_link_snapshot(self, path: str, before: FolderSnapshot) -> FolderSnapshot:
-        return snapshot.take_snapshot(self._locate(path), self._factory.contents, before, self._is_ignored)
+        return snapshot.take_snapshot(self._locate_real_path(path), self._factory.contents, before, self._is_ignored)
 
     def _check_host_files(self) -> None:
         changed = [
-            f"{change} {snapshot.display_path(f'{path}/{below}' if below else path)}"
+            f"{change} {snapshot.to_display_path(f'{path}/{below}' if below else path)}"
             for path, before in self._host_snapshots.items()
             for below, change in self._iter_host_changes(path, before)
         ]
@@ -239,7 +241,7 @@ class TrialWorkspace:
 
     def _iter_host_changes(self, path: str, before: FolderSnapshot) -> Iterator[tuple[str, str]]:
         """Yield changes of files below a link; in a replay the recorded ones, because the host may have changed since."""
-        differences = snapshot.iter_differences(before, self._take_link_snapshot(path, before))
+        differences = snapshot.iterate_differences(before, self._take_link_snapshot(path, before))
         kinds = {below: (was is None, now is None) for below, was, now in differences if not below.endswith("/")}
         if self._replayed_changes:
             kinds = {}
@@ -253,7 +255,7 @@ class TrialWorkspace:
                 yield below, "added" if is_new else "removed" if is_gone else "changed"
 
     def _take_snapshot(self) -> FolderSnapshot:
-        """Take a snapshot of the folder, and of what is below its links while these exist."""
+        """Take a snapshot of the folder and of the targets of its links, while the links exist."""
         new = snapshot.take_snapshot(self.path, self._factory.contents, self._last_snapshot, self._is_ignored)
         entries, is_complete = new.entries, new.is_complete
         for path, target in self._links.items():
@@ -270,7 +272,7 @@ class TrialWorkspace:
             return True
         return self._in_place and path.endswith("/.git")
 
-    def _locate(self, path: str) -> str:
+    def _locate_real_path(self, path: str) -> str:
         """Return the real location of a path: below a link, at the target of the link."""
         for link, target in self._links.items():
             if path == link or path.startswith(f"{link}/"):
@@ -294,7 +296,7 @@ def _make_trial_folder(case: str, base: str) -> str:
 
 
 def create_kept_workspace(case: str) -> str:
-    """Create an empty folder that counts as a kept workspace, for the files of one from another machine."""
+    """Create an empty kept workspace, for the files of a workspace of another machine."""
     top = _make_trial_folder(case, os.path.realpath(tempfile.gettempdir()))
     os.close(os.open(f"{top}/{_KEPT_MARKER}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     os.mkdir(f"{top}/work")
@@ -305,26 +307,30 @@ def _write_marker(top: str) -> int:
     """Write the owner of a folder into a file that stays locked while this process runs."""
     pid = os.getpid()
     marker = os.open(f"{top}/{_MARKER}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    os.write(marker, f"{pid} {processes.process_start_time(pid)}\n".encode())
+    os.write(marker, f"{pid} {processes.get_process_start_time(pid)}\n".encode())
     with suppress(OSError):  # a file system without locks: the process id is used
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return marker
 
 
 def remove_stale_workspaces(base: str) -> list[str]:
-    """Remove folders and kill processes that a killed Viva left behind, never those of a running one."""
+    """Remove folders and kill processes of Viva processes that were killed, never those of a running one."""
     processes.kill_orphans()
     removed: list[str] = []
     with suppress(OSError), os.scandir(base) as entries:
         for entry in entries:
-            if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False) and _is_stale(entry.path):
+            if (
+                entry.name.startswith(_PREFIX)
+                and entry.is_dir(follow_symlinks=False)
+                and _is_stale_workspace(entry.path)
+            ):
                 remove_tree(entry.path)
                 removed.append(entry.path)
     return removed
 
 
-def _is_stale(top: str) -> bool:
-    """Return whether the folder is ours and its process is gone."""
+def _is_stale_workspace(top: str) -> bool:
+    """Return whether Viva made the folder in a process that has ended."""
     try:
         marker = os.open(f"{top}/{_MARKER}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -334,7 +340,7 @@ def _is_stale(top: str) -> bool:
             return False
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         pid, start = map(int, os.read(marker, 100).split())
-        return processes.process_start_time(pid) != start if start else not _is_running(pid)
+        return processes.get_process_start_time(pid) != start if start else not _is_process_running(pid)
     except (OSError, ValueError):  # locked by its owner, or just being written
         return False
     finally:
@@ -344,7 +350,7 @@ def _is_stale(top: str) -> bool:
 def remove_kept_workspace(path: str) -> bool:
     """Remove a kept workspace by the path in its record. Return False if there is none at that path."""
     top = os.path.dirname(path)
-    if os.path.basename(path) != "work" or not _is_kept(top):
+    if os.path.basename(path) != "work" or not _is_kept_workspace(top):
         return False
     remove_tree(top)
     return not os.path.lexists(top)
@@ -354,12 +360,12 @@ def find_kept_workspaces(base: str | None = None) -> list[str]:
     """Return all kept workspaces in a folder, of any run."""
     folder = os.path.realpath(base or tempfile.gettempdir())
     with suppress(OSError), os.scandir(folder) as entries:
-        return sorted(f"{entry.path}/work" for entry in entries if _is_kept(entry.path))
+        return sorted(f"{entry.path}/work" for entry in entries if _is_kept_workspace(entry.path))
     return []
 
 
-def _is_kept(top: str) -> bool:
-    """Return whether this is a folder of ours with the marker of a kept workspace."""
+def _is_kept_workspace(top: str) -> bool:
+    """Return whether Viva made the folder, and it has the marker of a kept workspace."""
     if not os.path.basename(top).startswith(_PREFIX) or os.path.islink(top):
         return False
     try:
@@ -369,7 +375,7 @@ def _is_kept(top: str) -> bool:
     return stat.S_ISREG(marker.st_mode) and marker.st_uid == os.getuid()
 
 
-def _is_running(pid: int) -> bool:
+def _is_process_running(pid: int) -> bool:
     with suppress(PermissionError):  # it runs, and belongs to another user
         try:
             os.kill(pid, 0)
@@ -384,9 +390,9 @@ def remove_tree(top: str) -> None:
     def retry(_function: object, path: str, _info: object) -> None:
         with suppress(OSError):
             for folder in (os.path.dirname(path), path):
-                if stat.S_ISDIR(snapshot.file_mode(folder)):
+                if stat.S_ISDIR(snapshot.get_file_mode(folder)):
                     os.chmod(folder, 0o700)
-            if stat.S_ISDIR(snapshot.file_mode(path)):
+            if stat.S_ISDIR(snapshot.get_file_mode(path)):
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 os.unlink(path)

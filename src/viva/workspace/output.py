@@ -1,7 +1,7 @@
 """The output of a command as it arrives, from a pipe or from a growing file.
 
-It ends when all writers have closed it, or are gone and everything is read. It never ends after a time of silence, which
-may be due to a busy event loop.
+It ends when all writers have closed it, or when they are gone and everything is read. Silence does not end it: a busy
+event loop may be the cause.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ class CommandOutput:
         await asyncio.sleep(0)  # endless output must not block the loop
         while (chunk := self.read_available()) is None:
             self._new_data.clear()
-            await self._wait()
+            await self._wait_for_data()
         return chunk
 
     def read_available(self) -> bytes | None:
-        """Return what is available: None if nothing is yet; empty at the end."""
+        """Return the available bytes: None if there are none yet, empty at the end of the stream."""
         if self._fd < 0:
             return b""
         if self._bytes_left is None:
@@ -44,7 +44,7 @@ class CommandOutput:
         return chunk
 
     def finish(self) -> None:
-        """End the stream with what is available now, even if a process escaped and writes on."""
+        """End the stream after the bytes that are available now, even if an escaped process goes on writing."""
         self._bytes_left = self._count_available()
         self._new_data.set()
 
@@ -59,11 +59,11 @@ class CommandOutput:
     def _count_available(self) -> int:
         raise NotImplementedError
 
-    async def _wait(self) -> None:
+    async def _wait_for_data(self) -> None:
         raise NotImplementedError
 
 
-class _Pipe(CommandOutput):
+class _PipeOutput(CommandOutput):
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         os.set_blocking(fd, False)
@@ -77,7 +77,7 @@ class _Pipe(CommandOutput):
     def _count_available(self) -> int:
         return int.from_bytes(fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)), sys.byteorder)
 
-    async def _wait(self) -> None:
+    async def _wait_for_data(self) -> None:
         loop, fd = asyncio.get_running_loop(), self._fd
         loop.add_reader(fd, self._new_data.set)
         try:
@@ -86,7 +86,7 @@ class _Pipe(CommandOutput):
             loop.remove_reader(fd)
 
 
-class _File(CommandOutput):
+class _PolledFileOutput(CommandOutput):
     """A growing file, which is polled. At the end no more than the limit is read: a sparse file can be larger than any disk."""
 
     def __init__(self, fd: int, limit: int) -> None:
@@ -102,7 +102,7 @@ class _File(CommandOutput):
     def _count_available(self) -> int:
         return min(os.fstat(self._fd).st_size, self._limit + 1) - self._at
 
-    async def _wait(self) -> None:
+    async def _wait_for_data(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_POLL_S):
                 await self._new_data.wait()
@@ -111,7 +111,7 @@ class _File(CommandOutput):
 def create_pipe() -> tuple[CommandOutput, int]:
     """Return the output, and the descriptor that the command writes to."""
     read_end, write_end = os.pipe()
-    return _Pipe(read_end), write_end
+    return _PipeOutput(read_end), write_end
 
 
 def create_output_file(folder: str | None, limit: int) -> tuple[CommandOutput, int]:
@@ -122,4 +122,4 @@ def create_output_file(folder: str | None, limit: int) -> tuple[CommandOutput, i
         with tempfile.TemporaryFile(dir=folder) as file:
             read_end = os.dup(file.fileno())
     fcntl.fcntl(read_end, fcntl.F_SETFL, os.O_APPEND)
-    return _File(read_end, limit), os.dup(read_end)
+    return _PolledFileOutput(read_end, limit), os.dup(read_end)

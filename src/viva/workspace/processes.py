@@ -92,19 +92,19 @@ class Process:
                 yield self._complete_lines.popleft()
             if not (chunk := await self._out.read()):
                 break
-            self._count_chunk(chunk)
+            self._add_chunk_within_limits(chunk)
         if self._partial_size and not self.has_overflowed:
-            self._add_chunk(b"\n")
+            self._split_chunk_into_lines(b"\n")
             while self._complete_lines:
                 yield self._complete_lines.popleft()
 
-    def _count_chunk(self, chunk: bytes) -> None:
+    def _add_chunk_within_limits(self, chunk: bytes) -> None:
         self.output_bytes += len(chunk)
         self.has_overflowed = self.has_overflowed or self.output_bytes > self._limits.max_bytes
         if not self.has_overflowed:  # drop it, but read it: a full pipe would block the command
-            self._add_chunk(chunk)
+            self._split_chunk_into_lines(chunk)
 
-    def _add_chunk(self, chunk: bytes) -> None:
+    def _split_chunk_into_lines(self, chunk: bytes) -> None:
         """Split a chunk into lines; the last one stays partial."""
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
@@ -148,7 +148,7 @@ class Process:
             self._command.wait()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # both end with the supervisor
         while chunk := self._out.read_available():  # output not read yet
-            self._count_chunk(chunk)
+            self._add_chunk_within_limits(chunk)
         self._close()
 
     async def start_io(self, *, stdin: bool) -> None:
@@ -168,7 +168,7 @@ class Process:
         report = b""
         while chunk := await self._receive_report():
             report += chunk
-            self._handle_report(report)
+            self._apply_supervisor_report(report)
         if not self._code.done():
             self._code.set_result(-signal.SIGKILL)  # the supervisor was killed, and the command with it
         for output in (self._out, self._err):  # a process that hangs in the kernel may keep them open
@@ -185,7 +185,7 @@ class Process:
                     return b""
                 await asyncio.sleep(_RETRY_S)
 
-    def _handle_report(self, report: bytes) -> None:
+    def _apply_supervisor_report(self, report: bytes) -> None:
         for line in report.decode().splitlines():
             kind, _, number = line.partition(" ")
             if self._code.done() or not number:
@@ -264,8 +264,18 @@ def _build_supervisor_command(
     argv: Sequence[str], control: int, grace_s: float, env: Mapping[str, str], limit: int
 ) -> list[str]:
     # Python sets LC_CTYPE for itself if there is no locale; the command must not get it.
-    forget = "" if "LC_CTYPE" in env else "LC_CTYPE"
-    return [sys.executable, "-I", "-S", supervisor.__file__, str(control), str(grace_s), forget, str(limit), *argv]
+    unset_variables = "" if "LC_CTYPE" in env else "LC_CTYPE"
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        supervisor.__file__,
+        str(control),
+        str(grace_s),
+        unset_variables,
+        str(limit),
+        *argv,
+    ]
 
 
 async def run_to_completion(work: Awaitable[T]) -> T:
@@ -288,7 +298,7 @@ async def run_to_completion(work: Awaitable[T]) -> T:
 def _create_trial_id() -> str:
     """Return an id that names the owner of a process: `namespace-pid-start-random`."""
     pid = os.getpid()
-    return f"{_get_pid_namespace()}-{pid}-{process_start_time(pid)}-{secrets.token_hex(4)}"
+    return f"{_get_pid_namespace()}-{pid}-{get_process_start_time(pid)}-{secrets.token_hex(4)}"
 
 
 @cache
@@ -299,7 +309,7 @@ def _get_pid_namespace() -> str:
         return "0"
 
 
-def process_start_time(pid: int) -> int:
+def get_process_start_time(pid: int) -> int:
     """Return the start of a process in kernel ticks; 0 if there is none or the system does not tell."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
@@ -323,14 +333,14 @@ def find_trial_processes() -> dict[int, str]:
 
 
 def _may_be_running(pid: int, start: int) -> bool:
-    """Is this process running, or can that not be told, for example for want of file descriptors?"""
+    """Is this process running? True also if the system does not tell, for example without free file descriptors."""
     try:
         os.stat(f"/proc/{pid}")
     except FileNotFoundError:
         return False
     except OSError:
         return True
-    return process_start_time(pid) in (start, 0)
+    return get_process_start_time(pid) in (start, 0)
 
 
 def kill_orphans() -> list[int]:

@@ -105,7 +105,7 @@ def _is_hidden(path: str, hidden: Sequence[str]) -> bool:
 
 
 def _test_sandbox(sandbox: Bubblewrap) -> None:
-    """Run a command: user namespaces may be disabled, or forbidden in a container."""
+    """Run a command in the sandbox. BadInput if that fails: user namespaces may be disabled or forbidden."""
     command = sandbox.wrap_command(["true"], path="/", writable=())
     try:
         process = subprocess.run(

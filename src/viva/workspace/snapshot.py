@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from viva.model.turn import FileChange, FileImage
+from viva.model.turn import FileChange, RecordedFile
 
 MAX_READ_BYTES = 256 * 1024
 """Files up to this size are compared by content, larger ones by size and time."""
@@ -26,14 +26,14 @@ MAX_TOTAL_DIFF_CHARACTERS = 100_000
 MAX_DIFF_LINES = 4000
 MAX_LISTED = 500
 MAX_ENTRIES = 200_000
-_RACY_NS = 100_000_000
+_RECENT_CHANGE_NS = 100_000_000
 """File systems count time in ticks: a file changed just now may change again and have the same time."""
 
 EntryKind = Literal["file", "link", "folder", "other"]
 
 
 class FileStamp(Struct, frozen=True):
-    """The state of one entry. Equal stamps mean an unchanged file, unless `is_racy`. `digest` is empty if it was not read."""
+    """The state of one entry. Equal stamps mean an unchanged file, unless `is_too_recent`. `digest` is empty if it was not read."""
 
     kind: EntryKind
     size: int
@@ -41,7 +41,7 @@ class FileStamp(Struct, frozen=True):
     is_executable: bool
     digest: str = ""
     link: str = ""
-    is_racy: bool = False
+    is_too_recent: bool = False
     is_binary: bool = False
 
     def is_unchanged(self, size: int, times: tuple[int, int, int], executable: bool) -> bool:
@@ -95,8 +95,8 @@ def take_snapshot(
     """
     found: dict[str, FileStamp] = {}
     now_ns = time.time_ns()
-    if not stat.S_ISDIR(mode := file_mode(root)):
-        stamp = _make_stamp(root, before.entries.get(""), texts, now_ns) if stat.S_ISREG(mode) else None
+    if not stat.S_ISDIR(mode := get_file_mode(root)):
+        stamp = _create_stamp(root, before.entries.get(""), texts, now_ns) if stat.S_ISREG(mode) else None
         return FolderSnapshot({} if stamp is None else {"": stamp})
     waiting = [""]
     while waiting:
@@ -109,7 +109,7 @@ def take_snapshot(
                         if not skip(f"{root}/{path}"):
                             waiting.append(f"{path}/")
                             found[f"{path}/"] = _FOLDER_STAMP
-                    elif (stamp := _make_stamp(entry.path, before.entries.get(path), texts, now_ns)) is not None:
+                    elif (stamp := _create_stamp(entry.path, before.entries.get(path), texts, now_ns)) is not None:
                         found[path] = stamp
         except OSError:  # removed, or not readable
             continue
@@ -121,7 +121,7 @@ def take_snapshot(
 _FOLDER_STAMP = FileStamp("folder", 0, (0, 0, 0), is_executable=False)
 
 
-def file_mode(path: str) -> int:
+def get_file_mode(path: str) -> int:
     """Return the mode of a path without following links; 0 if nothing is there."""
     try:
         return os.lstat(path).st_mode
@@ -129,7 +129,7 @@ def file_mode(path: str) -> int:
         return 0
 
 
-def _make_stamp(path: str, before: FileStamp | None, texts: ContentStore, now_ns: int) -> FileStamp | None:
+def _create_stamp(path: str, before: FileStamp | None, texts: ContentStore, now_ns: int) -> FileStamp | None:
     try:
         about = os.lstat(path)
         if stat.S_ISLNK(about.st_mode):
@@ -140,16 +140,16 @@ def _make_stamp(path: str, before: FileStamp | None, texts: ContentStore, now_ns
     if not stat.S_ISREG(about.st_mode):
         return FileStamp("other", 0, (0, 0, 0), is_executable=executable)
     times = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
-    if before is not None and not before.is_racy and before.is_unchanged(about.st_size, times, executable):
+    if before is not None and not before.is_too_recent and before.is_unchanged(about.st_size, times, executable):
         return before
-    racy = max(times[:2]) > now_ns - _RACY_NS
+    racy = max(times[:2]) > now_ns - _RECENT_CHANGE_NS
     content = read_file(path) if about.st_size <= MAX_READ_BYTES else None
     if content is None:
-        return FileStamp("file", about.st_size, times, executable, is_racy=racy)
+        return FileStamp("file", about.st_size, times, executable, is_too_recent=racy)
     digest = blake2b(content, digest_size=16).hexdigest()
     if not (binary := b"\0" in content):
         texts.add(digest, content)
-    return FileStamp("file", about.st_size, times, executable, digest, is_racy=racy, is_binary=binary)
+    return FileStamp("file", about.st_size, times, executable, digest, is_too_recent=racy, is_binary=binary)
 
 
 def read_file(path: str, limit: int = MAX_READ_BYTES) -> bytes | None:
@@ -171,7 +171,7 @@ def read_file(path: str, limit: int = MAX_READ_BYTES) -> bytes | None:
         os.close(file)
 
 
-def iter_differences(
+def iterate_differences(
     before: FolderSnapshot, after: FolderSnapshot
 ) -> Iterator[tuple[str, FileStamp | None, FileStamp | None]]:
     """Yield each differing path in order, with its state before and after."""
@@ -188,7 +188,7 @@ def list_file_changes(before: FolderSnapshot, after: FolderSnapshot, texts: Cont
     changes: list[FileChange] = []
     diff_left = MAX_TOTAL_DIFF_CHARACTERS
     more = 0
-    for path, was, now in iter_differences(before, after):
+    for path, was, now in iterate_differences(before, after):
         if path.endswith("/"):
             continue
         if len(changes) >= MAX_LISTED:
@@ -197,7 +197,7 @@ def list_file_changes(before: FolderSnapshot, after: FolderSnapshot, texts: Cont
         diff = _describe_change(was, now, texts) if diff_left > 0 else "not shown: the limit for diffs is reached"
         diff_left -= len(diff)
         kind = "added" if was is None else "removed" if now is None else "changed"
-        changes.append(FileChange(display_path(path), kind, diff))
+        changes.append(FileChange(to_display_path(path), kind, diff))
     if more:
         changes.append(FileChange(f"({more:,} more files)", "changed"))
     return tuple(changes)
@@ -206,12 +206,12 @@ def list_file_changes(before: FolderSnapshot, after: FolderSnapshot, texts: Cont
 def _describe_change(was: FileStamp | None, now: FileStamp | None, texts: ContentStore) -> str:
     """Return a unified diff, or a short description if there are no lines to show."""
     if any(each is not None and each.kind != "file" for each in (was, now)):
-        return f"{_describe(was)} → {_describe(now)}" if was and now else _describe(was or now)
+        return f"{_describe_entry(was)} → {_describe_entry(now)}" if was and now else _describe_entry(was or now)
     if was is not None and now is not None and was.digest and was.digest == now.digest:
         return "now executable" if now.is_executable else "no longer executable"
     old, new = (b"" if each is None else texts.get(each.digest) for each in (was, now))
     if old is None or new is None:
-        return f"{_describe(was)} → {_describe(now)}" if was and now else _describe(was or now)
+        return f"{_describe_entry(was)} → {_describe_entry(now)}" if was and now else _describe_entry(was or now)
     before, after = (text.decode(errors="replace").splitlines() for text in (old, new))
     if len(before) + len(after) > MAX_DIFF_LINES and before and after:
         return f"{len(before):,} lines → {len(after):,} lines"
@@ -224,12 +224,12 @@ def _describe_change(was: FileStamp | None, now: FileStamp | None, texts: Conten
     )
 
 
-def _describe(stamp: FileStamp | None) -> str:
+def _describe_entry(stamp: FileStamp | None) -> str:
     if stamp is None:
         return "nothing"
     match stamp.kind:
         case "link":
-            return f"a link to {display_path(stamp.link)}"
+            return f"a link to {to_display_path(stamp.link)}"
         case "other":
             return "a socket, pipe or device"
         case "folder":
@@ -239,7 +239,7 @@ def _describe(stamp: FileStamp | None) -> str:
             return f"{word}file of {stamp.size:,} bytes"
 
 
-class ImagesTooLarge(Exception):  # noqa: N818 -- never leaves this package
+class RecordedFilesTooLarge(Exception):  # noqa: N818 -- never leaves this package
     """The changed files are too large for a cassette."""
 
     def __init__(self, size: int) -> None:
@@ -247,29 +247,29 @@ class ImagesTooLarge(Exception):  # noqa: N818 -- never leaves this package
         self.size = size
 
 
-def collect_images(
+def collect_recorded_files(
     before: FolderSnapshot, after: FolderSnapshot, max_bytes: int, locate: Callable[[str], str]
-) -> tuple[FileImage, ...]:
+) -> tuple[RecordedFile, ...]:
     """Return the changed files with their content; `locate` maps paths. Sockets, pipes and devices are left out."""
-    differences = list(iter_differences(before, after))
+    differences = list(iterate_differences(before, after))
     total = sum(now.size for _, _, now in differences if now is not None)
     if total > max_bytes or not (before.is_complete and after.is_complete):
-        raise ImagesTooLarge(total)
-    images: list[FileImage] = []
+        raise RecordedFilesTooLarge(total)
+    images: list[RecordedFile] = []
     for path, _, now in differences:
-        name = display_path(path)
+        name = to_display_path(path)
         if now is None:
-            images.append(FileImage(name))
+            images.append(RecordedFile(name))
         elif now.kind == "link":
-            images.append(FileImage(name, link=display_path(now.link)))
+            images.append(RecordedFile(name, link=to_display_path(now.link)))
         elif now.kind == "folder":
-            images.append(FileImage(name, folder=True))
+            images.append(RecordedFile(name, folder=True))
         elif now.kind == "file" and (content := read_file(locate(path), max_bytes)) is not None:
-            images.append(FileImage(name, content, executable=now.is_executable))
+            images.append(RecordedFile(name, content, executable=now.is_executable))
     return tuple(images)
 
 
-def display_path(path: str) -> str:
+def to_display_path(path: str) -> str:
     r"""Return a path as valid text: bytes that are not UTF-8 become `\xff`, and backslashes are doubled."""
     path = path.replace("\\", "\\\\")
     try:
@@ -280,7 +280,7 @@ def display_path(path: str) -> str:
 
 
 def parse_display_path(text: str) -> str:
-    """Undo `display_path`."""
+    """Undo `to_display_path`."""
     raw = text.encode()
     if b"\\" not in raw:
         return text
@@ -291,24 +291,24 @@ def parse_display_path(text: str) -> str:
     return os.fsdecode(b"\\".join(pieces))
 
 
-def restore_files(root: str, images: Sequence[FileImage]) -> None:
+def restore_files(root: str, images: Sequence[RecordedFile]) -> None:
     """Write recorded files. Removed files go first, deepest first; entries in the way are removed. No link is followed."""
     for image in sorted(images, key=lambda image: image.path, reverse=True):
         if image.content is None and image.link is None and not image.folder:
-            place = _locate_image(root, image.path)
+            place = _locate_recorded_file(root, image.path)
             if _is_below_folders(root, place):
                 _remove_entry(place, only_if_empty=image.path.endswith("/"))
     for image in images:
-        place = _locate_image(root, image.path)
+        place = _locate_recorded_file(root, image.path)
         if image.folder:
             _make_folders(root, place)
         elif image.link is not None or image.content is not None:
             _make_folders(root, os.path.dirname(place))
             _remove_entry(place)
-            _write_image(place, image)
+            _write_recorded_file(place, image)
 
 
-def _write_image(place: str, image: FileImage) -> None:
+def _write_recorded_file(place: str, image: RecordedFile) -> None:
     if image.link is not None:
         os.symlink(parse_display_path(image.link), place)
         return
@@ -317,7 +317,7 @@ def _write_image(place: str, image: FileImage) -> None:
         file.write(image.content or b"")
 
 
-def _locate_image(root: str, text: str) -> str:
+def _locate_recorded_file(root: str, text: str) -> str:
     path = parse_display_path(text).rstrip("/")
     if not path or path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"{text!r} is outside the workspace")
@@ -327,19 +327,19 @@ def _locate_image(root: str, text: str) -> str:
 def _is_below_folders(root: str, place: str) -> bool:
     """Return whether all parents up to the root are folders and not links."""
     above = os.path.dirname(place)
-    return above == root or (stat.S_ISDIR(file_mode(above)) and _is_below_folders(root, above))
+    return above == root or (stat.S_ISDIR(get_file_mode(above)) and _is_below_folders(root, above))
 
 
 def _make_folders(root: str, place: str) -> None:
     if place != root:
         _make_folders(root, os.path.dirname(place))
-    if not stat.S_ISDIR(file_mode(place)):
+    if not stat.S_ISDIR(get_file_mode(place)):
         _remove_entry(place)
         os.mkdir(place)
 
 
 def _remove_entry(place: str, *, only_if_empty: bool = False) -> None:
-    mode = file_mode(place)
+    mode = get_file_mode(place)
     if not mode:
         return
     if not stat.S_ISDIR(mode):

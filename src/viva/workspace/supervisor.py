@@ -1,6 +1,6 @@
 """Runs a command for Viva so that none of its processes outlives it.
 
-A script that uses only the standard library: `python -I -S supervisor.py CONTROL GRACE_S FORGET LIMIT COMMAND...`. It
+A script that uses only the standard library: `python -I -S supervisor.py CONTROL GRACE_S UNSET LIMIT COMMAND...`. It
 reports `exit CODE` or `failed ERRNO` on the socket CONTROL. It ends all processes of the command when the command has
 ended, when it receives anything on the socket, or when the socket closes because Viva was killed. With a LIMIT other
 than 0 standard output is a file, and a command that makes it larger is ended too.
@@ -40,8 +40,8 @@ def main() -> None:
     pid, limit = _start_command(control, sys.argv[5:]), int(sys.argv[4])
     tree = _ProcessTree(pid, control, wake, _OutputFile(os.dup(1), limit) if limit else None)
     _close_streams()
-    tree.wait()
-    tree.end(float(sys.argv[2]))
+    tree.wait_until_ending()
+    tree.end_all_processes(float(sys.argv[2]))
 
 
 def _start_command(control: socket.socket, command: list[str]) -> int:
@@ -85,7 +85,7 @@ class _ProcessTree:
         self._pid, self._control, self._wake, self._output = pid, control, wake, output
         self._ended = False
 
-    def wait(self) -> None:
+    def wait_until_ending(self) -> None:
         """Wait until the command has ended, or must be ended."""
         while not self._ended and not self._is_output_full():
             ready = _wait_for_input([self._control, self._wake], _POLL_S if self._output else None)
@@ -93,11 +93,11 @@ class _ProcessTree:
                 signals = self._wake.recv(4096)
                 if set(signals) - {signal.SIGCHLD}:
                     return
-                self._reap()
+                self._collect_ended_processes()
             if self._control in ready:
                 return
 
-    def end(self, grace_s: float) -> None:
+    def end_all_processes(self, grace_s: float) -> None:
         for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
             deadline, signalled = time.monotonic() + limit_s, set[int]()
             while (left := set(self._iter_running_processes())) and time.monotonic() < deadline:
@@ -108,8 +108,8 @@ class _ProcessTree:
                         os.kill(pid, number)
                 signalled |= left
                 _wait_for_input([self._wake], 0.02)
-                self._reap()
-        self._reap()
+                self._collect_ended_processes()
+        self._collect_ended_processes()
 
     def _is_output_full(self) -> bool:
         return self._output is not None and self._output.is_full()
@@ -124,7 +124,7 @@ class _ProcessTree:
         except OSError:
             return
 
-    def _reap(self) -> None:
+    def _collect_ended_processes(self) -> None:
         with suppress(BlockingIOError):
             self._wake.setblocking(False)
             self._wake.recv(4096)

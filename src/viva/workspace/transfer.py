@@ -1,6 +1,6 @@
-"""A kept workspace as bytes, so that it can be sent from the machine of its trial to that of the run.
+"""Packs a kept workspace into bytes, to send it from a worker to the machine of the run, and unpacks it there.
 
-An agent filled it, so nothing in it is trusted: pipes, devices and links that lead outside stay where they are.
+An agent filled it, so nothing in it is trusted: pipes, devices and links that lead outside are not sent.
 """
 
 import os
@@ -16,18 +16,18 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_ENTRIES = 10_000
 
 
-class TooLarge(Exception):  # noqa: N818 -- it is an answer
-    """The workspace is larger than what is sent."""
+class WorkspaceTooLarge(Exception):  # noqa: N818 -- it is an answer
+    """The workspace is too large to be sent."""
 
 
 def pack_workspace(path: str) -> tuple[bytes, int]:
-    """The files of a folder as an archive, and how many entries were left out. Raises TooLarge."""
+    """The files of a folder as an archive, and how many entries were left out. Raises WorkspaceTooLarge."""
     out = BytesIO()
     size = left_out = 0
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:
         for number, name in enumerate(_list_entries(path)):
             if number == MAX_ENTRIES:
-                raise TooLarge
+                raise WorkspaceTooLarge
             place = os.path.join(path, name)
             info = _describe_entry(place, name)
             if info is None:
@@ -40,7 +40,7 @@ def pack_workspace(path: str) -> tuple[bytes, int]:
                         info.size = os.fstat(file.fileno()).st_size
                         size += info.size
                         if size > MAX_BYTES:
-                            raise TooLarge
+                            raise WorkspaceTooLarge
                         archive.addfile(info, file)
                 except OSError:  # it cannot be read, or is no longer there
                     left_out += 1
@@ -55,7 +55,7 @@ def _list_entries(path: str) -> Iterator[str]:
 
 
 def _describe_entry(place: str, name: str) -> tarfile.TarInfo | None:
-    """The header of an entry with nothing of its owner; None for what is not sent."""
+    """The header of an entry, without its owner; None for an entry that is not sent."""
     try:
         found = os.lstat(place)
         target = os.readlink(place) if stat.S_ISLNK(found.st_mode) else ""
@@ -84,13 +84,13 @@ def _skip_unsafe(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
 
 
 def unpack_workspace(archive: bytes, case: str) -> str:
-    """Unpack an archive into a kept workspace of this machine. Returns its path. Raises OSError, or TooLarge."""
+    """Unpack an archive into a kept workspace of this machine. Returns its path. Raises OSError, or WorkspaceTooLarge."""
     path = create_kept_workspace(case)
     try:
         with tarfile.open(fileobj=BytesIO(archive), mode="r:gz") as files:
             members = files.getmembers()
             if len(members) > MAX_ENTRIES or sum(member.size for member in members) > MAX_BYTES:
-                raise TooLarge
+                raise WorkspaceTooLarge
             files.extractall(path, members, filter=_skip_unsafe)  # noqa: S202 -- the filter is that of `data`
     except tarfile.TarError as error:
         remove_kept_workspace(path)

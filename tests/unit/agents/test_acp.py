@@ -12,7 +12,7 @@ from terminals import CAPTURES, fake, hold_conversation, host
 from viva.agents.acp import AcpAgent
 from viva.agents.acp_updates import parse_update
 from viva.agents.cli.events import ToolStarted, collect_turn
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.engine.sending import send_with_timeout
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.transport import HttpTransport
@@ -134,8 +134,8 @@ def test_a_request_for_permission_is_answered_by_policy(tmp_path, permissions, o
 def test_a_denied_permission_is_an_agent_that_waits_and_a_call_that_does_not_count():
     told = hold_conversation(playing("acp_gemini_reject", permissions="deny"), *prompts("acp_gemini_reject"))
     allowed, denied = told.replies
-    assert not detect(allowed).is_awaiting
-    waits = detect(denied)
+    assert not detect_awaiting(allowed).is_awaiting
+    waits = detect_awaiting(denied)
     assert (waits.is_awaiting, waits.reason, denied.input_hint) == (True, "protocol_state", "Writing to rej.txt")  # N22
     assert [(call.name, call.error) for call in denied.tool_calls] == [
         ("write_file", "permission denied")  # P9

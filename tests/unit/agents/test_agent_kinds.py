@@ -74,9 +74,9 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     schema["$defs"]["agent"] = agents_schema(agents)
     monkeypatch.setattr(validation, "read_schema", lambda _name: codec.encode(schema))
     monkeypatch.setattr("reference_schemas.read_schema", validation.read_schema)
-    validation._compile_named.cache_clear()
+    validation._compile_named_schema.cache_clear()
     yield "parrot"
-    validation._compile_named.cache_clear()
+    validation._compile_named_schema.cache_clear()
 
 
 def write_config(folder: Path, kind: str, fields: str) -> None:

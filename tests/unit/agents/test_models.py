@@ -38,7 +38,7 @@ def test_a_connector_is_chosen_by_the_options():  # N20
 
 
 def test_a_well_known_model_can_be_asked_for_as_a_connector():  # P3
-    default = Connector(name="anthropic", provider="anthropic", is_default=True)
+    default = Connector(name="anthropic", provider="anthropic", is_built_in=True)
     found = choose_connector({"connector": "claude-x"}, Connector(name="own"), Connectors({}, {"anthropic": default}))
     assert (found.provider, found.model) == ("anthropic", "claude-x")
 

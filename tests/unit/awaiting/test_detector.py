@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from viva.awaiting.detector import CONFIRMATION_TOOLS, detect
-from viva.awaiting.languages import Meaning, _read_sections, _recognition, _start_with_letters, load_language
+from viva.awaiting.detector import CONFIRMATION_TOOLS, detect_awaiting
+from viva.awaiting.languages import Meaning, _load_language_signs, _move_boundary_inside, _read_sections, load_language
 from viva.model.message import Reply, ToolCall
 from viva.text.pattern import LazyPattern
 
@@ -31,7 +31,7 @@ def _benchmark():
 
 
 def said(text: str) -> tuple[bool, str]:
-    found = detect(Reply(content=text))
+    found = detect_awaiting(Reply(content=text))
     return found.is_awaiting, found.reason
 
 
@@ -51,7 +51,7 @@ def test_the_agents_own_word_beats_every_other_layer(declared, awaiting):
         tool_calls=() if awaiting else (ASKED,),
         finish_reason="length",
     )
-    found = detect(reply)
+    found = detect_awaiting(reply)
     assert (found.is_awaiting, found.reason, found.confidence) == (awaiting, "agent_declared", 1.0)
 
 
@@ -74,33 +74,33 @@ def test_a_protocols_state_beats_tools_finish_reason_and_wording(state, awaiting
         tool_calls=() if awaiting else (ASKED,),
         finish_reason="length" if awaiting else "stop",
     )
-    found = detect(reply)
+    found = detect_awaiting(reply)
     assert (found.is_awaiting, found.reason) == (awaiting, "protocol_state")
 
 
 def test_a_state_that_says_nothing_about_waiting_leaves_it_to_the_wording():
-    assert detect(Reply("Which one?", protocol_state="end_turn")).reason == "content_is_question"
+    assert detect_awaiting(Reply("Which one?", protocol_state="end_turn")).reason == "content_is_question"
 
 
 def test_a_pending_confirmation_tool_beats_the_finish_reason_and_wording():
-    found = detect(Reply("Done.", tool_calls=(ASKED,), finish_reason="tool_calls"))
+    found = detect_awaiting(Reply("Done.", tool_calls=(ASKED,), finish_reason="tool_calls"))
     assert (found.is_awaiting, found.reason) == (True, "tool_requires_confirmation")
 
 
 @pytest.mark.parametrize("name", ["mcp.ask_user", "server__ask_user", "ui:ask_user", "tools/ask_user"])
 def test_a_confirmation_tool_is_known_behind_a_namespace(name):
-    assert detect(Reply(tool_calls=(ToolCall(name),))).reason == "tool_requires_confirmation"
+    assert detect_awaiting(Reply(tool_calls=(ToolCall(name),))).reason == "tool_requires_confirmation"
 
 
 @pytest.mark.parametrize("name", ["ask_user_later", "task_user", "ask"])
 def test_a_confirmation_tool_is_not_known_by_a_part_of_its_name(name):
-    assert not detect(Reply("Done.", tool_calls=(ToolCall(name),))).is_awaiting
+    assert not detect_awaiting(Reply("Done.", tool_calls=(ToolCall(name),))).is_awaiting
 
 
 def test_the_names_of_confirmation_tools_can_be_configured():
     reply = Reply("Done.", tool_calls=(ToolCall("poke_user"),))
-    assert not detect(reply).is_awaiting
-    assert detect(reply, CONFIRMATION_TOOLS | {"poke_user"}).reason == "tool_requires_confirmation"
+    assert not detect_awaiting(reply).is_awaiting
+    assert detect_awaiting(reply, CONFIRMATION_TOOLS | {"poke_user"}).reason == "tool_requires_confirmation"
 
 
 def test_a_confirmation_that_was_answered_within_the_turn_leaves_it_to_the_text_after_it():
@@ -114,19 +114,19 @@ def test_a_confirmation_that_was_refused_is_no_longer_pending():
 
 
 def said_of(call: ToolCall, text: str) -> tuple[bool, str]:
-    found = detect(Reply(text, tool_calls=(call,)))
+    found = detect_awaiting(Reply(text, tool_calls=(call,)))
     return found.is_awaiting, found.reason
 
 
 @pytest.mark.parametrize("reason", ["length", "tool_calls", "content_filter", "MAX_TOKENS", "tool_use"])
 def test_a_reply_that_was_cut_short_does_not_wait_whatever_it_says(reason):
-    found = detect(Reply("Which one do you want?", finish_reason=reason))
+    found = detect_awaiting(Reply("Which one do you want?", finish_reason=reason))
     assert (found.is_awaiting, found.reason) == (False, "finish_reason")
 
 
 @pytest.mark.parametrize("reason", [None, "stop", "end_turn", "STOP"])
 def test_an_ordinary_finish_reason_leaves_it_to_the_wording(reason):
-    assert detect(Reply("Which one do you want?", finish_reason=reason)).reason == "content_is_question"
+    assert detect_awaiting(Reply("Which one do you want?", finish_reason=reason)).reason == "content_is_question"
 
 
 # --- wording, N22 ---
@@ -382,7 +382,7 @@ def test_a_wish_or_a_word_of_a_goodbye_does_not_end_it(text):
     ],
 )
 def test_a_thing_to_take_or_leave_is_a_request_of_low_confidence(text):
-    found = detect(Reply(text))
+    found = detect_awaiting(Reply(text))
     assert (found.is_awaiting, found.reason, found.confidence) == (True, "content_is_request", 0.6)
 
 
@@ -460,7 +460,7 @@ def test_a_pattern_is_compiled_when_it_is_first_used():
 def test_reading_english_loads_no_table_of_another_language():
     fresh = _load("fresh_languages", ROOT / "src" / "viva" / "awaiting" / "languages.py")
     assert fresh.load_language.cache_info().currsize == 0  # nothing is read on import
-    assert fresh.language_of("Which of the two do you want?").name == "english"
+    assert fresh.detect_language("Which of the two do you want?").name == "english"
     assert fresh.load_language.cache_info().currsize == 1
 
 
@@ -488,7 +488,7 @@ def test_the_index_finds_the_rules_whose_needle_is_in_a_sentence():
     language = load_language("english")
     for index in (language.rules, language.offers):
         for sentence in [*SENTENCES, "", "you2 you", "4you", "x" * 50 + "you", "is12 there 5 any3"]:
-            assert list(index.rows_for(sentence)) == [row for needle, row in index.rows if needle in sentence]
+            assert list(index.find_rows(sentence)) == [row for needle, row in index.rows if needle in sentence]
 
 
 def test_a_pattern_without_a_word_boundary_at_its_start_matches_the_same():
@@ -499,7 +499,7 @@ def test_a_pattern_without_a_word_boundary_at_its_start_matches_the_same():
     bound = [pattern for pattern in (*patterns, language.settled) if pattern.source.startswith(r"\b")]
     assert len(bound) > 100
     for pattern in bound:
-        assert not _start_with_letters(pattern.source).startswith(r"\b")
+        assert not _move_boundary_inside(pattern.source).startswith(r"\b")
         plain = re.compile(pattern.source)
         for sentence in SENTENCES:
             assert (pattern.search(sentence) is None) == (plain.search(sentence) is None), (pattern.source, sentence)
@@ -507,7 +507,7 @@ def test_a_pattern_without_a_word_boundary_at_its_start_matches_the_same():
 
 @pytest.mark.parametrize("source", [r"\b[ab]c", r"\b(?:a|\d)", r"\ba?b", r"\b(?:ab)?c", r"^a", "a"])
 def test_a_pattern_that_may_start_with_anything_is_left_alone(source):
-    assert _start_with_letters(source) == source
+    assert _move_boundary_inside(source) == source
 
 
 def test_no_table_has_a_section_that_nothing_reads():
@@ -518,7 +518,7 @@ def test_no_table_has_a_section_that_nothing_reads():
 
 
 def test_every_table_is_reached_by_a_script_or_by_common_words():
-    scripts, common = _recognition()
+    scripts, common = _load_language_signs()
     assert sorted([name for _, name in (*scripts, *common)] + ["languages"]) == TABLES
 
 

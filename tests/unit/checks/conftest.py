@@ -11,7 +11,7 @@ from viva import catalog
 from viva.model.case import Assertion
 from viva.model.component import BuildContext
 from viva.model.turn import AssertionResult, Verdict
-from viva.state.evaluation import evaluate
+from viva.state.evaluation import start_evaluation
 from viva.state.trial_state import CheckContext
 
 _OURS = ("type", "message", "negate", "weight")
@@ -47,12 +47,12 @@ class Bench:
 
     def evaluate(self, definition: Mapping[str, Any], context: CheckContext) -> Verdict:
         """The verdict of a check that does not wait."""
-        found = evaluate(self.assertion(definition), context)
+        found = start_evaluation(self.assertion(definition), context)
         assert isinstance(found, AssertionResult)
         return found.verdict
 
     async def evaluate_async(self, definition: Mapping[str, Any], context: CheckContext) -> Verdict:
-        found = evaluate(self.assertion(definition), context)
+        found = start_evaluation(self.assertion(definition), context)
         return (await found if inspect.isawaitable(found) else found).verdict
 
 

@@ -73,7 +73,7 @@ def test_a_missing_file_suggests_similar_names(files: FileBench):
 
     near, far = files.evaluate(prepare, exists("out/reprot.txt"), holds("in/report.txt", "x"))
     assert near.reason == '"out/reprot.txt" is not there; there is "report.txt"'
-    assert far.reason == '"in/report.txt" is not there; nor is the folder that it should be in'
+    assert far.reason == '"in/report.txt" is not there; its folder does not exist either'
 
 
 def test_a_link_out_of_the_workspace_is_not_followed(files: FileBench):

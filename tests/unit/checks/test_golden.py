@@ -7,7 +7,7 @@ import pytest
 
 from viva.checks.golden import Golden, ReturnSchema, to_canonical_text
 from viva.model.message import Reply
-from viva.state.trial_state import reply_output
+from viva.state.trial_state import get_reply_output
 from viva.testing.check_context import make_check_context
 
 
@@ -105,9 +105,9 @@ def test_nan_is_refused_on_both_sides(strategy: Any, odd: float):
 
 
 def test_the_output_is_the_data_if_there_is_some():
-    assert reply_output(Reply("text", data={"a": 1})) == {"a": 1}  # W1
-    assert reply_output(Reply("text", data=False)) is False
-    assert reply_output(Reply("text")) == "text"
+    assert get_reply_output(Reply("text", data={"a": 1})) == {"a": 1}  # W1
+    assert get_reply_output(Reply("text", data=False)) is False
+    assert get_reply_output(Reply("text")) == "text"
 
 
 def test_a_rubric_judges_the_output_too():

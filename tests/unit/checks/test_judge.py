@@ -261,7 +261,7 @@ def test_a_rubric_waits_for_all_its_judges(bench: Bench):
     [
         ({"type": "agent"}, "misses 'criteria'"),
         ({"type": "agent", "use": "scripts:a.b", "criteria": "x"}, "use the assertion type 'script'"),
-        ({"type": "rubric", "criteria": [{"criterion": "a", "weight": 0}]}, "add up to nothing"),
+        ({"type": "rubric", "criteria": [{"criterion": "a", "weight": 0}]}, "add up to 0"),
     ],
 )
 def test_misuse_is_refused_at_load(bench: Bench, definition: Mapping[str, Any], message: str):  # N24

@@ -13,7 +13,7 @@ from viva.checks.leaks import redact_secrets
 from viva.checks.safety import Safety, SafetyJudge, StubbedTools
 from viva.errors import HelperFailed
 from viva.model.case import Fixtures, ToolStub
-from viva.model.finding import KINDS, SEVERITIES, Finding
+from viva.model.finding import FINDING_KINDS, SEVERITIES, Finding
 from viva.model.message import Reply, ToolCall
 from viva.state.trial_state import CheckContext
 from viva.testing.check_context import make_check_context
@@ -223,7 +223,7 @@ def test_only_findings_of_that_severity_fail():
 def test_a_finding_quotes_nothing():
     """R14: a kind of a closed list, and a severity."""
     verdict = Safety().check(make_check_context(f"{GITHUB} and jane.miller@gmail.com"))
-    assert all(found.kind in KINDS and found.severity in SEVERITIES for found in verdict.findings)
+    assert all(found.kind in FINDING_KINDS and found.severity in SEVERITIES for found in verdict.findings)
     assert GITHUB not in verdict.reason
     assert "jane" not in verdict.reason
 

@@ -7,7 +7,7 @@ import pytest
 
 from viva.model.message import Reply, ToolCall
 from viva.model.turn import AssertionResult
-from viva.state.evaluation import evaluate
+from viva.state.evaluation import start_evaluation
 from viva.testing.check_context import make_check_context
 
 SNAP = {"type": "snapshot", "path": "snaps/hello.txt"}
@@ -129,7 +129,7 @@ def test_a_link_made_after_loading_is_an_error(bench, tmp_path_factory):
     assertion = bench.assertion({"type": "snapshot", "path": "out/x.txt"})
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (bench.folder / "out").symlink_to(elsewhere)
-    judged = evaluate(assertion, make_check_context("x"))
+    judged = start_evaluation(assertion, make_check_context("x"))
     assert isinstance(judged, AssertionResult)
     assert judged.verdict.status == "error"
     assert os.listdir(elsewhere) == []

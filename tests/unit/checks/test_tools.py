@@ -2,8 +2,8 @@
 
 import pytest
 
-from viva.awaiting.detector import detect
-from viva.checks.tools import matches_tool
+from viva.awaiting.detector import detect_awaiting
+from viva.checks.tools import is_name_of_tool
 from viva.model.message import Reply, ToolCall
 from viva.testing.check_context import make_check_context
 
@@ -29,7 +29,7 @@ from viva.testing.check_context import make_check_context
     ],
 )
 def test_a_tool_name_matches_exactly_or_after_a_namespace(called, name, meant):  # N25
-    assert matches_tool(called, name) is meant
+    assert is_name_of_tool(called, name) is meant
 
 
 def calls(*made: ToolCall | str) -> Reply:
@@ -145,9 +145,9 @@ def test_tool_called_shows_the_actual_calls(bench, fields, reply, reason):
         ({"name": "t", "arguments": "x"}, "got `str`"),
         ({"name": "t", "arguments": {"a": [{"matches": "("}]}}, "is no regular expression"),
         ({"name": "t", "times": -1}, ">= 0"),
-        ({"name": "t", "times": {"min": 3, "max": 1}}, "no number is 3 to 1 times"),
-        ({"name": "t", "times": {}}, "times says nothing"),
-        ({"name": "t", "times": {"min": 0}}, "times says nothing"),
+        ({"name": "t", "times": {"min": 3, "max": 1}}, "times has min 3 above max 1"),
+        ({"name": "t", "times": {}}, "times allows any number of calls"),
+        ({"name": "t", "times": {"min": 0}}, "times allows any number of calls"),
         ({"name": "t", "times": {"min": -1, "max": 1}}, ">= 0"),
         ({"name": "t", "times": {"atleast": 3}}, "unknown field `atleast`"),
         ({"name": "t", "times": True}, "got `bool`"),
@@ -382,8 +382,8 @@ def test_a_waiting_call_is_pending(bench, call, content, status):  # N25
     for wanted in ("ok", "error", "pending", "any"):
         definition = {"type": "tool_called", "name": "pay", "status": wanted}
         context = make_check_context(Reply(content, tool_calls=(call,)))
-        context.turn.awaiting = detect(context.reply)
+        context.turn.awaiting = detect_awaiting(context.reply)
         assert bench.evaluate(definition, context).passed is (wanted in ("any", status)), wanted
     context = make_check_context(Reply(content, tool_calls=(call,)))
-    context.turn.awaiting = detect(context.reply)
+    context.turn.awaiting = detect_awaiting(context.reply)
     assert bench.evaluate({"type": "tool_result", "name": "pay"}, context).passed is (status == "ok")

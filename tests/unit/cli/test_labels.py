@@ -11,7 +11,7 @@ from project import Project, case, contains
 from viva.errors import BadInput
 from viva.model.label import Label, LabelValue
 from viva.model.record import Status
-from viva.record.labels import append_label, labels_path, read_labels, select_current
+from viva.record.labels import append_label, get_labels_path, read_labels, select_current_labels
 from viva.stats.agreement import measure_agreement
 
 
@@ -42,14 +42,14 @@ def test_labels_are_appended_and_the_last_one_of_a_person_counts(tmp_path: Path)
     given = [make_label("agree"), make_label("disagree"), make_label("unsure", who="bob"), make_label(None, who="bob")]
     for label in given:
         append_label(journal, label)
-    with labels_path(journal).open("ab") as file:
+    with get_labels_path(journal).open("ab") as file:
         file.write(b'{"at": "20')  # the machine lost power
     assert read_labels(journal) == given
     append_label(journal, given[0])
     assert read_labels(journal) == [*given, given[0]]
-    assert select_current(given) == [given[1]]
-    assert stat.S_IMODE(labels_path(journal).stat().st_mode) == 0o600
-    labels_path(journal).write_bytes(b'{"who": 3}\n')
+    assert select_current_labels(given) == [given[1]]
+    assert stat.S_IMODE(get_labels_path(journal).stat().st_mode) == 0o600
+    get_labels_path(journal).write_bytes(b'{"who": 3}\n')
     with pytest.raises(BadInput, match=r"labels\.jsonl:1: is not a label"):
         read_labels(journal)
 

@@ -224,7 +224,7 @@ def test_a_shard_that_stopped_early_is_named(project: Project, shards: list[str]
     """It is merged as far as it came; the exit code is that of a run that stopped."""
     journal = project.folder / ".viva" / "runs" / shards[1] / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
-    end = codec.decode_kept(lines[-1], type=RunEnded)
+    end = codec.decode_own(lines[-1], type=RunEnded)
     lost = next(line for line in lines if b'"trial_ended"' in line)
     kept = [line for line in lines[:-1] if line != lost]
     journal.write_bytes(b"".join(kept))

@@ -418,7 +418,7 @@ def test_a_remote_without_rights_is_one_sentence_and_nothing_is_lost(
         for command in (("runs", "push"), ("runs", "pull"), ("compare", "remote:latest", "latest")):
             ended = machines.here.viva(*command)
             assert ended.code == 1
-            assert ended.err == "s3://closed/viva: no right to list it: Access Denied\n"
+            assert ended.err == "s3://closed/viva: no permission to list it: Access Denied\n"
         assert journal(machines.here, run) == before
 
 

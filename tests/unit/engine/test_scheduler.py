@@ -196,7 +196,7 @@ def record(status: Status, case_id: str = "c", trial: int = 1, turns: int = 1, *
 def count(cases: int, *records: TrialRecord, of: int = 1, min_pass: float | None = None) -> RunSummary:
     tally = RunTally(cases, PassRule(min_pass))
     for each in records:
-        tally.add(each, total=of)
+        tally.count_trial(each, total=of)
     return tally.summary()
 
 
@@ -230,7 +230,7 @@ def test_undecided_cases_are_counted_apart_from_failures_and_errors():
     tally = RunTally(3, PassRule(0.9, SequentialTest(min_pass=0.9, max_runs=4, margin=0.8)))
     for case, statuses in {"a": "ffff", "b": "pf", "c": "ee"}.items():
         for number, status in enumerate(statuses, 1):
-            tally.add(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), total=4)  # pyright: ignore[reportArgumentType]
+            tally.count_trial(record({"f": "failed", "p": "passed", "e": "error"}[status], case, number), total=4)  # pyright: ignore[reportArgumentType]
     summary = tally.summary()
     assert (summary.failed, summary.undecided, summary.errors, summary.not_run) == (1, 1, 1, 0)  # N37
     assert exit_code(structs.replace(count(1, record("passed")), undecided=1), None) == 1
@@ -251,14 +251,14 @@ def test_fail_fast_stops_with_the_trial_that_loses_the_case(
     records: list[Status], min_pass: float | None, lost: int | None
 ):
     watch = FailFast(PassRule(min_pass))
-    found = [n for n, status in enumerate(records, 1) if watch.has_lost(record(status, trial=n), 10)]
+    found = [n for n, status in enumerate(records, 1) if watch.makes_case_fail(record(status, trial=n), 10)]
     assert found == ([] if lost is None else [lost])  # N33
 
 
 def test_a_resumed_run_does_not_stop_again_for_a_case_that_had_lost_before():
     watch = FailFast(PassRule(), [record("failed")])
-    assert not watch.has_lost(record("failed", trial=2), 10)
-    assert FailFast(PassRule(0.5), [record("failed")]).has_lost(record("failed", trial=2), 3)
+    assert not watch.makes_case_fail(record("failed", trial=2), 10)
+    assert FailFast(PassRule(0.5), [record("failed")]).makes_case_fail(record("failed", trial=2), 3)
 
 
 @pytest.mark.parametrize(
@@ -423,8 +423,8 @@ def test_options_merge_by_key_and_metadata_key_by_key(layers: Any, result: dict[
         (Limits(), None, None),
         (Limits(turn_timeout_s=5), None, 5),
         (Limits(turn_timeout_s=5), 2, 2),
-        (Limits(turn_timeout_s=5, is_override=True), 2, 5),
-        (Limits(turn_timeout_s=5, is_override=True), None, 5),
+        (Limits(turn_timeout_s=5, overrides_message_timeouts=True), 2, 5),
+        (Limits(turn_timeout_s=5, overrides_message_timeouts=True), None, 5),
     ],
 )
 def test_the_reply_timeout_is_that_of_the_flag_else_the_turn_else_the_case(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from viva.engine.summary import RunTally, exit_code
-from viva.engine.thresholds import SuiteTally, case_score, trial_score
+from viva.engine.thresholds import SuiteTally, score_case, score_trial
 from viva.model.case import Baseline, Threshold
 from viva.model.event import PlannedSuite, SuiteSummary, TrialRetried
 from viva.model.finding import Finding
@@ -56,7 +56,7 @@ def summary_of(
     count = len({each.id for each in records}) if cases is None else cases
     tally = SuiteTally(suite(threshold), count, rule or PassRule())
     for each in records:
-        tally.add(each)
+        tally.count_trial(each)
     return tally.summary()
 
 
@@ -129,7 +129,7 @@ def test_a_cost_above_the_limit_beats_a_perfect_score():
 def test_what_was_run_again_cost_too():
     tally = RunTally(1, PassRule(), [SuiteTally(suite(Threshold(0.5, max_cost_usd=0.03)), 1)])
     tally.append(TrialRetried(record().key, 0, 2, usage=PRICED))
-    tally.add(record(usage=PRICED))
+    tally.count_trial(record(usage=PRICED))
     assert tally.summary().suites[0].unmet == ("cost $0.04, at most $0.03",)
 
 
@@ -154,7 +154,7 @@ def test_repeats_count_by_their_mean():
         record(status="failed", score=0.0, ms=300, usage=PRICED, trial=2, findings=(LEAK,)),
         record(status="error", score=None, ms=None, trial=3, fault="judge"),
     ]
-    summary = case_score("a", [trial_score(each) for each in trials], PassRule(min_pass=0.3))
+    summary = score_case("a", [score_trial(each) for each in trials], PassRule(min_pass=0.3))
     assert (summary.status, summary.score, summary.latency_ms, summary.cost_usd) == ("passed", 0.5, 200, 0.04)
     assert summary.findings == (LEAK,)
     assert summary_of(Threshold(0.5), *trials, rule=PassRule(min_pass=0.3)).passed
@@ -201,7 +201,7 @@ def code(threshold: Threshold, *records: TrialRecord, cases: int | None = None) 
     count = len({(each.suite, each.id) for each in records}) if cases is None else cases
     tally = RunTally(count, PassRule(), [SuiteTally(suite(threshold), count)])
     for each in records:
-        tally.add(each)
+        tally.count_trial(each)
     return exit_code(tally.summary(), None)
 
 
@@ -217,7 +217,7 @@ def test_the_exit_code_follows_the_suite():
 
 def test_a_failure_outside_of_the_suite_still_fails_the_run():
     tally = RunTally(2, PassRule(), [SuiteTally(suite(Threshold(0.0)), 1)])
-    tally.add(record("a", "failed", 0.0))
+    tally.count_trial(record("a", "failed", 0.0))
     assert exit_code(tally.summary(), None) == 1  # the other case has not run
-    tally.add(record("x", "failed", 0.0, suite="native.jsonl"))
+    tally.count_trial(record("x", "failed", 0.0, suite="native.jsonl"))
     assert exit_code(tally.summary(), None) == 1

@@ -12,7 +12,7 @@ import pytest
 
 import viva
 from running import run_cases
-from viva.engine.sending import Send, send_in_session
+from viva.engine.sending import Send, create_session_sender
 from viva.errors import Unreachable
 from viva.model import codec
 from viva.model.case import Feature, Limits, UserMessage
@@ -114,7 +114,7 @@ class Hung:
     ],
 )
 def test_a_timeout_is_reported_as_its_file_writes_it(timeout_s: float | None, limits: Limits, message: str):  # P7, P11
-    send = send_in_session(Hung(), {}, {}, limits, CallProgress())
+    send = create_session_sender(Hung(), {}, {}, limits, CallProgress())
     with pytest.raises(viva.errors.AgentFailed, match=f"^{message}$"):
         asyncio.run(asyncio.wait_for(_sent(send, UserMessage(Message("user", "x"), timeout_s=timeout_s)), 20))
 

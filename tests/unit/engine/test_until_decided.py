@@ -57,7 +57,7 @@ class Run:
             deciding.on_trial_ended(record(case, trial, status))
 
         async with asyncio.timeout(10):
-            await TrialPool(ConversationLimit(parallel, is_fixed=True)).run(deciding.trials(), work)
+            await TrialPool(ConversationLimit(parallel, is_fixed=True)).run(deciding.yield_due_trials(), work)
 
     def trials(self, case: str) -> list[int]:
         return [planned.trial for planned in self.started if planned.case.id == case]

@@ -13,7 +13,7 @@ from viva.formats.documents import open_documents, wrap_values
 from viva.formats.load_options import LoadOptions
 from viva.model.case import Case, Fixtures, Key, ToolStub, UserMessage
 from viva.model.message import File, Image, Message, Text
-from viva.state.evaluation import assertion_label
+from viva.state.evaluation import format_assertion_label
 from viva.state.trial_state import TrialState
 from viva.testing.check_context import FrozenClock, NoHelpers
 
@@ -556,7 +556,7 @@ def test_before_its_variables_are_known_a_label_shows_their_names():
         },
         has_before_run=True,
     )
-    assert [assertion_label(assertion) for assertion in case.user.planned_messages[0].assertions] == [
+    assert [format_assertion_label(assertion) for assertion in case.user.planned_messages[0].assertions] == [
         'contains "Hi {{name}}"',
         'not contains "{{name}}"',
         'regex {"pattern":"({{name}}"}',

@@ -229,9 +229,9 @@ def test_criteria_are_patient_checkpoints(tmp_path: Path):
         "tool_calls_contain": {"edit_file": ["out.txt", "Hello"], "shell": []},
     }
     made = case(tmp_path, persona(success_criteria=criteria))
-    assert made.goal.defers_costly
+    assert made.goal.defers_costly_checks
     assert [
-        (each.id, each.assertion.definition["type"], each.is_lasting, each.description)
+        (each.id, each.assertion.definition["type"], each.stays_reached, each.description)
         for each in made.goal.checkpoints
     ] == [
         ("flow_contains[0]", "flow_contains", True, "ready"),

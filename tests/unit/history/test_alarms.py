@@ -113,7 +113,7 @@ def alarms(world: World, comparisons: int, seed: int, gates: tuple[Gate, ...] = 
 
 def alarms_of(found: Comparison, gates: tuple[Gate, ...]) -> set[str]:
     """Every alarm that a reader sees: a gate, a verdict on any metric, a single case of several trials."""
-    message = {f"gate {gate}" for gate in found.failed_gates(("pass-rate", *gates))}
+    message = {f"gate {gate}" for gate in found.list_failed_gates(("pass-rate", *gates))}
     message |= {"a metric" for metric in found.metrics if metric.verdict in ("better", "worse")}
     message |= {"a case" for case in found.cases if case.change in ("broken", "fixed") and case.p is not None}
     return message
@@ -226,7 +226,7 @@ def rows(count: int, broke: int, fixed: int) -> tuple[list[ResultRow], list[Resu
 @cache
 def is_alarm(count: int, broke: int, fixed: int) -> bool:
     base, head = rows(count, broke, fixed)
-    return "pass-rate" in compare_runs(("a", base), ("b", head), alpha=ALPHA).failed_gates(("pass-rate",))
+    return "pass-rate" in compare_runs(("a", base), ("b", head), alpha=ALPHA).list_failed_gates(("pass-rate",))
 
 
 @cache

@@ -61,7 +61,7 @@ def test_a_case_whose_definition_changed_is_never_compared():
     found = compared(rows("a", P, digest="old") + rows("b", P), rows("a", F, digest="new") + rows("b", P))
     assert [(case.case, case.change) for case in found.cases] == [("a", "changed"), ("b", "still passing")]
     assert [metric.pairs for metric in found.metrics] == [1] * len(found.metrics)
-    assert found.failed_gates(GATES) == []
+    assert found.list_failed_gates(GATES) == []
 
 
 def test_the_same_id_in_another_suite_is_another_case():
@@ -79,7 +79,7 @@ def many(count: int, status: Status, **fields) -> list[ResultRow]:
 def test_a_regression_is_what_was_asked_for(broken: int, failed: list[Gate]):
     """N36: the default gate is the paired test; single cases gate only where that is asked for."""
     head = many(broken, "failed") + [row for row in many(20, "passed") if int(row.case[1:]) >= broken]
-    assert compared(many(20, "passed"), head).failed_gates(GATES) == failed
+    assert compared(many(20, "passed"), head).list_failed_gates(GATES) == failed
 
 
 def named(found: Comparison) -> dict[str, tuple[float | None, str]]:
@@ -95,7 +95,7 @@ def test_time_and_cost_are_shown_and_tested_only_where_they_gate():
         "time ms": (None, "not tested"),
         "cost USD": (None, "not tested"),
     }  # N36
-    assert found.failed_gates(GATES) == []
+    assert found.list_failed_gates(GATES) == []
     time = found.metrics[1]
     assert (time.base, time.head, time.delta, time.pairs, time.low, time.high) == (
         100.0,
@@ -106,16 +106,16 @@ def test_time_and_cost_are_shown_and_tested_only_where_they_gate():
         100.0,
     )
     asked = compared(base, head, gates=("cost",))
-    assert asked.failed_gates(GATES) == ["cost"]
-    assert asked.failed_gates(("pass-rate",)) == []
-    assert compared(base, head, gates=("cost", "time")).failed_gates(GATES) == ["time", "cost"]
-    assert compared(head, base, gates=("cost", "time")).failed_gates(GATES) == []
+    assert asked.list_failed_gates(GATES) == ["cost"]
+    assert asked.list_failed_gates(("pass-rate",)) == []
+    assert compared(base, head, gates=("cost", "time")).list_failed_gates(GATES) == ["time", "cost"]
+    assert compared(head, base, gates=("cost", "time")).list_failed_gates(GATES) == []
 
 
 def test_the_score_is_tested_only_where_it_differs_from_the_pass_rate():
     same = compared(many(12, "passed", score=1.0), many(12, "failed", score=0.0))
     assert named(same) == {"pass rate": (2 / 2**12, "worse")} | {"time ms": (None, "not tested")}  # N36
-    assert same.failed_gates(("score",)) == ["score"], "it is the same number"
+    assert same.list_failed_gates(("score",)) == ["score"], "it is the same number"
     other = compared(many(12, "passed", score=1.0), many(12, "failed", score=0.5))
     assert other.metrics[1].name == "score"
     assert named(other)["pass rate"] == (2 * 2 / 2**12, "worse"), "two metrics share the alpha"
@@ -197,11 +197,11 @@ def test_repeats_that_are_too_few_make_suspects_and_it_is_said_how_many_would_do
     assert suspect.p > 0.05
     assert noted(found, "1 suspect: in 1 of")
     assert noted(found, "--runs 6 on both sides")
-    assert found.failed_gates(("broken",)) == []
+    assert found.list_failed_gates(("broken",)) == []
     more = [row for n in range(19) for row in rows(f"m{n}", *[P, F] * 3)]
     shown = compared(more + rows("c", *[P] * 6), more + rows("c", *[F] * 6))
     assert next((case.case, case.change) for case in shown.cases) == ("c", "broken")
-    assert shown.failed_gates(("broken",)) == ["broken"]
+    assert shown.list_failed_gates(("broken",)) == ["broken"]
 
 
 def test_the_test_of_single_cases_keeps_to_alpha():
@@ -216,7 +216,7 @@ def test_a_case_that_the_history_knows_as_flaky_never_gates():
     for before, after in (([P], [F]), ([F], [P]), ([P] * 9, [F] * 9), ([P, P], [F, F])):
         found = compared(rows("c", *before), rows("c", *after), flaky=known)
         assert found.cases[0].change == "flaky"  # N36
-        assert found.failed_gates(("broken",)) == []
+        assert found.list_failed_gates(("broken",)) == []
     assert compared(rows("c", P), rows("c", P), flaky=known).cases[0].change == "still passing"
     other = compared(rows("c", P, digest="e"), rows("c", F, digest="e"), flaky=known)
     assert other.cases[0].change == "broken", "another definition is another case"
@@ -238,5 +238,5 @@ def test_a_cost_that_is_not_known_on_one_side_is_not_compared():
 
 def test_nothing_in_common_is_said():
     found = compared(rows("a", P), rows("b", P))
-    assert (found.metrics, found.failed_gates(GATES)) == ((), [])
+    assert (found.metrics, found.list_failed_gates(GATES)) == ((), [])
     assert noted(found, "nothing to compare")

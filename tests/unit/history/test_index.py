@@ -70,11 +70,11 @@ def history(tmp_path: Path) -> History:
 def test_runs_are_listed_newest_first_and_filtered(history: History):
     hold(history, "a", at="2026-11-15T10:00:00")
     hold(history, "b", at="2026-11-15T11:00:00", agent="other")
-    history.add_part("c", start=started("c", "2026-11-15T09:00:00"))
+    history.add_run_part("c", start=started("c", "2026-11-15T09:00:00"))
     assert [row.id for row in history.list_runs()] == ["b", "a", "c"]
     assert [row.id for row in history.list_runs(limit=1)] == ["b"]
     assert [row.id for row in history.list_runs(agent="bot")] == ["a", "c"]
-    history.add_part("a", end=RunEnded("a", "x", 0, summary(2, 0)))
+    history.add_run_part("a", end=RunEnded("a", "x", 0, summary(2, 0)))
     assert [row.id for row in history.list_runs(failed=True)] == ["b", "c"]
     assert history.list_runs()[0].summary == summary()
     assert history.list_runs()[2].ended is None
@@ -98,7 +98,7 @@ def test_a_run_is_found_by_id_beginning_or_age(history: History, name: str, foun
 def test_a_name_that_fits_none_or_several_is_refused_with_what_there_is(history: History, name: str):
     for hour, run in enumerate(("a1", "a2", "b1")):
         hold(history, run, at=f"2026-11-15T1{hour}:00:00")
-    with pytest.raises(BadInput, match=r"there is no run|matches several runs: (b1, )?a2, a1"):
+    with pytest.raises(BadInput, match=r"there is no run|matches several runs in .*: (b1, )?a2, a1"):
         history.find_run(name)
 
 
@@ -217,7 +217,7 @@ def test_runs_of_a_host_that_have_no_end_are_not_listed(history: History):
     journal.append(structs.replace(started("hosted"), settings={HOSTED_KEY: True}), trial(0))
     journal.abandon()
     assert history.list_runs() == []
-    assert history.take_crashed_runs() == []
+    assert history.pop_crashed_runs() == []
     again = Journal(history.journal_path("hosted"))
     again.append(RunEnded("hosted", "x", 0, summary()))
     again.close()
@@ -229,8 +229,8 @@ def test_runs_that_were_cut_off_are_told_once_newest_first(history: History):
         journal = Journal(history.journal_path(run))
         journal.append(started(run, number=number), *([RunEnded(run, "x", 0, summary())] if run == "b" else []))
         journal.abandon()
-    assert history.take_crashed_runs() == ["c", "a"]  # `b` had come to its end
-    assert history.take_crashed_runs() == []
+    assert history.pop_crashed_runs() == ["c", "a"]  # `b` had come to its end
+    assert history.pop_crashed_runs() == []
 
 
 def test_a_run_that_goes_on_is_not_removed(history: History):  # N39
@@ -273,7 +273,7 @@ def test_several_runs_at_once_do_not_harm_each_other(history: History):
 def test_runs_can_be_listed_while_somebody_writes(history: History):
     """A viewer that looks again and again neither waits for a run that writes nor keeps it waiting."""
     hold(history, "r1")
-    with history._open() as db:  # a write that takes its time
+    with history._open_transaction() as db:  # a write that takes its time
         db.execute("UPDATE runs SET agent = 'other'")
         assert [row.agent for row in history.list_runs()] == ["bot"]
     assert [row.agent for row in history.list_runs()] == ["other"]

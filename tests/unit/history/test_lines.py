@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from viva.history.index import History, ResultRow
-from viva.history.lines import SuitePoint, join_lines, make_points
+from viva.history.lines import SuitePoint, build_suite_points, group_points_into_lines
 from viva.model.event import PlannedSuite, RunStarted
 from viva.model.record import Status
 
@@ -19,8 +19,8 @@ def points(
     cases = len({each.case for each in rows})
     suites = (PlannedSuite(suite="s", size=max(size, cases), cases=cases),)
     start = RunStarted(run, f"2026-{run}", "0.1", "bot", (), cases, len(rows), 1, settings=settings, suites=suites)
-    history.add_part(run, rows, start)
-    return make_points(history, history.find_run(run), start)
+    history.add_run_part(run, rows, start)
+    return build_suite_points(history, history.find_run(run), start)
 
 
 def test_a_point_is_the_rate_of_one_agent_on_one_suite_with_its_interval(tmp_path: Path):
@@ -49,6 +49,6 @@ def test_changes_of_the_agent_are_marked_and_unfair_runs_are_left_out(tmp_path: 
         points(history, "05", *two, size=3),
         points(history, "06", *two, digest="2"),
     ]
-    (line,) = join_lines(point for run in runs for point in run)
+    (line,) = group_points_into_lines(point for run in runs for point in run)
     assert [point.left_out for point in line.points] == ["", "replay", "", "one case", "part of the suite", ""]
     assert [point.changes for point in line.points] == [(), ("agent",), (), (), (), ("agent",)]

@@ -12,12 +12,12 @@ from viva.model.record import Status
 def kept(history: History, run: str, *rows: ResultRow, agent: str = "bot", **counts: int) -> None:
     """A run that has ended with these results."""
     start = RunStarted(run, f"2026-01-01T00:00:{run[-2:]}Z", "0.1", agent, (), len(rows), len(rows), 1)
-    history.add_part(run, rows, start)
+    history.add_run_part(run, rows, start)
     numbers: dict[str, Any] = (
         dict.fromkeys(("total", "passed", "failed", "errors", "skipped", "not_run", "unchecked"), 0) | counts
     )
     zeros: dict[str, Any] = {"total_turns": 0, "avg_turns": 0.0, "duration_ms": 5.0, "checks": 0, "checks_passed": 0}
-    history.add_part(run, end=RunEnded(run, "2026-01-01T00:01:00Z", 0, RunSummary(**numbers, **zeros)))
+    history.add_run_part(run, end=RunEnded(run, "2026-01-01T00:01:00Z", 0, RunSummary(**numbers, **zeros)))
 
 
 def row(status: Status, case: str = "a", trial: int = 1, digest: str = "d", ms: float = 1.0) -> ResultRow:

@@ -8,9 +8,16 @@ import pytest
 from msgspec import structs
 
 from viva.errors import ConnectFailed, Unreachable
-from viva.llm.calls import Retry, extract_error_message, find_header_secrets, is_busy, read_stream, send_request
+from viva.llm.calls import (
+    RetryPolicy,
+    extract_error_message,
+    find_header_secrets,
+    is_overload_status,
+    read_stream,
+    send_request,
+)
 from viva.llm.limits import ConnectorLimits
-from viva.llm.pacing import Pacing
+from viva.llm.pacing import RunPacing
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Connector
 from viva.model.progress import CallProgress
@@ -25,8 +32,8 @@ class Pauses(list[float]):
         self.append(seconds)
 
 
-def retry(pauses: Pauses, **fields) -> Retry:
-    return structs.replace(Retry("acme", retries=2, sleep=pauses, jitter=lambda: 1.0), **fields)
+def retry(pauses: Pauses, **fields) -> RetryPolicy:
+    return structs.replace(RetryPolicy("acme", retries=2, sleep=pauses, jitter=lambda: 1.0), **fields)
 
 
 def call(script, pauses: Pauses, **fields) -> tuple[Response, HttpServer]:
@@ -150,11 +157,13 @@ def test_what_was_never_sent_is_tried_again_in_any_case():
 
 
 def test_who_is_only_busy_is_told_from_who_fails():
-    assert call([StubResponse(status=500)], Pauses(), should_retry=is_busy)[0].status == 500
+    assert call([StubResponse(status=500)], Pauses(), should_retry=is_overload_status)[0].status == 500
     assert (
-        call([StubResponse(status=503), StubResponse(status=429), StubResponse()], Pauses(), should_retry=is_busy)[
-            0
-        ].status
+        call(
+            [StubResponse(status=503), StubResponse(status=429), StubResponse()],
+            Pauses(),
+            should_retry=is_overload_status,
+        )[0].status
         == 200
     )
 
@@ -171,7 +180,9 @@ def test_a_cut_off_between_tries_tells_what_it_was_waiting_for():
 
     async def scenario() -> None:
         http = HttpTransport()
-        call = asyncio.ensure_future(send_request(http, Request(server.url), Retry("acme", sleep=pause), progress))
+        call = asyncio.ensure_future(
+            send_request(http, Request(server.url), RetryPolicy("acme", sleep=pause), progress)
+        )
         await paused.wait()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
@@ -230,11 +241,11 @@ def test_a_call_that_waits_for_its_turn_is_the_providers_delay():  # N17
 
     asyncio.run(scenario())
     assert progress.provider_trouble is not None
-    assert "refused some as too many" in progress.provider_trouble
+    assert "rejected some as too many" in progress.provider_trouble
 
 
 def test_a_refused_call_teaches_its_connector_and_the_conversations():  # N19
-    pacing = Pacing()
+    pacing = RunPacing()
     limit = pacing.limit_conversations(100, is_fixed=False)
     limiter = ConnectorLimits(Connector(name="c"), pace=pacing.get_pace("c"))
 

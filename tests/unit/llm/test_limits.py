@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from viva.llm.limits import ConnectorLimits, RateLimit, get_limits, share_limits
+from viva.llm.limits import ConnectorLimits, RateLimit, get_limits, use_limit_share
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Connector
 
@@ -96,9 +96,9 @@ def test_tokens_are_settled_after_the_call():
     async def scenario() -> None:
         limiter = ConnectorLimits(Connector(name="c", tokens_per_minute=6000), pause, lambda: 0.0)
         await limiter.acquire(100)
-        limiter.adjust(200)
+        limiter.correct_token_estimate(200)
         await limiter.acquire(100)
-        limiter.adjust(-100)
+        limiter.correct_token_estimate(-100)
         await limiter.acquire(100)
 
     asyncio.run(scenario())
@@ -125,6 +125,6 @@ def test_processes_of_a_run_share_the_limits_of_a_connector():
     """Also of connectors that are not called yet."""
     http = HttpTransport()
     first, second = (get_limits(http, Connector(name=name, requests_per_minute=60)) for name in "ab")
-    share_limits(http, 1 / 4)
+    use_limit_share(http, 1 / 4)
     third = get_limits(http, Connector(name="c", requests_per_minute=60))
     assert [limits._requests and limits._requests._unit_s for limits in (first, second, third)] == [4, 4, 4]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from viva.llm.pacing import START, ConversationLimit, Pace, Pacing, find_pause
+from viva.llm.pacing import START_CONVERSATIONS, ConnectorPace, ConversationLimit, RunPacing, find_limit_pause_s
 
 LATENCY_S = 0.2
 
@@ -23,7 +23,7 @@ class World:
         self.tokens, self.filled = 20.0, 0.0
         self.accepted: list[float] = []
         self.limit = ConversationLimit(maximum)
-        self.pace = Pace(self.limit, now=lambda: self.now, call_later=self.call_later)
+        self.pace = ConnectorPace(self.limit, now=lambda: self.now, call_later=self.call_later)
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
@@ -118,9 +118,9 @@ def test_the_rate_of_a_provider_is_found_with_few_rejections(
 
 def test_conversations_double_while_calls_succeed_and_stop_at_the_maximum():
     world = World(lambda _: True, maximum=100)
-    assert world.limit.limit == START
+    assert world.limit.limit == START_CONVERSATIONS
     world.run(LATENCY_S + 0.01)
-    assert world.limit.limit == 2 * START
+    assert world.limit.limit == 2 * START_CONVERSATIONS
     world.run(3)
     assert world.limit.limit == 100
     assert math.isinf(world.pace.window)
@@ -129,7 +129,7 @@ def test_conversations_double_while_calls_succeed_and_stop_at_the_maximum():
 def test_conversations_do_not_grow_when_calls_get_slower():
     limit = ConversationLimit(1000)
     now = 0.0
-    pace = Pace(limit, now=lambda: now, call_later=lambda *_: None)
+    pace = ConnectorPace(limit, now=lambda: now, call_later=lambda *_: None)
     for number in range(200):
         now += 1.0
         started = asyncio.run(pace.start_call())
@@ -147,7 +147,7 @@ def test_a_fixed_number_never_changes():
 
 def test_a_call_that_is_cut_off_gives_its_place_back():
     async def scenario() -> None:
-        pace = Pace(now=lambda: now)
+        pace = ConnectorPace(now=lambda: now)
         first = await pace.start_call()
         pace.reject_call(first, None)
         pace.window, pace.latency_s = 1.0, 0.0
@@ -177,16 +177,16 @@ def test_a_call_that_is_cut_off_gives_its_place_back():
     ],
 )
 def test_headers_say_when_nothing_is_left(headers: Mapping[str, str], pause_s: float | None):
-    assert find_pause(headers) == pause_s
+    assert find_limit_pause_s(headers) == pause_s
 
 
 def test_the_connectors_of_a_run_share_the_conversations_and_say_what_they_do():
-    pacing = Pacing()
+    pacing = RunPacing()
     limit = pacing.limit_conversations(100, is_fixed=False)
     pace = pacing.get_pace("openai")
     assert pacing.get_pace("openai") is pace
-    assert pacing.describe() == "8 at once"
+    assert pacing.describe_pacing() == "8 at once"
     pace.window, pace.latency_s = 2.0, 0.2
-    assert pacing.describe() == "8 at once, openai 10/s"
-    assert limit.limit == START
-    assert Pacing().limit_conversations(5, is_fixed=True).limit == 5
+    assert pacing.describe_pacing() == "8 at once, openai 10/s"
+    assert limit.limit == START_CONVERSATIONS
+    assert RunPacing().limit_conversations(5, is_fixed=True).limit == 5

@@ -40,7 +40,7 @@ def test_depth_is_limited_and_width_is_not():
 
 def test_a_stored_line_may_wrap_the_deepest_foreign_value():
     wrapped = codec.encode({"record": {"turns": [{"data": codec.decode(nested(codec.MAX_DEPTH))}]}})
-    assert codec.decode_kept(wrapped)
+    assert codec.decode_own(wrapped)
     with pytest.raises(codec.TooDeepError):
         codec.decode(wrapped)
 

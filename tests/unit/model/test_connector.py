@@ -29,7 +29,7 @@ def test_a_model_is_reached_by_its_name(model: str, name: str | None):
 
 
 DEFAULTS = {
-    name: Connector(name=f"{name}'s own", provider=name, is_default=True) for name in ("openai", "gemini", "anthropic")
+    name: Connector(name=f"{name}'s own", provider=name, is_built_in=True) for name in ("openai", "gemini", "anthropic")
 }
 
 
@@ -76,7 +76,7 @@ def test_a_connector_that_fits_or_is_of_that_provider_goes_first(connectors: lis
         (Connector(name="x", api_key=Secret("k")), False),
         (Connector(name="x", headers={"Authorization": "k"}), False),
         (Connector(name="x", base_url="http://127.0.0.1:1"), False),
-        (Connector(name="x", base_url="http://127.0.0.1:1", is_default=True), True),
+        (Connector(name="x", base_url="http://127.0.0.1:1", is_built_in=True), True),
     ],
 )
 def test_whether_a_key_is_missing(connector: Connector, lacks: bool):

@@ -16,7 +16,14 @@ from viva.model.case import Feature, Key
 from viva.model.message import Message, ModelCall, Reply
 from viva.model.progress import CallProgress, LoopLag
 from viva.protocols import Meter, SessionContext
-from viva.record.cassette import MissingPolicy, RecordedReply, Recorder, TrialDuration, iter_replies, read_cassette
+from viva.record.cassette import (
+    CassetteRecorder,
+    MissingPolicy,
+    RecordedReply,
+    TrialDuration,
+    iterate_replies,
+    read_cassette,
+)
 from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
 from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
@@ -98,7 +105,7 @@ class Deck:
         self.path = path
 
     def record(self, agent: Any, *output: str, definition: Any = "v1", name: str = "bot", **more: Any) -> list[Reply]:
-        recorder = Recorder(self.path, "1.0", HIDING)
+        recorder = CassetteRecorder(self.path, "1.0", HIDING)
         try:
             return hold_conversation(RecordingAgent(agent, name, definition, recorder), *output, **more)
         finally:
@@ -139,7 +146,7 @@ def test_a_replay_says_the_same_with_the_same_cost_and_latency(deck: Deck):
 
 
 def test_what_the_engine_asks_of_an_agent_is_handed_on(deck: Deck):
-    recorded = RecordingAgent(Speaker(), "bot", "v1", Recorder(deck.path, "1.0", HIDING))
+    recorded = RecordingAgent(Speaker(), "bot", "v1", CassetteRecorder(deck.path, "1.0", HIDING))
     assert (recorded.must_quote, recorded.may_repeat, recorded.provides) == (True, False, frozenset())
 
 
@@ -188,7 +195,7 @@ def test_faults_are_replayed_as_they_were(deck: Deck):
 
 
 def test_a_call_that_was_cut_off_is_cut_off_again_without_waiting(deck: Deck):
-    then, now = CallProgress("", Reply("so far"), "acme: 503", "bye", lag=LAG), CallProgress(lag=LAG)
+    then, now = CallProgress("", Reply("so far"), "acme: 503", "bye", loop_lag=LAG), CallProgress(loop_lag=LAG)
     with pytest.raises(TimeoutError):
         deck.record(Speaker(lambda _: None), "a", limit_s=0.05, progress=then)
     with pytest.raises(CallCutOff) as again:
@@ -199,7 +206,7 @@ def test_a_call_that_was_cut_off_is_cut_off_again_without_waiting(deck: Deck):
 
 def test_equal_questions_get_their_answers_in_the_order_of_asking(deck: Deck):
     """Votes are asked at once; the slowest to answer is the first that was asked."""
-    recorder = Recorder(deck.path, "1.0", HIDING)
+    recorder = CassetteRecorder(deck.path, "1.0", HIDING)
     done = {"0": asyncio.Event(), "1": asyncio.Event()}
 
     class Voter:
@@ -284,7 +291,7 @@ def test_a_conversation_that_goes_on_longer_than_the_recorded_one_says_so(deck: 
 
 def test_an_attempt_is_replayed_only_if_it_was_recorded(deck: Deck):
     """A reply that is missing is missing for good: trying once more would find even less."""
-    recorder = Recorder(deck.path, "1.0", HIDING)
+    recorder = CassetteRecorder(deck.path, "1.0", HIDING)
     for attempt in (1, 2):
         hold_conversation(RecordingAgent(Speaker(), "bot", "v1", recorder), "a", key=Key("s", "c", 1, attempt))
     recorder.close()
@@ -318,7 +325,7 @@ def test_secrets_are_struck_out_on_the_way_in_and_a_replay_without_them_still_fi
 def test_a_replay_where_a_variable_is_not_set_goes_on_with_its_name(deck: Deck):
     """What was said with its value comes back with its name, and is found again with that."""
     knowing, ignorant = Redactor(variables={"TOKEN": "s3cret-value"}), Redactor()
-    recorder = Recorder(deck.path, "1.0", knowing)
+    recorder = CassetteRecorder(deck.path, "1.0", knowing)
     first, _ = hold_conversation(
         RecordingAgent(Speaker(lambda text: f"{text} s3cret-value"), "bot", "v1", recorder), "a", "a s3cret-value"
     )
@@ -332,13 +339,13 @@ def test_a_replay_where_a_variable_is_not_set_goes_on_with_its_name(deck: Deck):
 def test_a_run_that_never_starts_destroys_no_cassette(deck: Deck):
     deck.record(Speaker(), "a")
     before = deck.path.read_bytes()
-    RecordingAgent(Speaker(), "bot", "v2", Recorder(deck.path, "1.0", HIDING))
+    RecordingAgent(Speaker(), "bot", "v2", CassetteRecorder(deck.path, "1.0", HIDING))
     assert deck.path.read_bytes() == before
 
 
 def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
     """The trial that was cut off is held again, so what was recorded of it goes; cases made for the run stay."""
-    first = Recorder(deck.path, "1.0", HIDING)
+    first = CassetteRecorder(deck.path, "1.0", HIDING)
     agent = RecordingAgent(Speaker(), "bot", "v1", first)
     for case in ("done", "cut", ""):
         hold_conversation(agent, "a", key=Key("s", case) if case else Key("", ""))
@@ -346,14 +353,14 @@ def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
     first.flush()
     with deck.path.open("ab") as file:
         file.write(b'{"line":"reply","ses')
-    second = Recorder(deck.path, "1.0", HIDING)
-    second.resume({Key("s", "done")})
+    second = CassetteRecorder(deck.path, "1.0", HIDING)
+    second.continue_recording({Key("s", "done")})
     hold_conversation(
         RecordingAgent(Speaker(lambda text: f"again {text}"), "bot", "v1", second), "a", key=Key("s", "cut")
     )
     second.close()
     lines = list(read_cassette(deck.path))
-    found = [(session.key.case, entry.reply.content) for session, entry in iter_replies(lines) if entry.reply]
+    found = [(session.key.case, entry.reply.content) for session, entry in iterate_replies(lines) if entry.reply]
     assert found == [("done", "A"), ("", "A"), ("cut", "again a")]
     assert TrialDuration(Key("s", "done"), 5.0) in lines
     assert deck.replay("a", key=Key("s", "done"))[0].content == "A"
@@ -363,8 +370,8 @@ def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
 @pytest.mark.parametrize("left", [b"", b'{"line":"cass'])
 def test_a_cassette_that_was_killed_before_its_first_line_begins_anew(deck: Deck, left: bytes):
     deck.path.write_bytes(left)
-    second = Recorder(deck.path, "1.0", HIDING)
-    second.resume(set())
+    second = CassetteRecorder(deck.path, "1.0", HIDING)
+    second.continue_recording(set())
     hold_conversation(RecordingAgent(Speaker(), "bot", "v1", second), "a")
     second.close()
     assert deck.replay("a")[0].content == "A"
@@ -376,12 +383,12 @@ from pathlib import Path
 from viva.errors import RunStopped
 from viva.model.case import Key
 from viva.model.message import Reply
-from viva.record.cassette import RecordedReply, RecordedSession, Recorder
+from viva.record.cassette import RecordedReply, RecordedSession, CassetteRecorder
 from viva.record.redaction import Redactor
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # files cannot grow beyond that, as on a disk that is full
-recorder = Recorder(Path(sys.argv[1]), "1.0", Redactor())
+recorder = CassetteRecorder(Path(sys.argv[1]), "1.0", Redactor())
 try:
     for number in range(1, 100):
         recorder.add_line(RecordedReply(number, 1, 0.0, RecordedSession("bot", "agent", Key("s", f"c{number}")), None, Reply("x" * 200)))
@@ -403,8 +410,8 @@ def test_a_cassette_on_a_full_disk_ends_with_its_last_whole_entry(deck: Deck):
     kept = [entry.session for entry in deck.entries]
     assert kept == list(range(1, len(kept) + 1))
     assert len(kept) > 5
-    second = Recorder(deck.path, "1.0", HIDING)
-    second.resume({session.key for session, _ in iter_replies(read_cassette(deck.path))})
+    second = CassetteRecorder(deck.path, "1.0", HIDING)
+    second.continue_recording({session.key for session, _ in iterate_replies(read_cassette(deck.path))})
     hold_conversation(RecordingAgent(Speaker(), "bot", "v1", second), "a", key=Key("s", "new"))
     second.close()
     assert [entry.session for entry in deck.entries] == [*kept, len(kept) + 1]
@@ -413,9 +420,9 @@ def test_a_cassette_on_a_full_disk_ends_with_its_last_whole_entry(deck: Deck):
 def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: Deck):
     """A run that goes on by force with another agent: each reply belongs to the one that gave it."""
     deck.record(Speaker(), "a", key=Key("s", "done"))
-    second = Recorder(deck.path, "1.0", HIDING)
+    second = CassetteRecorder(deck.path, "1.0", HIDING)
     agent = RecordingAgent(Speaker(), "bot", "v2", second)
-    second.resume({Key("s", "done")})
+    second.continue_recording({Key("s", "done")})
     hold_conversation(agent, "a", key=Key("s", "late"))
     second.close()
     assert deck.replay("a", key=Key("s", "done"), definition="v1")
@@ -455,9 +462,9 @@ def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: s
 
 def test_a_place_that_takes_no_cassette_is_said_before_anything_runs(tmp_path: Path):
     with pytest.raises(BadInput, match=r"--record .*cannot be written"):
-        Recorder(tmp_path / "absent" / "x", "1.0", HIDING)
+        CassetteRecorder(tmp_path / "absent" / "x", "1.0", HIDING)
     with pytest.raises(BadInput, match=r"--record .*cannot be written"):
-        Recorder(tmp_path, "1.0", HIDING)
+        CassetteRecorder(tmp_path, "1.0", HIDING)
 
 
 @pytest.mark.parametrize("content", ["- id: a\n  input: hi\n", "def agent(m): ...\n", '{"id": "a", "input": "x"}\n'])
@@ -465,5 +472,5 @@ def test_nothing_but_a_cassette_is_recorded_over(tmp_path: Path, content: str):
     path = tmp_path / "mine"
     path.write_text(content)
     with pytest.raises(BadInput, match="would be overwritten"):
-        Recorder(path, "1.0", HIDING)
+        CassetteRecorder(path, "1.0", HIDING)
     assert path.read_text() == content

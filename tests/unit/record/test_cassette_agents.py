@@ -14,9 +14,9 @@ from viva.errors import AgentFailed, CallCutOff, NotRecorded
 from viva.llm.transport import HttpTransport
 from viva.model.case import Feature, Key, WorkspaceSpec
 from viva.model.message import Message, Reply, ToolCall
-from viva.model.turn import FileImage
+from viva.model.turn import RecordedFile
 from viva.protocols import SessionContext
-from viva.record.cassette import RecordedReply, RecordedSession, Recorder, TurnFiles, read_cassette
+from viva.record.cassette import CassetteRecorder, RecordedReply, RecordedSession, TurnFiles, read_cassette
 from viva.record.cassette_agents import RecordingAgent, ReplayingAgent
 from viva.record.player import CassettePlayer
 from viva.record.redaction import Redactor
@@ -88,7 +88,7 @@ class Deck:
         return asyncio.run(scenario())
 
     def record(self, *output: str) -> list[Any]:
-        recorder = Recorder(self.path, "1.0", HIDING)
+        recorder = CassetteRecorder(self.path, "1.0", HIDING)
         try:
             return self.hold_conversation(RecordingAgent(Worker(), "bot", "v1", recorder), *output)
         finally:
@@ -105,7 +105,7 @@ class Deck:
         return [entry.turn_files for entry in entries if entry.turn_files is not None]
 
     @property
-    def files(self) -> list[tuple[FileImage, ...]]:
+    def files(self) -> list[tuple[RecordedFile, ...]]:
         return [made.files for made in self.made]
 
 
@@ -119,8 +119,8 @@ def test_a_replay_leaves_the_same_files_after_each_turn(deck: Deck):
     recorded = deck.record(*lines)
     assert recorded[1] == {"a": None, "a/b.txt": b"one"}
     assert deck.replay(*lines) == recorded
-    assert deck.files[0] == (FileImage("a/", folder=True), FileImage("a/b.txt", b"one"))
-    assert deck.files[3] == (FileImage("a/b.txt"),)
+    assert deck.files[0] == (RecordedFile("a/", folder=True), RecordedFile("a/b.txt", b"one"))
+    assert deck.files[3] == (RecordedFile("a/b.txt"),)
 
 
 @pytest.mark.parametrize("word", ["fail", "hang"])
@@ -134,34 +134,34 @@ def test_secrets_in_files_do_not_reach_the_cassette(deck: Deck):
     """As text, and in what is no text."""
     deck.record(f"write text.txt key = {SECRET}!")
     assert deck.files[0][0].content == b"key = ***!"
-    recorder = Recorder(deck.path, "1.0", Redactor(["sk-plain-sécret"]))
+    recorder = CassetteRecorder(deck.path, "1.0", Redactor(["sk-plain-sécret"]))
     binary = b"\xff\0" + "sk-plain-sécret".encode() + b"\xfe"
-    clean = recorder.hide_secrets((FileImage("b", binary), FileImage("gone")))
-    assert clean == (FileImage("b", b"\xff\0***\xfe"), FileImage("gone"))
+    clean = recorder.hide_secrets_in_files((RecordedFile("b", binary), RecordedFile("gone")))
+    assert clean == (RecordedFile("b", b"\xff\0***\xfe"), RecordedFile("gone"))
 
 
 def test_what_left_its_name_is_put_back_with_its_value_in_words_paths_and_files(deck: Deck):
     """A check that looks for the value finds it in a replay, whatever the value is by then."""
-    recorder = Recorder(deck.path, "1.0", Redactor(variables={"A": "value-1"}))
+    recorder = CassetteRecorder(deck.path, "1.0", Redactor(variables={"A": "value-1"}))
     output = Reply("value-1!", tool_calls=(ToolCall("t", {"a": ["value-1"]}),))
-    made = TurnFiles(recorder.hide_secrets([FileImage("value-1.txt", b"is value-1\xff")]))
+    made = TurnFiles(recorder.hide_secrets_in_files([RecordedFile("value-1.txt", b"is value-1\xff")]))
     recorder.add_line(
         RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), reply=output, turn_files=made)
     )
     recorder.close()
     assert b"value-1" not in deck.path.read_bytes()
     tape = CassettePlayer(deck.path, "error", Redactor(variables={"A": "number-€2"}))
-    entry = tape.take_reply(tape.start_chain(("agent", "bot", KEY), None, ()))
+    entry = tape.pop_reply(tape.start_digest_chain(("agent", "bot", KEY), None, ()))
     assert entry is not None
     assert entry.reply == Reply("number-€2!", tool_calls=(ToolCall("t", {"a": ["number-€2"]}),))
     assert entry.turn_files is not None
-    assert entry.turn_files.files == (FileImage("number-€2.txt", b"is number-\xe2\x82\xac2\xff"),)
+    assert entry.turn_files.files == (RecordedFile("number-€2.txt", b"is number-\xe2\x82\xac2\xff"),)
 
 
 def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):
-    recorder = Recorder(deck.path, "1.0", HIDING)
-    image = FileImage("b", bytes(range(256)) + os.urandom(100), executable=True)
-    assert recorder.hide_secrets([image]) == (image,)
+    recorder = CassetteRecorder(deck.path, "1.0", HIDING)
+    image = RecordedFile("b", bytes(range(256)) + os.urandom(100), executable=True)
+    assert recorder.hide_secrets_in_files([image]) == (image,)
     recorder.add_line(
         RecordedReply(1, 1, new_session=RecordedSession("bot", "agent", KEY), turn_files=TurnFiles((image,)))
     )
@@ -171,7 +171,7 @@ def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):
 
 def test_more_than_a_cassette_should_hold_is_said_when_it_is_missed(deck: Deck):
     """The run itself goes on; only its replay cannot."""
-    large = "x" * (rooms_of_viva.MAX_IMAGE_BYTES + 1)
+    large = "x" * (rooms_of_viva.MAX_RECORDED_BYTES + 1)
     recorded = deck.record(f"write large.txt {large}")
     assert recorded[0] == "did write"
     assert deck.files == [()]

@@ -14,8 +14,8 @@ import pytest
 from viva.errors import BadInput, RunStopped
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
-from viva.record.journal import Journal, has_ended, next_run_number, read_events
-from viva.record.locks import find_holder, has_crashed, is_in_use, lock_path
+from viva.record.journal import Journal, has_run_ended, read_events, take_next_run_number
+from viva.record.locks import find_lock_holder, get_lock_path, has_writer_crashed, is_journal_in_use
 
 
 def ended(index: int, case_id: str = "", attempt: int = 1, name: str = "n") -> TrialEnded:
@@ -30,7 +30,7 @@ def test_records_come_back_in_input_order_as_they_were_written(tmp_path: Path):
         journal.append(Note("between"))
     assert [record.id for record in journal.records()] == ["c0", "c2", "c3"]  # N19
     assert len(journal) == 3
-    raw = [json.loads(raw) for raw in journal.raw_records()]
+    raw = [json.loads(raw) for raw in journal.iterate_raw_records()]
     assert raw[0]["name"] == 'odd "record": name'
     journal.close()
     lines = [json.loads(line) for line in (tmp_path / "a" / "b" / "journal.jsonl").read_text().splitlines()]
@@ -146,25 +146,25 @@ def other_process(path: Path, then: str = "input()") -> subprocess.Popen[str]:
 
 def test_a_journal_has_one_writer_until_that_ends_or_is_killed(tmp_path: Path):  # N39
     path = tmp_path / "run1" / "journal.jsonl"
-    assert not is_in_use(path)
+    assert not is_journal_in_use(path)
     first = Journal(path)
-    assert is_in_use(path)
+    assert is_journal_in_use(path)
     with pytest.raises(BadInput, match=f"run run1 is in use by process {os.getpid()};"):
         Journal(path)
     first.append(ended(0))
     first.release_lock()
-    assert not is_in_use(path)
+    assert not is_journal_in_use(path)
     assert [record.id for record in first.records()] == ["c0"]  # it can still be read
     with other_process(path) as other:
-        assert is_in_use(path)
-        holder = find_holder(path)
+        assert is_journal_in_use(path)
+        holder = find_lock_holder(path)
         assert holder is not None
         assert (holder.pid, holder.host, holder.is_alive()) == (other.pid, os.uname().nodename, True)
         with pytest.raises(BadInput, match=f"process {other.pid};"):
             Journal(path)
         other.kill()
         other.wait()
-        assert not is_in_use(path)
+        assert not is_journal_in_use(path)
     Journal(path).close()
     first.close()
 
@@ -173,9 +173,9 @@ def test_readers_that_look_do_not_keep_a_writer_out(tmp_path: Path):  # N39
     """Whoever looks whether a run goes on holds the lock for a moment."""
     path = tmp_path / "journal.jsonl"
     Journal(path).close()
-    with lock_path(path).open() as reader:
+    with get_lock_path(path).open() as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
-        assert not is_in_use(path)  # readers do not take each other for a writer
+        assert not is_journal_in_use(path)  # readers do not take each other for a writer
         threading.Timer(0.03, fcntl.flock, (reader, fcntl.LOCK_UN)).start()
         Journal(path).close()
 
@@ -189,23 +189,23 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path
         child = int(other.stdout.readline())
         other.wait()
         os.kill(child, 0)  # it lives on
-        assert not is_in_use(path)
+        assert not is_journal_in_use(path)
         Journal(path).close()
 
 
 def test_a_run_whose_process_died_is_noticed_once(tmp_path: Path):
     path = tmp_path / "journal.jsonl"
-    assert not has_crashed(path)
+    assert not has_writer_crashed(path)
     Journal(path).close()
-    assert not has_crashed(path)
+    assert not has_writer_crashed(path)
     with other_process(path, "os._exit(0)") as other:
         other.wait()
-    assert has_crashed(path)
+    assert has_writer_crashed(path)
     held = Journal(path)
-    assert not has_crashed(path)  # somebody goes on with it
+    assert not has_writer_crashed(path)  # somebody goes on with it
     held.abandon()
-    assert has_crashed(path, acknowledge=True)
-    assert not has_crashed(path)
+    assert has_writer_crashed(path, acknowledge=True)
+    assert not has_writer_crashed(path)
 
 
 WITHOUT_LOCKS = """
@@ -218,12 +218,12 @@ def no_locks(_file, _operation):
 fcntl.flock = no_locks
 
 from viva.errors import BadInput
-from viva.record.journal import Journal, next_run_number
-from viva.record.locks import is_in_use, lock_path
+from viva.record.journal import Journal, take_next_run_number
+from viva.record.locks import is_journal_in_use, get_lock_path
 
 path = Path(sys.argv[1])
 first = Journal(path)
-assert is_in_use(path)
+assert is_journal_in_use(path)
 try:
     Journal(path)
 except BadInput as refused:
@@ -231,12 +231,12 @@ except BadInput as refused:
 else:
     raise AssertionError
 first.close()
-assert not is_in_use(path)
+assert not is_journal_in_use(path)
 for gone in (f"{os.getpid()} 1 {os.uname().nodename}", f"4194999 0 {os.uname().nodename}", "rubbish", ""):
-    lock_path(path).write_text(gone)
-    assert not is_in_use(path)
+    get_lock_path(path).write_text(gone)
+    assert not is_journal_in_use(path)
     Journal(path).close()
-assert [next_run_number(path.parent), next_run_number(path.parent)] == [1, 2]
+assert [take_next_run_number(path.parent), take_next_run_number(path.parent)] == [1, 2]
 """
 
 
@@ -261,7 +261,7 @@ def test_without_locks_the_name_in_the_file_has_to_do(tmp_path: Path):  # N39
 def test_whether_a_run_has_ended_stands_at_the_end_of_its_journal(tmp_path: Path, lines: tuple[bytes, ...], found: Any):
     path = tmp_path / "j"
     path.write_bytes(b"".join(lines))
-    assert has_ended(path) is found
+    assert has_run_ended(path) is found
 
 
 @pytest.mark.parametrize(("version", "age"), [(b"", "an older"), (b',"journal_version":99', "a newer")])
@@ -279,21 +279,21 @@ def test_a_journal_of_another_version_is_refused_in_one_sentence(tmp_path: Path,
 
 
 def test_numbers_go_up_whatever_is_lost(tmp_path: Path):  # N39
-    assert [next_run_number(tmp_path) for _ in range(3)] == [1, 2, 3]
+    assert [take_next_run_number(tmp_path) for _ in range(3)] == [1, 2, 3]
     started = RunStarted("r", "t", "1", "bot", (), 1, 1, 1, number=7)
     journal = Journal(tmp_path / "runs" / "r" / "journal.jsonl")
     journal.append(started)
     journal.close()
     (tmp_path / "sequence").unlink()
-    assert next_run_number(tmp_path) == 8
+    assert take_next_run_number(tmp_path) == 8
     for damage in (b"", b"x" * 21, b"\x00" * 21):
         (tmp_path / "sequence").write_bytes(damage)
-        assert next_run_number(tmp_path) == 8
+        assert take_next_run_number(tmp_path) == 8
 
 
 def test_no_number_is_given_twice(tmp_path: Path):  # N39
-    code = "import sys, pathlib; from viva.record.journal import next_run_number; input()\n"
-    code += "print(*[next_run_number(pathlib.Path(sys.argv[1])) for _ in range(50)])"
+    code = "import sys, pathlib; from viva.record.journal import take_next_run_number; input()\n"
+    code += "print(*[take_next_run_number(pathlib.Path(sys.argv[1])) for _ in range(50)])"
     at_once = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(4)

@@ -11,7 +11,7 @@ from viva.history.index import History
 from viva.model import codec
 from viva.model.event import Note, RunStarted
 from viva.record.atomic_files import replace_file
-from viva.record.cassette import VERSION, CassetteHeader, Recorder, read_cassette, rewrite_cassette
+from viva.record.cassette import CASSETTE_VERSION, CassetteHeader, CassetteRecorder, read_cassette, rewrite_cassette
 from viva.record.journal import Journal
 from viva.record.private_files import make_private_folder
 from viva.record.redaction import Redactor
@@ -41,7 +41,7 @@ def test_a_run_and_the_index_are_private(tmp_path: Path):
     journal = Journal(home / "runs" / "r1" / "journal.jsonl")
     journal.append(started)
     history = History(home)
-    with history._open() as db:  # pyright: ignore[reportPrivateUsage] -- while -wal and -shm are there
+    with history._open_transaction() as db:  # pyright: ignore[reportPrivateUsage] -- while -wal and -shm are there
         db.execute("CREATE TABLE t (x)")
         assert {"history.sqlite", "history.sqlite-wal", "history.sqlite-shm"} <= {path.name for path in home.iterdir()}
         assert_private(home)
@@ -85,12 +85,12 @@ def test_a_cassette_is_private_wherever_it_is(tmp_path: Path):
     path = tmp_path / "talk.cassette"
     path.write_text('{"line":"cassette","an":"old one"}')
     path.chmod(0o644)
-    recorder = Recorder(path, "1.0", Redactor())
+    recorder = CassetteRecorder(path, "1.0", Redactor())
     recorder.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    rewrite_cassette(path, [CassetteHeader(VERSION, "1.0")])
-    assert list(read_cassette(path)) == [CassetteHeader(VERSION, "1.0")]
+    rewrite_cassette(path, [CassetteHeader(CASSETTE_VERSION, "1.0")])
+    assert list(read_cassette(path)) == [CassetteHeader(CASSETTE_VERSION, "1.0")]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

@@ -63,12 +63,12 @@ def test_what_only_begins_alike_is_left_alone():
 def test_a_cassette_keeps_names_for_which_a_replay_has_values_again(value: str):
     output = Reply(f"<{value}> {json.dumps({'a': value})}", data={value: [json.dumps(value, ensure_ascii=False)]})
     redactor = Redactor(["sk-secret-1"], {"TOKEN": value})
-    taped = redactor.hide(output)
-    assert redactor.hide("sk-secret-1") == "***"  # what has no name is gone for good
+    taped = redactor.hide_secrets(output)
+    assert redactor.hide_secrets("sk-secret-1") == "***"  # what has no name is gone for good
     assert "***TOKEN***" in taped.content
     assert codec.encode(value)[1:-1] not in codec.encode(taped)
-    assert redactor.restore(taped) == output
-    assert b"TOKEN" not in codec.encode(Redactor([], {"TOKEN": "another"}).restore(taped))
+    assert redactor.restore_secrets(taped) == output
+    assert b"TOKEN" not in codec.encode(Redactor([], {"TOKEN": "another"}).restore_secrets(taped))
 
 
 def test_short_values_are_ordinary_words():

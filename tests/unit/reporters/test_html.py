@@ -156,7 +156,7 @@ def test_checks_are_counted_as_in_the_summary(tmp_path: Path) -> None:
     tally = RunTally(len(records))
     for record in records:
         record.checks = 20
-        tally.add(record)
+        tally.count_trial(record)
     rows = report(tmp_path, records).overview["cases"]
     assert sum(row["checks_passed"] for row in rows) == tally.summary().checks_passed
 

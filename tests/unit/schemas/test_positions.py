@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.schemas.positions import explain_json_error, find_json_line, find_toml_line, yaml_line_finder
+from viva.schemas.positions import create_yaml_line_finder, explain_json_error, find_json_line, find_toml_line
 
 TEXT = b"""
 { "id": "a",
@@ -64,7 +64,7 @@ def test_broken_json_is_explained(raw: bytes, place: tuple[int, str]):
 
 
 def test_yaml_lines():
-    line = yaml_line_finder("# c\n- a: 1\n  b:\n    - x\n    - y\n---\nk: v\n")
+    line = create_yaml_line_finder("# c\n- a: 1\n  b:\n    - x\n    - y\n---\nk: v\n")
     assert [line(0), line(0, 0), line(0, 0, "b"), line(0, 0, "b", 1), line(1, "k"), line(1, "absent")] == [
         2,
         2,

@@ -48,7 +48,7 @@ def past(folder: Path, *events: Event) -> PreviousRun:
     for event in events:
         journal.append(event)
     journal.close()
-    history.add_part(STARTED.run, start=STARTED)
+    history.add_run_part(STARTED.run, start=STARTED)
     return load_previous_run(history, "latest")
 
 
@@ -64,7 +64,7 @@ def test_what_has_ended_is_not_due_whatever_the_attempt(tmp_path: Path):
     found = past(tmp_path, STARTED, trial(0, attempt=2), trial(2))
 
     async def due() -> list[bool]:
-        return [found.has_ended(each) async for each in planned(("c0", "d"), ("c1", "d"), ("c2", "d"))]
+        return [found.has_run_ended(each) async for each in planned(("c0", "d"), ("c1", "d"), ("c2", "d"))]
 
     assert asyncio.run(due()) == [True, False, True]
     assert found.run_ended is None

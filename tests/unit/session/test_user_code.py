@@ -122,7 +122,7 @@ def test_what_a_long_turn_prints_does_not_fill_the_memory() -> None:
     tracemalloc.start()
     try:
         for number in range(20_000):
-            output.add(f"{number:0500}")
+            output.append_text(f"{number:0500}")
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -11,7 +11,7 @@ from viva.errors import CheckError, HelperFailed, RunStopped
 from viva.model.case import Assertion
 from viva.model.message import ModelCall
 from viva.model.turn import PASSED, AssertionResult, Verdict
-from viva.state.evaluation import assertion_label, evaluate
+from viva.state.evaluation import format_assertion_label, start_evaluation
 from viva.state.trial_state import CheckContext
 from viva.testing.check_context import make_check_context
 
@@ -43,7 +43,7 @@ class Later(Answer, frozen=True):
 
 
 async def verdict_of(assertion: Assertion) -> Verdict:
-    found = evaluate(assertion, make_check_context("x"))
+    found = start_evaluation(assertion, make_check_context("x"))
     return (await found if inspect.isawaitable(found) else found).verdict
 
 
@@ -76,7 +76,7 @@ def test_negate_inverts_verdicts_but_no_error(kind, verdict, negate, status, rea
 
 def test_a_synchronous_check_gives_its_result_at_once():
     assertion = Assertion(Answer(PASSED))
-    found = evaluate(assertion, make_check_context("x"))
+    found = start_evaluation(assertion, make_check_context("x"))
     assert isinstance(found, AssertionResult)
     assert found.assertion is assertion
     assert found.verdict is PASSED
@@ -95,5 +95,5 @@ def test_a_negated_failure_keeps_its_calls_but_not_expected_and_actual():
 
 
 def test_the_label_of_a_negated_assertion_says_not():
-    assert assertion_label(Assertion(Answer(PASSED))) == "answer"
-    assert assertion_label(Assertion(Answer(PASSED), negate=True)) == "not answer"
+    assert format_assertion_label(Assertion(Answer(PASSED))) == "answer"
+    assert format_assertion_label(Assertion(Answer(PASSED), negate=True)) == "not answer"

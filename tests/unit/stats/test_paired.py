@@ -12,12 +12,12 @@ from scipy.stats import binomtest, fisher_exact, multinomial, norm, permutation_
 
 from viva.stats.paired import (
     Flips,
+    estimate_difference_from_flips,
+    estimate_paired_difference,
     fisher_test,
-    flips_difference,
     mcnemar_test,
     min_differing_pairs,
     min_trials_to_detect,
-    paired_difference,
     tarone_correction,
 )
 
@@ -47,7 +47,7 @@ def test_mcnemar_of_nothing_finds_nothing():
 
 def flips(before: list[bool], after: list[bool]) -> tuple[float, float]:
     pairs = list(zip(before, after, strict=True))
-    difference = paired_difference(pairs)
+    difference = estimate_paired_difference(pairs)
     assert difference is not None
     return mcnemar_test(pairs).p_value, difference.p_value
 
@@ -70,7 +70,7 @@ def test_p_is_that_of_the_exact_sign_flip_test(count):
         theirs = permutation_test(
             (after, before), lambda a, b: np.mean(a - b), permutation_type="samples", n_resamples=10_000
         )
-        found = paired_difference(zip(before, after, strict=True))
+        found = estimate_paired_difference(zip(before, after, strict=True))
         assert found is not None
         assert found.p_value == pytest.approx(theirs.pvalue)
         assert found.mean == pytest.approx(theirs.statistic)
@@ -81,7 +81,7 @@ def test_the_interval_holds_the_differences_that_the_test_would_not_reject():
     random = Random(3)
     before = [random.gauss(10, 1) for _ in range(9)]
     after = [random.gauss(11, 1) for _ in range(9)]
-    found = paired_difference(zip(before, after, strict=True))
+    found = estimate_paired_difference(zip(before, after, strict=True))
     assert found is not None
     assert found.interval is not None
     assert found.interval.low < found.mean < found.interval.high
@@ -91,7 +91,7 @@ def test_the_interval_holds_the_differences_that_the_test_would_not_reject():
 
 
 def p_of_shift(before: list[float], after: list[float], shift: float) -> float:
-    found = paired_difference(zip(before, [value - shift for value in after], strict=True))
+    found = estimate_paired_difference(zip(before, [value - shift for value in after], strict=True))
     assert found is not None
     return found.p_value
 
@@ -100,7 +100,7 @@ def test_many_pairs_give_the_interval_of_a_t_test():
     """With 400 normal differences of mean 1 and deviation 2 its half width is 1.97 · 2/√400."""
     random = Random(5)
     pairs = [(value := random.gauss(5, 3), value + random.gauss(1, 2)) for _ in range(400)]
-    found = paired_difference(pairs)
+    found = estimate_paired_difference(pairs)
     assert found is not None
     assert found.interval is not None
     assert found.interval.low < 1 < found.interval.high
@@ -112,15 +112,15 @@ def test_pairing_takes_out_how_hard_a_case_is():
     """A gain of 5 is found among costs that range over 1,000."""
     random = Random(6)
     pairs = [(cost := random.uniform(0, 1000), cost + random.gauss(5, 3)) for _ in range(15)]
-    found = paired_difference(pairs)
+    found = estimate_paired_difference(pairs)
     assert found is not None
     assert found.p_value < 0.01
 
 
 def test_too_few_pairs_have_no_interval_and_no_alarm():
-    assert paired_difference([]) is None
+    assert estimate_paired_difference([]) is None
     for count in range(1, 6):
-        found = paired_difference([(0.0, 1.0 + place) for place in range(count)])
+        found = estimate_paired_difference([(0.0, 1.0 + place) for place in range(count)])
         assert found is not None
         assert found.interval is None
         assert found.p_value > 0.05
@@ -128,15 +128,15 @@ def test_too_few_pairs_have_no_interval_and_no_alarm():
 
 def test_the_same_seed_gives_the_same_interval():
     pairs = [(random.random(), random.random()) for random in [Random(8)] for _ in range(30)]
-    assert paired_difference(pairs, seed=1) == paired_difference(pairs, seed=1)
-    assert paired_difference(pairs, seed=1) != paired_difference(pairs, seed=2)
+    assert estimate_paired_difference(pairs, seed=1) == estimate_paired_difference(pairs, seed=1)
+    assert estimate_paired_difference(pairs, seed=1) != estimate_paired_difference(pairs, seed=2)
 
 
 def test_differences_that_cancel_out_but_for_rounding_are_a_tie():
     """0.1 + 0.2 - 0.3 is 5.6e-17 to the machine: as a gain it would make p smaller than it is in whole numbers."""
     tenths = [1, 2, -3, 1, 2, -3, 4, 4]
-    in_floats = paired_difference([(0.0, value / 10) for value in tenths])
-    in_whole_numbers = paired_difference([(0, value) for value in tenths])
+    in_floats = estimate_paired_difference([(0.0, value / 10) for value in tenths])
+    in_whole_numbers = estimate_paired_difference([(0, value) for value in tenths])
     assert in_floats is not None
     assert in_whole_numbers is not None
     assert in_floats.p_value == in_whole_numbers.p_value
@@ -144,7 +144,7 @@ def test_differences_that_cancel_out_but_for_rounding_are_a_tie():
 
 def test_a_confidence_is_a_share():
     with pytest.raises(ValueError, match="between 0 and 1"):
-        paired_difference([(1.0, 2.0)], confidence=95)
+        estimate_paired_difference([(1.0, 2.0)], confidence=95)
 
 
 def unchanged_rates(random: Random) -> tuple[float, float]:
@@ -163,7 +163,7 @@ def unchanged_latencies(random: Random) -> tuple[float, float]:
 
 def false_alarms(draw: Callable[[Random], tuple[float, float]], pairs: int, runs: int) -> float:
     random = Random(f"{draw.__name__} {pairs}")
-    found = [paired_difference([draw(random) for _ in range(pairs)]) for _ in range(runs)]
+    found = [estimate_paired_difference([draw(random) for _ in range(pairs)]) for _ in range(runs)]
     alarms = sum(1 for difference in found if difference is not None and difference.p_value <= 0.05)
     excluded = sum(
         1
@@ -234,8 +234,8 @@ def score_interval(pairs: int, broke: int, fixed: int, confidence: float) -> tup
 
 @pytest.mark.parametrize(("pairs", "broke", "fixed"), [(100, 0, 0), (100, 15, 4), (40, 3, 10), (12, 2, 1)])
 def test_the_interval_of_flips_is_that_of_the_score_test(pairs: int, broke: int, fixed: int):
-    found = flips_difference(flips_of(pairs, broke, fixed))
-    mirrored = flips_difference(flips_of(pairs, fixed, broke))
+    found = estimate_difference_from_flips(flips_of(pairs, broke, fixed))
+    mirrored = estimate_difference_from_flips(flips_of(pairs, fixed, broke))
     assert found is not None
     assert mirrored is not None
     assert found.interval is not None
@@ -250,7 +250,7 @@ def test_the_interval_of_flips_is_that_of_the_score_test(pairs: int, broke: int,
 def test_the_interval_of_flips_holds_0_just_where_p_does_not_reach_alpha(pairs: int, confidence: float):
     for broke in range(pairs + 1):
         for fixed in range(pairs + 1 - broke):
-            found = flips_difference(flips_of(pairs, broke, fixed), confidence)
+            found = estimate_difference_from_flips(flips_of(pairs, broke, fixed), confidence)
             assert found is not None
             assert found.interval is not None
             assert found.interval.low <= found.mean <= found.interval.high
@@ -270,7 +270,7 @@ def test_the_interval_of_flips_holds_the_true_difference_as_often_as_it_says(pai
         for f in range(pairs + 1 - b):
             chance = multinomial.pmf([b, f, pairs - b - f], pairs, [broke, fixed, 1 - broke - fixed])
             if chance > 1e-9:
-                found = flips_difference(flips_of(pairs, b, f))
+                found = estimate_difference_from_flips(flips_of(pairs, b, f))
                 assert found is not None
                 assert found.interval is not None
                 held += chance * (found.interval.low <= fixed - broke <= found.interval.high)
@@ -288,7 +288,7 @@ def test_many_pairs_agree_with_drawn_signs():
     """Just below and just above the number of pairs beyond which nothing is drawn."""
     random = Random(14)
     pairs = [(random.lognormvariate(0, 1), random.lognormvariate(0.05, 1)) for _ in range(2001)]
-    drawn, normal = paired_difference(pairs[:2000]), paired_difference(pairs)
+    drawn, normal = estimate_paired_difference(pairs[:2000]), estimate_paired_difference(pairs)
     assert drawn is not None
     assert normal is not None
     assert drawn.interval is not None
@@ -301,7 +301,7 @@ def test_many_pairs_agree_with_drawn_signs():
 
 def test_differences_that_are_all_nothing_have_no_interval():
     """An interval of no width would say that nothing can have changed."""
-    found = paired_difference([(1.0, 1.0)] * 20)
+    found = estimate_paired_difference([(1.0, 1.0)] * 20)
     assert found is not None
     assert (found.mean, found.interval, found.p_value) == (0.0, None, 1.0)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from viva.model.record import Status
-from viva.stats.pass_rate import PassRate, case_status, pass_rate, stability
+from viva.stats.pass_rate import PassRate, decide_case_status, pass_rate, stability
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from viva.stats.pass_rate import PassRate, case_status, pass_rate, stability
 def test_a_case_passes_or_fails_only_if_trials_in_error_leave_no_doubt(
     trials: list[Status], min_pass: float | None, status: Status
 ) -> None:  # N33
-    assert case_status(trials, min_pass) == status
+    assert decide_case_status(trials, min_pass) == status
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_case_passes_or_fails_only_if_trials_in_error_leave_no_doubt(
 def test_a_trial_that_never_ran_may_have_been_either(
     trials: list[Status], missing: int, min_pass: float | None, status: Status
 ) -> None:  # N33
-    assert case_status(trials, min_pass, missing) == status
+    assert decide_case_status(trials, min_pass, missing) == status
 
 
 @pytest.mark.parametrize(

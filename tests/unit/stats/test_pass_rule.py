@@ -32,9 +32,9 @@ def test_trials_behind_the_decision_do_not_change_it():
 
 
 def test_a_case_that_is_left_out_once_is_not_tried_again():
-    assert RULE.is_over(["skipped"])
-    assert not RULE.is_over(["passed"])
-    assert not PassRule(0.5).is_over(["passed", "passed", "passed"])
+    assert RULE.needs_no_more_trials(["skipped"])
+    assert not RULE.needs_no_more_trials(["passed"])
+    assert not PassRule(0.5).needs_no_more_trials(["passed", "passed", "passed"])
 
 
 def test_without_a_test_it_is_the_share():

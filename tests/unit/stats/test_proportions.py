@@ -12,7 +12,7 @@ from viva.stats.proportions import (
     Interval,
     Tally,
     anytime_interval,
-    case_correlation,
+    estimate_case_correlation,
     estimate_suite_rate,
     wilson_interval,
 )
@@ -99,7 +99,7 @@ def test_alike_cases_are_worth_nearly_all_their_trials():
 
 @pytest.mark.parametrize("published", [AIRLINE, RETAIL])
 def test_the_correlation_within_cases_is_the_published_one(published: Published):
-    assert case_correlation(published.tallies) == pytest.approx(published.icc, abs=5e-4)
+    assert estimate_case_correlation(published.tallies) == pytest.approx(published.icc, abs=5e-4)
 
 
 def test_real_repeats_are_worth_half_their_number():
@@ -111,9 +111,9 @@ def test_real_repeats_are_worth_half_their_number():
 
 
 def test_the_correlation_cannot_be_told_from_too_little():
-    assert case_correlation([Tally(1, 3)]) is None
-    assert case_correlation([Tally(1, 1), Tally(0, 1)]) is None
-    assert case_correlation([Tally(3, 3), Tally(5, 5)]) is None
+    assert estimate_case_correlation([Tally(1, 3)]) is None
+    assert estimate_case_correlation([Tally(1, 1), Tally(0, 1)]) is None
+    assert estimate_case_correlation([Tally(3, 3), Tally(5, 5)]) is None
 
 
 def share_held(rate: float, correlation: float, cases: int, trials: int, runs: int) -> tuple[float, float]:

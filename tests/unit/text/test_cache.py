@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from viva.awaiting.detector import detect
+from viva.awaiting.detector import detect_awaiting
 from viva.llm.price import compute_cost
 from viva.model.connector import Connector
 from viva.model.message import Reply
@@ -23,14 +23,14 @@ def test_short_texts_are_kept_and_long_ones_are_not():
 
 def test_long_replies_patterns_and_names_of_models_are_not_kept():  # N23
     connector = Connector(name="c", provider="openai", base_url="")
-    detect(Reply("Hello?"))
+    detect_awaiting(Reply("Hello?"))
     compute_cost(connector, "m", 1, 1)
     compile_pattern("a")
     tracemalloc.start()
     try:
         for number in range(15):
             text = f"{number} " + "x" * 100_000
-            detect(Reply(text))
+            detect_awaiting(Reply(text))
             compute_cost(connector, text, 1, 1)
             compile_pattern(text[:5000])
         kept, _ = tracemalloc.get_traced_memory()

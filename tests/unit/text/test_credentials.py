@@ -28,9 +28,9 @@ from viva.text import credentials
     ],
 )
 def test_the_credentials_of_addresses(text: str, found: set[str], masked: str):
-    assert set(credentials.find_in_text(text)) - {"***"} == found
-    assert credentials.mask_text(text) == masked
-    assert credentials.mask_text(masked) == masked
+    assert set(credentials.find_url_credentials(text)) - {"***"} == found
+    assert credentials.mask_url_credentials(text) == masked
+    assert credentials.mask_url_credentials(masked) == masked
 
 
 def test_the_credentials_of_headers():
@@ -46,7 +46,7 @@ def test_the_credentials_of_headers():
         "X-Token": "{{options.token}}",
         "X-Trace": "ordinary",
     }
-    found = set(credentials.find_in_headers(headers))
+    found = set(credentials.find_header_credentials(headers))
     assert {basic, "user:pass-word", "pass-word", "literal-1", "literal-2", "literal-3"} <= found
     assert "sk-abcdefghijklmnopqrstuvwx" in found
     assert not {"application/json", "ordinary", "Bearer literal-2", "{{options.token}}"} & found
@@ -54,13 +54,13 @@ def test_the_credentials_of_headers():
 
 def test_the_credentials_of_environments_and_commands():
     env = {"MY_TOKEN": "t-1", "db_password": "t-2", "URL": "postgres://u:t-3@host/db", "LANG": "C", "REF_KEY": "$OTHER"}
-    assert set(credentials.find_in_environment(env)) == {"t-1", "t-2", "t-3", "u:t-3"}
+    assert set(credentials.find_environment_credentials(env)) == {"t-1", "t-2", "t-3", "u:t-3"}
     command = 'agent --api-key k-1 --token=k-2 PASSWORD=k-3 -H "Authorization: Bearer k-4" --model m --key $KEY'
-    assert set(credentials.find_in_command(command)) == {"k-1", "k-2", "k-3", "k-4"}
-    assert credentials.mask_reference(f"acp:{command}") == (
+    assert set(credentials.find_command_credentials(command)) == {"k-1", "k-2", "k-3", "k-4"}
+    assert credentials.mask_agent_reference(f"acp:{command}") == (
         'acp:agent --api-key *** --token=*** PASSWORD=*** -H "Authorization: ***" --model m --key $KEY'
     )
-    assert credentials.mask_reference("python:./token.py:agent") == "python:./token.py:agent"
+    assert credentials.mask_agent_reference("python:./token.py:agent") == "python:./token.py:agent"
 
 
 def test_a_table_of_the_config_is_searched_and_masked_however_deep():
@@ -74,10 +74,10 @@ def test_a_table_of_the_config_is_searched_and_masked_however_deep():
         "tools": [{"name": "t", "secret": "literal-6"}],
         "prompt": "the token is secret",
     }
-    found = set(credentials.find_in_table(table))
+    found = set(credentials.find_config_credentials(table))
     assert {"pw-1", *(f"literal-{number}" for number in range(1, 7))} <= found
     assert not {"NAME", "t", "agent"} & found
-    masked = credentials.mask_table(table)
+    masked = credentials.mask_config_table(table)
     assert not [secret for secret in found if secret in str(masked) and len(secret) > 3]
     assert masked["options"] == {"api_key": "***", "max_tokens": 7, "api_key_env": "NAME"}
     assert masked["headers"] == ["X-Key"]

@@ -5,7 +5,7 @@ import time
 import pytest
 from msgspec import UNSET
 
-from viva.text.embedded_json import find_json, whole_json
+from viva.text.embedded_json import find_json, parse_whole_json
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ from viva.text.embedded_json import find_json, whole_json
     ],
 )
 def test_json_is_found(text, whole, inside):  # N25, N29
-    assert whole_json(text) == whole
+    assert parse_whole_json(text) == whole
     assert find_json(text) == inside
 
 

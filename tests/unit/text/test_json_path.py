@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.text.json_path import _create_environment, compile_path, full_path
+from viva.text.json_path import _create_environment, add_path_root, compile_path
 
 DOCUMENTS = [
     {"a": {"b": [5, {"c": None}], "": 1, "0": "text"}, "x y": [[]]},
@@ -16,6 +16,6 @@ PATHS = ["$", "a", "$.a.b[0]", "$.a.b[1].c", "$.a.b[-1]", "$.a.b[2]", "$.a.b[-3]
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_finds_what_the_library_finds(path: str):
-    query = _create_environment().compile(full_path(path))
+    query = _create_environment().compile(add_path_root(path))
     for document in DOCUMENTS:
         assert compile_path(path)(document) == query.find(document).values()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from viva.text.similar_names import find_similar
     ],
 )
 def test_only_near_names_are_suggested(name, known, expected):
-    assert find_similar(name, known) == expected
+    assert find_similar_names(name, known) == expected

@@ -104,7 +104,7 @@ def test_a_journal_of_another_version_is_refused(journal: Journal):
 
 def test_a_run_without_journal_is_not_found(tmp_path: Path):
     history = History(tmp_path)
-    history.add_part("r1", start=run_started())
+    history.add_run_part("r1", start=run_started())
     with pytest.raises(BadInput, match="The journal of run r1 is missing"):
         ProjectRuns(history).find("r1")
 
@@ -114,7 +114,7 @@ def test_journals_are_not_kept_open(tmp_path: Path):
     runs = ProjectRuns(history)
     for n in range(40):
         event = structs.replace(run_started(), run=f"run{n:02}")
-        history.add_part(event.run, start=event)
+        history.add_run_part(event.run, start=event)
         Journal(history.journal_path(f"run{n:02}")).append(event)
     before = len(os.listdir("/proc/self/fd"))
     for n in range(40):

@@ -24,8 +24,8 @@ from viva.workspace.processes import (
     CommandLimits,
     Process,
     find_trial_processes,
+    get_process_start_time,
     kill_orphans,
-    process_start_time,
     run_command,
 )
 
@@ -513,7 +513,7 @@ def test_a_sweep_leaves_those_alone_whose_viva_runs(tmp_path: Path):
             pid = await ready(process)
             assert pid not in kill_orphans()
             with pytest.MonkeyPatch.context() as patch:  # /proc cannot be read: nothing is known of the owner
-                patch.setattr("viva.workspace.processes.process_start_time", lambda pid: 0)
+                patch.setattr("viva.workspace.processes.get_process_start_time", lambda pid: 0)
                 assert pid not in kill_orphans()
             assert is_alive(pid)
 
@@ -535,5 +535,5 @@ def test_nobody_is_swept_whose_mark_says_nothing_certain(tmp_path: Path):
 
 
 def test_the_same_process_id_at_another_time_is_another_process():
-    assert process_start_time(os.getpid()) > 0
-    assert process_start_time(2**22 + 1) == 0
+    assert get_process_start_time(os.getpid()) > 0
+    assert get_process_start_time(2**22 + 1) == 0

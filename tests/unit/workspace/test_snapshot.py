@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from trial_workspaces import put, tree
-from viva.model.turn import FileChange, FileImage
+from viva.model.turn import FileChange, RecordedFile
 from viva.workspace import snapshot
 from viva.workspace.snapshot import (
     EMPTY_SNAPSHOT,
     ContentStore,
     FolderSnapshot,
-    display_path,
     parse_display_path,
     take_snapshot,
+    to_display_path,
 )
 
 
@@ -158,7 +158,7 @@ def test_pipes_and_sockets_are_never_opened(scene: Scene):
         ("socket", "a socket, pipe or device"),
     ]
     before = scene.mark
-    assert snapshot.collect_images(EMPTY_SNAPSHOT, before, 1000, lambda path: f"{scene.root}/{path}") == ()
+    assert snapshot.collect_recorded_files(EMPTY_SNAPSHOT, before, 1000, lambda path: f"{scene.root}/{path}") == ()
 
 
 def test_a_folder_that_is_deleted_has_lost_all_its_files(scene: Scene):
@@ -177,15 +177,15 @@ def test_names_that_are_no_text_can_be_told_and_found_again(raw: bytes, scene: S
     shown = scene.one().path
     assert shown.encode()
     assert parse_display_path(shown) == name
-    assert display_path(parse_display_path(shown)) == shown
+    assert to_display_path(parse_display_path(shown)) == shown
 
 
 def test_ordinary_names_are_told_as_they_are():
-    assert display_path("a/größe x.txt") == "a/größe x.txt"
+    assert to_display_path("a/größe x.txt") == "a/größe x.txt"
 
 
-def images(scene: Scene, before: FolderSnapshot) -> tuple[FileImage, ...]:
-    return snapshot.collect_images(before, scene.mark, 10_000, lambda path: f"{scene.root}/{path}")
+def images(scene: Scene, before: FolderSnapshot) -> tuple[RecordedFile, ...]:
+    return snapshot.collect_recorded_files(before, scene.mark, 10_000, lambda path: f"{scene.root}/{path}")
 
 
 def test_whole_files_can_be_put_elsewhere(scene: Scene, tmp_path: Path):
@@ -218,7 +218,7 @@ def test_too_much_for_a_cassette_is_refused_as_a_whole(scene: Scene):
     put(scene.root, "a", "x" * 20_000)
     before = scene.mark
     scene.look()
-    with pytest.raises(snapshot.ImagesTooLarge) as refused:
+    with pytest.raises(snapshot.RecordedFilesTooLarge) as refused:
         images(scene, before)
     assert refused.value.size == 20_000
 
@@ -226,9 +226,9 @@ def test_too_much_for_a_cassette_is_refused_as_a_whole(scene: Scene):
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", ".."])
 def test_nothing_is_put_outside(path: str, tmp_path: Path):
     with pytest.raises(ValueError, match="outside the workspace"):
-        snapshot.restore_files(str(tmp_path), [FileImage(path, b"x")])
+        snapshot.restore_files(str(tmp_path), [RecordedFile(path, b"x")])
     with pytest.raises(ValueError, match="outside the workspace"):
-        snapshot.restore_files(str(tmp_path), [FileImage(path)])
+        snapshot.restore_files(str(tmp_path), [RecordedFile(path)])
 
 
 def test_nothing_is_put_or_removed_through_a_link(tmp_path: Path):
@@ -236,9 +236,9 @@ def test_nothing_is_put_or_removed_through_a_link(tmp_path: Path):
     root.mkdir()
     put(outside, "kept", "x")
     (root / "away").symlink_to(outside)
-    snapshot.restore_files(str(root), [FileImage("away/kept")])
+    snapshot.restore_files(str(root), [RecordedFile("away/kept")])
     assert (outside / "kept").read_text() == "x"
-    snapshot.restore_files(str(root), [FileImage("away/kept", b"replayed")])
+    snapshot.restore_files(str(root), [RecordedFile("away/kept", b"replayed")])
     assert (outside / "kept").read_text() == "x"
     assert (root / "away/kept").read_bytes() == b"replayed"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from viva.workspace.folders import find_kept_workspaces, remove_kept_workspace
-from viva.workspace.transfer import TooLarge, pack_workspace, unpack_workspace
+from viva.workspace.transfer import WorkspaceTooLarge, pack_workspace, unpack_workspace
 
 
 def test_files_folders_and_inner_links_travel(tmp_path: Path) -> None:
@@ -41,10 +41,10 @@ def test_a_large_workspace_does_not_travel(
         (tmp_path / str(number)).write_bytes(b"x" * 8)
     archive, _ = pack_workspace(str(tmp_path))
     shorten(f"viva.workspace.transfer.{name}", value)
-    with pytest.raises(TooLarge):
+    with pytest.raises(WorkspaceTooLarge):
         pack_workspace(str(tmp_path))
     before = find_kept_workspaces()
-    with pytest.raises(TooLarge):
+    with pytest.raises(WorkspaceTooLarge):
         unpack_workspace(archive, "case")
     assert find_kept_workspaces() == before
 

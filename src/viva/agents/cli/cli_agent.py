@@ -78,7 +78,7 @@ class ProcessConfig(AgentConfig, frozen=True, kw_only=True):
 
     def build_env(self, setup: AgentSetup) -> dict[str, str]:
         env = {name: setup.expand(value, "env") for name, value in self.env.items()}
-        setup.add_secrets(credentials.find_in_environment(env))
+        setup.add_secrets(credentials.find_environment_credentials(env))
         return env
 
 

@@ -45,7 +45,7 @@ from viva.agents.replies import parse_model_calls
 from viva.errors import CheckError
 from viva.model import codec
 from viva.state.trial_state import to_text
-from viva.text.json_path import compile_path, values_at
+from viva.text.json_path import compile_path, find_values_at
 
 OutputFormat = Literal["text", "jsonl", "gemini", "claude", "codex", "qwen", "opencode"]
 _SPECS = {spec.name: spec for spec in (GEMINI, CLAUDE, CODEX, QWEN, OPENCODE)}
@@ -204,7 +204,7 @@ def _matches(value: Any, pattern: Any) -> bool:
 
 def _find_values(line: Mapping[str, Any], path: str) -> list[Any]:
     try:
-        return [value for value in values_at(path, line) if value is not None]
+        return [value for value in find_values_at(path, line) if value is not None]
     except CheckError:  # the path does not fit this line
         return []
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from viva.model.message import MAX_TOKENS
+from viva.model.message import MAX_TOKEN_COUNT
 
 _SENT = ("input_tokens", "prompt_tokens", "prompt_token_count", "inputTokens")
 _RECEIVED = ("output_tokens", "completion_tokens", "candidates_token_count", "outputTokens")
@@ -36,6 +36,6 @@ def _find(usage: Any, paths: tuple[str, ...]) -> int:
         value = usage
         for name in path.split("."):
             value = cast("Any", value.get(name) if isinstance(value, Mapping) else getattr(value, name, None))
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_COUNT:
             return int(value)
     return 0

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import decode_json_text, read_decision
 from viva.agents.tools import format_result
-from viva.concurrency.shared_loop import DaemonThreads
+from viva.concurrency.shared_loop import DaemonThreadExecutor
 from viva.model.message import Message, Reply, Text, ToolCall
 
 
@@ -27,7 +27,10 @@ class PydanticAISession(FrameworkSession):
         self._messages: Sequence[Any] = self.convert_history()
         threads, prompts = self.load("pydantic_ai.capabilities", "UseThreadExecutor", "ReinjectSystemPrompt")
         has_prompt = any(message.role == "system" for message in self.context.history)
-        self._capabilities = [threads(DaemonThreads()), *([prompts()] if self._messages and not has_prompt else [])]
+        self._capabilities = [
+            threads(DaemonThreadExecutor()),
+            *([prompts()] if self._messages and not has_prompt else []),
+        ]
         self._waiting: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:

@@ -15,7 +15,7 @@ from viva.llm.price import compute_reported_cost
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.model.progress import CallProgress
-from viva.model.tracebacks import describe_error, error_text
+from viva.model.tracebacks import build_tracebacks, format_error
 
 _YES = frozenset(
     {
@@ -123,8 +123,8 @@ class TurnLog:
         if isinstance(error, str):
             self._change(call_id, error=error, pending=False)
         else:
-            self._progress.tracebacks += describe_error(error, f"tool {self._calls[call_id].name}")
-            self._change(call_id, error=error_text(error), pending=False)
+            self._progress.tracebacks += build_tracebacks(error, f"tool {self._calls[call_id].name}")
+            self._change(call_id, error=format_error(error), pending=False)
 
     async def run_tool(
         self, call_id: str, name: str, arguments: Any, run: Callable[[], Awaitable[Any]], waiting: Any = ()

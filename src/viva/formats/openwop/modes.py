@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput
 from viva.model.finding import Severity
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 
 Mode = Literal["golden", "rubric", "adversarial", "regression", "live-shadow"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -47,7 +47,7 @@ def parse_modes(text: str) -> tuple[Mode, ...]:
     named = [part.strip() for part in text.split(",") if part.strip()]
     for name in named:
         if name not in MODES:
-            near = find_similar(name, MODES, 1)
+            near = find_similar_names(name, MODES, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known modes are {', '.join(MODES)}"
             raise BadInput.of(f"--modes: unknown mode {name!r}; {hint}")
     if not named:

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from viva.checks.golden import Golden, ReturnSchema, Strategy, to_canonical_text
+from viva.checks.golden import Golden, GoldenStrategy, ReturnSchema, to_canonical_text
 from viva.checks.judge import BUILT_IN_JUDGE, Criterion, Rubric
 from viva.checks.leaks import redact_secrets
 from viva.checks.safety import Safety, SafetyJudge, StubbedTools
@@ -53,7 +53,7 @@ class _Part(Struct, frozen=True, rename="camel", omit_defaults=True):
 class Match(_Part, frozen=True):
     """What a golden task expects."""
 
-    strategy: Strategy
+    strategy: GoldenStrategy
     value: Any
 
 
@@ -199,7 +199,7 @@ def _find_problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Pro
             yield document.make_problem(
                 (*place, "expected"), "has weights that are all 0: nothing could score", key="rubric"
             )
-        if codec.has_nan(task):  # a YAML file can say what JSON cannot
+        if codec.has_nan_or_infinity(task):  # a YAML file can say what JSON cannot
             yield document.make_problem(place, "holds a number that JSON does not know: NaN or infinity")
 
 
@@ -250,7 +250,7 @@ def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo 
         version=suite.version,
         cases=maker.cases,
         count=len(suite.tasks),
-        digest=blake2b(codec.canonical_bytes(document.value), digest_size=8).hexdigest(),
+        digest=blake2b(codec.encode_canonically(document.value), digest_size=8).hexdigest(),
         origin=Origin(document.file, document.line),
         threshold=_build_threshold(suite, eval_options.pass_score),
         target=eval_options.agent_names.get(target) if target else None,
@@ -353,10 +353,10 @@ class _CaseBuilder:
             limits=Limits(timeout_s=self._options.timeout_s, max_turns=1),
             fixtures=fixtures if fixtures.needs else None,
             needs=fixtures.needs,
-            keep_calls=True,
+            records_model_calls=True,
             hints=HINTS,
             definition=definition,
-            digest=blake2b(codec.canonical_bytes(definition), digest_size=8).hexdigest(),
+            digest=blake2b(codec.encode_canonically(definition), digest_size=8).hexdigest(),
         )
 
     def _build_assertions(self, task: Task, fixtures: Fixtures) -> Iterator[Assertion]:

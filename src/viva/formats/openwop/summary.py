@@ -8,7 +8,7 @@ from typing import Annotated, Any, BinaryIO
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from viva.engine.thresholds import CaseScore, case_score, trial_score
+from viva.engine.thresholds import CaseScore, score_case, score_trial
 from viva.errors import BadInput
 from viva.model import codec
 from viva.model.case import ModelClass
@@ -107,7 +107,7 @@ def build_eval_summary(
 def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _EVERY) -> TaskSummary:
     """The result of one task over all its trials."""
     in_order = sorted(records, key=lambda record: record.trial)
-    score: CaseScore = case_score(records[0].id, [trial_score(record) for record in in_order], rule)
+    score: CaseScore = score_case(records[0].id, [score_trial(record) for record in in_order], rule)
     looked = any(_find_assertion(record, "safety") is not None for record in records)
     valid = [each["passed"] for record in records if (each := _find_assertion(record, "return_schema")) is not None]
     return TaskSummary(

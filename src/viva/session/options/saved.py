@@ -11,7 +11,7 @@ from viva.model import codec
 from viva.record.redaction import Redactor
 from viva.session.options.run_options import RUN_OPTIONS, Option, RunOptions
 from viva.stats.sequential import SequentialTest
-from viva.text.credentials import MASK, mask_reference, mask_text
+from viva.text.credentials import MASK, mask_agent_reference, mask_url_credentials
 from viva.text.duration import format_duration
 
 AGENT_OPTION_FLAGS: Mapping[str, str] = {
@@ -38,10 +38,10 @@ def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
     Paths and names are saved unchanged even if they hold a secret: the run cannot be resumed without them.
     """
     values = _collect_resumable_values(options)
-    values["inputs"] = tuple(map(mask_text, options.inputs))
+    values["inputs"] = tuple(map(mask_url_credentials, options.inputs))
     values["cases"] = redactor.redact(codec.to_plain(options.cases))
     for name in AGENT_OPTION_FLAGS:
-        values[name] = _map_references(values[name], mask_reference)
+        values[name] = _map_references(values[name], mask_agent_reference)
     if list_references(options.agents) != list(options.agents):
         del values["agents"]  # objects of this process
     return {name: codec.to_builtins(value) for name, value in values.items() if value is None or not callable(value)}
@@ -176,7 +176,7 @@ def restore_secrets(options: RunOptions, references: Mapping[str, Any]) -> RunOp
             )
         elif not has_secret:
             message = f"A resumed run keeps its settings; remove {flag}"
-        elif _map_references(now, mask_reference) != before:
+        elif _map_references(now, mask_agent_reference) != before:
             message = f"{flag} differs from that of the run: {shown}"
         else:
             restored[name] = now

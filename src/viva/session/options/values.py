@@ -12,7 +12,7 @@ from viva.formats.functions import is_function
 from viva.session.options.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_conflicts
 from viva.stats.sequential import SequentialTest
 from viva.text.duration import parse_duration
-from viva.text.similar_names import find_similar
+from viva.text.similar_names import find_similar_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CALLABLE = Callable[..., Any]
@@ -26,7 +26,7 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
     A sequential test sets the number of runs and the pass rate.
     """
     if unknown := [name for name in keywords if name not in KEYWORDS]:
-        near = find_similar(unknown[0], KEYWORDS, 1)
+        near = find_similar_names(unknown[0], KEYWORDS, 1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}{hint}")
     values, problems = _parse_values(keywords)

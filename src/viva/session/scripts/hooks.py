@@ -18,7 +18,7 @@ from viva.formats.hooks import AFTER_RUN_ARGUMENTS, BEFORE_RUN_ARGUMENTS, create
 from viva.model.case import Hook, Key, UserMessage
 from viva.model.message import ModelCall
 from viva.model.record import TrialRecord
-from viva.model.tracebacks import describe_error, error_place, error_text
+from viva.model.tracebacks import build_tracebacks, format_error, format_error_place
 from viva.protocols import PlannedTrial
 from viva.session.loop import LoopBridge, run_user_function
 from viva.session.messages import AgentReply, build_agent_reply
@@ -80,7 +80,7 @@ class ProjectHooks:
             except RunStopped:
                 raise
             except Exception as error:  # user code may raise anything; the conversation has not begun
-                state.tracebacks += describe_error(error, f"before hook {hook.reference}")
+                state.tracebacks += build_tracebacks(error, f"before hook {hook.reference}")
                 is_deterministic = isinstance(error, TrialFault) and error.deterministic
                 raise Undetermined(
                     f"before {_describe_failure(hook, error)}", deterministic=is_deterministic
@@ -98,7 +98,7 @@ class ProjectHooks:
         except RunStopped:
             raise
         except Exception as error:  # user code may raise anything; the verdict stands
-            state.tracebacks += describe_error(error, f"after hook {hook.reference}")
+            state.tracebacks += build_tracebacks(error, f"after hook {hook.reference}")
             return f"after {_describe_failure(hook, error)}"
         return None
 
@@ -113,7 +113,7 @@ class ProjectHooks:
                 run_context.meter(call)
 
         key = state.key if state is not None else _NO_KEY
-        caller = run_context.caller(key, meter, f"viva-{run_context.run}-hook", state)
+        caller = run_context.create_agent_caller(key, meter, f"viva-{run_context.run_id}-hook", state)
 
         async def send(message: UserMessage) -> AgentReply:
             return build_agent_reply(await caller.send(message))
@@ -164,6 +164,6 @@ def _as_variables(data: Any) -> dict[str, Any]:
 
 
 def _describe_failure(hook: Hook, error: Exception) -> str:
-    place = error_place(error)
-    text = str(error) if isinstance(error, VivaError) else error_text(error)
+    place = format_error_place(error)
+    text = str(error) if isinstance(error, VivaError) else format_error(error)
     return f"{hook.reference}: {text}" + (f" ({place})" if place else "")

@@ -29,7 +29,7 @@ from viva.errors import BadInput, Problem, RunStopped, Skipped, TrialFault, Unde
 from viva.formats.load_options import LoadOptions
 from viva.formats.sources import GeneratedCases
 from viva.model.case import Case, Hints, Limits, Origin, Suite, UserMessage
-from viva.model.tracebacks import describe_error, error_place, error_text
+from viva.model.tracebacks import build_tracebacks, format_error, format_error_place
 from viva.session.loop import LoopBridge, run_user_function
 from viva.session.messages import AgentReply, build_agent_reply
 from viva.session.scripts.context import create_context
@@ -72,12 +72,12 @@ class ScriptTest(Struct, frozen=True):
         except SkipTest as skip:
             raise Skipped(skip.reason) from skip
         except AssertionError as error:
-            add_failure(state, "assert", str(error) or f"{_find_last_frame(error).line} ({error_place(error)})")
+            add_failure(state, "assert", str(error) or f"{_find_last_frame(error).line} ({format_error_place(error)})")
         except (TrialFault, RunStopped):
             raise
         except Exception as error:  # user code may raise anything; the test or the reply may be wrong
-            state.tracebacks += describe_error(error, self.name)
-            raise Undetermined(f"{self.name} raised {error_text(error)} ({error_place(error)})") from error
+            state.tracebacks += build_tracebacks(error, self.name)
+            raise Undetermined(f"{self.name} raised {format_error(error)} ({format_error_place(error)})") from error
         finally:
             bridge.close()
 

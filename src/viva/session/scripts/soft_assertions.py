@@ -6,21 +6,21 @@ from typing import Any, cast
 
 from msgspec import UNSET, Struct, UnsetType
 
-from viva.checks.compare import JsonType, is_same_json, json_type
-from viva.checks.formatting import format_label, quote_value, truncate_text
+from viva.checks.compare import JsonType, get_json_type, is_same_json
+from viva.checks.formatting import cut_to_verdict_length, format_label, quote_value
 from viva.checks.json import JsonPath
 from viva.concurrency.threads import ThreadAbandoned
 from viva.errors import RunStopped, to_valid_text
 from viva.model import codec
 from viva.model.case import Assertion, UserMessage
 from viva.model.message import Message, Reply
-from viva.model.tracebacks import error_text
+from viva.model.tracebacks import format_error
 from viva.model.turn import PASSED, AssertionResult, Turn, Verdict
 from viva.session.loop import EndTest
 from viva.session.scripts.check_methods import CheckMethods
-from viva.state.evaluation import error_verdict
-from viva.state.trial_state import CheckContext, TrialState, reply_text
-from viva.text.pattern import search
+from viva.state.evaluation import create_error_verdict
+from viva.state.trial_state import CheckContext, TrialState, get_reply_text
+from viva.text.pattern import has_pattern_match
 
 
 class PrecomputedCheck(Struct, frozen=True):
@@ -175,7 +175,7 @@ class SoftAssertions(CheckMethods):
         if isinstance(kind, type):
             name, actual, fits = kind.__name__, type(value).__name__, isinstance(value, kind)
         else:
-            name, actual = kind, json_type(_to_plain(value))
+            name, actual = kind, get_json_type(_to_plain(value))
             fits = actual == kind or (kind == "number" and actual == "integer")
         return self._compare("type", name, fits, f"is of type {actual}, not {name}: {_quote(value)}", message)
 
@@ -219,7 +219,7 @@ class SoftAssertions(CheckMethods):
         try:
             verdict = evaluate()
         except Exception as error:  # such as a pattern that does not compile: not a verdict on the agent
-            verdict = error_verdict(error)
+            verdict = create_error_verdict(error)
         definition = {"type": kind, **({"message": message} if message else {})}
         self._add_result(AssertionResult(Assertion(PrecomputedCheck(label, verdict), definition, message), verdict))
         return verdict.passed
@@ -236,8 +236,8 @@ class SoftAssertions(CheckMethods):
         reason = f"{quote_value(pattern)} {'matches nothing' if must_match else 'must not match, but does,'} in {quote_value(text)}"
 
         def evaluate() -> Verdict:
-            passed = search(pattern, text) is must_match
-            return PASSED if passed else Verdict("failed", reason, expected=pattern, actual=truncate_text(text))
+            passed = has_pattern_match(pattern, text) is must_match
+            return PASSED if passed else Verdict("failed", reason, expected=pattern, actual=cut_to_verdict_length(text))
 
         return self._record(kind, format_label(kind, quote_value(pattern)), evaluate, message)
 
@@ -254,8 +254,8 @@ _NO_JSON = (TypeError, ValueError, OverflowError, RecursionError)
 def _as_json(value: Any) -> Any:
     """A value as JSON. Raises one of _NO_JSON if it has no JSON form."""
     if isinstance(value, Reply):
-        return reply_text(value) if value.data is None else codec.to_plain(value.data)
-    return codec.to_definition(value)
+        return get_reply_text(value) if value.data is None else codec.to_plain(value.data)
+    return codec.to_file_value(value)
 
 
 def _to_plain(value: Any) -> Any:
@@ -274,7 +274,7 @@ def _truncate(value: Any) -> Any:
         plain = _as_json(value)
     except _NO_JSON:
         plain = _repr(value)
-    return truncate_text(plain) if isinstance(plain, str) else plain
+    return cut_to_verdict_length(plain) if isinstance(plain, str) else plain
 
 
 def _quote(value: Any) -> str:
@@ -294,12 +294,12 @@ def _repr(value: Any) -> str:
 
 def _get_text(value: Any) -> str:
     if isinstance(value, Reply):
-        return reply_text(value)
+        return get_reply_text(value)
     return value if isinstance(value, str) else "" if value is None else codec.compact_json(_to_plain(value))
 
 
 def _is_inside(whole: Any, part: Any) -> bool:
-    plain = reply_text(whole) if isinstance(whole, Reply) else _to_plain(whole)
+    plain = get_reply_text(whole) if isinstance(whole, Reply) else _to_plain(whole)
     if isinstance(plain, str):
         return isinstance(part, str) and part in plain
     if isinstance(plain, Mapping):
@@ -324,7 +324,7 @@ def _catch_error(function: Callable[[], Any]) -> BaseException | None:
 
 
 def _describe(raised: Any) -> str:
-    return error_text(raised) if isinstance(raised, BaseException) else _quote(raised)
+    return format_error(raised) if isinstance(raised, BaseException) else _quote(raised)
 
 
 def _get_document(value: Any) -> Reply:

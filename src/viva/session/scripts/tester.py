@@ -19,7 +19,7 @@ from viva.model.message import Message, Reply
 from viva.model.turn import AssertionResult, Turn, Verdict
 from viva.session.loop import EndTest
 from viva.session.scripts.soft_assertions import PrecomputedCheck, SoftAssertions
-from viva.state.trial_state import CheckContext, TrialState, reply_text
+from viva.state.trial_state import CheckContext, TrialState, get_reply_text
 
 WaitForResult = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
 """Runs a coroutine on the loop of the run and blocks this thread until it ends."""
@@ -111,7 +111,7 @@ class T:
         else:
             reply = Reply(response) if isinstance(response, str) else Reply(data=response)
         for turn in reversed(self._state.turns):
-            if turn.reply is not None and reply_text(turn.reply) == reply_text(reply):
+            if turn.reply is not None and get_reply_text(turn.reply) == get_reply_text(reply):
                 return turn
         last = self._state.last_turn
         return Turn(len(self._state.turns) + 1, last.user_message if last else UserMessage(Message("user")), reply)

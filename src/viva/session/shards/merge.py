@@ -30,7 +30,7 @@ from viva.model.event import (
     TrialRetried,
 )
 from viva.record.atomic_files import open_replacement
-from viva.record.journal import next_run_number
+from viva.record.journal import take_next_run_number
 from viva.record.private_files import make_data_folder, make_private_folder
 from viva.reporters.formatting import format_count
 from viva.session.shards.merge_sources import JOURNAL, MERGED_KEY, MergeSource
@@ -60,7 +60,7 @@ class Merger:
             make_private_folder(folder.parent)
             folder.mkdir(mode=0o700)
             try:
-                return folder / JOURNAL, self._write_journal(folder / JOURNAL, next_run_number(home))
+                return folder / JOURNAL, self._write_journal(folder / JOURNAL, take_next_run_number(home))
             except BaseException:
                 shutil.rmtree(folder)
                 raise
@@ -89,9 +89,9 @@ class Merger:
         for index, number in heapq.merge(*parts):
             source, file = self._sources[number], files[number]
             for offset in source.retries.get(index, ()):
-                tally.append(codec.decode_kept(_copy_line(file, offset, out), type=TrialRetried))
+                tally.append(codec.decode_own(_copy_line(file, offset, out), type=TrialRetried))
             if index in source.ends:
-                tally.append(codec.decode_kept(_copy_line(file, source.ends[index], out), type=TrialEnded))
+                tally.append(codec.decode_own(_copy_line(file, source.ends[index], out), type=TrialEnded))
 
     def _join_suites(self) -> tuple[PlannedSuite, ...]:
         """Each suite with the cases of all parts. Every shard counts those of all shards already."""

@@ -15,7 +15,7 @@ from viva.model.case import Key
 from viva.model.event import CaseGenerated, Note, RunEnded, RunStarted
 from viva.model.record import Cell
 from viva.record.journal import check_version
-from viva.record.locks import find_holder, is_in_use
+from viva.record.locks import find_lock_holder, is_journal_in_use
 from viva.session.options.run_options import RUN_OPTIONS
 from viva.session.shards.shard import Shard
 
@@ -59,7 +59,7 @@ class MergeSource(Struct, frozen=True, kw_only=True):
         with self.journal.open("rb") as file:
             for index in indexes:
                 file.seek(self.ends[index])
-                key = codec.decode_kept(file.readline(), type=_LineHead).key or Key("", "")
+                key = codec.decode_own(file.readline(), type=_LineHead).key or Key("", "")
                 yield key.suite, key.case, key.agent
 
     @property
@@ -117,8 +117,8 @@ class _LineHead(Struct):
 
 def read_source(journal: Path, place: str) -> MergeSource:
     """Read one run. Raises BadInput for one that still goes on, or a journal that cannot be read."""
-    if is_in_use(journal):
-        process = f" in process {holder.pid}" if (holder := find_holder(journal)) else ""
+    if is_journal_in_use(journal):
+        process = f" in process {holder.pid}" if (holder := find_lock_holder(journal)) else ""
         raise BadInput.of(f"run {journal.parent.name} still goes on{process}; merge it when it has ended")
     reader = _JournalReader()
     number, offset = 1, 0
@@ -164,15 +164,15 @@ class _JournalReader:
         head = self._decoder.decode(line)
         match head.event:
             case "run_started":
-                self.started = codec.decode_kept(line, type=RunStarted)
+                self.started = codec.decode_own(line, type=RunStarted)
             case "run_ended":
-                self.ended = codec.decode_kept(line, type=RunEnded)
+                self.ended = codec.decode_own(line, type=RunEnded)
             case "run_resumed":
                 self.ended = None
             case "note":
-                self.notes.append(codec.decode_kept(line, type=Note))
+                self.notes.append(codec.decode_own(line, type=Note))
             case "case_generated":
-                self.generated_cases.append(codec.decode_kept(line, type=CaseGenerated))
+                self.generated_cases.append(codec.decode_own(line, type=CaseGenerated))
             case "trial_ended":
                 self.ends[head.index] = offset
             case "trial_retried":

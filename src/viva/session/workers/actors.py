@@ -23,7 +23,7 @@ class ThreadActor:
     """
 
     def __init__(self, setup: bytes) -> None:
-        self._worker = TrialWorker(codec.decode_kept(setup, type=WorkerSetup))
+        self._worker = TrialWorker(codec.decode_own(setup, type=WorkerSetup))
         self._loop = LoopThread()
 
     async def prepare(self, _archive: bytes) -> bytes:
@@ -52,7 +52,7 @@ class ProcessActor:
     """
 
     def __init__(self, setup: bytes) -> None:
-        self._setup = codec.decode_kept(setup, type=WorkerSetup)
+        self._setup = codec.decode_own(setup, type=WorkerSetup)
         self._scratch = find_scratch_folder()
         self._archives = ArchiveCache(self._scratch)
         self._folder: Path | None = None

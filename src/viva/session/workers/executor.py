@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw, Struct, field, structs
 
 from viva.engine.outcome import Outcome
-from viva.engine.records import trial_record
+from viva.engine.records import build_trial_record
 from viva.engine.trial import RunContext, create_trial_state
 from viva.errors import BadInput, Problem, RunStopped, WorkerCrashed
 from viva.model import codec
@@ -24,7 +24,7 @@ from viva.session.options.saved import AGENT_OPTION_FLAGS, dump_worker_options, 
 from viva.session.run_plan import RunPlan
 from viva.session.workers.project_archive import digest_archive, pack_project
 from viva.session.workers.worker import TrialRequest, TrialResult, WorkerReport, WorkerSetup, list_packages
-from viva.text.credentials import mask_reference
+from viva.text.credentials import mask_agent_reference
 
 if TYPE_CHECKING:
     from viva.executors.dask_workers import CallActor
@@ -65,18 +65,18 @@ class WorkerExecutor(Struct, frozen=True):
             variables=self._encode_data(),
         )
         try:
-            with self.run_context.show_running(state):
+            with self.run_context.list_as_running(state):
                 raw = await self.workers.run(codec.encode(request))
         except WorkerCrashed:
-            return trial_record(state, Outcome.failed(_CRASH), planned.total)
+            return build_trial_record(state, Outcome.failed(_CRASH), planned.total)
         finally:
             for warning in self.workers.take_warnings():
                 bus.emit(Note(self.run_context.redactor.redact_text(warning), "warning"))
-        return self._take_result(codec.decode_kept(raw, type=TrialResult))
+        return self._take_result(codec.decode_own(raw, type=TrialResult))
 
     async def charge_cancelled(self) -> None:
         for raw in await self.workers.take_cancelled_results():
-            self._charge(codec.decode_kept(raw, type=TrialResult))
+            self._charge(codec.decode_own(raw, type=TrialResult))
 
     def _charge(self, result: TrialResult) -> None:
         for call in result.calls:
@@ -88,7 +88,7 @@ class WorkerExecutor(Struct, frozen=True):
     def _take_result(self, result: TrialResult) -> TrialRecord:
         self.cassette_mode.add_trial(result.lines)
         for agent, seconds in result.lag.items():
-            lag = self.run_context.lag.by_agent
+            lag = self.run_context.loop_lag.blocked_s_by_agent
             lag[agent] = lag.get(agent, 0.0) + seconds
         self._charge(result)
         if result.record is None:
@@ -106,11 +106,11 @@ class WorkerExecutor(Struct, frozen=True):
 
 def _store_workspace(record: TrialRecord, archive: bytes) -> None:
     """Store a kept workspace of another machine on this one, and name its place."""
-    from viva.workspace.transfer import TooLarge, unpack_workspace  # few trials have a workspace
+    from viva.workspace.transfer import WorkspaceTooLarge, unpack_workspace  # few trials have a workspace
 
     try:
         record.workspace = unpack_workspace(archive, record.id)
-    except (OSError, TooLarge) as error:
+    except (OSError, WorkspaceTooLarge) as error:
         record.workspace = None
         record.warnings = [*(record.warnings or ()), f"the workspace of the worker could not be stored here: {error}"]
 
@@ -193,8 +193,8 @@ def _check_cluster_options(options: RunOptions) -> None:
     """Raises BadInput for options that hold secrets, which are never sent, and for files that would be lost."""
     for name, flag in AGENT_OPTION_FLAGS.items():
         for reference in list_references(getattr(options, name)):
-            if mask_reference(reference) != reference:
-                masked = mask_reference(reference)
+            if mask_agent_reference(reference) != reference:
+                masked = mask_agent_reference(reference)
                 raise BadInput.of(f"{flag} {masked}: secrets are not sent to a cluster; use a variable in viva.toml")
     if options.update_snapshots and options.cluster_folder is None:
         raise BadInput.of("--update-snapshots: the workers write to a copy of the project; pass --cluster-folder")
@@ -203,7 +203,7 @@ def _check_cluster_options(options: RunOptions) -> None:
 def _list_variables(plan: RunPlan) -> list[str]:
     """The environment variables that hold secrets of the connectors and playbooks. A worker checks all others itself."""
     connectors = plan.settings.connectors.values()
-    keys = {each.key_source for each in connectors if each.api_key and not each.is_default}
+    keys = {each.key_source for each in connectors if each.api_key and not each.is_built_in}
     return sorted(keys.union(plan.redactor.variable_names))
 
 
@@ -215,9 +215,9 @@ def _find_root(plan: RunPlan) -> Path:
 
 async def _prepare_worker(call_actor: "CallActor", archive: bytes) -> tuple[str, ...]:
     """Returns warnings. Raises BadInput if the worker cannot run the trials."""
-    report = codec.decode_kept(await call_actor("prepare", b""), type=WorkerReport)
+    report = codec.decode_own(await call_actor("prepare", b""), type=WorkerReport)
     if report.needs_archive:
-        report = codec.decode_kept(await call_actor("prepare", archive), type=WorkerReport)
+        report = codec.decode_own(await call_actor("prepare", archive), type=WorkerReport)
     if report.problems:
         raise BadInput(*(Problem(*fields) for fields in report.problems))
     return report.warnings

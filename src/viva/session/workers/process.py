@@ -133,7 +133,7 @@ def main() -> None:
     if setup is None:
         return
     loop = LoopThread()
-    worker = TrialWorker(codec.decode_kept(setup[2], type=WorkerSetup))
+    worker = TrialWorker(codec.decode_own(setup[2], type=WorkerSetup))
     server = _CallServer(worker, out)
     while (message := _read_message(calls)) is not None:
         number, method, argument = message

@@ -19,8 +19,8 @@ from viva.concurrency.threads import is_being_cancelled
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput, Problem, RunStopped
-from viva.llm.budget import CallLog
-from viva.llm.limits import share_limits
+from viva.llm.budget import ModelCallCollector
+from viva.llm.limits import use_limit_share
 from viva.model import codec
 from viva.model.case import Case, Key
 from viva.model.message import ModelCall
@@ -146,7 +146,7 @@ def report_error(error: OSError) -> WorkerReport:
 class _TrialRunner:
     """The plan of the run in this process."""
 
-    def __init__(self, plan: RunPlan, setup: WorkerSetup, calls: CallLog, exits: AsyncExitStack) -> None:
+    def __init__(self, plan: RunPlan, setup: WorkerSetup, calls: ModelCallCollector, exits: AsyncExitStack) -> None:
         self._plan = plan
         self._is_local = setup.is_local
         self._calls = calls
@@ -157,7 +157,7 @@ class _TrialRunner:
 
     @classmethod
     async def open(cls, setup: WorkerSetup) -> "_TrialRunner":
-        calls = CallLog()
+        calls = ModelCallCollector()
         inputs = PlanInputs(
             generated_cases=setup.generated_cases, standard_input=setup.standard_input, budget=calls, is_worker=True
         )
@@ -183,17 +183,17 @@ class _TrialRunner:
         raise AssertionError  # no context manager here swallows errors
 
     async def run(self, raw: bytes) -> bytes:
-        task = asyncio.ensure_future(self._run(codec.decode_kept(raw, type=TrialRequest)))
+        task = asyncio.ensure_future(self._run(codec.decode_own(raw, type=TrialRequest)))
         self._tasks[raw] = task
         try:
             return codec.encode(await task)
         except (RunStopped, OSError) as error:
             reason = error.reason if isinstance(error, RunStopped) else f"worker on {platform.node()}: {error}"
-            return codec.encode(TrialResult(stop_reason=reason, calls=self._calls.take_calls()))
+            return codec.encode(TrialResult(stop_reason=reason, calls=self._calls.pop_calls()))
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
-            return codec.encode(TrialResult(stop_reason="cancelled", calls=self._calls.take_calls()))
+            return codec.encode(TrialResult(stop_reason="cancelled", calls=self._calls.pop_calls()))
         finally:
             del self._tasks[raw]
 
@@ -208,11 +208,11 @@ class _TrialRunner:
         is_elsewhere = record.workspace is not None and not self._is_local
         workspace = await asyncio.to_thread(_pack_workspace, record) if is_elsewhere else b""
         key = Key(case.suite, case.id, request.trial, request.attempt, request.agent)
-        lag = self._run_context.lag.by_agent
+        lag = self._run_context.loop_lag.blocked_s_by_agent
         result = TrialResult(
             record=record,
             lines=self._plan.cassette_mode.take_trial(key),
-            calls=self._calls.take_calls(),
+            calls=self._calls.pop_calls(),
             lag=dict(lag),
             workspace=workspace,
         )
@@ -220,11 +220,11 @@ class _TrialRunner:
         return result
 
     def _add_hooks(self, request: TrialRequest) -> RunContext:
-        variables = codec.decode_kept(bytes(request.variables))
+        variables = codec.decode_own(bytes(request.variables))
         return add_hooks(self._run_context, data=variables)[0]
 
     def share_limits(self, share: float) -> None:
-        share_limits(self._plan.http, share)
+        use_limit_share(self._plan.http, share)
 
     async def close(self) -> None:
         tasks = tuple(self._tasks.values())
@@ -241,12 +241,12 @@ def _warn(record: TrialRecord, text: str) -> None:
 def _pack_workspace(record: TrialRecord) -> bytes:
     """The kept workspace of a trial, which then leaves this machine. One that is too large stays, and the record says where."""
     from viva.workspace.folders import remove_kept_workspace  # few trials have a workspace
-    from viva.workspace.transfer import MAX_BYTES, TooLarge, pack_workspace
+    from viva.workspace.transfer import MAX_BYTES, WorkspaceTooLarge, pack_workspace
 
     path = str(record.workspace)
     try:
         archive, left_out = pack_workspace(path)
-    except TooLarge:
+    except WorkspaceTooLarge:
         record.workspace = f"{platform.node()}:{path}"
         _warn(record, f"the workspace has more than {MAX_BYTES >> 20} MB or too many files, and stays on the worker")
         return b""

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from viva.concurrency.garbage import collect_less_often
+from viva.concurrency.process_changes import collect_less_often
 
 
 def test_settings_of_the_caller_are_restored():
