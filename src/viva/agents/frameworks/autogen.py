@@ -4,11 +4,10 @@ Such an object holds one conversation. The turns of conversations that share it 
 state; a function that creates the object lets them run in parallel.
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
 from viva.agents.frameworks.shared_object import SharedObject
 from viva.agents.frameworks.turn_log import decode_json_text
 from viva.agents.tools import format_result
@@ -19,22 +18,17 @@ from viva.model.message import Message, Reply, ToolCall
 class AutoGenSession(FrameworkSession):
     """The saved state of an agent or team, loaded for each turn."""
 
-    title: ClassVar[str] = "AutoGen"
-    package: ClassVar[str] = "autogen-agentchat"
-    tested: ClassVar[str] = "0.7"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return cls.load("autogen_agentchat.base", "ChatAgent", "Team")
+    title = "AutoGen"
+    package = "autogen-agentchat"
+    tested_version = "0.7"
+    types = ("autogen_agentchat.base:ChatAgent", "autogen_agentchat.base:Team")
 
     @classmethod
     def check_target(cls, target: Any) -> None:
         super().check_target(target)
         proxy = cls.load("autogen_agentchat.agents", "UserProxyAgent")
         if any(isinstance(each, proxy) and each.input_func.__module__ == proxy.__module__ for each in _walk(target)):
-            raise cls.refuse(
-                "its UserProxyAgent reads from the console; hand over to the user with a HandoffTermination, or give it an input_func"
-            )
+            raise cls.refuse("its UserProxyAgent reads from the console; give it an input_func, or end by a handoff to the user")
 
     async def start(self) -> None:
         self._shared = SharedObject.of(self.target)
@@ -128,7 +122,7 @@ def _walk(target: Any) -> Iterator[Any]:
 
 
 def _record_model(client: Any, shared: SharedObject) -> Any:
-    clone, config = copy.copy(client), client.dump_component()
+    config = client.dump_component()
     about = config.config.get("model"), config.provider.partition("models.")[2].partition(".")[0]
 
     def log_usage(piece: Any) -> Any:
@@ -145,22 +139,18 @@ def _record_model(client: Any, shared: SharedObject) -> Any:
             async for piece in client.create_stream(*values, **named):
                 yield log_usage(piece)
 
-    clone.create, clone.create_stream = create, create_stream
-    return clone
+    return copy_with(client, create=create, create_stream=create_stream)
 
 
 def _record_tool(tool: Any, shared: SharedObject) -> Any:
-    clone = copy.copy(tool)
-
     async def run_json(args: Any, token: Any, call_id: str | None = None) -> Any:
         log = shared.log
         return await log.run_tool(call_id or log.new_id(), tool.name, args, lambda: tool.run_json(args, token, call_id))
 
-    clone.run_json = run_json
-    return clone
+    return copy_with(tool, run_json=run_json)
 
 
 class AutoGenConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An agent or a team of AutoGen AgentChat."""
 
-    session: ClassVar[type[FrameworkSession]] = AutoGenSession
+    session = AutoGenSession

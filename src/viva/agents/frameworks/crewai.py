@@ -4,8 +4,8 @@ Each conversation has a copy of the object, which runs in a thread. An agent get
 user's message as the one input of its tasks; earlier messages only if it also has an input such as `history`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.openai_messages import encode_steps
@@ -19,13 +19,10 @@ _HISTORY_KEYS = ("messages", "chat_history", "history", "conversation")
 class CrewAISession(FrameworkSession):
     """A copy of an agent or crew, and the messages of the conversation."""
 
-    title: ClassVar[str] = "CrewAI"
-    package: ClassVar[str] = "crewai"
-    tested: ClassVar[str] = "1.15"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return cls.load("crewai", "Agent", "Crew")
+    title = "CrewAI"
+    package = "crewai"
+    tested_version = "1.15"
+    types = ("crewai:Agent", "crewai:Crew")
 
     @classmethod
     def check_target(cls, target: Any) -> None:
@@ -114,4 +111,4 @@ def _new_messages(output: Any) -> list[Any]:
 class CrewAIConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An `Agent` or `Crew` of CrewAI."""
 
-    session: ClassVar[type[FrameworkSession]] = CrewAISession
+    session = CrewAISession

@@ -5,11 +5,12 @@ trial has a session of its own. All sessions run on one event loop, which outliv
 into a TurnLog.
 """
 
+import copy
 import importlib
 import inspect
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 from msgspec import UNSET, Struct, UnsetType
 
 from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
-from viva.agents.frameworks.turn_log import TurnLog
+from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
 from viva.agents.python import import_object
 from viva.agents.tools import ToolStubs, split_steps
 from viva.agents.user_errors import raise_as_faults
@@ -36,10 +37,15 @@ class FrameworkSession:
     """One conversation with an object of a framework."""
 
     title: ClassVar[str]
+    """The name of the framework in messages."""
     package: ClassVar[str]
     """The distribution that has the framework."""
-    tested: ClassVar[str]
+    tested_version: ClassVar[str]
     """The version that the adapter was tested with."""
+    types: ClassVar[tuple[str, ...]]
+    """The types of the objects that the adapter runs, each as `module:Name`."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Other names that the adapter needs, each as `module:Name`: a version without them is refused before anything runs."""
 
     def __init__(
         self, target: Any, context: SessionContext, provider_packages: frozenset[str], tool_context: Any = None
@@ -55,15 +61,10 @@ class FrameworkSession:
         self._stubs = ToolStubs(fixtures.tools) if fixtures is not None and fixtures.stub_all_tools else None
 
     @classmethod
-    @abstractmethod
-    def load_types(cls) -> Sequence[type]:
-        """The types of the objects that the adapter runs. BadInput if the framework's version does not fit."""
-
-    @classmethod
     def check_target(cls, target: Any) -> None:
         """Raises BadInput if the adapter cannot run this object, or if the framework's version does not fit."""
-        types = cls.load_types()
-        if not isinstance(target, tuple(types)):
+        types, _ = (tuple(cls.load(*place.split(":")) for place in places) for places in (cls.types, cls.needs))
+        if not isinstance(target, types):
             if inspect.isroutine(target):
                 raise cls.refuse(
                     f"{target.__name__} has parameters; name a function without any that creates the object"
@@ -123,17 +124,23 @@ class FrameworkSession:
         """The results of tool calls, in the form of the framework."""
         raise NotImplementedError
 
-    def refuse_pending(self, reason: str, *calls: ToolCall) -> Sequence[ToolCall]:
-        """Logs that the user denied these calls, or all that wait, and returns them."""
-        for call in calls or self.pending_calls:
-            self.log.start_call(call.id, call.name, call.arguments)
-            self.log.refuse_call(call.id, reason)
-        return calls or self.pending_calls
+    def settle_pending(
+        self, message: Message, options: Mapping[str, Any], outside: Container[str] = ()
+    ) -> tuple[Decision, Any]:
+        """Logs the user's answer to the calls that wait, and returns it: the decision and a result.
 
-    def end_pending(self, call: ToolCall, result: Any) -> None:
-        """Logs that the user gave the result of a call that waits."""
-        self.log.start_call(call.id, call.name, call.arguments)
-        self.log.end_call(call.id, result)
+        The result (the option `resume`, or the text, which may be JSON) is that of the calls with the ids `outside`, which do
+        not run in the framework; the others wait for an approval.
+        """
+        decision, result = read_decision(message, options), options.get("resume", decode_json_text(message.text))
+        for call in self.pending_calls:
+            if call.id in outside or not decision.is_approved:
+                self.log.start_call(call.id, call.name, call.arguments)
+            if call.id in outside:
+                self.log.end_call(call.id, result)
+            elif not decision.is_approved:
+                self.log.refuse_call(call.id, decision.text)
+        return decision, result
 
     def require_text(self, message: Message) -> str:
         """The text of a message for a framework to which Viva sends no attachments."""
@@ -166,7 +173,7 @@ class FrameworkSession:
             problem = f"{cls.package} {version(cls.package)} does not fit{f': {error}' if error else ''}"
         except PackageNotFoundError:
             return f"it is not installed; pip install {cls.package}"
-        return f"{problem}; Viva was tested with {cls.package} {cls.tested}"
+        return f"{problem}; Viva was tested with {cls.package} {cls.tested_version}"
 
     @classmethod
     def _is_misfit(cls, error: BaseException | None) -> bool:
@@ -252,7 +259,16 @@ class FrameworkAgent(Struct, frozen=True):
         return session
 
 
+def copy_with(value: Any, **attributes: Any) -> Any:
+    """A shallow copy of an object of the framework, with other values or methods under these names."""
+    clone = copy.copy(value)
+    for name, attribute in attributes.items():
+        setattr(clone, name, attribute)
+    return clone
+
+
 def is_factory(value: Any) -> bool:
+    """Is it a function without parameters, which creates the object?"""
     return inspect.isroutine(value) and not inspect.signature(value).parameters
 
 

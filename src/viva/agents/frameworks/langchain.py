@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import TurnLog, decode_json_text
@@ -16,13 +16,10 @@ _HISTORY_KEYS = ("messages", "chat_history", "history")
 class LangChainSession(FrameworkSession):
     """A runnable has no memory: it gets all messages each time."""
 
-    title: ClassVar[str] = "LangChain"
-    package: ClassVar[str] = "langchain-core"
-    tested: ClassVar[str] = "1.7"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return [cls.load("langchain_core.runnables", "Runnable")]
+    title = "LangChain"
+    package = "langchain-core"
+    tested_version = "1.7"
+    types = ("langchain_core.runnables:Runnable",)
 
     @classmethod
     def check_target(cls, target: Any) -> None:
@@ -124,4 +121,4 @@ def make_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
 class LangChainConfig(FrameworkConfig, frozen=True, kw_only=True):
     """A LangChain runnable: a chain, a chat model, an AgentExecutor."""
 
-    session: ClassVar[type[FrameworkSession]] = LangChainSession
+    session = LangChainSession

@@ -2,11 +2,11 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.langchain import convert_messages, get_text, make_handler
-from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_answer, read_decision
+from viva.agents.frameworks.turn_log import decode_json_text, read_answer, read_decision
 from viva.agents.tools import format_result
 from viva.model.message import Message, Reply
 from viva.state.trial_state import to_text
@@ -15,13 +15,10 @@ from viva.state.trial_state import to_text
 class LangGraphSession(FrameworkSession):
     """A thread of a graph, kept in memory: the graph's own checkpointer is not used."""
 
-    title: ClassVar[str] = "LangGraph"
-    package: ClassVar[str] = "langgraph"
-    tested: ClassVar[str] = "1.2"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return [cls.load("langgraph.pregel", "Pregel"), cls.load("langgraph.graph", "StateGraph")]
+    title = "LangGraph"
+    package = "langgraph"
+    tested_version = "1.2"
+    types = ("langgraph.pregel:Pregel", "langgraph.graph:StateGraph")
 
     @classmethod
     def check_target(cls, target: Any) -> None:
@@ -85,19 +82,15 @@ class LangGraphSession(FrameworkSession):
 
     async def _resume(self, config: Any, message: Message, options: Mapping[str, Any]) -> Any:
         """What the graph goes on with: the answers to its interrupts, or nothing where it only paused."""
-        decision = read_decision(message, options)
-        interrupts = self._paused.interrupts
-        is_approval = not interrupts or any(_is_approval(each.value) for each in interrupts)
-        denied = self.refuse_pending(decision.text) if is_approval and not decision.is_approved else ()
-        if interrupts:
-            answer = read_answer(message, options)
-            answers = {
-                each.id: _decide(each.value, decision) if _is_approval(each.value) else answer for each in interrupts
-            }
+        if interrupts := self._paused.interrupts:
+            if any(_is_approval(each.value) for each in interrupts):
+                self.settle_pending(message, options)
+            answers = {each.id: _answer_interrupt(each.value, message, options) for each in interrupts}
             return self.load("langgraph.types", "Command")(resume=answers)
-        if denied:
+        decision, _ = self.settle_pending(message, options)
+        if self.pending_calls and not decision.is_approved:
             tool_message = self.load("langchain_core.messages", "ToolMessage")
-            results = [tool_message(decision.text, tool_call_id=call.id, name=call.name) for call in denied]
+            results = [tool_message(decision.text, tool_call_id=call.id, name=call.name) for call in self.pending_calls]
             await self._graph.aupdate_state(config, {"messages": results}, as_node=self._paused.next[0])
         return None
 
@@ -129,8 +122,11 @@ def _is_approval(value: Any) -> bool:
     return isinstance(value, Mapping) and ("action_requests" in value or value.get("type") == "tool_approval")
 
 
-def _decide(value: Any, decision: Decision) -> Any:
-    """The answer to an approval: one decision for each of its calls."""
+def _answer_interrupt(value: Any, message: Message, options: Mapping[str, Any]) -> Any:
+    """The answer to an interrupt. An approval takes one decision for each of its calls."""
+    if not _is_approval(value):
+        return read_answer(message, options)
+    decision = read_decision(message, options)
     choice = {"type": "approve"} if decision.is_approved else {"type": "reject", "message": decision.text}
     return {"decisions": [choice] * len(value["action_requests"])} if "action_requests" in value else choice
 
@@ -145,4 +141,4 @@ def _describe_interrupt(value: Any) -> str:
 class LangGraphConfig(FrameworkConfig, frozen=True, kw_only=True):
     """A LangGraph graph with a `messages` state, such as an agent of LangChain."""
 
-    session: ClassVar[type[FrameworkSession]] = LangGraphSession
+    session = LangGraphSession

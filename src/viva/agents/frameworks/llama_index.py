@@ -1,13 +1,12 @@
 """Agents and agent workflows of LlamaIndex: `llama_index:./app.py:agent`. They run without streaming, which tells no usage."""
 
 import asyncio
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
 from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.frameworks.turn_log import read_answer, to_plain_value
 from viva.agents.tools import format_result
@@ -19,14 +18,11 @@ _session: ContextVar["LlamaIndexSession | None"] = ContextVar("session", default
 class LlamaIndexSession(FrameworkSession):
     """A Context of a copy of the workflow. A run that waits for the user goes on with the next message."""
 
-    title: ClassVar[str] = "LlamaIndex"
-    package: ClassVar[str] = "llama-index-core"
-    tested: ClassVar[str] = "0.14"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        cls.load("workflows.runtime.types.results", "WaitingForEvent")
-        return cls.load("llama_index.core.agent.workflow", "BaseWorkflowAgent", "AgentWorkflow")
+    title = "LlamaIndex"
+    package = "llama-index-core"
+    tested_version = "0.14"
+    types = ("llama_index.core.agent.workflow:BaseWorkflowAgent", "llama_index.core.agent.workflow:AgentWorkflow")
+    needs = ("workflows.runtime.types.results:WaitingForEvent",)
 
     async def start(self) -> None:
         _watch_models(self.load)
@@ -83,9 +79,7 @@ class LlamaIndexSession(FrameworkSession):
         self._tools: set[str] = set()
         if not hasattr(target, "agents"):
             return self._copy_agent(target)
-        clone = copy.copy(target)
-        clone.agents = {name: self._copy_agent(agent) for name, agent in target.agents.items()}
-        return clone
+        return copy_with(target, agents={name: self._copy_agent(agent) for name, agent in target.agents.items()})
 
     def _copy_agent(self, agent: Any) -> Any:
         if agent.tool_retriever is not None and self.has_stubs:
@@ -97,7 +91,6 @@ class LlamaIndexSession(FrameworkSession):
         waiting = self.load("workflows.runtime.types.results", "WaitingForEvent")
         output, name = self.load("llama_index.core.tools", "ToolOutput"), tool.metadata.get_name()
         call = self.load("llama_index.core.tools", "adapt_to_async_tool")(tool).acall
-        clone = copy.copy(tool)
         self._tools.add(name)
 
         async def acall(*values: Any, **named: Any) -> Any:
@@ -111,8 +104,7 @@ class LlamaIndexSession(FrameworkSession):
             text = await self.log.run_tool(self.log.new_id(), name, arguments, run, waiting)
             return done[0] if done else output(content=text, tool_name=name, raw_input=arguments, raw_output=text)
 
-        clone.acall = acall
-        return clone
+        return copy_with(tool, acall=acall)
 
     def convert_message(self, message: Message) -> Any:
         parts = [Text(message.text)] if isinstance(message.content, str) else message.content
@@ -145,11 +137,8 @@ def _watch_models(load: Any) -> None:
             session = _session.get()
             if session is not None and isinstance(event, ended) and event.response is not None:
                 raw = to_plain_value(event.response.raw) or {}
-                model, usage = (
-                    raw.get("model") or raw.get("model_version"),
-                    raw.get("usage") or raw.get("usage_metadata"),
-                )
-                session.log.add_model_call(model, session.provider, usage)
+                model = raw.get("model") or raw.get("model_version")
+                session.log.add_model_call(model, session.provider, raw.get("usage") or raw.get("usage_metadata"))
 
     load("llama_index.core.instrumentation", "get_dispatcher")().add_event_handler(ModelWatcher())
 
@@ -157,4 +146,4 @@ def _watch_models(load: Any) -> None:
 class LlamaIndexConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An agent or AgentWorkflow of LlamaIndex."""
 
-    session: ClassVar[type[FrameworkSession]] = LlamaIndexSession
+    session = LlamaIndexSession

@@ -5,11 +5,10 @@ a tool call; the tools that the code calls are.
 """
 
 import asyncio
-import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
 from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.tools import format_result
 from viva.concurrency.threads import run_in_thread
@@ -21,14 +20,11 @@ _ANSWER = "final_answer"
 class SmolagentsSession(FrameworkSession):
     """The memory of a copy of the agent."""
 
-    title: ClassVar[str] = "smolagents"
-    package: ClassVar[str] = "smolagents"
-    tested: ClassVar[str] = "1.26"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        cls.load("smolagents.monitoring", "Timing")
-        return [cls.load("smolagents", "MultiStepAgent")]
+    title = "smolagents"
+    package = "smolagents"
+    tested_version = "1.26"
+    types = ("smolagents:MultiStepAgent",)
+    needs = ("smolagents.monitoring:Timing",)
 
     async def start(self) -> None:
         self._agent: Any = self._copy_agent(self.target)
@@ -60,11 +56,14 @@ class SmolagentsSession(FrameworkSession):
 
     def _copy_agent(self, agent: Any) -> Any:
         """An agent with its own memory, whose models and tools are logged, and so are the agents that it manages."""
-        clone = copy.copy(agent)
-        clone.memory, clone.state = type(agent.memory)(agent.system_prompt), dict(agent.state)
-        clone.model = self._copy_model(agent.model)
-        clone.tools = {name: self._copy_tool(tool) for name, tool in agent.tools.items()}
-        clone.managed_agents = {name: self._copy_managed(each) for name, each in agent.managed_agents.items()}
+        clone = copy_with(
+            agent,
+            memory=type(agent.memory)(agent.system_prompt),
+            state=dict(agent.state),
+            model=self._copy_model(agent.model),
+            tools={name: self._copy_tool(tool) for name, tool in agent.tools.items()},
+            managed_agents={name: self._copy_managed(each) for name, each in agent.managed_agents.items()},
+        )
         if isinstance(getattr(agent, "python_executor", None), self.load("smolagents", "LocalPythonExecutor")):
             clone.python_executor = clone.create_python_executor()  # it keeps the variables of the code
         return clone
@@ -84,38 +83,31 @@ class SmolagentsSession(FrameworkSession):
         return clone
 
     def _copy_model(self, model: Any) -> Any:
-        clone, provider = copy.copy(model), guess_provider(model)
+        provider = guess_provider(model)
 
-        def log_usage(usage: Any) -> None:
-            if usage is not None:
-                self.log.add_model_call(model.model_id, provider, usage)
+        def log_usage(piece: Any) -> Any:
+            if piece.token_usage is not None:
+                self.log.add_model_call(model.model_id, provider, piece.token_usage)
+            return piece
 
         def generate(*values: Any, **named: Any) -> Any:
-            answer = model.generate(*values, **named)
-            log_usage(answer.token_usage)
-            return answer
+            return log_usage(model.generate(*values, **named))
 
         def generate_stream(*values: Any, **named: Any) -> Any:
-            for piece in model.generate_stream(*values, **named):
-                log_usage(piece.token_usage)
-                yield piece
+            return map(log_usage, model.generate_stream(*values, **named))
 
-        clone.generate = generate
-        if hasattr(model, "generate_stream"):
-            clone.generate_stream = generate_stream
-        return clone
+        streams = {"generate_stream": generate_stream} if hasattr(model, "generate_stream") else {}
+        return copy_with(model, generate=generate, **streams)
 
     def _copy_tool(self, tool: Any) -> Any:
         if tool.name == _ANSWER:
             return tool
-        clone = copy.copy(tool)
 
         def forward(*values: Any, **named: Any) -> Any:
             arguments = {**dict(zip(tool.inputs, values, strict=False)), **named}
             return self.log.run_tool_here(tool.name, arguments, lambda: tool.forward(*values, **named))
 
-        clone.forward = forward
-        return clone
+        return copy_with(tool, forward=forward)
 
     def convert_message(self, message: Message) -> Any:
         """A step of the memory. A system message is one of the user."""
@@ -133,4 +125,4 @@ class SmolagentsSession(FrameworkSession):
 class SmolagentsConfig(FrameworkConfig, frozen=True, kw_only=True):
     """A ToolCallingAgent or CodeAgent of smolagents."""
 
-    session: ClassVar[type[FrameworkSession]] = SmolagentsSession
+    session = SmolagentsSession

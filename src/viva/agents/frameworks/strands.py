@@ -5,7 +5,7 @@ snapshot; a function that creates the agent lets them run in parallel.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.model_usage import guess_provider
@@ -20,14 +20,11 @@ from viva.state.trial_state import to_text
 class StrandsSession(FrameworkSession):
     """A snapshot of the agent, loaded for each turn."""
 
-    title: ClassVar[str] = "Strands"
-    package: ClassVar[str] = "strands-agents"
-    tested: ClassVar[str] = "1.62"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        cls.load("strands.types._events", "ToolResultEvent")
-        return [cls.load("strands", "Agent")]
+    title = "Strands"
+    package = "strands-agents"
+    tested_version = "1.62"
+    types = ("strands:Agent",)
+    needs = ("strands.tools:PythonAgentTool",)
 
     async def start(self) -> None:
         self._shared = SharedObject.of(self.target)
@@ -80,13 +77,17 @@ class StrandsSession(FrameworkSession):
     async def _prepare(self, shared: SharedObject) -> Any:
         """Adds hooks that log tools and models to the turn that runs now."""
         names = ("BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
-        make_stub = _make_stub_type(self.load, shared)
+        make_tool = self.load("strands.tools", "PythonAgentTool")
+
+        def answer(use: Any, **_: Any) -> Any:
+            return _encode_result(shared.log.answer_call(use["toolUseId"], use["name"]))
 
         def before_tool(event: Any) -> None:
             use = event.tool_use
             shared.log.start_call(use["toolUseId"], use["name"], use["input"])
             if shared.log.has_stubs:
-                event.selected_tool = make_stub(use["name"])
+                spec = {"name": use["name"], "description": "", "inputSchema": {"json": {"type": "object"}}}
+                event.selected_tool = make_tool(use["name"], spec, answer)
 
         def after_tool(event: Any) -> None:
             call_id, result, log = event.tool_use["toolUseId"], event.result, shared.log
@@ -118,32 +119,7 @@ def _encode_result(call: ToolCall) -> Any:
     return {"toolUseId": call.id, "status": status, "content": [{"text": format_result(call)}]}
 
 
-def _make_stub_type(load: Any, shared: SharedObject) -> Any:
-    """Tools that give the canned answers of the case."""
-    agent_tool, event = load("strands.types.tools", "AgentTool"), load("strands.types._events", "ToolResultEvent")
-
-    class Stub(agent_tool):
-        tool_type = "stub"
-
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self._name = name
-
-        @property
-        def tool_name(self) -> str:
-            return self._name
-
-        @property
-        def tool_spec(self) -> Any:
-            return {"name": self._name, "description": "", "inputSchema": {"json": {"type": "object"}}}
-
-        async def stream(self, tool_use: Any, invocation_state: Any, **keywords: Any) -> Any:
-            yield event(_encode_result(shared.log.answer_call(tool_use["toolUseId"], self._name)))
-
-    return Stub
-
-
 class StrandsConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An `Agent` of Strands."""
 
-    session: ClassVar[type[FrameworkSession]] = StrandsSession
+    session = StrandsSession

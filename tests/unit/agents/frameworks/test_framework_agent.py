@@ -2,9 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -65,13 +65,10 @@ def test_any_other_object_is_refused_with_what_works(tmp_path: Path, monkeypatch
 class EchoSession(FrameworkSession):
     """A framework that needs no package."""
 
-    title: ClassVar[str] = "Echo"
-    package: ClassVar[str] = "pytest"
-    tested: ClassVar[str] = "1"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return [str]
+    title = "Echo"
+    package = "pytest"
+    tested_version = "1"
+    types = ("builtins:str",)
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         self.log.enter("echo")

@@ -1,7 +1,7 @@
 """Objects that hold one conversation: sessions that share one take turns."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSession
@@ -30,11 +30,8 @@ class Diary:
 class DiarySession(FrameworkSession):
     title = "Diary"
     package = "pytest"
-    tested = "1"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return [Diary]
+    tested_version = "1"
+    types = (f"{__name__}:Diary",)
 
     async def start(self) -> None:
         self._shared, self._state = SharedObject.of(self.target), None
