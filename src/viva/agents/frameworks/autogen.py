@@ -28,7 +28,9 @@ class AutoGenSession(FrameworkSession):
         super().check_target(target)
         proxy = cls.load("autogen_agentchat.agents", "UserProxyAgent")
         if any(isinstance(each, proxy) and each.input_func.__module__ == proxy.__module__ for each in _walk(target)):
-            raise cls.refuse("its UserProxyAgent reads from the console; give it an input_func, or end by a handoff to the user")
+            raise cls.refuse(
+                "its UserProxyAgent reads from the console; give it an input_func, or end by a handoff to the user"
+            )
 
     async def start(self) -> None:
         self._shared = SharedObject.of(self.target)
