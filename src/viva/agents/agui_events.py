@@ -33,6 +33,7 @@ class RunReader:
         self.interrupts: list[str] = []
         self.messages: list[Any] | None = None
         self.usage: tuple[ModelCall, ...] = ()
+        self.has_events = False
         self.is_finished = False
         self._streamed = StreamedReply(progress)
         self._message = ""
@@ -49,6 +50,7 @@ class RunReader:
         kind = event.get("type")
         if not isinstance(kind, str):
             raise AgentFailed("it sent an event without a type")
+        self.has_events = True
         match kind:
             case "TEXT_MESSAGE_CONTENT" | "TEXT_MESSAGE_CHUNK":
                 self._add_text(event)

@@ -150,10 +150,11 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
             raise ValueError('`answer = "text"` is for an answer that is not streamed; write `stream = "text"` alone')
         if self.answer == "text" and self.reply_paths:
             raise ValueError(f"an answer of plain text has no place for {', '.join(self.reply_paths)}")
-        for path in (*self.reply_paths.values(), *self.pick_set_fields("delta", "done").values()):
-            compile_path(path)
-        for path in (*self.delta_when, *self.done_when):
-            compile_path(path)
+        for name, path in self.pick_set_fields(*_PATH_FIELDS, "delta", "done").items():
+            _check_path(name, path)
+        for name, conditions in (("delta_when", self.delta_when), ("done_when", self.done_when)):
+            for path in conditions:
+                _check_path(name, path)
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -313,6 +314,13 @@ class HttpSession:
             kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
             hint = f"; set `{_SETTINGS[kind]}` to take it" if kind in _SETTINGS else ""
             raise AgentFailed(f"answer is not JSON ({error}){hint}: {detail}") from error
+
+
+def _check_path(name: str, path: str) -> None:
+    try:
+        compile_path(path)
+    except ValueError as error:
+        raise ValueError(f"`{name}`: {error}") from error
 
 
 _SETTINGS = {

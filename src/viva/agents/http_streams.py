@@ -54,6 +54,7 @@ class StreamReader:
         self._paths = paths
         self._streamed = streamed
         self._secrets = secrets
+        self._head = b""
         self._count = 0
         self._first = b""
         self._is_done = False
@@ -68,6 +69,7 @@ class StreamReader:
             return await self._read_text(chunks)
         parser = SseParser() if self._kind == "sse" else LineParser()
         async for chunk in chunks:
+            self._head += chunk[: _SHOWN - len(self._head)]
             for event in parser.feed_events(chunk):
                 self._add_event(event)
             if self._is_done:
@@ -95,10 +97,17 @@ class StreamReader:
         if has_end and not self._is_done:
             raise AgentFailed("the stream ended before its end by `done`")
         if not reply.content and reply.data is None and not reply.tool_calls:
-            shown = extract_error_message(self._first[:_SHOWN], self._secrets)
-            first = f"; the first is {shown}" if self._count else ""
-            raise AgentFailed(f"the stream has no reply in its {self._count} events{first}")
+            raise AgentFailed(self._explain_no_reply())
         return reply
+
+    def _explain_no_reply(self) -> str:
+        shown = extract_error_message((self._first or self._head)[:_SHOWN], self._secrets)
+        if not shown:
+            return "answer is empty"
+        if not self._count:
+            return f"the answer has no events: {shown}; remove `stream` if the agent does not stream"
+        hint = "`delta` finds no text in them" if self._paths.delta else "set `delta` to the path of their text"
+        return f"the stream has no reply in its {self._count} events: {hint}; the first is {shown}"
 
     def _add_event(self, event: SseEvent) -> None:
         if self._is_done:
