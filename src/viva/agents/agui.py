@@ -101,7 +101,7 @@ class AguiSession:
             ]
         reader = RunReader(self._context.progress, self._state)
         try:
-            reply = await self._run(body, reader)
+            reply = await self._post_run(body, reader)
         except BaseException:
             with suppress(AgentFailed):
                 if (until_now := reader.build_reply()) != Reply():
@@ -117,7 +117,7 @@ class AguiSession:
             self._add_message(Message("assistant", reply_text(reply), tool_calls=reply.tool_calls))
         return reply
 
-    async def _run(self, body: Mapping[str, Any], reader: RunReader) -> Reply:
+    async def _post_run(self, body: Mapping[str, Any], reader: RunReader) -> Reply:
         endpoint = self._agent.endpoint
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **endpoint.headers}
         request = Request(endpoint.url, codec.encode(body), headers, "POST", endpoint.timeout_s, never_resend=True)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from viva.agents.completions import parse_completion, parse_completion_stream
 from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText
 from viva.agents.openai_messages import encode_message, encode_results
-from viva.agents.strict_schema import close_objects, is_strict
+from viva.agents.strict_schema import forbid_additional_properties, is_strict
 from viva.agents.tools import Tool
 from viva.model import codec
 from viva.model.message import Message, ToolCall
@@ -25,7 +25,7 @@ _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azu
 
 
 class ChatEndpoint(Endpoint):
-    """Chat completions."""
+    """The chat completions API."""
 
     path: ClassVar[str] = "/chat/completions"
 
@@ -88,7 +88,7 @@ _ANY_JSON = {"type": "json_object"}
 
 
 def _encode_output_format(output: Any) -> dict[str, Any]:
-    schema = close_objects(output)
+    schema = forbid_additional_properties(output)
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
 
 

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar
 from msgspec import Struct, structs
 
 from viva.agents.agent_config import AgentStatus, inspect_url
-from viva.agents.models import choose_connector, find_model_class
+from viva.agents.models import choose_connector, find_agent_class
 from viva.agents.step_log import StepLog
-from viva.agents.tools import Tool, Toolbox, lacks_result, split_steps
+from viva.agents.tools import Tool, Toolbox, lacks_result, split_at_tool_results
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.llm.calls import Retry, describe_status, extract_error_message, find_header_secrets, read_stream, send_request
 from viva.llm.limits import get_limits
@@ -81,7 +81,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def encode_system(self, system: str) -> tuple[bytes, list[bytes]]:
-        """The bytes between these fields and the list of messages, and the first messages."""
+        """How the system prompt is sent: bytes that come before the list of messages in the request, or the first messages."""
 
     @abstractmethod
     def encode_message(self, message: Message) -> bytes:
@@ -177,7 +177,7 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
         endpoint = self._endpoints.get(connector.name)
         if endpoint is None or endpoint.connector is not connector:
             is_same = (connector.provider, connector.api) == (self.connector.provider, self.connector.api)
-            endpoint_type = self.endpoint_type if is_same else find_model_class(connector).endpoint_type
+            endpoint_type = self.endpoint_type if is_same else find_agent_class(connector).endpoint_type
             endpoint = self._endpoints[connector.name] = endpoint_type(self, connector)
         return endpoint
 
@@ -217,7 +217,7 @@ class ModelSession:
         content = ""
         self._started, self._first_token_ms = time.perf_counter(), None
         for _ in range(self._agent.max_tool_rounds + 1):
-            self._add_results(endpoint)
+            self._add_tool_results(endpoint)
             began = steps.elapsed_ms()
             completion = await self._call_model(endpoint)
             calls.append(self._meter(endpoint.connector, completion))
@@ -255,7 +255,7 @@ class ModelSession:
         raise AgentFailed(f"tool loop exceeded {self._agent.max_tool_rounds} rounds")
 
     def _choose_endpoint(self, connector: Connector) -> Endpoint:
-        """The endpoint of this message. The first one decides on the API, in whose form the history is encoded."""
+        """The endpoint for this message. It must have the API of the first one, in whose form the history is encoded."""
         endpoint = self._agent.get_endpoint(connector)
         if self._endpoint is None:
             self._endpoint = endpoint
@@ -277,10 +277,10 @@ class ModelSession:
         return endpoint
 
     def _add_message(self, endpoint: Endpoint, message: Message) -> None:
-        if message.role == "tool" and self._store_result(message):
+        if message.role == "tool" and self._store_tool_result(message):
             return
-        self._add_results(endpoint)
-        request, answered, text = split_steps(message)
+        self._add_tool_results(endpoint)
+        request, answered, text = split_at_tool_results(message)
         self._messages.append(endpoint.encode_message(request))
         if answered:
             self._messages += endpoint.encode_results(answered)
@@ -289,7 +289,7 @@ class ModelSession:
         if text is not None:
             self._messages.append(endpoint.encode_message(text))
 
-    def _store_result(self, message: Message) -> bool:
+    def _store_tool_result(self, message: Message) -> bool:
         """Stores the result of a tool call that comes as a separate message."""
         for at, call in enumerate(self._open_calls):
             if lacks_result(call) and (message.tool_call_id or message.name) in (call.id, call.name):
@@ -297,7 +297,7 @@ class ModelSession:
                 return True
         return False
 
-    def _add_results(self, endpoint: Endpoint) -> None:
+    def _add_tool_results(self, endpoint: Endpoint) -> None:
         """Adds a result for each open tool call: the API accepts no other message before them."""
         if self._open_calls:
             self._messages += endpoint.encode_results(self._open_calls)

@@ -26,7 +26,7 @@ class RemoteEndpoint(Struct, frozen=True, kw_only=True):
     retries: int = 4
 
     def build_retry(self, name: str) -> Retry:
-        """A request that may have arrived is not sent again: the agent may have acted on it."""
+        """How failed requests are retried. One that may have arrived is not sent again: the agent may have acted on it."""
         return Retry(name, self.retries, is_busy, only_unsent=True, secrets=find_header_secrets(self.headers))
 
     def build_fault(self, answer: Response) -> TrialFault:

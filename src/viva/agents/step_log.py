@@ -10,7 +10,7 @@ _MIN_STREAM_MS = 1.0
 
 
 class StepLog:
-    """Measures from its creation, or from `started` (a value of `time.perf_counter`)."""
+    """Collects the steps of one reply. Times count from its creation, or from `started` (a value of `time.perf_counter`)."""
 
     def __init__(self, started: float | None = None) -> None:
         self._started = time.perf_counter() if started is None else started

@@ -20,10 +20,11 @@ Save = Callable[[str, TrialState, Sequence[UserMessage]], str]
 
 
 class Person(Struct, frozen=True):
-    """Sees each message of `inner`, and accepts or replaces it; when `inner` has ended, replies while the agent awaits input.
+    """A person who accepts or replaces each message that the user `inner` proposes. When `inner` has no more messages, the
+    person answers as long as the agent awaits input.
 
-    A planned message is proposed at once. Before a simulator is called, the person is asked, so that no unwanted message
-    is paid for. Without `inner` the person speaks until they stop.
+    A message that is written in the case is proposed at once. A simulator, whose messages cost money, is called only if the
+    person asks for its message. Without `inner` the person speaks until they stop.
     """
 
     inner: User | None

@@ -12,7 +12,7 @@ from viva.text.template import fill_message
 
 
 class Script(Struct, frozen=True):
-    """Sends its messages in order, whatever the agent replies. `has_variables`: some have `{{variables}}`."""
+    """Sends its messages in order, whatever the agent replies. `has_variables` says whether some contain `{{variables}}`."""
 
     planned_messages: tuple[UserMessage, ...]
     has_variables: bool = False

@@ -10,12 +10,12 @@ from msgspec import Struct, field
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
-    EndReported,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
+    TurnEnded,
     UsageReported,
     build_model_call,
     join_texts,
@@ -107,7 +107,7 @@ def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[
             for denial in line.permission_denials or ():
                 yield ToolEnded(denial.tool_use_id, "refused", None)
             yield from parse_usage(line)
-            yield EndReported(_find_failure(line), line.stop_reason, line.result)
+            yield TurnEnded(_find_failure(line), line.stop_reason, line.result)
         case _:
             return
 
@@ -153,7 +153,7 @@ def _format_error(error: Any) -> str:
     return error if isinstance(error, str) else codec.compact_json(error)
 
 
-def to_model_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | None = None) -> ModelCall:
+def build_claude_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | None = None) -> ModelCall:
     read, written = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
     return build_model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read, cost)
 
@@ -163,7 +163,7 @@ def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
     has its own.
     """
     if line.type == "result" and line.models:
-        turn = to_model_call("anthropic", "", line.usage) if line.usage else None
+        turn = build_claude_call("anthropic", "", line.usage) if line.usage else None
         own = turn.input_tokens + turn.output_tokens if turn else None
         yield UsageReported(
             tuple(_parse_model_usage(model, usage) for model, usage in line.models.items()), "session", turn_tokens=own
@@ -171,7 +171,7 @@ def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
     elif line.type == "assistant" and line.message is not None and line.message.usage is not None:
         message = line.message
         yield UsageReported(
-            (to_model_call("anthropic", message.model, message.usage or ClaudeUsage()),), "step", message.id
+            (build_claude_call("anthropic", message.model, message.usage or ClaudeUsage()),), "step", message.id
         )
 
 

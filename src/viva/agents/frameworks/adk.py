@@ -20,6 +20,7 @@ class AdkSession(FrameworkSession):
     package = "google-adk"
     tested_version = "2.13"
     types = ("google.adk.agents:BaseAgent", "google.adk.apps:App", "google.adk.runners:Runner")
+    required_names = ("google.adk.agents.run_config:ToolThreadPoolConfig", "google.adk.plugins.base_plugin:BasePlugin")
 
     async def start(self) -> None:
         self._types: Any = self.load("google.genai", "types")
@@ -48,7 +49,7 @@ class AdkSession(FrameworkSession):
         if not self._waiting:
             return await self._run(self.convert_message(message))
         needs_result = {key for key, (_, name) in self._waiting.items() if name != _CONFIRMATION}
-        decision, result = self.settle_pending(message, options, needs_result)
+        decision, result = self.answer_pending_calls(message, options, needs_result)
         answers: list[Any] = []
         for key, (call_id, name) in self._waiting.items():
             response = _wrap_result(result) if key in needs_result else {"confirmed": decision.is_approved}
@@ -64,28 +65,28 @@ class AdkSession(FrameworkSession):
         async for event in self._runner.run_async(user_id="viva", new_message=content, **self._run_options):
             problem = f"{event.error_code}: {event.error_message}" if event.error_code else problem
             hints += self._read_calls(event)
-            if event.is_final_response() and _text(event):
-                text, author = _text(event), event.author
+            if event.is_final_response() and _get_event_text(event):
+                text, author = _get_event_text(event), event.author
         if problem and not text:
             raise RuntimeError(problem)
         for call_id in self._waiting:  # a tool that runs long has returned, but its result is still to come
-            self.log.await_call(call_id)
+            self.log.mark_call_pending(call_id)
         agent = self._runner.agent.find_agent(author) if author else None
         data = decode_json_text(text) if getattr(agent, "output_schema", None) else text
         hint = "\n".join(hints) or None
         return self.log.build_reply(text, input_hint=hint) if data == text else self.log.build_reply(data=data)
 
     def _read_calls(self, event: Any) -> Iterator[str]:
-        """Notes the calls that wait, and yields what they wait for."""
+        """Logs the calls in an event that wait, and yields a hint for each: what it waits for."""
         for call in event.get_function_calls():
             if call.name == _CONFIRMATION:
                 asked = call.args["originalFunctionCall"]
                 self.log.drop_call(asked["id"])  # its result was only that it needs a confirmation
-                self.log.await_call(asked["id"], asked["name"], asked.get("args"))
+                self.log.mark_call_pending(asked["id"], asked["name"], asked.get("args"))
                 self._waiting[asked["id"]] = (call.id, call.name)
                 yield call.args.get("toolConfirmation", {}).get("hint") or f"approve or deny: {asked['name']}"
             elif call.id in (event.long_running_tool_ids or ()):
-                self.log.await_call(call.id, call.name, call.args)
+                self.log.mark_call_pending(call.id, call.name, call.args)
                 self._waiting[call.id] = (call.id, call.name)
                 yield f"waits for the result of {call.name}"
 
@@ -96,7 +97,7 @@ class AdkSession(FrameworkSession):
         return [self._types.Content.model_validate_json(encode_result_content(calls))]
 
 
-def _text(event: Any) -> str:
+def _get_event_text(event: Any) -> str:
     parts = event.content.parts if event.content and event.content.parts else []
     return "".join(part.text for part in parts if part.text and not part.thought)
 
@@ -111,7 +112,7 @@ def _make_plugin(session: AdkSession) -> Any:
 
     class TurnRecorder(session.load("google.adk.plugins.base_plugin", "BasePlugin")):
         async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
-            session.log.enter(agent.name)
+            session.log.enter_node(agent.name)
 
         async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
             if (usage := llm_response.usage_metadata) is not None and not llm_response.partial:

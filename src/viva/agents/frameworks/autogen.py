@@ -27,8 +27,10 @@ class AutoGenSession(FrameworkSession):
     def check_target(cls, target: Any) -> None:
         super().check_target(target)
         proxy = cls.load("autogen_agentchat.agents", "UserProxyAgent")
-        if any(isinstance(each, proxy) and each.input_func.__module__ == proxy.__module__ for each in _walk(target)):
-            raise cls.refuse(
+        if any(
+            isinstance(each, proxy) and each.input_func.__module__ == proxy.__module__ for each in _iter_members(target)
+        ):
+            raise cls.build_error(
                 "its UserProxyAgent reads from the console; give it an input_func, or end by a handoff to the user"
             )
 
@@ -39,9 +41,9 @@ class AutoGenSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         text = self.require_text(message)
-        async with self._shared.take(self, self._prepare) as first_state:
+        async with self._shared.take_turn(self, self._prepare) as first_state:
             await self.target.load_state(self._state or first_state)
-            history = [] if self._state else await self._put_history()
+            history = [] if self._state else await self._add_history()
             try:
                 reply = await self._run([*history, self._make_message(text)])
             except RuntimeError as error:  # a team raises only the text of what its members raise
@@ -54,12 +56,12 @@ class AutoGenSession(FrameworkSession):
         try:
             async for event in self.target.run_stream(task=task, cancellation_token=token):
                 if getattr(event, "source", "user") != "user":
-                    self.log.enter(event.source)
+                    self.log.enter_node(event.source)
                     self._log_tools(event)
                     last = event if hasattr(event, "to_model_message") else last
         finally:
             token.cancel()  # what still runs when the turn is cut off
-        members = {each.name for each in _walk(self.target)}
+        members = {each.name for each in _iter_members(self.target)}
         self._asker = last.source if getattr(last, "target", self.target.name) not in members else ""
         content = getattr(last, "content", "")
         if not isinstance(content, str):
@@ -72,7 +74,7 @@ class AutoGenSession(FrameworkSession):
                 self.log.start_call(call.id, call.name, call.arguments)
         elif event.type == "ToolCallExecutionEvent":
             for each in event.content:
-                self.log.settle_call(each.call_id, decode_json_text(each.content), is_error=each.is_error)
+                self.log.end_or_fail_call(each.call_id, decode_json_text(each.content), is_error=each.is_error)
         elif event.type == "HandoffMessage":  # the path has it
             self.log.drop_calls_of(f"transfer_to_{event.target}")
 
@@ -82,8 +84,8 @@ class AutoGenSession(FrameworkSession):
             return handoff(content=text, source="user", target=self._asker)
         return plain(content=text, source="user")
 
-    async def _put_history(self) -> list[Any]:
-        """Puts the history of the case into the context of an agent. For a team it goes before the first message."""
+    async def _add_history(self) -> list[Any]:
+        """Adds the history of the case to the context of an agent; for a team, returns messages that go before the first one."""
         if (context := getattr(self.target, "model_context", None)) is None:
             plain = self.load("autogen_agentchat.messages", "TextMessage")
             return [plain(content=each.text, source=each.role) for each in self.context.history]
@@ -107,23 +109,23 @@ class AutoGenSession(FrameworkSession):
 
     async def _prepare(self, shared: SharedObject) -> Any:
         """Makes the models and tools of the object log to the turn that runs now."""
-        for each in _walk(self.target):  # AutoGen has no public way to see these
+        for each in _iter_members(self.target):  # AutoGen has no public way to see these
             if hasattr(each, "_model_client"):
-                each._model_client = _record_model(each._model_client, shared)  # noqa: SLF001
+                each._model_client = _wrap_model_client(each._model_client, shared)  # noqa: SLF001
             for bench in getattr(each, "_workbench", ()):
                 if hasattr(bench, "_tools"):
-                    bench._tools = [_record_tool(tool, shared) for tool in bench._tools]  # noqa: SLF001
+                    bench._tools = [_wrap_tool(tool, shared) for tool in bench._tools]  # noqa: SLF001
         return await self.target.save_state()
 
 
-def _walk(target: Any) -> Iterator[Any]:
-    """An agent, or a team with its members."""
+def _iter_members(target: Any) -> Iterator[Any]:
+    """An agent; or a team and, at any depth, its members."""
     yield target
     for each in getattr(target, "_participants", ()):
-        yield from _walk(each)
+        yield from _iter_members(each)
 
 
-def _record_model(client: Any, shared: SharedObject) -> Any:
+def _wrap_model_client(client: Any, shared: SharedObject) -> Any:
     config = client.dump_component()
     about = config.config.get("model"), config.provider.partition("models.")[2].partition(".")[0]
 
@@ -133,21 +135,23 @@ def _record_model(client: Any, shared: SharedObject) -> Any:
         return piece
 
     async def create(*values: Any, **named: Any) -> Any:
-        with shared.log.keep_model_error():
+        with shared.log.store_model_error():
             return log_usage(await client.create(*values, **named))
 
     async def create_stream(*values: Any, **named: Any) -> Any:
-        with shared.log.keep_model_error():
+        with shared.log.store_model_error():
             async for piece in client.create_stream(*values, **named):
                 yield log_usage(piece)
 
     return copy_with(client, create=create, create_stream=create_stream)
 
 
-def _record_tool(tool: Any, shared: SharedObject) -> Any:
+def _wrap_tool(tool: Any, shared: SharedObject) -> Any:
     async def run_json(args: Any, token: Any, call_id: str | None = None) -> Any:
         log = shared.log
-        return await log.run_tool(call_id or log.new_id(), tool.name, args, lambda: tool.run_json(args, token, call_id))
+        return await log.run_tool(
+            call_id or log.create_call_id(), tool.name, args, lambda: tool.run_json(args, token, call_id)
+        )
 
     return copy_with(tool, run_json=run_json)
 

@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct, UnsetType
 from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
 from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
 from viva.agents.python import import_object
-from viva.agents.tools import ToolStubs, split_steps
+from viva.agents.tools import ToolStubs, split_at_tool_results
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.shared_loop import run_on_shared_loop
 from viva.errors import AgentFailed, BadInput
@@ -44,7 +44,7 @@ class FrameworkSession:
     """The version that the adapter was tested with."""
     types: ClassVar[tuple[str, ...]]
     """The types of the objects that the adapter runs, each as `module:Name`."""
-    needs: ClassVar[tuple[str, ...]] = ()
+    required_names: ClassVar[tuple[str, ...]] = ()
     """Other names that the adapter needs, each as `module:Name`: a version without them is refused before anything runs."""
 
     def __init__(
@@ -63,15 +63,17 @@ class FrameworkSession:
     @classmethod
     def check_target(cls, target: Any) -> None:
         """Raises BadInput if the adapter cannot run this object, or if the framework's version does not fit."""
-        types, _ = (tuple(cls.load(*place.split(":")) for place in places) for places in (cls.types, cls.needs))
+        types = tuple(cls.load(*place.split(":")) for place in cls.types)
+        for place in cls.required_names:
+            cls.load(*place.split(":"))
         if not isinstance(target, types):
             if inspect.isroutine(target):
-                raise cls.refuse(
+                raise cls.build_error(
                     f"{target.__name__} has parameters; name a function without any that creates the object"
                 )
             names = " or ".join(dict.fromkeys(each.__name__ for each in types))
             what = f"the class {target.__name__}" if inspect.isclass(target) else type(target).__name__
-            raise cls.refuse(f"{what} is no {names}")
+            raise cls.build_error(f"{what} is no {names}")
 
     async def start(self) -> None:
         """Prepares the memory of the conversation, with the history of the case in it."""
@@ -81,7 +83,7 @@ class FrameworkSession:
         """Sends one message, logs what happens, and returns the reply that the log builds."""
 
     async def close(self) -> None:
-        """Ends what still runs."""
+        """Ends a run of the framework that still goes on."""
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         progress = self.context.progress
@@ -96,7 +98,7 @@ class FrameworkSession:
             if isinstance(raised, AgentFailed) and _OTHER_LOOP.search(raised.message):
                 raise AgentFailed(f"{raised.message}; {_OTHER_LOOP_HINT}", deterministic=True) from raised
             if isinstance(raised, AgentFailed) and self._is_misfit(raised.__cause__):
-                raise AgentFailed(f"{raised.message}; {self._explain_misfit()}", deterministic=True) from raised
+                raise AgentFailed(f"{raised.message}; {self._explain_version_misfit()}", deterministic=True) from raised
             raise
         finally:
             for call in log.model_calls:
@@ -108,7 +110,7 @@ class FrameworkSession:
 
     def convert(self, message: Message) -> Iterator[Any]:
         """A message as messages of the framework: tool calls and their results come before the text."""
-        asking, answered, text = split_steps(message)
+        asking, answered, text = split_at_tool_results(message)
         if asking.content or asking.tool_calls:
             yield self.convert_message(asking)
         if answered:
@@ -124,7 +126,7 @@ class FrameworkSession:
         """The results of tool calls, in the form of the framework."""
         raise NotImplementedError
 
-    def settle_pending(
+    def answer_pending_calls(
         self, message: Message, options: Mapping[str, Any], outside: Container[str] = ()
     ) -> tuple[Decision, Any]:
         """Logs the user's answer to the calls that wait, and returns it: the decision and a result.
@@ -154,7 +156,7 @@ class FrameworkSession:
         return self._stubs is not None
 
     @classmethod
-    def refuse(cls, problem: str) -> BadInput:
+    def build_error(cls, problem: str) -> BadInput:
         return BadInput.of(f"{cls.title}: {problem}")
 
     @classmethod
@@ -164,11 +166,11 @@ class FrameworkSession:
             loaded = importlib.import_module(module)
             values = [getattr(loaded, name) for name in names]
         except (ImportError, AttributeError) as error:
-            raise cls.refuse(cls._explain_misfit(error)) from error
+            raise cls.build_error(cls._explain_version_misfit(error)) from error
         return values[0] if len(values) == 1 else values
 
     @classmethod
-    def _explain_misfit(cls, error: Exception | None = None) -> str:
+    def _explain_version_misfit(cls, error: Exception | None = None) -> str:
         try:
             problem = f"{cls.package} {version(cls.package)} does not fit{f': {error}' if error else ''}"
         except PackageNotFoundError:
@@ -248,8 +250,8 @@ class FrameworkAgent(Struct, frozen=True):
             await run_on_shared_loop(session.close())
 
     async def _start(self, context: SessionContext) -> FrameworkSession:
-        target = await _create(self.target) if is_factory(self.target) else self.target
-        tool_context = None if self.make_context is None else await _create(self.make_context)
+        target = await _call_factory(self.target) if is_factory(self.target) else self.target
+        tool_context = None if self.make_context is None else await _call_factory(self.make_context)
         session = self.session(target, context, self.provider_packages, tool_context)
         try:
             session.check_target(target)
@@ -272,6 +274,6 @@ def is_factory(value: Any) -> bool:
     return inspect.isroutine(value) and not inspect.signature(value).parameters
 
 
-async def _create(factory: Any) -> Any:
+async def _call_factory(factory: Any) -> Any:
     created = factory()
     return await created if inspect.isawaitable(created) else created

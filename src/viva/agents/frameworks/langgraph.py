@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.langchain import convert_messages, get_text, make_handler
+from viva.agents.frameworks.langchain import convert_messages, get_message_text, make_callback_handler
 from viva.agents.frameworks.turn_log import decode_json_text, read_answer, read_decision
 from viva.agents.tools import format_result
 from viva.model.message import Message, Reply
@@ -19,13 +19,14 @@ class LangGraphSession(FrameworkSession):
     package = "langgraph"
     tested_version = "1.2"
     types = ("langgraph.pregel:Pregel", "langgraph.graph:StateGraph")
+    required_names = ("langgraph.checkpoint.memory:InMemorySaver", "langgraph.types:Command")
 
     @classmethod
     def check_target(cls, target: Any) -> None:
         super().check_target(target)
         if "messages" not in target.channels:
             keys = ", ".join(name for name in target.channels if not name.startswith(("__", "branch:"))) or "nothing"
-            raise cls.refuse(
+            raise cls.build_error(
                 f"the state of this graph has no `messages`, it has {keys}; name a function instead, such as\n"
                 '    def agent(messages):\n        return graph.invoke({"question": messages[-1]["content"]})["answer"]'
             )
@@ -42,7 +43,7 @@ class LangGraphSession(FrameworkSession):
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        handler = make_handler(self.load, self.log, must_stub=self.has_stubs)
+        handler = make_callback_handler(self.load, self.log, must_stub=self.has_stubs)
         configurable = {**options.get("configurable", {}), "thread_id": self._thread}
         config = {"configurable": configurable, "callbacks": [handler]}
         if self._paused is not None:
@@ -58,7 +59,7 @@ class LangGraphSession(FrameworkSession):
             self._paused = None
             return self.log.build_reply(text, data=values.get("structured_response"))
         self._paused = snapshot
-        self.log.await_unfinished_calls()
+        self.log.mark_unfinished_pending()
         hints = [_describe_interrupt(each.value) for each in snapshot.interrupts]
         return self.log.build_reply(text, input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
 
@@ -70,24 +71,24 @@ class LangGraphSession(FrameworkSession):
             self._seen.add(key)
             each = new[key]
             if each.type == "ai":
-                text = get_text(each)
+                text = get_message_text(each)
                 for call in each.tool_calls:
                     self.log.start_call(call["id"] or "", call["name"], call["args"])
             elif each.type == "tool" and str(each.content).startswith("Returning structured response"):
                 self.log.drop_call(each.tool_call_id)
             elif each.type == "tool" and self.log.lacks_result(each.tool_call_id):
                 result = decode_json_text(each.content)
-                self.log.settle_call(each.tool_call_id, result, is_error=each.status == "error")
+                self.log.end_or_fail_call(each.tool_call_id, result, is_error=each.status == "error")
         return text
 
     async def _resume(self, config: Any, message: Message, options: Mapping[str, Any]) -> Any:
-        """What the graph goes on with: the answers to its interrupts, or nothing where it only paused."""
+        """The input that resumes the graph: the answers to its interrupts, or None if it only paused before a node."""
         if interrupts := self._paused.interrupts:
             if any(_is_approval(each.value) for each in interrupts):
-                self.settle_pending(message, options)
+                self.answer_pending_calls(message, options)
             answers = {each.id: _answer_interrupt(each.value, message, options) for each in interrupts}
             return self.load("langgraph.types", "Command")(resume=answers)
-        decision, _ = self.settle_pending(message, options)
+        decision, _ = self.answer_pending_calls(message, options)
         if self.pending_calls and not decision.is_approved:
             tool_message = self.load("langchain_core.messages", "ToolMessage")
             results = [tool_message(decision.text, tool_call_id=call.id, name=call.name) for call in self.pending_calls]

@@ -1,4 +1,4 @@
-"""Agents and agent workflows of LlamaIndex: `llama_index:./app.py:agent`. They run without streaming, which tells no usage."""
+"""Agents and agent workflows of LlamaIndex: `llama_index:./app.py:agent`. They run without streaming, which does not report usage."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from viva.agents.frameworks.turn_log import read_answer, to_plain_value
 from viva.agents.tools import format_result
 from viva.model.message import Image, Message, Reply, Text, ToolCall
 
-_session: ContextVar["LlamaIndexSession | None"] = ContextVar("session", default=None)
+_current_session: ContextVar["LlamaIndexSession | None"] = ContextVar("session", default=None)
 
 
 class LlamaIndexSession(FrameworkSession):
@@ -22,10 +22,10 @@ class LlamaIndexSession(FrameworkSession):
     package = "llama-index-core"
     tested_version = "0.14"
     types = ("llama_index.core.agent.workflow:BaseWorkflowAgent", "llama_index.core.agent.workflow:AgentWorkflow")
-    needs = ("workflows.runtime.types.results:WaitingForEvent",)
+    required_names = ("workflows.runtime.types.results:WaitingForEvent",)
 
     async def start(self) -> None:
-        _watch_models(self.load)
+        _log_model_calls(self.load)
         self._blocks: Any = self.load("llama_index.core.base.llms", "types")
         self._workflow: Any = self._copy_workflow(self.target)
         self._context: Any = self.load("llama_index.core.workflow", "Context")(self._workflow)
@@ -42,7 +42,7 @@ class LlamaIndexSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._question is None:
-            _session.set(self)  # the tasks of the run inherit it
+            _current_session.set(self)  # the tasks of the run inherit it
             given = self.convert_message(message)
             self._run = self._workflow.run(user_msg=given, memory=self._memory, ctx=self._context)
             self._events = self._run.stream_events()
@@ -60,17 +60,17 @@ class LlamaIndexSession(FrameworkSession):
         except asyncio.CancelledError:
             await self.close()
             raise
-        return self.log.build_output(output.structured_response or output.response.content or "")
+        return self.log.build_output_reply(output.structured_response or output.response.content or "")
 
     def _answer(self, message: Message, options: Mapping[str, Any]) -> Any:
-        """The answer, with the fields of the question."""
+        """The event that answers the agent's question. It has the fields of the question, by which the workflow recognises it."""
         fields = {name: value for name, value in self._question.items() if name != "prefix"}
         fields["response"] = read_answer(message, options, "yes", "no")
         return self.load("llama_index.core.workflow", "HumanResponseEvent")(**fields)
 
     def _log_event(self, event: Any) -> None:
         if name := getattr(event, "current_agent_name", ""):
-            self.log.enter(name)
+            self.log.enter_node(name)
         if type(event).__name__ == "ToolCallResult" and event.tool_name not in (*self._tools, "handoff"):
             self.log.start_call(event.tool_id, event.tool_name, event.tool_kwargs)
             self.log.fail_call(event.tool_id, event.tool_output.content)  # there is no such tool
@@ -83,7 +83,7 @@ class LlamaIndexSession(FrameworkSession):
 
     def _copy_agent(self, agent: Any) -> Any:
         if agent.tool_retriever is not None and self.has_stubs:
-            raise self.refuse("tools that a retriever finds cannot be stubbed")
+            raise self.build_error("tools that a retriever finds cannot be stubbed")
         tools = [self._copy_tool(tool) for tool in agent.tools or ()]
         return agent.model_copy(update={"tools": tools, "streaming": False})
 
@@ -101,7 +101,7 @@ class LlamaIndexSession(FrameworkSession):
                 done.append(await call(*values, **named))
                 return done[0].raw_output
 
-            text = await self.log.run_tool(self.log.new_id(), name, arguments, run, waiting)
+            text = await self.log.run_tool(self.log.create_call_id(), name, arguments, run, waiting)
             return done[0] if done else output(content=text, tool_name=name, raw_input=arguments, raw_output=text)
 
         return copy_with(tool, acall=acall)
@@ -128,13 +128,13 @@ class LlamaIndexSession(FrameworkSession):
 
 
 @cache
-def _watch_models(load: Any) -> None:
-    """Logs the calls of models to the session that makes them."""
+def _log_model_calls(load: Any) -> None:
+    """Makes LlamaIndex log each model call in the session that makes it."""
     ended = load("llama_index.core.instrumentation.events.llm", "LLMChatEndEvent")
 
     class ModelWatcher(load("llama_index.core.instrumentation.event_handlers", "BaseEventHandler")):
         def handle(self, event: Any, **about: Any) -> None:
-            session = _session.get()
+            session = _current_session.get()
             if session is not None and isinstance(event, ended) and event.response is not None:
                 raw = to_plain_value(event.response.raw) or {}
                 model = raw.get("model") or raw.get("model_version")

@@ -19,7 +19,7 @@ class OpenAIAgentsSession(FrameworkSession):
     package = "openai-agents"
     tested_version = "0.24"
     types = ("agents:Agent",)
-    needs = ("agents:Runner", "agents:RunConfig", "agents:RunHooks", "agents:SQLiteSession")
+    required_names = ("agents:Runner", "agents:RunConfig", "agents:RunHooks", "agents:SQLiteSession")
 
     async def start(self) -> None:
         self._memory: Any = self.load("agents", "SQLiteSession")(str(uuid.uuid4()))
@@ -40,15 +40,15 @@ class OpenAIAgentsSession(FrameworkSession):
             if item.type == "handoff_call_item":  # the path has it
                 log.drop_call(item.raw_item.call_id)
         for item in result.interruptions:
-            log.await_call(item.raw_item.call_id, item.tool_name or item.raw_item.name, item.raw_item.arguments)
+            log.mark_call_pending(item.raw_item.call_id, item.tool_name or item.raw_item.name, item.raw_item.arguments)
         self._paused = result if result.interruptions else None
         if self._paused is not None:
             return log.build_reply()
         self._agent = result.last_agent
-        return log.build_output(result.final_output)
+        return log.build_output_reply(result.final_output)
 
     def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
-        decision, _ = self.settle_pending(message, options)
+        decision, _ = self.answer_pending_calls(message, options)
         state = self._paused.to_state()
         for item in self._paused.interruptions:
             if decision.is_approved:
@@ -71,7 +71,7 @@ class OpenAIAgentsSession(FrameworkSession):
     def _make_hooks(self, log: TurnLog) -> Any:
         class TurnHooks(self.load("agents", "RunHooks")):
             async def on_agent_start(self, context: Any, agent: Any) -> None:
-                log.enter(agent.name)
+                log.enter_node(agent.name)
 
             async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
                 model = _find_model(agent.model)

@@ -16,7 +16,7 @@ class PydanticAISession(FrameworkSession):
     package = "pydantic-ai-slim"
     tested_version = "2.66"
     types = ("pydantic_ai.agent:AbstractAgent",)
-    needs = ("pydantic_ai.capabilities:UseThreadExecutor", "pydantic_ai.capabilities:ReinjectSystemPrompt")
+    required_names = ("pydantic_ai.capabilities:UseThreadExecutor", "pydantic_ai.capabilities:ReinjectSystemPrompt")
 
     async def start(self) -> None:
         self._parts: Any = self.load("pydantic_ai", "messages")
@@ -29,7 +29,7 @@ class PydanticAISession(FrameworkSession):
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         log = self.log
         if self.target.name:
-            log.enter(self.target.name)
+            log.enter_node(self.target.name)
         given: dict[str, Any] = {"user_prompt": self._to_prompt(message)}
         if self._waiting is not None:
             given = {"deferred_tool_results": self._resume(message, options)}
@@ -45,15 +45,15 @@ class PydanticAISession(FrameworkSession):
         if isinstance(output, self.load("pydantic_ai", "DeferredToolRequests")):
             self._waiting = output
             for call in (*output.approvals, *output.calls):
-                log.await_call(call.tool_call_id, call.tool_name, call.args)
+                log.mark_call_pending(call.tool_call_id, call.tool_name, call.args)
             return log.build_reply()
-        return log.build_output(output)
+        return log.build_output_reply(output)
 
     def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
-        """The user approves or denies the calls that wait for that, and gives the results of those that run outside."""
+        """The results of the calls that wait: an approval or denial or, for tools that run outside, the value that the user gives."""
         results, denied = self.load("pydantic_ai", "DeferredToolResults", "ToolDenied")
         outside = {call.tool_call_id for call in self._waiting.calls}
-        decision, result = self.settle_pending(message, options, outside)
+        decision, result = self.answer_pending_calls(message, options, outside)
         verdict = True if decision.is_approved else denied(decision.text)
         approvals = {call.tool_call_id: verdict for call in self._waiting.approvals}
         return results(approvals=approvals, calls=dict.fromkeys(outside, result))

@@ -24,7 +24,7 @@ class SmolagentsSession(FrameworkSession):
     package = "smolagents"
     tested_version = "1.26"
     types = ("smolagents:MultiStepAgent",)
-    needs = ("smolagents.monitoring:Timing",)
+    required_names = ("smolagents.monitoring:Timing",)
 
     async def start(self) -> None:
         self._agent: Any = self._copy_agent(self.target)
@@ -33,13 +33,13 @@ class SmolagentsSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         text = self.require_text(message)
-        self.log.enter(self.target.name or type(self.target).__name__)
+        self.log.enter_node(self.target.name or type(self.target).__name__)
         try:
             output = await run_in_thread(self._run, text)
         except asyncio.CancelledError:
             self._agent.interrupt()  # the thread ends with its step
             raise
-        return self.log.build_output(output)
+        return self.log.build_output_reply(output)
 
     def _run(self, text: str) -> Any:
         calls, steps, final = self.load("smolagents.memory", "ToolCall", "ActionStep", "FinalAnswerStep")
@@ -47,7 +47,7 @@ class SmolagentsSession(FrameworkSession):
         for event in self._agent.run(text, stream=True, reset=False):
             if isinstance(event, calls) and not hasattr(self._agent, "python_executor"):
                 if event.name != _ANSWER:
-                    self.log.request_call(event.id, event.name, event.arguments)
+                    self.log.add_requested_call(event.id, event.name, event.arguments)
             elif isinstance(event, steps) and event.error is not None:
                 self.log.fail_requested_calls(str(event.error))
             elif isinstance(event, final):
@@ -62,19 +62,19 @@ class SmolagentsSession(FrameworkSession):
             state=dict(agent.state),
             model=self._copy_model(agent.model),
             tools={name: self._copy_tool(tool) for name, tool in agent.tools.items()},
-            managed_agents={name: self._copy_managed(each) for name, each in agent.managed_agents.items()},
+            managed_agents={name: self._copy_managed_agent(each) for name, each in agent.managed_agents.items()},
         )
         if isinstance(getattr(agent, "python_executor", None), self.load("smolagents", "LocalPythonExecutor")):
             clone.python_executor = clone.create_python_executor()  # it keeps the variables of the code
         return clone
 
-    def _copy_managed(self, agent: Any) -> Any:
+    def _copy_managed_agent(self, agent: Any) -> Any:
         clone = self._copy_agent(agent)
         run = clone.run
 
         def run_in_path(task: str, **named: Any) -> Any:
-            self.log.enter(agent.name)
-            call_id = self.log.take_call(agent.name, {"task": task})
+            self.log.enter_node(agent.name)
+            call_id = self.log.start_requested_call(agent.name, {"task": task})
             result = run(task, **named)  # its tools are stubbed, it is not
             self.log.end_call(call_id, result)
             return result
@@ -105,7 +105,7 @@ class SmolagentsSession(FrameworkSession):
 
         def forward(*values: Any, **named: Any) -> Any:
             arguments = {**dict(zip(tool.inputs, values, strict=False)), **named}
-            return self.log.run_tool_here(tool.name, arguments, lambda: tool.forward(*values, **named))
+            return self.log.run_sync_tool(tool.name, arguments, lambda: tool.forward(*values, **named))
 
         return copy_with(tool, forward=forward)
 

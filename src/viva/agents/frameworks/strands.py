@@ -24,7 +24,7 @@ class StrandsSession(FrameworkSession):
     package = "strands-agents"
     tested_version = "1.62"
     types = ("strands:Agent",)
-    needs = ("strands.tools:PythonAgentTool",)
+    required_names = ("strands.tools:PythonAgentTool",)
 
     async def start(self) -> None:
         self._shared = SharedObject.of(self.target)
@@ -33,11 +33,11 @@ class StrandsSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         agent, log = self.target, self.log
-        async with self._shared.take(self, self._prepare) as first_state:
+        async with self._shared.take_turn(self, self._add_hooks) as first_state:
             agent.load_snapshot(self._state or first_state)
             if self._state is None:
                 agent.messages.extend(self.convert_history())
-            log.enter(agent.name)
+            log.enter_node(agent.name)
             try:
                 result = await agent.invoke_async(self._build_input(message, options))
                 self._state = agent.take_snapshot(preset="session")
@@ -49,7 +49,7 @@ class StrandsSession(FrameworkSession):
             for block in result.message["content"]:
                 if use := block.get("toolUse"):
                     log.start_call(use["toolUseId"], use["name"], use["input"])
-            log.await_unfinished_calls()
+            log.mark_unfinished_pending()
             hint = "\n".join(f"{each.name}: {to_text(codec.to_plain(each.reason))}" for each in self._interrupts)
             return log.build_reply(text, input_hint=hint)
         if result.structured_output is None:
@@ -74,7 +74,7 @@ class StrandsSession(FrameworkSession):
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         return [{"role": "user", "content": [{"toolResult": _encode_result(each)} for each in calls]}]
 
-    async def _prepare(self, shared: SharedObject) -> Any:
+    async def _add_hooks(self, shared: SharedObject) -> Any:
         """Adds hooks that log tools and models to the turn that runs now."""
         names = ("BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
         make_tool = self.load("strands.tools", "PythonAgentTool")
@@ -96,7 +96,7 @@ class StrandsSession(FrameworkSession):
             elif event.exception is not None:
                 log.fail_call(call_id, event.exception)
             else:
-                log.settle_call(call_id, _read_content(result), is_error=result["status"] == "error")
+                log.end_or_fail_call(call_id, _read_content(result), is_error=result["status"] == "error")
 
         def on_message(event: Any) -> None:
             usage = event.message.get("metadata", {}).get("usage")

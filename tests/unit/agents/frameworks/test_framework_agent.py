@@ -71,7 +71,7 @@ class EchoSession(FrameworkSession):
     types = ("builtins:str",)
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        self.log.enter("echo")
+        self.log.enter_node("echo")
         if message.text == "other loop":
             raise RuntimeError("<Event> is bound to a different event loop")
         if message.text == "another version":
