@@ -27,14 +27,12 @@ class AutoGenSession(FrameworkSession):
     def check_target(cls, target: Any) -> None:
         super().check_target(target)
         proxy = cls.load("autogen_agentchat.agents", "UserProxyAgent")
-        if any(
-            isinstance(each, proxy) and each.input_func.__module__ == proxy.__module__ for each in _iter_members(target)
-        ):
-            raise cls.build_error(
-                "its UserProxyAgent reads from the console; give it an input_func, or end by a handoff to the user"
-            )
+        users = [each for each in _iter_members(target) if isinstance(each, proxy)]
+        if any(each.input_func.__module__ == proxy.__module__ for each in users):
+            raise cls.build_error("its UserProxyAgent reads from the console; give it an input_func or use a handoff")
 
     async def start(self) -> None:
+        self._messages, self._models = self.load("autogen_agentchat", "messages"), self.load("autogen_core", "models")
         self._shared = SharedObject.of(self.target)
         self._state: Any = None
         self._asker = ""  # the agent that handed over to the user
@@ -44,8 +42,11 @@ class AutoGenSession(FrameworkSession):
         async with self._shared.take_turn(self, self._prepare) as first_state:
             await self.target.load_state(self._state or first_state)
             history = [] if self._state else await self._add_history()
+            given = self._messages.TextMessage(content=text, source="user")
+            if self._asker:
+                given = self._messages.HandoffMessage(content=text, source="user", target=self._asker)
             try:
-                reply = await self._run([*history, self._make_message(text)])
+                reply = await self._run([*history, given])
             except RuntimeError as error:  # a team raises only the text of what its members raise
                 raise self.log.model_error or error from error
             self._state = await self.target.save_state()
@@ -78,34 +79,27 @@ class AutoGenSession(FrameworkSession):
         elif event.type == "HandoffMessage":  # the path has it
             self.log.drop_calls_of(f"transfer_to_{event.target}")
 
-    def _make_message(self, text: str) -> Any:
-        handoff, plain = self.load("autogen_agentchat.messages", "HandoffMessage", "TextMessage")
-        if self._asker:
-            return handoff(content=text, source="user", target=self._asker)
-        return plain(content=text, source="user")
-
     async def _add_history(self) -> list[Any]:
         """Adds the history of the case to the context of an agent; for a team, returns messages that go before the first one."""
         if (context := getattr(self.target, "model_context", None)) is None:
-            plain = self.load("autogen_agentchat.messages", "TextMessage")
+            plain = self._messages.TextMessage
             return [plain(content=each.text, source=each.role) for each in self.context.history]
         for each in self.convert_history():
             await context.add_message(each)
         return []
 
     def convert_message(self, message: Message) -> Any:
-        models: Any = self.load("autogen_core", "models")
         if message.role == "system":
-            return models.SystemMessage(content=message.text)
+            return self._models.SystemMessage(content=message.text)
         if message.role == "user":
-            return models.UserMessage(content=message.text, source="user")
+            return self._models.UserMessage(content=message.text, source="user")
         function = self.load("autogen_core", "FunctionCall")
         calls = [function(each.id, codec.compact_json(each.arguments or {}), each.name) for each in message.tool_calls]
-        return models.AssistantMessage(content=calls or message.text, source=self.target.name)
+        return self._models.AssistantMessage(content=calls or message.text, source=self.target.name)
 
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         results = [{"content": format_result(each), "name": each.name, "call_id": each.id} for each in calls]
-        return [self.load("autogen_core.models", "FunctionExecutionResultMessage")(content=results)]
+        return [self._models.FunctionExecutionResultMessage(content=results)]
 
     async def _prepare(self, shared: SharedObject) -> Any:
         """Makes the models and tools of the object log to the turn that runs now."""
@@ -148,10 +142,8 @@ def _wrap_model_client(client: Any, shared: SharedObject) -> Any:
 
 def _wrap_tool(tool: Any, shared: SharedObject) -> Any:
     async def run_json(args: Any, token: Any, call_id: str | None = None) -> Any:
-        log = shared.log
-        return await log.run_tool(
-            call_id or log.create_call_id(), tool.name, args, lambda: tool.run_json(args, token, call_id)
-        )
+        key = call_id or shared.log.create_call_id()
+        return await shared.log.run_tool(key, tool.name, args, lambda: tool.run_json(args, token, call_id))
 
     return copy_with(tool, run_json=run_json)
 
