@@ -160,7 +160,7 @@ class A2aSession:
             if (until_now := reader.build_reply()) != Reply():
                 self._context.progress.partial = until_now
             if isinstance(raised, asyncio.CancelledError) and reader.task_id and reader.state not in END_STATES:
-                await run_to_completion(self._cancel(reader.task_id))
+                await run_to_completion(self._cancel_task(reader.task_id))
             raise
         finally:
             self._context_id = reader.context_id or self._context_id
@@ -269,7 +269,7 @@ class A2aSession:
             raise AgentFailed(f"A2A error {error.get('code', '')}: {message[:300]}".replace(" :", ":"))
         return fields.get("result") if self._service.binding == "jsonrpc" else value
 
-    async def _cancel(self, task_id: str) -> None:
+    async def _cancel_task(self, task_id: str) -> None:
         """Asks the agent to cancel a task, with a short time limit. A failure is ignored."""
         with suppress(TrialFault, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):

@@ -50,7 +50,7 @@ class AnthropicEndpoint(Endpoint):
             base += "/messages" if base.endswith("/v1") else "/v1/messages"
         return base + mark + query
 
-    def key_header(self, key: str) -> tuple[str, str]:
+    def build_key_header(self, key: str) -> tuple[str, str]:
         return "x-api-key", key
 
     def is_key_rejected(self, answer: Response) -> bool:

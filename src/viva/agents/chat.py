@@ -34,7 +34,7 @@ class ChatEndpoint(Endpoint):
         base = base.rstrip("/")
         return (base if base.endswith(self.path) else base + self.path) + mark + query
 
-    def key_header(self, key: str) -> tuple[str, str]:
+    def build_key_header(self, key: str) -> tuple[str, str]:
         return ("api-key", key) if self._host.endswith(_AZURE) else ("Authorization", f"Bearer {key}")
 
     def build_fields(self, agent: ModelAgent) -> dict[str, Any]:

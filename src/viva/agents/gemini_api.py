@@ -50,7 +50,7 @@ class GeminiEndpoint(Endpoint):
             mark, query = "?", "alt=sse" + (f"&{query}" if query else "")
         return f"{base}/{path}:{'streamGenerateContent' if agent.stream else 'generateContent'}{mark}{query}"
 
-    def key_header(self, key: str) -> tuple[str, str]:
+    def build_key_header(self, key: str) -> tuple[str, str]:
         return "x-goog-api-key", key
 
     def is_key_rejected(self, answer: Response) -> bool:

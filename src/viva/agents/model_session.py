@@ -72,7 +72,7 @@ class Endpoint(ABC):
     def build_url(self, agent: "ModelAgent") -> str: ...
 
     @abstractmethod
-    def key_header(self, key: str) -> tuple[str, str]:
+    def build_key_header(self, key: str) -> tuple[str, str]:
         """Name and value of the header with the key."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Endpoint(ABC):
         if agent.stream:
             headers["Accept"] = "text/event-stream"
         if self.connector.api_key and not config_names & KEY_HEADERS:
-            name, value = self.key_header(self.connector.api_key.reveal())
+            name, value = self.build_key_header(self.connector.api_key.reveal())
             headers[name] = value
         own = {name: value for name, value in headers.items() if name.lower() not in config_names}
         return own | dict(self.connector.headers)
@@ -241,7 +241,7 @@ class ModelSession:
                 context.progress.partial = Reply(content, tool_calls=(*used, call), calls=tuple(calls))
                 began = steps.elapsed_ms()
                 used.append(await self._toolbox.run_call(call))
-                steps.add_tool(call.name, began)
+                steps.add_tool_step(call.name, began)
                 self._open_calls.append(used[-1])
             context.progress.partial = Reply(content, tool_calls=tuple(used), calls=tuple(calls))
             if any(map(lacks_result, self._open_calls)):

@@ -15,7 +15,7 @@ from viva.users.script import Script
 
 STOPPED_MESSAGE = "the person stopped the conversation"
 
-Save = Callable[[str, TrialState, Sequence[UserMessage]], str]
+SaveConversation = Callable[[str, TrialState, Sequence[UserMessage]], str]
 """Saves a conversation to a file, with its messages as written, and returns a notice."""
 
 
@@ -29,7 +29,7 @@ class Person(Struct, frozen=True):
 
     inner: User | None
     prompt: PersonPrompt
-    save: Save
+    save: SaveConversation
 
     @property
     def planned_messages(self) -> Sequence[UserMessage]:

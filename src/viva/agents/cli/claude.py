@@ -200,7 +200,7 @@ def _build_argv(request: TurnRequest) -> list[str]:
     return argv if request.on_stdin else [*argv, "--", request.prompt]
 
 
-def _list_variables(_request: TurnRequest) -> dict[str, str]:
+def _build_variables(_request: TurnRequest) -> dict[str, str]:
     variables = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     if os.geteuid() == 0:  # root may skip permissions only in a declared sandbox
         variables["IS_SANDBOX"] = "1"
@@ -225,7 +225,7 @@ CLAUDE = CliSpec(
     long_prompt_on_stdin=True,
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_list_variables,
+    build_variables=_build_variables,
     no_login_pattern=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),
 )  # fmt: skip
 

@@ -146,7 +146,7 @@ def _build_provider_config(env: Mapping[str, str]) -> dict[str, Any]:
     return {"model_provider": "viva"} | {f"model_providers.viva.{name}": value for name, value in entry.items()}
 
 
-def _list_variables(request: TurnRequest) -> dict[str, str]:
+def _build_variables(request: TurnRequest) -> dict[str, str]:
     env = request.env
     # Without a login it reads only this variable.
     return {"CODEX_API_KEY": env["OPENAI_API_KEY"]} if "OPENAI_API_KEY" in env and "CODEX_API_KEY" not in env else {}
@@ -165,7 +165,7 @@ CODEX = CliSpec(
     build_argv=_build_argv,
     long_prompt_on_stdin=True,
     parse_line=parse_line,
-    build_variables=_list_variables,
+    build_variables=_build_variables,
     no_login_pattern=re.compile(r"not logged in|missing bearer|codex login|invalid api.?key|incorrect api.?key|401 unauthorized", re.IGNORECASE),
 )  # fmt: skip
 

@@ -107,7 +107,7 @@ def build_argv(request: TurnRequest) -> list[str]:
     return words + [f"--include-directories={folder}" for folder in request.linked_folders if "," not in folder]
 
 
-def _list_variables(_request: TurnRequest) -> dict[str, str]:
+def _build_variables(_request: TurnRequest) -> dict[str, str]:
     # In an untrusted folder the approval mode is ignored. The relaunch, for more memory, costs a third of every turn.
     return {"GEMINI_CLI_TRUST_WORKSPACE": "true", "GEMINI_CLI_NO_RELAUNCH": "true"}
 
@@ -150,7 +150,7 @@ GEMINI = CliSpec(
     stdout_to_file=True,
     follows_links=False,  # its file tools refuse linked files, and its glob does not follow links
     parse_line=parse_line,
-    build_variables=_list_variables,
+    build_variables=_build_variables,
     build_home_files=_build_home_files,
     no_login_pattern=re.compile(
         r"set an Auth method|visit the following URL to authorize|manual authorization is required|API key not valid|must specify the \w+ environment"

@@ -35,7 +35,7 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
                 yield event
 
 
-def _list_variables(_request: TurnRequest) -> dict[str, str]:
+def _build_variables(_request: TurnRequest) -> dict[str, str]:
     return {"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1", "QWEN_DEBUG_LOG_FILE": "1", "QWEN_CODE_NO_RELAUNCH": "true"}
 
 
@@ -73,7 +73,7 @@ QWEN = CliSpec(
     long_prompt_on_stdin=True,
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_list_variables,
+    build_variables=_build_variables,
     build_home_files=_build_home_files,
     no_login_pattern=re.compile(
         r"no auth type is selected|set an auth method|missing api key|device authorization|please (?:log|sign) ?in|qwen.?oauth.*(?:fail|discontinued|expired)"

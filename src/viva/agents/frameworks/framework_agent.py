@@ -106,9 +106,9 @@ class FrameworkSession:
 
     def convert_history(self) -> list[Any]:
         """The history of the case, as messages of the framework."""
-        return [each for message in self.context.history for each in self.convert(message)]
+        return [each for message in self.context.history for each in self.convert_to_messages(message)]
 
-    def convert(self, message: Message) -> Iterator[Any]:
+    def convert_to_messages(self, message: Message) -> Iterator[Any]:
         """A message as messages of the framework: tool calls and their results come before the text."""
         asking, answered, text = split_at_tool_results(message)
         if asking.content or asking.tool_calls:

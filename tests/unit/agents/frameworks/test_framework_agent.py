@@ -118,6 +118,16 @@ def test_a_version_that_lacks_what_the_adapter_needs_is_named():
     assert failed.value.deterministic
 
 
+def test_a_version_without_a_name_that_the_adapter_needs_is_refused_before_anything_runs():
+    class NextEchoSession(EchoSession):
+        required_names = ("builtins:str", "builtins:a_name_of_the_next_version")
+
+    with pytest.raises(
+        BadInput, match=r"Echo: pytest .* does not fit: .*a_name_of_the_next_version.* tested with pytest"
+    ):
+        NextEchoSession.check_target("agent")
+
+
 def test_a_class_and_a_function_with_parameters_are_refused():
     for target, problem in (
         (int, "the class int is no str"),
