@@ -276,7 +276,7 @@ class A2aSession:
                 await self._send_call("cancel", {"id": task_id})
 
     def _write_files(self, files: list[ArtifactFile]) -> None:
-        """Writes the files of artifacts into the workspace, by their bare names."""
+        """Writes the files of artifacts into the workspace. Folders in their names are dropped."""
         if (workspace := self._context.workspace) is None:
             return
         for at, file in enumerate(files, 1):

@@ -50,7 +50,7 @@ class AgentSetup(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where files are looked for that a reference or command names."""
+        """The folder in which Viva looks for files that a reference or command names."""
         ...
 
     @property

@@ -163,7 +163,7 @@ class StubbedAgent:
 
 
 class _StubbedSession:
-    """Adds the recorded calls to each reply, under the names of the case."""
+    """Adds the recorded calls to each reply, with the names that the tools have in the case."""
 
     def __init__(self, session: AgentSession, context: SessionContext, stub: McpStub) -> None:
         self._session, self._context, self._stub = session, context, stub

@@ -105,7 +105,7 @@ def find_agent_class(connector: Connector) -> "type[ModelAgent]":
 
 
 def choose_connector(options: Mapping[str, Any], default: Connector, connectors: Mapping[str, Connector]) -> Connector:
-    """The connector and model that `options` of a case name, else the agent's own."""
+    """The connector that `options` of a case name, else the agent's own; with the model that they name."""
     name, model = options.get("connector"), options.get("model")
     if name is None or name == default.name:
         connector = default

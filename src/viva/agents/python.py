@@ -415,7 +415,7 @@ def _find_module_name(path: str) -> tuple[str, str]:
 
 
 def _load_file(path: str) -> ModuleType:
-    """Load a file under a name of its own: other code has a module of its natural name."""
+    """Loads a file under a made-up module name, because another module has the name that follows from the file."""
     name = "viva_agent_" + "".join(c if c.isalnum() else "_" for c in path)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -178,7 +178,7 @@ def _parse_tool_call(item: Any) -> ToolCall:
 
 
 def _read_tool_durations(calls: Any) -> tuple[Step, ...]:
-    """The times of tool calls that say how long they took: `duration_ms`, and perhaps `start_ms` since the message."""
+    """The steps of tool calls that have `duration_ms` and, optionally, `start_ms`, counted from the user's message."""
     steps: list[Step] = []
     end_ms = 0.0
     for call in cast("list[Any]", calls or ()):

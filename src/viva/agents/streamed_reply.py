@@ -37,7 +37,7 @@ class StreamedReply:
         self._size = 0
 
     def add_text(self, text: str) -> None:
-        """A piece of the current message, or of a new one after `end_message`."""
+        """Adds a piece of the current message, or of a new one after `end_message`."""
         self._count_size(text)
         if not text:
             return
@@ -75,7 +75,7 @@ class StreamedReply:
             self._tool_times.end_tool(key)
 
     def add_arguments(self, key: str, text: str) -> None:
-        """A piece of the arguments of a call, which are JSON."""
+        """Adds a piece of the arguments of a call. Together the pieces are JSON."""
         self._count_size(text)
         self._arguments.setdefault(key, []).append(text)
 
@@ -98,7 +98,7 @@ class StreamedReply:
                 return
 
     def add_piece(self, piece: Reply) -> None:
-        """A piece that is more than text. Its content is a whole message; of other values the last one counts."""
+        """Adds a piece with more than text. Its content is a whole message; of its other fields the last value counts."""
         for text in piece.parts or ((piece.content,) if piece.content else ()):
             self.add_message(text)
         for call in piece.tool_calls:

@@ -32,7 +32,7 @@ def fill_user_message(message: UserMessage, state: TrialState) -> UserMessage:
 
 
 class UserSequence(Struct, frozen=True):
-    """When the `first` user has no more messages, the `second` continues."""
+    """Two users, one after the other: when `first` has no more messages, `second` continues."""
 
     first: User
     second: User

@@ -159,8 +159,8 @@ def build_claude_call(provider: str, model: str, tokens: ClaudeUsage, cost: floa
 
 
 def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
-    """The last line has usage and cost by model: of the turn or, in newer versions, of the session. Before, each message
-    has its own.
+    """The usage in a line. The last line has usage and cost by model, of the turn or, in newer versions, of the session;
+    an earlier line has the usage of one message.
     """
     if line.type == "result" and line.models:
         turn = build_claude_call("anthropic", "", line.usage) if line.usage else None

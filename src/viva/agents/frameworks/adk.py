@@ -14,7 +14,7 @@ _HANDOFF = "transfer_to_agent"
 
 
 class AdkSession(FrameworkSession):
-    """A session of an in-memory runner: the session service of a runner that is passed is not used."""
+    """A conversation in a runner with an in-memory session service: the session service of the user's runner is not used."""
 
     title = "Google ADK"
     package = "google-adk"

@@ -16,7 +16,7 @@ from viva.model.message import Message, Reply, ToolCall
 
 
 class AutoGenSession(FrameworkSession):
-    """The saved state of an agent or team, loaded for each turn."""
+    """A conversation with its own state of the agent or team, which is loaded for each turn."""
 
     title = "AutoGen"
     package = "autogen-agentchat"
@@ -102,7 +102,7 @@ class AutoGenSession(FrameworkSession):
         return [self._models.FunctionExecutionResultMessage(content=results)]
 
     async def _prepare(self, shared: SharedObject) -> Any:
-        """Makes the models and tools of the object log to the turn that runs now."""
+        """Makes the models and tools of the object log to the current turn, and returns the first state."""
         for each in _iter_members(self.target):  # AutoGen has no public way to see these
             if hasattr(each, "_model_client"):
                 each._model_client = _wrap_model_client(each._model_client, shared)  # noqa: SLF001

@@ -17,7 +17,7 @@ _HISTORY_KEYS = ("messages", "chat_history", "history", "conversation")
 
 
 class CrewAISession(FrameworkSession):
-    """A copy of an agent or crew, and the messages of the conversation."""
+    """A conversation with a copy of the agent or crew, and all messages so far."""
 
     title = "CrewAI"
     package = "crewai"
@@ -68,9 +68,9 @@ class CrewAISession(FrameworkSession):
         return self._copy.kickoff(inputs=inputs)
 
     def _log_model(self, model: Any, role: str) -> None:
-        """Logs the usage of the copy of a model that an agent has, and the tools that the model asks for, in its order.
+        """Makes the model of a copied agent log its usage, and the tools that it asks for, in order.
 
-        CrewAI tells both to event handlers in other threads, too late.
+        CrewAI's own events report both too late, in other threads.
         """
         metrics, track = self.load("crewai.types.usage_metrics", "UsageMetrics"), model._track_token_usage_internal  # noqa: SLF001
         read_call, call_model = self.load("crewai.utilities.agent_utils", "extract_tool_call_info"), model.call

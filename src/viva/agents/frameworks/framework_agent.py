@@ -152,7 +152,7 @@ class FrameworkSession:
 
     @property
     def has_stubs(self) -> bool:
-        """Must no tool run live?"""
+        """Do canned answers replace all tools?"""
         return self._stubs is not None
 
     @classmethod
@@ -161,7 +161,7 @@ class FrameworkSession:
 
     @classmethod
     def load(cls, module: str, *names: str) -> Any:
-        """Names of a module of the framework. BadInput if it is not installed, or if its version does not have them."""
+        """Imports names from a module of the framework. BadInput if it is not installed, or if its version lacks a name."""
         try:
             loaded = importlib.import_module(module)
             values = [getattr(loaded, name) for name in names]

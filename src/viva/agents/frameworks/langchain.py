@@ -14,7 +14,7 @@ _HISTORY_KEYS = ("messages", "chat_history", "history")
 
 
 class LangChainSession(FrameworkSession):
-    """A runnable has no memory: it gets all messages each time."""
+    """A conversation whose messages are all passed each time: a runnable has no memory."""
 
     title = "LangChain"
     package = "langchain-core"

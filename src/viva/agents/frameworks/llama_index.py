@@ -16,7 +16,7 @@ _current_session: ContextVar["LlamaIndexSession | None"] = ContextVar("session",
 
 
 class LlamaIndexSession(FrameworkSession):
-    """A Context of a copy of the workflow. A run that waits for the user goes on with the next message."""
+    """A conversation with a copy of the workflow and its Context. The next message continues a run that waits for the user."""
 
     title = "LlamaIndex"
     package = "llama-index-core"

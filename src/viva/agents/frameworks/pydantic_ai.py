@@ -10,7 +10,7 @@ from viva.model.message import Message, Reply, Text, ToolCall
 
 
 class PydanticAISession(FrameworkSession):
-    """The messages of all turns, which every run gets as its history."""
+    """A conversation that keeps the messages of all turns: each run gets them as its history."""
 
     title = "pydantic-ai"
     package = "pydantic-ai-slim"

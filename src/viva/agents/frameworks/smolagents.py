@@ -18,7 +18,7 @@ _ANSWER = "final_answer"
 
 
 class SmolagentsSession(FrameworkSession):
-    """The memory of a copy of the agent."""
+    """A conversation with a copy of the agent, which has its own memory."""
 
     title = "smolagents"
     package = "smolagents"
@@ -110,7 +110,7 @@ class SmolagentsSession(FrameworkSession):
         return copy_with(tool, forward=forward)
 
     def convert_message(self, message: Message) -> Any:
-        """A step of the memory. A system message is one of the user."""
+        """A message as a step of the agent's memory. A system message becomes one of the user."""
         task, action, call = self.load("smolagents.memory", "TaskStep", "ActionStep", "ToolCall")
         if message.role != "assistant":
             return task(message.text)

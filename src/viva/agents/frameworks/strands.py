@@ -18,7 +18,7 @@ from viva.state.trial_state import to_text
 
 
 class StrandsSession(FrameworkSession):
-    """A snapshot of the agent, loaded for each turn."""
+    """A conversation with its own snapshot of the agent, which is loaded for each turn."""
 
     title = "Strands"
     package = "strands-agents"
@@ -65,7 +65,7 @@ class StrandsSession(FrameworkSession):
         return [{"interruptResponse": {"interruptId": each.id, "response": answer}} for each in self._interrupts]
 
     def convert_message(self, message: Message) -> Any:
-        """A message of the history. A system message is one of the user."""
+        """A message as Strands stores it. A system message becomes one of the user."""
         content: list[Any] = [{"text": message.text}] if message.text else []
         uses = [{"toolUseId": each.id, "name": each.name, "input": each.arguments or {}} for each in message.tool_calls]
         role = "assistant" if message.role == "assistant" else "user"
@@ -75,7 +75,7 @@ class StrandsSession(FrameworkSession):
         return [{"role": "user", "content": [{"toolResult": _encode_result(each)} for each in calls]}]
 
     async def _add_hooks(self, shared: SharedObject) -> Any:
-        """Adds hooks that log tools and models to the turn that runs now."""
+        """Adds hooks that log tools and models to the current turn, and returns the first snapshot."""
         names = ("BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
         make_tool = self.load("strands.tools", "PythonAgentTool")
 

@@ -185,7 +185,7 @@ class TurnLog:
 
     @property
     def has_stubs(self) -> bool:
-        """Must no tool run live?"""
+        """Do canned answers replace all tools?"""
         return self._stubs is not None
 
     def mark_unfinished_pending(self) -> None:
