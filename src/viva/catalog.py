@@ -116,6 +116,7 @@ AGENT_KIND_BY_TYPE = {
     "langchain_core:Runnable": "langchain",
     "agents.agent:Agent": "openai_agents",
     "pydantic_ai:AbstractAgent": "pydantic_ai",
+    "pydantic_ai:Agent": "pydantic_ai",
     "google.adk:BaseAgent": "adk",
     "google.adk:App": "adk",
     "google.adk:Runner": "adk",

@@ -134,16 +134,35 @@ def test_a_task_that_is_cut_off_is_canceled(server: str, path: str):  # N18
             await asyncio.wait([call])
         await http.close()
 
-    before = list_canceled(server)
+    before = read_list(server, "/canceled")
     asyncio.run(scenario())
-    assert len(list_canceled(server)) == len(before) + 1
+    assert len(read_list(server, "/canceled")) == len(before) + 1
     assert progress.partial is not None
     assert progress.partial.protocol_state == "working"
 
 
-def list_canceled(server: str) -> list[str]:
-    with urllib.request.urlopen(f"{server}/canceled") as answer:
+def read_list(server: str, path: str) -> list[str]:
+    with urllib.request.urlopen(server + path) as answer:
         return json.load(answer)
+
+
+@pytest.mark.parametrize("path", ["/rpc-push", "/rest-push"])
+def test_push_notifications_are_never_asked_for(server: str, path: str):  # N22
+    with urllib.request.urlopen(f"{server}{path}/.well-known/agent-card.json") as answer:
+        assert json.load(answer)["capabilities"]["pushNotifications"]
+    before = read_list(server, "/push-configs")
+    first, second = converse(travel(server, path), "book", "May 5")
+    assert (first.protocol_state, second.declared_state) == ("input-required", "done")
+    assert read_list(server, "/push-configs") == before
+
+
+def test_the_server_notes_a_client_that_asks_for_push_notifications(server: str):
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "book"}]}
+    asked = {"message": message, "configuration": {"taskPushNotificationConfig": {"url": "http://127.0.0.1:9/"}}}
+    headers = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+    request = urllib.request.Request(f"{server}/rest-push/message:send", json.dumps(asked).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        assert json.load(answer)["task"]["id"] in read_list(server, "/push-configs")
 
 
 # AG-UI

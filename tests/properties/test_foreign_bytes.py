@@ -25,7 +25,7 @@ from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.command import LineRule, command_spec
+from viva.agents.cli.command import LineRule, build_command_spec
 from viva.agents.cli.events import CliTurn, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
@@ -66,7 +66,7 @@ from viva.session.case_generation import parse_cases
 from viva.state.trial_state import CheckContext, TrialState, to_text
 from viva.text.embedded_json import find_json, parse_whole_json
 from viva.text.json_path import find_values_at
-from viva.users.simulator import SimulatorGuard, parse_simulator_reply
+from viva.users.simulator import SimulatorReplyValidator, parse_simulator_reply
 
 HOLE = "@hole@"
 DEEP = codec.MAX_DEPTH + 50
@@ -502,7 +502,7 @@ def cli(dialect: CliSpec) -> Callable[[bytes], None]:
 
 
 RULE = LineRule(text="$.text", tool="$.name", arguments="$.arguments", result="$.result", usage="$.usage", awaiting="$.waits", error="$.error", end=True)  # fmt: skip
-COMMAND = command_spec(("x",), output="jsonl", events=(RULE,))
+COMMAND = build_command_spec(("x",), output="jsonl", events=(RULE,))
 PRINTED = {"text": "Hi", "name": "t", "arguments": '{"a": 1}', "result": {"r": 1}, "usage": {"input_tokens": 1}, "waits": "x", "error": ""}  # fmt: skip
 
 
@@ -568,7 +568,7 @@ def helper(parse: Callable[[Reply], Any]) -> Callable[[bytes], None]:
 
 def spoken(reply: Reply) -> Any:
     found = parse_simulator_reply(reply)
-    SimulatorGuard(evidence().state, {"order": "W-1"}).parse(reply)
+    SimulatorReplyValidator(evidence().state, {"order": "W-1"}).parse(reply)
     return found
 
 

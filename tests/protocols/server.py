@@ -4,7 +4,9 @@
 /rpc-old /rest-old     the same in version 0.3
 /rpc-whole /rest-whole without streaming
 /agui                  AG-UI
+/rpc-push /rest-push   that offer push notifications, without streaming
 /canceled              the A2A tasks that were canceled
+/push-configs          the A2A tasks of which a client wanted push notifications
 """
 
 import asyncio
@@ -26,7 +28,7 @@ from a2a.server.request_handlers import DefaultRequestHandlerV2
 from a2a.server.routes.agent_card_routes import create_agent_card_routes
 from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
 from a2a.server.routes.rest_routes import create_rest_routes
-from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskUpdater
 from a2a.types.a2a_pb2 import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, TaskState
 from ag_ui.core import (
     Interrupt,
@@ -53,6 +55,15 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Mount, Route
 
 CANCELED: list[str] = []
+PUSH_CONFIGS: list[str] = []
+
+
+class PushConfigs(InMemoryPushNotificationConfigStore):
+    """Notes who asks for push notifications."""
+
+    async def set_info(self, task_id: str, notification_config: Any, context: Any) -> Any:
+        PUSH_CONFIGS.append(task_id)
+        return await super().set_info(task_id, notification_config, context)
 
 
 class Travel(AgentExecutor):
@@ -94,13 +105,13 @@ class Travel(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
 
 
-def build_card(url: str, binding: str, *, streaming: bool) -> AgentCard:
+def build_card(url: str, binding: str, *, streaming: bool, push: bool) -> AgentCard:
     return AgentCard(
         name="Travel",
         description="Books flights",
         version="1",
         supported_interfaces=[AgentInterface(url=url, protocol_binding=binding, protocol_version="1.0")],
-        capabilities=AgentCapabilities(streaming=streaming),
+        capabilities=AgentCapabilities(streaming=streaming, push_notifications=push),
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],
         skills=[AgentSkill(id="book", name="book", description="Books a flight", tags=["travel"])],
@@ -110,8 +121,14 @@ def build_card(url: str, binding: str, *, streaming: bool) -> AgentCard:
 def mount_agent(origin: str, path: str) -> Mount:
     binding = "JSONRPC" if "rpc" in path else "HTTP+JSON"
     url = f"{origin}{path}/"
-    card = build_card(url, binding, streaming="whole" not in path)
-    handler = DefaultRequestHandlerV2(agent_executor=Travel(), task_store=InMemoryTaskStore(), agent_card=card)
+    has_push = path.endswith("push")
+    card = build_card(url, binding, streaming="whole" not in path and not has_push, push=has_push)
+    handler = DefaultRequestHandlerV2(
+        agent_executor=Travel(),
+        task_store=InMemoryTaskStore(),
+        agent_card=card,
+        push_config_store=PushConfigs() if has_push else None,
+    )
     is_old = path.endswith("old")
     if is_old:
         old_card = {
@@ -186,10 +203,11 @@ def _say(message: str, *pieces: str) -> list[Any]:
 def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    paths = ("/rpc", "/rest", "/rpc-old", "/rest-old", "/rpc-whole", "/rest-whole")
+    paths = ("/rpc", "/rest", "/rpc-old", "/rest-old", "/rpc-whole", "/rest-whole", "/rpc-push", "/rest-push")
     routes = [
         Route("/agui", run_agui, methods=["POST"]),
         Route("/canceled", lambda _request: JSONResponse(CANCELED)),
+        Route("/push-configs", lambda _request: JSONResponse(PUSH_CONFIGS)),
         *(mount_agent(origin, path) for path in paths),
     ]
     print(origin, flush=True)

@@ -2,10 +2,10 @@
 
     -n a2a:http://localhost:9999          or in viva.toml: type = "a2a", url = "http://localhost:9999"
 
-The agent's card says where its service is. Both JSON bindings (JSON-RPC and HTTP+JSON) of the versions 1.0 and 0.3 are
-spoken; streaming is used where the card offers it, else a task that goes on is asked for again. A task that waits for input
-is continued by the next message; one that ended is followed by a new one in the same context. Push notifications are never
-asked for. A task that is still going on when a time limit cuts it off is canceled.
+The agent's card says where its service is. Viva speaks both JSON bindings (JSON-RPC and HTTP+JSON) of the versions 1.0 and
+0.3. It streams if the card offers that; otherwise it polls a task that is still working. The next message continues a task
+that waits for input; after a task that ended, it starts another one in the same context. Push notifications are never
+requested. A task that a time limit cuts off is canceled.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class A2aConfig(RemoteConfig, frozen=True, kw_only=True):
 
 
 class A2aAgent(Struct, frozen=True, kw_only=True):
-    """An A2A agent, by the address of its card or of the folder around it."""
+    """An A2A agent. `endpoint` has the URL of its card, or the URL below which the card is looked for."""
 
     endpoint: RemoteEndpoint
     service_url: str = ""
@@ -95,14 +95,14 @@ class A2aAgent(Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator["A2aSession"]:
-        service = await _find_service(self, context)
+        service = await _fetch_service(self, context)
         if self.stream and service.can_stream:
             load_stream_client()
         yield A2aSession(self, context, service)
 
 
-async def _find_service(agent: A2aAgent, context: SessionContext) -> A2aService:
-    """Reads the card. Credentials are sent to the card's host only, unless the config names another one."""
+async def _fetch_service(agent: A2aAgent, context: SessionContext) -> A2aService:
+    """Fetches the agent's card and returns the service that it names. Only the card's host and `service_url` get credentials."""
     endpoint = agent.endpoint
     headers = {"Accept": "application/json", **endpoint.headers}
     retry = endpoint.build_retry("A2A agent")
@@ -145,22 +145,22 @@ class A2aSession:
         self._calls = 0
 
     @property
-    def _streams(self) -> bool:
+    def _is_streaming(self) -> bool:
         return self._agent.stream and self._service.can_stream
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         is_old_rest = self._service.is_old and self._service.binding == "rest"
-        progress = self._context.progress if self._streams else None
+        progress = self._context.progress if self._is_streaming else None
         self._reader = reader = TaskReader(self._artifacts, progress, wraps_data=is_old_rest)
         params = self._build_params(message, options)
         try:
-            await self._exchange(params, reader)
+            await self._send_until_settled(params, reader)
             reply = reader.finish()
         except BaseException as raised:
             if (until_now := reader.build_reply()) != Reply():
                 self._context.progress.partial = until_now
             if isinstance(raised, asyncio.CancelledError) and reader.task_id and reader.state not in END_STATES:
-                await run_to_completion(self._cancel(reader.task_id))
+                await run_to_completion(self._cancel_task(reader.task_id))
             raise
         finally:
             self._context_id = reader.context_id or self._context_id
@@ -197,19 +197,19 @@ class A2aSession:
             params["metadata"] = metadata
         return params
 
-    async def _exchange(self, params: Mapping[str, Any], reader: TaskReader) -> None:
-        """Sends the message, reads the answer or its stream, and asks again for a task that goes on."""
-        if self._streams:
+    async def _send_until_settled(self, params: Mapping[str, Any], reader: TaskReader) -> None:
+        """Sends the message, reads the answer or its stream, and polls the task until it ends or waits for input."""
+        if self._is_streaming:
             await self._read_stream(params, reader)
         else:
-            reader.add(await self._request("send", params))
+            reader.add(await self._send_call("send", params))
         pause_s = _FIRST_POLL_S
         while not reader.is_settled:
             if not reader.task_id:
                 raise AgentFailed("its answer has neither a message nor a task")
             await asyncio.sleep(pause_s)
             pause_s = min(_LONGEST_POLL_S, pause_s * 2)
-            reader.add(await self._request("get", {"id": reader.task_id}))
+            reader.add(await self._send_call("get", {"id": reader.task_id}))
 
     async def _read_stream(self, params: Mapping[str, Any], reader: TaskReader) -> None:
         async def parse(chunks: AsyncIterator[bytes]) -> None:
@@ -218,25 +218,25 @@ class A2aSession:
                 found = events.feed_data(chunk)
                 rest = b"" if found else rest + chunk[: 4096 - len(rest)]
                 for data in found:
-                    reader.add(self._unwrap(_decode(data)))
+                    reader.add(self._get_result(_decode_json(data)))
                 if reader.is_settled:
                     return
             for data in events.feed_eof():
-                reader.add(self._unwrap(_decode(data)))
+                reader.add(self._get_result(_decode_json(data)))
             if rest.lstrip().startswith(b"{"):  # an error of the whole request comes as plain JSON
-                reader.add(self._unwrap(_decode(rest)))
+                reader.add(self._get_result(_decode_json(rest)))
 
         request = self._build_request("stream", params)
         answer = await read_stream(self._context.http, request, parse, self._retry, self._context.progress)
         if isinstance(answer, Response):
             raise self._agent.endpoint.build_fault(answer)
 
-    async def _request(self, call: str, params: Mapping[str, Any]) -> Any:
+    async def _send_call(self, call: str, params: Mapping[str, Any]) -> Any:
         request = self._build_request(call, params)
         answer = await send_request(self._context.http, request, self._retry, self._context.progress)
         if not 200 <= answer.status < 300:
             raise self._agent.endpoint.build_fault(answer)
-        return self._unwrap(_decode(answer.body))
+        return self._get_result(_decode_json(answer.body))
 
     def _build_request(self, call: str, params: Mapping[str, Any]) -> Request:
         service, endpoint = self._service, self._agent.endpoint
@@ -260,8 +260,8 @@ class A2aSession:
             return Request(url, b"", headers, "GET", endpoint.timeout_s)
         return Request(f"{url}:cancel", b"{}", headers, "POST", endpoint.timeout_s, never_resend=True)
 
-    def _unwrap(self, value: Any) -> Any:
-        """The result in an answer. An error of the protocol is the agent's failure."""
+    def _get_result(self, value: Any) -> Any:
+        """The result in a decoded answer. An answer with an error of the protocol is the agent's failure."""
         fields = as_object(value)
         if fields.get("error") is not None:
             error = as_object(fields["error"])
@@ -269,14 +269,14 @@ class A2aSession:
             raise AgentFailed(f"A2A error {error.get('code', '')}: {message[:300]}".replace(" :", ":"))
         return fields.get("result") if self._service.binding == "jsonrpc" else value
 
-    async def _cancel(self, task_id: str) -> None:
-        """Best effort, with a short time limit: nothing waits for the task any more."""
+    async def _cancel_task(self, task_id: str) -> None:
+        """Asks the agent to cancel a task, with a short time limit. A failure is ignored."""
         with suppress(TrialFault, TimeoutError):
             async with asyncio.timeout(_CANCEL_S):
-                await self._request("cancel", {"id": task_id})
+                await self._send_call("cancel", {"id": task_id})
 
     def _write_files(self, files: list[ArtifactFile]) -> None:
-        """Writes the files of artifacts into the workspace, by their bare names."""
+        """Writes the files of artifacts into the workspace. Folders in their names are dropped."""
         if (workspace := self._context.workspace) is None:
             return
         for at, file in enumerate(files, 1):
@@ -292,7 +292,7 @@ class A2aSession:
                 self._context.progress.warnings.append(f"the file {name!r} could not be written: {error.strerror}")
 
 
-def _decode(data: bytes) -> Any:
+def _decode_json(data: bytes) -> Any:
     try:
         return codec.decode(data)
     except codec.DecodeError as error:

@@ -32,7 +32,7 @@ class A2aService(Struct, frozen=True):
 
 
 def list_card_urls(url: str) -> list[str]:
-    """Where the card of an agent may be, the most likely place first."""
+    """The URLs where the card of an agent may be, the most likely one first."""
     if urlsplit(url).path.endswith(".json"):
         return [url]
     base = url.rstrip("/") + "/"
@@ -48,7 +48,7 @@ def read_card(card: Any, card_url: str, headers: Mapping[str, str]) -> A2aServic
         )
     fields = cast("dict[str, Any]", card)
     service = _choose_service(fields, card_url)
-    if problem := _find_missing_scheme(fields, headers, service.url):
+    if problem := _find_missing_credential(fields, headers, service.url):
         raise Unreachable(problem, deterministic=True)
     return service
 
@@ -70,7 +70,7 @@ def _choose_service(card: Mapping[str, Any], card_url: str) -> A2aService:
             continue
         if (binding := _BINDINGS.get(name)) is not None:
             is_old = str(each.get("protocolVersion") or "1.0").startswith("0.")
-            return A2aService(_join(card_url, url), binding, is_old, capabilities.get("streaming") is True)
+            return A2aService(_resolve_url(card_url, url), binding, is_old, capabilities.get("streaming") is True)
         bindings.append(name)
     lacking = (
         f"it offers {', '.join(bindings)[:100]}, not {' or '.join(_BINDINGS)}" if bindings else "it names no address"
@@ -80,7 +80,7 @@ def _choose_service(card: Mapping[str, Any], card_url: str) -> A2aService:
     )
 
 
-def _join(card_url: str, url: str) -> str:
+def _resolve_url(card_url: str, url: str) -> str:
     try:
         return urljoin(card_url, url)
     except ValueError:
@@ -89,8 +89,8 @@ def _join(card_url: str, url: str) -> str:
         ) from None
 
 
-def _find_missing_scheme(card: Mapping[str, Any], headers: Mapping[str, str], url: str) -> str | None:
-    """What the card asks for and the config does not give; None if one of its alternatives is met."""
+def _find_missing_credential(card: Mapping[str, Any], headers: Mapping[str, str], url: str) -> str | None:
+    """Describes the credentials that the card asks for and `headers` lack; None if one alternative of the card is met."""
     given = {name.lower() for name in headers}
     schemes = as_object(card.get("securitySchemes"))
     alternatives = as_list(card.get("securityRequirements")) or as_list(card.get("security"))
@@ -98,14 +98,14 @@ def _find_missing_scheme(card: Mapping[str, Any], headers: Mapping[str, str], ur
     for each in alternatives:
         names = as_object(each)
         names = as_object(names["schemes"]) if "schemes" in names else names
-        lacking = [_describe_lack(name, as_object(schemes.get(name)), given, url) for name in names]
+        lacking = [_describe_missing_credential(name, as_object(schemes.get(name)), given, url) for name in names]
         if not any(lacking):
             return None
         missing.append(" and ".join(filter(None, lacking)))
     return f"the agent asks for {', or for '.join(missing)}" if missing else None
 
 
-def _describe_lack(name: str, scheme: Mapping[str, Any], given: set[str], url: str) -> str | None:
+def _describe_missing_credential(name: str, scheme: Mapping[str, Any], given: set[str], url: str) -> str | None:
     kind = str(scheme.get("type") or "")
     for key, usual in _SCHEME_TYPES.items():
         if isinstance(scheme.get(key), dict):

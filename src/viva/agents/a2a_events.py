@@ -35,9 +35,10 @@ class ArtifactFile(Struct, frozen=True):
 
 
 class TaskReader:
-    """Reads the answer of one turn. `known_artifacts` are those of earlier turns of the same task, which it may report again. With the `progress`
-    of a streamed answer, the time of its first text is measured. `wraps_data`: data parts wrap their value, as in HTTP+JSON
-    of version 0.3.
+    """Reads the answer of one turn: a message, a task, or a stream of updates.
+
+    `known_artifacts` are the artifacts of earlier turns, which a task may report again. With `progress` the time until the
+    first text is measured. `wraps_data`: the value of a data part is one level down, as in HTTP+JSON of version 0.3.
     """
 
     def __init__(
@@ -63,23 +64,23 @@ class TaskReader:
 
     def add(self, value: Any) -> None:
         """Adds a message, a task or an update to the turn. Anything else is the agent's failure."""
-        kind, fields = _find_kind(value)
+        kind, fields = _read_kind_and_fields(value)
         match kind:
             case "message":
-                self._note_ids(fields)
+                self._store_ids(fields)
                 self._has_message = True
                 self._add_parts(_list_parts(fields))
                 self._streamed.end_message()
             case "task":
-                self._note_ids(fields, fields.get("id"))
+                self._store_ids(fields, fields.get("id"))
                 for artifact in as_list(fields.get("artifacts")):
                     self._add_artifact(as_object(artifact), is_whole=True)
                 self._set_status(as_object(fields.get("status")))
             case "status-update":
-                self._note_ids(fields)
+                self._store_ids(fields)
                 self._set_status(as_object(fields.get("status")))
             case "artifact-update":
-                self._note_ids(fields)
+                self._store_ids(fields)
                 self._add_artifact(as_object(fields.get("artifact")), is_whole=fields.get("append") is not True)
             case _:
                 raise AgentFailed(f"it answered with {codec.compact_json(value)[:80]} instead of a message or a task")
@@ -101,7 +102,7 @@ class TaskReader:
             self._streamed.build(), data=data, protocol_state=self.state or None, input_hint=hint or None
         )
 
-    def _note_ids(self, fields: Mapping[str, Any], task_id: Any = None) -> None:
+    def _store_ids(self, fields: Mapping[str, Any], task_id: Any = None) -> None:
         task_id = task_id or fields.get("taskId")
         self.task_id = task_id if isinstance(task_id, str) and task_id else self.task_id
         context_id = fields.get("contextId")
@@ -114,7 +115,7 @@ class TaskReader:
             self._status = status
 
     def _add_status_message(self) -> None:
-        """The message of the last state. Those of a task that still works are news of its progress, not its reply."""
+        """Adds the message of the task's last state to the reply. Messages of a working task only tell progress."""
         message = as_object(self._status.get("message"))
         parts = _list_parts(message)
         if self.state in ("working", "submitted") or _join_text(parts) in self._texts:
@@ -144,13 +145,13 @@ class TaskReader:
                 continue
             if "data" in part:
                 self._data.append(as_object(part["data"]).get("data") if self._wraps_data else part["data"])
-            elif (file := _read_file(part)) is not None:
+            elif (file := _read_file_part(part)) is not None:
                 described, content = file
                 self._data.append(described)
                 self.files.append(ArtifactFile(described["name"], content))
 
 
-def _find_kind(value: Any) -> tuple[str, dict[str, Any]]:
+def _read_kind_and_fields(value: Any) -> tuple[str, dict[str, Any]]:
     fields = as_object(value)
     if isinstance(kind := fields.get("kind"), str):
         return kind, fields
@@ -171,7 +172,7 @@ def _join_text(parts: list[dict[str, Any]], separator: str = "\n") -> str:
     return separator.join(part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
-def _read_file(part: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None] | None:
+def _read_file_part(part: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None] | None:
     """A description of a file part, and its bytes if it has them."""
     source = as_object(part.get("file")) or part
     url = next((source[key] for key in ("url", "uri", "fileWithUri") if isinstance(source.get(key), str)), None)

@@ -2,9 +2,9 @@
 
     -n "acp:gemini --acp"            or in viva.toml: type = "acp", command = "gemini --acp"
 
-Requests for permission are answered by policy. After a denied one the agent waits for permission: the reply's protocol
-state says so. With `files` the agent reads and writes files of the workspace through Viva, and no others; without, it does
-that itself (the Gemini CLI 0.61 creates no new file through its client).
+Requests for permission are answered by policy. A turn with a denied request awaits input, as the reply's protocol state
+says. With `files` the agent reads and writes files of the workspace, and no others, through Viva; otherwise it opens files
+itself (the Gemini CLI 0.61 creates no new file through its client).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from viva.agents.cli.cli_agent import (
     split_command,
 )
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import CliEvent, CliTurn, EndReported, InputRequested, SessionStarted, ToolEnded
+from viva.agents.cli.events import CliEvent, CliTurn, InputRequested, SessionStarted, ToolEnded, TurnEnded
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.installation import find_executable
 from viva.agents.cli.monitor import OutputMonitor
@@ -146,7 +146,7 @@ class AcpAgent(Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> CliSpec:
-        """What is known of the command beside the protocol."""
+        """The description of the CLI: its keys, its login, and the errors that it prints."""
         name = Path(self.command[0]).name
         unknown = CliSpec(name=name, title=name, build_argv=lambda _request: [], parse_line=lambda _line: ())
         return _SPECS.get(name, unknown)
@@ -201,13 +201,13 @@ class AcpSession:
         deadline = asyncio.timeout(None)
         try:
             async with deadline:
-                await self._prompt(text, model, deadline)
+                await self._send_prompt(text, model, deadline)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise self._monitor.find_fault(None) or AgentFailed("it waits for a login") from None
         except asyncio.CancelledError:
-            await run_to_completion(self._cancel())
+            await run_to_completion(self._notify_cancel())
             raise
         except (RpcError, ConnectionClosed) as error:
             raise await self._find_fault(error) from error
@@ -215,12 +215,12 @@ class AcpSession:
             self._is_prompt_running = False
             for call in turn.usage:
                 self._context.meter(call)
-            self._report(turn)
+            self._report_progress(turn)
         if turn.end is not None and turn.end.finish_reason == "cancelled":
             raise AgentFailed("it ended the turn as cancelled, but it was not cancelled")
         return turn.build_reply()
 
-    def _report(self, turn: CliTurn) -> None:
+    def _report_progress(self, turn: CliTurn) -> None:
         """Stores what is known of the turn, in case it ends without a reply."""
         progress = self._context.progress
         progress.partial = turn.build_reply()
@@ -228,8 +228,8 @@ class AcpSession:
             self._monitor.stderr = self._process.stderr_tail
         self._monitor.report_progress(progress)
 
-    async def _prompt(self, text: str, model: str, deadline: asyncio.Timeout) -> None:
-        connection = self._connection or await self._start(model, deadline)
+    async def _send_prompt(self, text: str, model: str, deadline: asyncio.Timeout) -> None:
+        connection = self._connection or await self._start_process(model, deadline)
         self._turn.add_event(SessionStarted(self._id))
         await self._choose_model(connection, model)
         self._is_prompt_running = True  # earlier updates do not belong to this message
@@ -240,12 +240,12 @@ class AcpSession:
         reason = cast("Mapping[str, Any]", result).get("stopReason") if isinstance(result, Mapping) else None
         if not isinstance(reason, str):
             raise AgentFailed("its answer to the prompt has no stopReason")
-        self._turn.add_event(EndReported(None, reason))
+        self._turn.add_event(TurnEnded(None, reason))
 
     def _on_prompt_answered(self) -> None:
         self._is_prompt_running = False
 
-    async def _start(self, model: str, deadline: asyncio.Timeout) -> JsonRpcConnection:
+    async def _start_process(self, model: str, deadline: asyncio.Timeout) -> JsonRpcConnection:
         agent, workspace = self._agent, self._workspace
         extra_env = add_mcp_url(agent.env, self._context)
         env = prepare_environment(agent.spec, agent.host, workspace, extra_env, agent.login)
@@ -255,7 +255,7 @@ class AcpSession:
         process = await self._stack.enter_async_context(run_command(argv, cwd=workspace.path, env=env, stdin=True))
         self._process, self._model = process, model if flags else ""
         self._connection = connection = JsonRpcConnection(
-            process, self._on_request, self._on_notification, self._on_other_line
+            process, self._on_request, self._on_notification, self._on_unparsed_line
         )
         for task in (connection.listen(), self._monitor.watch_for_login(process, deadline)):
             self._stack.push_async_callback(_cancel_task, asyncio.ensure_future(task))
@@ -288,8 +288,8 @@ class AcpSession:
                 raise
             await connection.request("session/set_model", {**session, "modelId": model})
 
-    async def _cancel(self) -> None:
-        """Tells the agent, with a short time limit."""
+    async def _notify_cancel(self) -> None:
+        """Tells the agent that the prompt is canceled, with a short time limit."""
         if self._connection is not None and self._id:
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_CANCEL_S):
@@ -322,8 +322,8 @@ class AcpSession:
             for event in parse_update(params.get("update")):
                 self._add_event(event)
 
-    def _on_other_line(self, line: bytes) -> None:
-        self._monitor.add_other_line(line)
+    def _on_unparsed_line(self, line: bytes) -> None:
+        self._monitor.add_unparsed_line(line)
 
     def _add_event(self, event: CliEvent) -> None:
         self._turn.add_event(event)
@@ -336,9 +336,9 @@ class AcpSession:
             case "session/request_permission":
                 return self._answer_permission(fields)
             case "fs/read_text_file" if self._agent.files:
-                return {"content": _read(self._resolve(fields), fields.get("line"), fields.get("limit"))}
+                return {"content": _read_file(self._resolve_path(fields), fields.get("line"), fields.get("limit"))}
             case "fs/write_text_file" if self._agent.files:
-                return _write(self._resolve(fields), str(fields.get("content") or ""))
+                return _write_file(self._resolve_path(fields), str(fields.get("content") or ""))
             case _:
                 raise RpcError(METHOD_NOT_FOUND, f"no method {method}")
 
@@ -353,11 +353,11 @@ class AcpSession:
         if not allowed:
             self._add_event(ToolEnded(started.id, "refused", "permission denied"))
             self._add_event(InputRequested("permission-request", str(call.get("title") or started.name)))
-        option = _find_option(cast("list[Any]", options), "allow" if allowed else "reject")
+        option = _choose_permission_option(cast("list[Any]", options), "allow" if allowed else "reject")
         outcome = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
         return {"outcome": outcome}
 
-    def _resolve(self, params: Mapping[str, Any]) -> str:
+    def _resolve_path(self, params: Mapping[str, Any]) -> str:
         path = str(params.get("path") or "")
         is_valid = path and "\0" not in path
         resolved = self._workspace.resolve_inside(os.path.relpath(path, self._workspace.path)) if is_valid else None
@@ -372,13 +372,13 @@ async def _cancel_task(task: asyncio.Future[None]) -> None:
         await task
 
 
-def _find_option(options: Sequence[Any], word: str) -> str | None:
-    """The option that allows or rejects once, else the one that does so always."""
+def _choose_permission_option(options: Sequence[Any], word: str) -> str | None:
+    """The id of the option that allows or rejects once, else of the one that does so always. `word` is `allow` or `reject`."""
     kinds = {str(each.get("kind")): each.get("optionId") for each in options if isinstance(each, Mapping)}
     return next((str(kinds[kind]) for kind in (f"{word}_once", f"{word}_always") if kind in kinds), None)
 
 
-def _read(path: str, line: Any, limit: Any) -> str:
+def _read_file(path: str, line: Any, limit: Any) -> str:
     try:
         with open(open_regular_file(path), encoding="utf-8", errors="replace") as file:  # noqa: PTH123 -- a file descriptor
             if os.fstat(file.fileno()).st_size > _READ_BYTES:
@@ -395,7 +395,7 @@ def _read(path: str, line: Any, limit: Any) -> str:
     return "".join(lines[:limit] if isinstance(limit, int) else lines)
 
 
-def _write(path: str, text: str) -> dict[str, Any]:
+def _write_file(path: str, text: str) -> dict[str, Any]:
     try:
         opened = open_regular_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, make_folders=True)
         with open(opened, "wb") as file:  # noqa: PTH123 -- a file descriptor

@@ -38,10 +38,10 @@ def parse_update(update: Any) -> Iterator[CliEvent]:
                 yield TextPrinted(text)
         case "tool_call":
             yield parse_tool_call(fields)
-            yield from _parse_result(fields)
+            yield from _parse_tool_end(fields)
         case "tool_call_update":
             yield ToolStarted(_find_tool_name(fields, use_title=False), fields.get("rawInput"), _get_call_id(fields))
-            yield from _parse_result(fields)
+            yield from _parse_tool_end(fields)
         case _:
             return
 
@@ -119,7 +119,7 @@ def _collect_displayed_details(call: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _parse_result(call: Mapping[str, Any]) -> Iterator[ToolEnded]:
+def _parse_tool_end(call: Mapping[str, Any]) -> Iterator[ToolEnded]:
     status = call.get("status")
     if status not in ("completed", "failed"):
         return

@@ -50,7 +50,7 @@ class AgentSetup(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where files are looked for that a reference or command names."""
+        """The folder in which Viva looks for files that a reference or command names."""
         ...
 
     @property
@@ -116,7 +116,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     default_parallel: ClassVar[int | None] = None
     is_adaptive: ClassVar[bool] = False
-    """Does the number of conversations at once follow what its provider takes? Not for agents that run on this machine."""
+    """Does Viva adapt the number of parallel conversations to the provider's limits? Not for agents that run on this machine."""
     is_nameable: ClassVar[bool] = False
     """Can `-n` name this kind without a config entry?"""
     needs_workspace: ClassVar[bool] = False

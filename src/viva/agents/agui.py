@@ -19,7 +19,7 @@ from viva.agents.attachments import get_inline_data, guess_media_type
 from viva.agents.remote_config import RemoteConfig, RemoteEndpoint
 from viva.agents.tools import format_result, lacks_result
 from viva.errors import AgentFailed
-from viva.llm.calls import read_stream
+from viva.llm.calls import extract_error_message, read_stream
 from viva.llm.sse import SseParser
 from viva.llm.transport import load_stream_client
 from viva.model import codec
@@ -29,6 +29,7 @@ from viva.protocols import Request, Response, SessionContext, WorkspaceFactory
 from viva.state.trial_state import get_reply_text
 
 PREFIX = "agui:"
+_SHOWN = 80
 
 
 class AguiConfig(RemoteConfig, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ class AguiSession:
             ]
         reader = RunReader(self._context.progress, self._state)
         try:
-            reply = await self._run(body, reader)
+            reply = await self._post_run(body, reader)
         except BaseException:
             with suppress(AgentFailed):
                 if (until_now := reader.build_reply()) != Reply():
@@ -116,14 +117,18 @@ class AguiSession:
             self._add_message(Message("assistant", get_reply_text(reply), tool_calls=reply.tool_calls))
         return reply
 
-    async def _run(self, body: Mapping[str, Any], reader: RunReader) -> Reply:
+    async def _post_run(self, body: Mapping[str, Any], reader: RunReader) -> Reply:
         endpoint = self._agent.endpoint
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream", **endpoint.headers}
         request = Request(endpoint.url, codec.encode(body), headers, "POST", endpoint.timeout_s, never_resend=True)
 
+        head = b""
+
         async def parse(chunks: AsyncIterator[bytes]) -> None:
+            nonlocal head
             events = SseParser()
             async for chunk in chunks:
+                head += chunk[: _SHOWN - len(head)]
                 for data in events.feed_data(chunk):
                     reader.add(data)
                 if reader.is_finished:
@@ -135,6 +140,9 @@ class AguiSession:
         answer = await read_stream(self._context.http, request, parse, self._retry, progress)
         if isinstance(answer, Response):
             raise endpoint.build_fault(answer)
+        if not reader.has_events:
+            shown = extract_error_message(head, self._retry.secrets)
+            raise AgentFailed(f"its answer has no events of AG-UI: {shown}" if shown else "its answer is empty")
         if not reader.is_finished:
             raise AgentFailed("the stream ended without RUN_FINISHED")
         return reader.build_reply()

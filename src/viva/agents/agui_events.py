@@ -15,7 +15,7 @@ from viva.model.progress import CallProgress
 
 _MAX_SHOWN = 200
 _MAX_COPIED = 16 * 1024 * 1024
-"""Copies of copies double the state."""
+"""How many bytes one patch may copy: copies of copies double the state."""
 _USAGE_NAMES = {
     "provider": "provider",
     "model": "model",
@@ -33,6 +33,7 @@ class RunReader:
         self.interrupts: list[str] = []
         self.messages: list[Any] | None = None
         self.usage: tuple[ModelCall, ...] = ()
+        self.has_events = False
         self.is_finished = False
         self._streamed = StreamedReply(progress)
         self._message = ""
@@ -49,6 +50,7 @@ class RunReader:
         kind = event.get("type")
         if not isinstance(kind, str):
             raise AgentFailed("it sent an event without a type")
+        self.has_events = True
         match kind:
             case "TEXT_MESSAGE_CONTENT" | "TEXT_MESSAGE_CHUNK":
                 self._add_text(event)
@@ -67,7 +69,7 @@ class RunReader:
                 messages = event.get("messages")
                 self.messages = cast("list[Any]", messages) if isinstance(messages, list) else self.messages
             case "RUN_FINISHED":
-                self._finish(event)
+                self._end_run(event)
             case "RUN_ERROR":
                 raise AgentFailed(get_text(event, "message")[:_MAX_SHOWN] or "it ended the run with an error")
             case _:
@@ -100,7 +102,7 @@ class RunReader:
         if delta := get_text(event, "delta"):
             self._streamed.add_arguments(call, delta)
 
-    def _finish(self, event: Mapping[str, Any]) -> None:
+    def _end_run(self, event: Mapping[str, Any]) -> None:
         self.is_finished = True
         outcome = as_object(event.get("outcome"))
         if event.get("outcome") == "interrupt":  # drafts of the protocol
@@ -131,18 +133,18 @@ def apply_patch(holder: dict[str, Any], operations: Any) -> None:
             kind = operation["op"]
             if kind in ("move", "copy"):
                 source = ["", *_split_pointer(operation["from"])]
-                encoded = codec.encode(_look_up(holder, source))
+                encoded = codec.encode(_get_at(holder, source))
                 value, copied = codec.decode(encoded), copied + len(encoded)
                 if copied > _MAX_COPIED:
                     raise ValueError("it copies too much")
                 if kind == "move":
-                    _change(holder, source, "remove", None)
-                _change(holder, path, "add", value)
+                    _apply_operation(holder, source, "remove", None)
+                _apply_operation(holder, path, "add", value)
             elif kind == "test":
-                if _look_up(holder, path) != operation["value"]:
+                if _get_at(holder, path) != operation["value"]:
                     raise ValueError("a test of the patch fails")
             else:
-                _change(holder, path, kind, operation.get("value"))
+                _apply_operation(holder, path, kind, operation.get("value"))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise AgentFailed(f"its STATE_DELTA does not fit the state: {error!r}"[:_MAX_SHOWN]) from error
 
@@ -151,21 +153,21 @@ def _split_pointer(pointer: str) -> list[str]:
     return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
 
 
-def _look_up(value: Any, path: list[str]) -> Any:
+def _get_at(value: Any, path: list[str]) -> Any:
     for part in path:
         value = value[int(part)] if isinstance(value, list) else value[part]
     return value
 
 
-def _change(holder: Any, path: list[str], kind: str, value: Any) -> None:
-    parent, last = _look_up(holder, path[:-1]), path[-1]
+def _apply_operation(holder: Any, path: list[str], kind: str, value: Any) -> None:
+    parent, last = _get_at(holder, path[:-1]), path[-1]
     match kind:
         case "add" if isinstance(parent, list):
             cast("list[Any]", parent).insert(len(cast("list[Any]", parent)) if last == "-" else int(last), value)
         case "add":
             parent[last] = value
         case "replace":
-            _look_up(holder, path)
+            _get_at(holder, path)
             parent[int(last) if isinstance(parent, list) else last] = value
         case "remove":
             del parent[int(last) if isinstance(parent, list) else last]

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from viva.agents.attachments import get_inline_data, guess_media_type
 from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText, decode_answer
-from viva.agents.strict_schema import close_objects
+from viva.agents.strict_schema import forbid_additional_properties
 from viva.agents.tools import format_result, parse_arguments
 from viva.errors import AgentFailed, Unreachable
 from viva.llm.sse import SseParser
@@ -50,7 +50,7 @@ class AnthropicEndpoint(Endpoint):
             base += "/messages" if base.endswith("/v1") else "/v1/messages"
         return base + mark + query
 
-    def key_header(self, key: str) -> tuple[str, str]:
+    def build_key_header(self, key: str) -> tuple[str, str]:
         return "x-api-key", key
 
     def is_key_rejected(self, answer: Response) -> bool:
@@ -67,7 +67,9 @@ class AnthropicEndpoint(Endpoint):
                 for tool in agent.tools
             ]
         if agent.output is not None and connector.structured == "schema":
-            fields["output_config"] = {"format": {"type": "json_schema", "schema": close_objects(agent.output)}}
+            fields["output_config"] = {
+                "format": {"type": "json_schema", "schema": forbid_additional_properties(agent.output)}
+            }
         if agent.stream:
             fields["stream"] = True
         return fields
@@ -90,7 +92,7 @@ class AnthropicEndpoint(Endpoint):
         return _encode_turn(role, blocks + [_encode_tool_use(call) for call in message.tool_calls])
 
     def encode_results(self, calls: Sequence[ToolCall]) -> list[bytes]:
-        """All results in one message: the API takes nothing between tool calls and their results."""
+        """One message with all results: the API takes no other message between tool calls and their results."""
         return [_encode_turn("user", [_encode_result(call.id, *_format_result_text(call)) for call in calls])]
 
     def parse_completion(self, body: bytes) -> Completion:
@@ -243,25 +245,25 @@ class _StreamJoiner:
             case "content_block_start":
                 self._blocks[event.index] = event.content_block
             case "content_block_delta":
-                self._add_to(event.index, event.delta)
+                self._add_delta(event.index, event.delta)
             case "message_delta":
                 self._stop_reason = event.delta.stop_reason or self._stop_reason
                 self._usage |= {name: count for name, count in (event.usage or {}).items() if count is not None}
             case _:  # pings, ends, and unknown events
                 return
 
-    def _add_to(self, index: int, delta: _Delta) -> None:
+    def _add_delta(self, index: int, delta: _Delta) -> None:
         block = self._blocks.setdefault(index, {"type": "text", "text": ""})
         match delta.type:
             case "text_delta":
-                block["text"] = _append(block.get("text"), delta.text)
+                block["text"] = _append_text(block.get("text"), delta.text)
                 self._on_text(delta.text)
             case "input_json_delta":
                 self._inputs[index] = self._inputs.get(index, "") + delta.partial_json
             case "thinking_delta":
-                block["thinking"] = _append(block.get("thinking"), delta.thinking)
+                block["thinking"] = _append_text(block.get("thinking"), delta.thinking)
             case "signature_delta":
-                block["signature"] = _append(block.get("signature"), delta.signature)
+                block["signature"] = _append_text(block.get("signature"), delta.signature)
             case "citations_delta":
                 cited = block.get("citations")
                 block["citations"] = [*(cast("list[Any]", cited) if isinstance(cited, list) else ()), delta.citation]
@@ -286,5 +288,5 @@ class _StreamJoiner:
         return _build_completion(content, self._stop_reason, self._model, usage)
 
 
-def _append(text: Any, more: str) -> str:
+def _append_text(text: Any, more: str) -> str:
     return text + more if isinstance(text, str) else more

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from viva.agents.completions import parse_completion, parse_completion_stream
 from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText
 from viva.agents.openai_messages import encode_message, encode_results
-from viva.agents.strict_schema import close_objects, is_strict
+from viva.agents.strict_schema import forbid_additional_properties, is_strict
 from viva.agents.tools import Tool
 from viva.model import codec
 from viva.model.message import Message, ToolCall
@@ -25,7 +25,7 @@ _AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azu
 
 
 class ChatEndpoint(Endpoint):
-    """Chat completions."""
+    """The chat completions API."""
 
     path: ClassVar[str] = "/chat/completions"
 
@@ -34,7 +34,7 @@ class ChatEndpoint(Endpoint):
         base = base.rstrip("/")
         return (base if base.endswith(self.path) else base + self.path) + mark + query
 
-    def key_header(self, key: str) -> tuple[str, str]:
+    def build_key_header(self, key: str) -> tuple[str, str]:
         return ("api-key", key) if self._host.endswith(_AZURE) else ("Authorization", f"Bearer {key}")
 
     def build_fields(self, agent: ModelAgent) -> dict[str, Any]:
@@ -88,7 +88,7 @@ _ANY_JSON = {"type": "json_object"}
 
 
 def _encode_output_format(output: Any) -> dict[str, Any]:
-    schema = close_objects(output)
+    schema = forbid_additional_properties(output)
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": is_strict(schema)}}
 
 

@@ -85,7 +85,7 @@ async def parse_completion_stream(chunks: AsyncIterator[bytes], on_text: OnText)
 
 
 class _DeltaJoiner:
-    """Joins deltas."""
+    """Joins the deltas of a stream to one message."""
 
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text

@@ -50,7 +50,7 @@ class GeminiEndpoint(Endpoint):
             mark, query = "?", "alt=sse" + (f"&{query}" if query else "")
         return f"{base}/{path}:{'streamGenerateContent' if agent.stream else 'generateContent'}{mark}{query}"
 
-    def key_header(self, key: str) -> tuple[str, str]:
+    def build_key_header(self, key: str) -> tuple[str, str]:
         return "x-goog-api-key", key
 
     def is_key_rejected(self, answer: Response) -> bool:
@@ -98,7 +98,7 @@ class GeminiEndpoint(Endpoint):
                 if text := _read_text(answers[-1]):
                     on_text(text)
         answers += [decode_answer(_answers, event, _KIND) for event in events.feed_eof()]
-        if not any(answer.is_end for answer in answers):
+        if not any(answer.is_last for answer in answers):
             raise Unreachable("the stream ended before the answer did")
         return _build_completion(answers)
 
@@ -121,7 +121,7 @@ def encode_content(message: Message) -> bytes:
 
 
 def encode_result_content(calls: Sequence[ToolCall]) -> bytes:
-    """All results of tool calls in one Content: the API counts them."""
+    """One Content with the results of all tool calls: the API requires as many results as calls."""
     return _encode_content("user", [_encode_result(call) for call in calls])
 
 
@@ -153,7 +153,7 @@ def _encode_call(call: ToolCall, *, first: bool) -> dict[str, Any]:
 
 
 def _encode_result(call: ToolCall) -> dict[str, Any]:
-    """Calls of older models have no id; then their results must have none."""
+    """The result of a tool call. It has an id only if the call has one: calls of older models have none."""
     response = {"error": call.error} if call.error is not None else {"output": _get_output(call)}
     return {
         "functionResponse": {"name": call.name, "response": response} | ({"id": call.id} if call.id else {}),
@@ -205,7 +205,7 @@ class _Answer(Struct, gc=False, rename="camel"):
     error: Any = None
 
     @property
-    def is_end(self) -> bool:
+    def is_last(self) -> bool:
         return self.prompt_feedback.block_reason is not None or any(c.finish_reason for c in self.candidates[:1])
 
 
@@ -245,7 +245,7 @@ def _read_text(answer: _Answer) -> str:
 
 
 def _is_empty(raw_part: msgspec.Raw, part: _Part) -> bool:
-    """The API refuses an empty text that is sent back, unless it has a signature."""
+    """Is this part an empty text without a signature? The API refuses such a part when it is sent back."""
     return not part.text and decode_answer(_objects, raw_part, _KIND).keys() <= {"text", "thought"}
 
 

@@ -17,7 +17,7 @@ from viva.agents.agent_config import (
     inspect_url,
 )
 from viva.agents.http_streams import StreamFormat, StreamPaths, StreamReader
-from viva.agents.openai_messages import encode_steps
+from viva.agents.openai_messages import encode_to_messages
 from viva.agents.reply_paths import extract_reply
 from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
@@ -150,10 +150,11 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
             raise ValueError('`answer = "text"` is for an answer that is not streamed; write `stream = "text"` alone')
         if self.answer == "text" and self.reply_paths:
             raise ValueError(f"an answer of plain text has no place for {', '.join(self.reply_paths)}")
-        for path in (*self.reply_paths.values(), *self.pick_set_fields("delta", "done").values()):
-            compile_path(path)
-        for path in (*self.delta_when, *self.done_when):
-            compile_path(path)
+        for name, path in self.pick_set_fields(*_PATH_FIELDS, "delta", "done").items():
+            _check_json_path(name, path)
+        for name, conditions in (("delta_when", self.delta_when), ("done_when", self.done_when)):
+            for path in conditions:
+                _check_json_path(name, path)
 
     @property
     def provides(self) -> frozenset[Feature]:
@@ -212,16 +213,16 @@ class HttpSession:
         secrets = find_header_secrets(agent.headers)
         self._retry = RetryPolicy("http agent", agent.retries, is_overload_status, only_unsent=True, secrets=secrets)
         self._limits = get_limits(context.http, Connector(name=self._retry.name))
-        self._messages = [encoded for message in context.history for encoded in encode_steps(message)]
+        self._messages = [encoded for message in context.history for encoded in encode_to_messages(message)]
         self._session_id: Any = None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        history = _join(self._messages)
-        self._messages += encode_steps(message)
+        history = _join_messages(self._messages)
+        self._messages += encode_to_messages(message)
         request = self._build_request(self._build_variables(message, options, history))
         reply, session_id = await self._call(request)
         self._session_id = self._session_id if session_id is None else session_id
-        self._messages += encode_steps(Message("assistant", get_reply_text(reply), tool_calls=reply.tool_calls))
+        self._messages += encode_to_messages(Message("assistant", get_reply_text(reply), tool_calls=reply.tool_calls))
         for call in reply.calls:
             self._context.meter(call)
         return reply
@@ -256,7 +257,7 @@ class HttpSession:
 
     def _read_answer(self, answer: Response) -> tuple[Reply, Any]:
         if self._agent.answer == "json":
-            return extract_reply(self._decode(answer), self._paths)
+            return extract_reply(self._decode_json(answer), self._paths)
         self._check_status(answer)
         if not answer.body:
             raise AgentFailed("answer is empty")
@@ -266,7 +267,7 @@ class HttpSession:
         context = self._context
         return {
             "input": message.text,
-            "messages": _join(self._messages),
+            "messages": _join_messages(self._messages),
             "session_id": self._session_id or options.get("session_id") or context.key.session_id,
             "options": options,
             "metadata": options.get("metadata") or {},
@@ -302,7 +303,7 @@ class HttpSession:
             message = f"HTTP {describe_status(answer.status)} to {credentials.mask_url_credentials(place)}: {limit}"
         raise AgentFailed(message)
 
-    def _decode(self, answer: Response) -> Any:
+    def _decode_json(self, answer: Response) -> Any:
         self._check_status(answer)
         try:
             return codec.decode(answer.body)
@@ -313,6 +314,13 @@ class HttpSession:
             kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
             hint = f"; set `{_SETTINGS[kind]}` to take it" if kind in _SETTINGS else ""
             raise AgentFailed(f"answer is not JSON ({error}){hint}: {detail}") from error
+
+
+def _check_json_path(name: str, path: str) -> None:
+    try:
+        compile_path(path)
+    except ValueError as error:
+        raise ValueError(f"`{name}`: {error}") from error
 
 
 _SETTINGS = {
@@ -348,5 +356,5 @@ def _is_credential(name: str, value: str) -> bool:
     return credentials.is_sensitive_name(name) or any(credentials.find_header_credentials({name: value}))
 
 
-def _join(messages: Sequence[bytes]) -> codec.Raw:
+def _join_messages(messages: Sequence[bytes]) -> codec.Raw:
     return codec.Raw(b"[%b]" % b",".join(messages))

@@ -10,8 +10,16 @@ from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from viva.agents.replies import parse_declared, parse_model_calls, parse_tool_calls
-from viva.agents.reply_paths import ABSENT, at_path, find_list, find_usage, find_value, find_values, read_flag
+from viva.agents.replies import parse_declared_state, parse_model_calls, parse_tool_calls
+from viva.agents.reply_paths import (
+    ABSENT,
+    find_list,
+    find_usage,
+    find_value,
+    find_values,
+    get_at_path,
+    read_awaiting_flag,
+)
 from viva.agents.streamed_reply import StreamedReply
 from viva.errors import AgentFailed
 from viva.llm.calls import extract_error_message
@@ -33,8 +41,8 @@ _SHOWN = 80
 
 
 class StreamPaths(Struct, frozen=True):
-    """Where the parts of a reply are in an event. Each of `delta_when` and `done_when` is a path and the value that it has to
-    have. `parts` are the paths of everything else, as in an answer that is not streamed.
+    """Where the parts of a reply are in an event. `delta_when` and `done_when` map paths to the values that an event must have
+    there. `parts` are the paths of everything else, as in an answer that is not streamed.
     """
 
     delta: str | None = None
@@ -54,6 +62,7 @@ class StreamReader:
         self._paths = paths
         self._streamed = streamed
         self._secrets = secrets
+        self._head = b""
         self._count = 0
         self._first = b""
         self._is_done = False
@@ -63,11 +72,12 @@ class StreamReader:
         self._has_documents = False
 
     async def read(self, chunks: AsyncIterator[bytes]) -> Reply:
-        """The reply. An answer without one is the agent's failure."""
+        """Reads the stream to its end and returns the reply. A stream without a reply is the agent's failure."""
         if self._kind == "text":
             return await self._read_text(chunks)
         parser = SseParser() if self._kind == "sse" else LineParser()
         async for chunk in chunks:
+            self._head += chunk[: _SHOWN - len(self._head)]
             for event in parser.feed_events(chunk):
                 self._add_event(event)
             if self._is_done:
@@ -95,10 +105,17 @@ class StreamReader:
         if has_end and not self._is_done:
             raise AgentFailed("the stream ended before its end by `done`")
         if not reply.content and reply.data is None and not reply.tool_calls:
-            shown = extract_error_message(self._first[:_SHOWN], self._secrets)
-            first = f"; the first is {shown}" if self._count else ""
-            raise AgentFailed(f"the stream has no reply in its {self._count} events{first}")
+            raise AgentFailed(self._explain_no_reply())
         return reply
+
+    def _explain_no_reply(self) -> str:
+        shown = extract_error_message((self._first or self._head)[:_SHOWN], self._secrets)
+        if not shown:
+            return "answer is empty"
+        if not self._count:
+            return f"the answer has no events: {shown}; remove `stream` if the agent does not stream"
+        hint = "`delta` finds no text in them" if self._paths.delta else "set `delta` to the path of their text"
+        return f"the stream has no reply in its {self._count} events: {hint}; the first is {shown}"
 
     def _add_event(self, event: SseEvent) -> None:
         if self._is_done:
@@ -114,11 +131,11 @@ class StreamReader:
         if isinstance(document, str):
             self._streamed.add_text(document)
         else:
-            self._add_document(document, event.data)
+            self._add_json_event(document, event.data)
         self._is_done = self._is_done or event.name in _END_NAMES
 
     def _decode(self, data: bytes) -> Any:
-        """The value of an event. Without a path for the text, what is no JSON object or array is text itself."""
+        """The value of an event. Without `delta`, an event that is no JSON object or array is text of the reply."""
         try:
             value = codec.decode(data)
         except codec.DecodeError as error:
@@ -130,7 +147,7 @@ class StreamReader:
             raise AgentFailed(f"event {self._count} of the stream is not JSON: {shown} ({error})") from error
         return value if isinstance(value, str | dict | list) else data.decode(errors="replace")
 
-    def _add_document(self, document: Any, data: bytes) -> None:
+    def _add_json_event(self, document: Any, data: bytes) -> None:
         self._has_documents = True
         text = self._find_delta(document)
         if text:
@@ -139,11 +156,11 @@ class StreamReader:
         self._add_parts(document)
         paths = self._paths
         if paths.done is None and not paths.done_when:
-            self._is_done = at_path(document, ("done",)) is True
+            self._is_done = get_at_path(document, ("done",)) is True
         elif _matches(document, paths.done_when):
             values = find_values(document, paths.done) if paths.done is not None else [True]
             self._is_done = any(value not in (None, False, "") for value in values)
-        error = at_path(document, ("error",))
+        error = get_at_path(document, ("error",))
         if error not in (ABSENT, None, False, "") and not text and not has_calls:
             raise AgentFailed(f"the stream has an error: {extract_error_message(data, self._secrets)}")
 
@@ -153,17 +170,17 @@ class StreamReader:
         if self._paths.delta is not None:
             values = find_values(document, self._paths.delta)
             return "".join(value for value in values if isinstance(value, str))
-        kind = at_path(document, ("type",))
+        kind = get_at_path(document, ("type",))
         if isinstance(kind, str) and any(word in kind.lower() for word in _NO_TEXT):
             return ""
-        values = (at_path(document, path) for path in _USUAL_DELTAS)
+        values = (get_at_path(document, path) for path in _USUAL_DELTAS)
         return next((value for value in values if isinstance(value, str)), "")
 
     def _add_calls(self, document: Any) -> bool:
         """Adds tool calls: whole ones, or fragments with an `index`."""
         path = self._paths.parts.get("tool_calls")
         calls = find_list(document, "tool_calls", path)
-        if calls is None and path is None and (usual := at_path(document, _USUAL_CALLS)) is not ABSENT:
+        if calls is None and path is None and (usual := get_at_path(document, _USUAL_CALLS)) is not ABSENT:
             calls = usual
         if calls is None:
             return False
@@ -172,13 +189,13 @@ class StreamReader:
         for call in cast("list[Any]", calls):
             at = cast("dict[str, Any]", call).get("index") if isinstance(call, dict) else None
             if type(at) is int:
-                self._add_fragment(at, cast("dict[str, Any]", call))
+                self._add_call_fragment(at, cast("dict[str, Any]", call))
             else:
                 for whole in parse_tool_calls([call]):
                     self._streamed.add_call(whole)
         return bool(calls)
 
-    def _add_fragment(self, at: int, call: dict[str, Any]) -> None:
+    def _add_call_fragment(self, at: int, call: dict[str, Any]) -> None:
         function = call.get("function")
         source = cast("dict[str, Any]", function) if isinstance(function, dict) else call
         key, arguments = f"index {at}", source.get("arguments")
@@ -195,8 +212,8 @@ class StreamReader:
         for name in ("input_hint", "finish_reason", "protocol_state"):
             if (value := find_value(document, name, paths.get(name))) is not None:
                 fields[name] = value if isinstance(value, str) else codec.compact_json(value)
-        if (flag := read_flag(document, paths.get("awaiting_input"))) is not None:
-            fields["declared_state"] = parse_declared(flag)
+        if (flag := read_awaiting_flag(document, paths.get("awaiting_input"))) is not None:
+            fields["declared_state"] = parse_declared_state(flag)
         if "data" in paths and (value := find_value(document, "data", paths["data"])) is not None:
             fields["data"] = value
         if fields:

@@ -1,4 +1,4 @@
-"""Reads parts of foreign JSON, whatever they are."""
+"""Reads parts of JSON from outside, whose types are unknown."""
 
 from collections.abc import Mapping
 from typing import Any, cast

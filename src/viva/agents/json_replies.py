@@ -30,17 +30,17 @@ class JsonReplyAgent:
     @asynccontextmanager
     async def open(self, context: SessionContext) -> AsyncGenerator[AgentSession]:
         async with self._agent.open(context) as session:
-            yield _JsonSession(session, context.progress)
+            yield _JsonReplySession(session, context.progress)
 
 
-class _JsonSession:
+class _JsonReplySession:
     def __init__(self, session: AgentSession, progress: CallProgress) -> None:
         self._session = session
         self._progress = progress
         self._warned: set[str] = set()
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        """The reply in the text of the agent's reply. Text without a reply object stays as it is."""
+        """The agent's reply, with the JSON object in its text parsed. A text without such an object stays as it is."""
         reply = await self._session.send(message, options)
         value = find_json(reply.content)
         if not isinstance(value, dict) or not is_reply_object(fields := cast("dict[str, Any]", value)):
@@ -48,10 +48,10 @@ class _JsonSession:
         new = [warning for warning in describe_unknown_keys(fields) if warning not in self._warned]
         self._warned.update(new)
         self._progress.warnings += new
-        return _merge(reply, parse_reply(fields))
+        return _merge_replies(reply, parse_reply(fields))
 
 
-def _merge(reply: Reply, parsed: Reply) -> Reply:
+def _merge_replies(reply: Reply, parsed: Reply) -> Reply:
     return structs.replace(
         parsed,
         data=reply.data if parsed.data is None else parsed.data,

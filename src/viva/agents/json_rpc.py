@@ -17,7 +17,7 @@ METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND = -32601, -
 
 
 class RpcError(Exception):
-    """An error answer."""
+    """The other side answered a request with an error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class _Error(Struct):
     data: Any = None
 
 
-class _Line(Struct):
+class _RpcMessage(Struct):
     id: int | str | UnsetType | None = UNSET
     method: str = ""
     params: Any = None
@@ -42,12 +42,12 @@ class _Line(Struct):
     error: _Error | None = None
 
 
-_lines = codec.Decoder[_Line](_Line)
+_message_decoder = codec.Decoder[_RpcMessage](_RpcMessage)
 
 
 class JsonRpcConnection:
     """One connection. `on_request` answers the other side's requests, `on_notification` gets its notifications,
-    `on_other_line` all other lines. Messages are handled in order.
+    `on_unparsed_line` gets lines that are no messages. Messages are handled in order.
     """
 
     def __init__(
@@ -55,20 +55,23 @@ class JsonRpcConnection:
         process: Process,
         on_request: Callable[[str, Any], Awaitable[Any]],
         on_notification: Callable[[str, Any], None],
-        on_other_line: Callable[[bytes], None],
+        on_unparsed_line: Callable[[bytes], None],
     ) -> None:
-        self._process, self._on_request, self._on_notification, self._on_other_line = (
+        self._process, self._on_request, self._on_notification, self._on_unparsed_line = (
             process,
             on_request,
             on_notification,
-            on_other_line,
+            on_unparsed_line,
         )
         self._waiting: dict[int, tuple[asyncio.Future[Any], Callable[[], None] | None]] = {}
         self._count = 0
         self._is_closed = False
 
     async def request(self, method: str, params: Mapping[str, Any], on_answer: Callable[[], None] | None = None) -> Any:
-        """The result. RpcError for an error, ConnectionClosed if no answer came. `on_answer` is called when it arrives."""
+        """Sends a request and returns its result. RpcError if the answer is an error, ConnectionClosed if none came.
+
+        `on_answer` is called as soon as the answer arrives.
+        """
         if self._is_closed:
             raise ConnectionClosed
         self._count += 1
@@ -90,9 +93,9 @@ class JsonRpcConnection:
         try:
             async for data in self._process.lines():
                 try:
-                    line: _Line = _lines.decode(data)
+                    line: _RpcMessage = _message_decoder.decode(data)
                 except codec.DecodeError:
-                    self._on_other_line(data)
+                    self._on_unparsed_line(data)
                     continue
                 await self._handle(line)
         finally:
@@ -102,11 +105,11 @@ class JsonRpcConnection:
                     future.set_exception(ConnectionClosed())
                     future.exception()  # marks it as retrieved
 
-    async def _handle(self, line: _Line) -> None:
+    async def _handle(self, line: _RpcMessage) -> None:
         if line.method and line.id is UNSET:
             self._on_notification(line.method, line.params)
         elif line.method:
-            await self._answer(line)
+            await self._answer_request(line)
         elif isinstance(line.id, int) and (waiting := self._waiting.get(line.id)) is not None:
             future, answered = waiting
             if future.done():
@@ -118,7 +121,7 @@ class JsonRpcConnection:
             else:
                 future.set_exception(RpcError(line.error.code, line.error.message, line.error.data))
 
-    async def _answer(self, line: _Line) -> None:
+    async def _answer_request(self, line: _RpcMessage) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": line.id}
         try:
             answer["result"] = await self._on_request(line.method, line.params)

@@ -49,12 +49,12 @@ class McpStub:
         except codec.DecodeError as error:
             return codec.encode(_build_error(None, _PARSE_ERROR, f"not JSON: {error}"))
         if isinstance(value, list):
-            answers = [answer for each in value if (answer := self._answer(each)) is not None]
+            answers = [answer for each in value if (answer := self._answer_message(each)) is not None]
             return codec.encode(answers) if answers else None
-        answer = self._answer(value)
+        answer = self._answer_message(value)
         return None if answer is None else codec.encode(answer)
 
-    def _answer(self, value: Any) -> dict[str, Any] | None:
+    def _answer_message(self, value: Any) -> dict[str, Any] | None:
         message = as_object(value)
         method, key = message.get("method"), message.get("id")
         if not isinstance(method, str):
@@ -163,7 +163,7 @@ class StubbedAgent:
 
 
 class _StubbedSession:
-    """Adds the recorded calls to each reply, under the names of the case."""
+    """Adds the recorded calls to each reply, with the names that the tools have in the case."""
 
     def __init__(self, session: AgentSession, context: SessionContext, stub: McpStub) -> None:
         self._session, self._context, self._stub = session, context, stub
@@ -195,7 +195,7 @@ class _StubbedSession:
         return structs.replace(reply, tool_calls=(*reported, *missing))
 
     def _find_bare_name(self, name: str) -> str:
-        """Clients prefix the names of tools with `mcp` and the server's name, and replace characters."""
+        """The name of a tool in the case: clients prefix it with `mcp` and the server's name, and replace characters in it."""
         shown = _NO_WORD.sub("_", name)
         for bare in self._stub.tool_names:
             end = _NO_WORD.sub("_", bare)

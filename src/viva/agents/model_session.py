@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar
 from msgspec import Struct, structs
 
 from viva.agents.agent_config import AgentStatus, inspect_url
-from viva.agents.models import choose_connector, find_model_class
+from viva.agents.models import choose_connector, find_agent_class
 from viva.agents.step_log import StepLog
-from viva.agents.tools import Tool, Toolbox, lacks_result, split_steps
+from viva.agents.tools import Tool, Toolbox, lacks_result, split_at_tool_results
 from viva.errors import AgentFailed, TrialFault, Unreachable
 from viva.llm.calls import (
     RetryPolicy,
@@ -79,7 +79,7 @@ class Endpoint(ABC):
     def build_url(self, agent: "ModelAgent") -> str: ...
 
     @abstractmethod
-    def key_header(self, key: str) -> tuple[str, str]:
+    def build_key_header(self, key: str) -> tuple[str, str]:
         """Name and value of the header with the key."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Endpoint(ABC):
 
     @abstractmethod
     def encode_system(self, system: str) -> tuple[bytes, list[bytes]]:
-        """The bytes between these fields and the list of messages, and the first messages."""
+        """How the system prompt is sent: bytes that come before the list of messages in the request, or the first messages."""
 
     @abstractmethod
     def encode_message(self, message: Message) -> bytes:
@@ -135,7 +135,7 @@ class Endpoint(ABC):
         if agent.stream:
             headers["Accept"] = "text/event-stream"
         if self.connector.api_key and not config_names & API_KEY_HEADERS:
-            name, value = self.key_header(self.connector.api_key.reveal())
+            name, value = self.build_key_header(self.connector.api_key.reveal())
             headers[name] = value
         own = {name: value for name, value in headers.items() if name.lower() not in config_names}
         return own | dict(self.connector.headers)
@@ -184,7 +184,7 @@ class ModelAgent(Struct, frozen=True, kw_only=True, dict=True):
         endpoint = self._endpoints.get(connector.name)
         if endpoint is None or endpoint.connector is not connector:
             is_same = (connector.provider, connector.api) == (self.connector.provider, self.connector.api)
-            endpoint_type = self.endpoint_type if is_same else find_model_class(connector).endpoint_type
+            endpoint_type = self.endpoint_type if is_same else find_agent_class(connector).endpoint_type
             endpoint = self._endpoints[connector.name] = endpoint_type(self, connector)
         return endpoint
 
@@ -224,7 +224,7 @@ class ModelSession:
         content = ""
         self._started, self._first_token_ms = time.perf_counter(), None
         for _ in range(self._agent.max_tool_rounds + 1):
-            self._add_results(endpoint)
+            self._add_tool_results(endpoint)
             began = steps.elapsed_ms()
             completion = await self._call_model(endpoint)
             calls.append(self._meter(endpoint.connector, completion))
@@ -248,7 +248,7 @@ class ModelSession:
                 context.progress.partial = Reply(content, tool_calls=(*used, call), calls=tuple(calls))
                 began = steps.elapsed_ms()
                 used.append(await self._toolbox.run_call(call))
-                steps.add_tool(call.name, began)
+                steps.add_tool_step(call.name, began)
                 self._open_calls.append(used[-1])
             context.progress.partial = Reply(content, tool_calls=tuple(used), calls=tuple(calls))
             if any(map(lacks_result, self._open_calls)):
@@ -262,7 +262,7 @@ class ModelSession:
         raise AgentFailed(f"tool loop exceeded {self._agent.max_tool_rounds} rounds")
 
     def _choose_endpoint(self, connector: Connector) -> Endpoint:
-        """The endpoint of this message. The first one decides on the API, in whose form the history is encoded."""
+        """The endpoint for this message. It must have the API of the first one, in whose form the history is encoded."""
         endpoint = self._agent.get_endpoint(connector)
         if self._endpoint is None:
             self._endpoint = endpoint
@@ -284,10 +284,10 @@ class ModelSession:
         return endpoint
 
     def _add_message(self, endpoint: Endpoint, message: Message) -> None:
-        if message.role == "tool" and self._store_result(message):
+        if message.role == "tool" and self._store_tool_result(message):
             return
-        self._add_results(endpoint)
-        request, answered, text = split_steps(message)
+        self._add_tool_results(endpoint)
+        request, answered, text = split_at_tool_results(message)
         self._messages.append(endpoint.encode_message(request))
         if answered:
             self._messages += endpoint.encode_results(answered)
@@ -296,7 +296,7 @@ class ModelSession:
         if text is not None:
             self._messages.append(endpoint.encode_message(text))
 
-    def _store_result(self, message: Message) -> bool:
+    def _store_tool_result(self, message: Message) -> bool:
         """Stores the result of a tool call that comes as a separate message."""
         for at, call in enumerate(self._open_calls):
             if lacks_result(call) and (message.tool_call_id or message.name) in (call.id, call.name):
@@ -304,7 +304,7 @@ class ModelSession:
                 return True
         return False
 
-    def _add_results(self, endpoint: Endpoint) -> None:
+    def _add_tool_results(self, endpoint: Endpoint) -> None:
         """Adds a result for each open tool call: the API accepts no other message before them."""
         if self._open_calls:
             self._messages += endpoint.encode_results(self._open_calls)

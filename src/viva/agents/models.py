@@ -91,11 +91,11 @@ def _build_tool(tool: str | ToolConfig, setup: AgentSetup) -> Tool:
 def build_model_agent(
     connector: Connector, system: str = "", output: Mapping[str, Any] | None = None, **fields: Any
 ) -> "ModelAgent":
-    """`output` is a JSON Schema that every answer has to fit."""
-    return find_model_class(connector)(connector=connector, system=system, output=output, **fields)
+    """The agent that calls the model of a connector. `output` is the JSON Schema of its answers."""
+    return find_agent_class(connector)(connector=connector, system=system, output=output, **fields)
 
 
-def find_model_class(connector: Connector) -> "type[ModelAgent]":
+def find_agent_class(connector: Connector) -> "type[ModelAgent]":
     """The class of agents that speak the API of a connector's provider."""
     key = f"{connector.provider} {connector.api}".strip()
     if key not in _CLASSES:
@@ -105,7 +105,7 @@ def find_model_class(connector: Connector) -> "type[ModelAgent]":
 
 
 def choose_connector(options: Mapping[str, Any], default: Connector, connectors: Mapping[str, Connector]) -> Connector:
-    """The connector and model that `options` of a case name, else the agent's own."""
+    """The connector that `options` of a case name, else the agent's own; with the model that they name."""
     name, model = options.get("connector"), options.get("model")
     if name is None or name == default.name:
         connector = default

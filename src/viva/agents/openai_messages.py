@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from viva.agents.tools import format_result, split_steps
+from viva.agents.tools import format_result, split_at_tool_results
 from viva.model import codec
 from viva.model.message import Attachment, Audio, Content, File, Message, Text, ToolCall
 
 
-def encode_steps(message: Message) -> list[bytes]:
+def encode_to_messages(message: Message) -> list[bytes]:
     """One or several messages: tool calls with results come before the text of an assistant message."""
-    request, answered, text = split_steps(message)
+    request, answered, text = split_at_tool_results(message)
     encoded = [encode_message(request), *encode_results(answered)]
     return encoded if text is None else [*encoded, encode_message(text)]
 
@@ -33,7 +33,7 @@ def encode_results(calls: Sequence[ToolCall]) -> list[bytes]:
 
 
 def encode_assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -> bytes:
-    """An assistant message, where the model's own bytes cannot be used."""
+    """An assistant message that is built anew, because the model's own bytes cannot be sent back."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if tool_calls:
         message["tool_calls"] = [_encode_call(call) for call in tool_calls]

@@ -1,7 +1,7 @@
 """An agent on an OpenWOP host: `openwop:https://host#agent.id`.
 
 Evals of the protocol return scores, not replies. A reply is the output of a run of the workflow `viva.agent`, whose root
-is the agent. Viva hosts have that workflow; other hosts refuse it, which becomes the error. Each turn sends the whole
+is the agent. Viva hosts have that workflow; other hosts refuse the run, and the turn fails with their error. Each turn sends the whole
 conversation. Tool calls have names only: the protocol has no place for arguments.
 """
 
@@ -68,7 +68,7 @@ class OpenwopAgent(Struct, frozen=True, kw_only=True):
 def parse_reference(text: str) -> tuple[str, str]:
     """URL and agent of `openwop:URL#agent`. ValueError says what is missing."""
     address, _, agent = text.removeprefix(PREFIX).partition("#")
-    host = parse_address(address, "openwop:https://host#agent.id")
+    host = parse_host_url(address, "openwop:https://host#agent.id")
     if not agent:
         raise ValueError(
             f"{mask_url_credentials(text)!r} names no agent: write openwop:{mask_url_credentials(address)}#agent.id"
@@ -76,7 +76,7 @@ def parse_reference(text: str) -> tuple[str, str]:
     return host, agent
 
 
-def parse_address(text: str, example: str) -> str:
+def parse_host_url(text: str, example: str) -> str:
     """The URL of a host, without a trailing slash. ValueError says what is wrong with it."""
     try:
         parts = urlsplit(text)
@@ -123,7 +123,7 @@ class OpenwopSession:
                     case _:
                         pass
         except BaseException:
-            await self._cancel(run)
+            await self._cancel_run(run)
             raise
         self._messages.append({"role": "assistant", "content": reply.content or to_text(reply.data)})
         return reply
@@ -144,8 +144,8 @@ class OpenwopSession:
                 raise AgentFailed(refused.message) from refused
             raise
 
-    async def _cancel(self, run: str) -> None:
-        """Best effort: nothing waits for the run any more."""
+    async def _cancel_run(self, run: str) -> None:
+        """Asks the host to cancel a run. A failure is ignored."""
         try:
             await self._host.post(f"/v1/runs/{run}/cancel", {})
         except Unreachable:

@@ -58,7 +58,7 @@ class HostClient(Struct, frozen=True, kw_only=True):
         return self._decode(await self._send(Request(self._build_url(path), b"", self._build_headers(), "GET", 90.0)))
 
     async def post(self, path: str, body: Any, *, idempotent: bool = False) -> Any:
-        """With `idempotent` it has an Idempotency-Key, so that it can be resent if the answer is lost."""
+        """The decoded answer to a POST. With `idempotent` the request has an Idempotency-Key and is sent again if the answer is lost."""
         headers = self._build_headers({"Content-Type": "application/json"})
         if idempotent:
             headers["Idempotency-Key"] = secrets.token_hex(16)

@@ -201,7 +201,7 @@ class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
         return build_model_agent(self.connector, output=self.output)
 
     @cached_property
-    def model_without_end(self) -> ModelAgent:
+    def model_that_cannot_end(self) -> ModelAgent:
         """The model with the schema of a simulator that cannot end the conversation."""
         output = _CANNOT_END.output if self.output == _CAN_END.output else self.output
         return build_model_agent(self.connector, output=output)
@@ -231,19 +231,19 @@ class PromptSession:
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         metadata: Mapping[str, Any] = options.get("metadata") or {}
-        model = self._agent.model if _can_end(metadata) else self._agent.model_without_end
+        model = self._agent.model if _can_end(metadata) else self._agent.model_that_cannot_end
         if not self._agent.used_variables & PER_CALL_VARIABLES:
             if self._session is None:
                 opened = model.open(self._context, self._fill_prompt(message, metadata))
                 self._session = await self._stack.enter_async_context(opened)
             return await self._session.send(message, options)
-        question = self._build_question(message, metadata)
+        question = self._build_prompt_message(message, metadata)
         async with model.open(structs.replace(self._context, history=())) as session:
             reply = await session.send(question, options)
         self._messages += [message, Message("assistant", reply.content, tool_calls=reply.tool_calls)]
         return reply
 
-    def _build_question(self, message: Message, metadata: Mapping[str, Any]) -> Message:
+    def _build_prompt_message(self, message: Message, metadata: Mapping[str, Any]) -> Message:
         """The prompt of this call, as one message."""
         used = self._agent.used_variables
         texts = [self._fill_prompt(message, metadata)]
@@ -258,9 +258,9 @@ class PromptSession:
         return Message("user", (Text(text), *attachments) if attachments else text)
 
     def _fill_prompt(self, message: Message, metadata: Mapping[str, Any]) -> str:
-        return str(fill_variables(self._agent.prompt, self._build_values(message, metadata)))
+        return str(fill_variables(self._agent.prompt, self._build_variable_texts(message, metadata)))
 
-    def _build_values(self, message: Message, metadata: Mapping[str, Any]) -> dict[str, str]:
+    def _build_variable_texts(self, message: Message, metadata: Mapping[str, Any]) -> dict[str, str]:
         known = {**PROMPT_VARIABLES, **self._agent.variables}
         metadata_values = {name: value for name, value in metadata.items() if value not in (None, "", [], {})}
         if self._context.role == "agent":

@@ -32,8 +32,8 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from viva import catalog
 from viva.agents.agent_config import AgentSetup, ConnectedConfig, NonEmpty
 from viva.agents.frameworks.recognition import explain_no_agent, find_framework
-from viva.agents.python_streams import is_stream, read_stream
-from viva.agents.replies import describe_unknown_keys, parse_piece, parse_reply, unwrap_model
+from viva.agents.python_streams import is_stream, make_stream_reader
+from viva.agents.replies import convert_typed_object, describe_unknown_keys, parse_piece, parse_reply
 from viva.agents.streamed_reply import StreamedReply
 from viva.agents.tools import CannedTools
 from viva.agents.user_errors import raise_as_faults
@@ -123,14 +123,14 @@ class PythonAgent(Struct, frozen=True):
                 yield PythonSession(_find_callable(instance), context, code)
             except BaseException:
                 with suppress(TrialFault):  # the first error counts
-                    await _close(code, instance, is_owned=is_owned)
+                    await _close_instance(code, instance, is_owned=is_owned)
                 raise
-            await _close(code, instance, is_owned=is_owned)
+            await _close_instance(code, instance, is_owned=is_owned)
         finally:
             thread.release()
 
 
-async def _close(code: "_UserCode", instance: Any, *, is_owned: bool) -> None:
+async def _close_instance(code: "_UserCode", instance: Any, *, is_owned: bool) -> None:
     """Closes an object that was made for one case: `close` or `aclose`."""
     close = getattr(instance, "aclose", None) or getattr(instance, "close", None)
     if not is_owned or not callable(close):
@@ -152,7 +152,7 @@ class _UserCode(Struct, frozen=True):
     async def call(self, function: Callable[..., Any], *ordered: Any, **named: Any) -> Any:
         """The returned value. An exception is the agent's failure, or its provider's."""
         with raise_as_faults(self.progress, self.provider_packages):
-            if _is_async(_find_function(function) if inspect.isclass(function) else function):
+            if _is_async_callable(_find_function(function) if inspect.isclass(function) else function):
                 returned = function(*ordered, **named)
             else:
                 returned = await self.thread.run(lambda: function(*ordered, **named))
@@ -163,11 +163,11 @@ class _UserCode(Struct, frozen=True):
             )
 
 
-def _is_async(call: Any) -> bool:
+def _is_async_callable(call: Any) -> bool:
     return any(map(inspect.iscoroutinefunction, (call, type(call).__call__))) or inspect.isasyncgenfunction(call)
 
 
-def _to_dict(message: Message) -> dict[str, Any]:
+def _message_to_dict(message: Message) -> dict[str, Any]:
     """A plain dict that always has `role` and `content`."""
     return {"role": message.role, "content": "", **codec.to_plain(message)}
 
@@ -179,7 +179,7 @@ class PythonSession:
         self._call = call
         self._context = context
         self._code = code
-        self._messages: list[dict[str, Any]] = [_to_dict(message) for message in context.history]
+        self._messages: list[dict[str, Any]] = [_message_to_dict(message) for message in context.history]
         self._ordered, self._named = _choose_arguments(call)
         self._text = ""
         self._warned: set[str] = set()
@@ -187,7 +187,7 @@ class PythonSession:
         self._tools = CannedTools(fixtures.tools) if fixtures and (fixtures.stub_all_tools or fixtures.tools) else None
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        self._messages.append(_to_dict(message))
+        self._messages.append(_message_to_dict(message))
         self._text = message.text
         ordered, named = self._build_arguments(deepcopy(dict(options)))  # the agent may change them
         streamed, started = StreamedReply(), time.perf_counter()
@@ -195,7 +195,7 @@ class PythonSession:
             returned = await self._code.call(self._call, *ordered, **named)
             if is_stream(returned):
                 streamed = StreamedReply(self._context.progress, started)
-                await self._code.call(read_stream(returned, partial(self._add_piece, streamed)))
+                await self._code.call(make_stream_reader(returned, partial(self._add_piece, streamed)))
                 returned = streamed.build()
             reply = self._copy_reply(returned)
         except BaseException:
@@ -226,7 +226,7 @@ class PythonSession:
     def _copy_reply(self, returned: Any) -> Reply:
         """A copy of the reply, which later changes of the agent's objects do not affect. It must be valid JSON."""
         try:
-            reply = self._add_tool_calls(self._parse(returned))
+            reply = self._add_tool_calls(self._parse_returned(returned))
             if type(returned) is str and not reply.tool_calls:
                 returned.encode()
                 return reply
@@ -246,12 +246,12 @@ class PythonSession:
     def _list_messages(self) -> list[dict[str, Any]]:
         """The messages so far; for a helper, those of the conversation that it helps with."""
         if self._context.conversation is not None:
-            return [_to_dict(message) for message in self._context.conversation()]
+            return [_message_to_dict(message) for message in self._context.conversation()]
         return [dict(message) for message in self._messages]
 
-    def _parse(self, returned: Any) -> Reply:
+    def _parse_returned(self, returned: Any) -> Reply:
         """A helper may return any value; the agent under test must return a reply."""
-        returned = unwrap_model(returned)
+        returned = convert_typed_object(returned)
         if self._context.role == "agent" or isinstance(returned, str | Reply):
             self._warn_of_unknown_keys(returned)
             return parse_reply(returned)
@@ -297,7 +297,7 @@ def _to_plain_copy(reply: Reply) -> Reply:
 
 
 def _choose_arguments(call: Any) -> tuple[list[str], list[str]]:
-    """What is passed in order, and what by name."""
+    """The names of the values that the function gets by position, and of those that it gets by keyword."""
     parameters, text_parameter = _list_parameters(call), _find_text_parameter(call)
     ordered: list[str] = []
     queue = ["options"] if "message" in parameters or text_parameter else ["messages", "options"]
@@ -320,7 +320,7 @@ def _choose_arguments(call: Any) -> tuple[list[str], list[str]]:
 
 
 def _list_parameters(call: Any) -> dict[str, Any]:
-    """Parameters to fill, with their kinds. One with a default is filled only if its name is known."""
+    """The parameters that Viva fills, with their kinds. One with a default is filled only if Viva knows its name."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # built-ins have no signature
@@ -358,7 +358,7 @@ def _find_callable(instance: Any) -> Callable[..., Any]:
 
 
 def import_target(reference: str, folder: str) -> Any:
-    """Imports `pkg.module:attr` or `./file.py:attr`, looked for from `folder`. It must be able to reply."""
+    """Imports `pkg.module:attr` or `./file.py:attr`, looked for from `folder`. BadInput if that object cannot reply."""
     _, target = import_object(reference, folder)
     _check_target(reference, target)
     return target
@@ -370,14 +370,14 @@ def _check_target(reference: str, target: Any) -> None:
 
 
 def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
-    """The module of a reference, and what it names there."""
+    """The module of a reference, and the object that the reference names in it."""
     place, _, attribute = reference.rpartition(":")
     if not place or not attribute:
         raise BadInput.of(
             f"python:{reference} names no attribute; write python:pkg.module:attr or python:./file.py:attr"
         )
     is_file = place.endswith(".py") or "/" in place
-    module = _from_file(place, folder) if is_file else _from_name(place, attribute, folder)
+    module = _import_file(place, folder) if is_file else _import_name(place, attribute, folder)
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
@@ -390,14 +390,14 @@ def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
     return module, target
 
 
-def _from_file(place: str, folder: str) -> ModuleType:
+def _import_file(place: str, folder: str) -> ModuleType:
     path = os.path.normpath(os.path.join(folder, place))  # noqa: PTH118 -- keeps `..` as the user wrote it
     if not os.path.isfile(path):  # noqa: PTH113
         raise BadInput.of(f"python:{place}: there is no file {path}")
     if (module := catalog.find_loaded_module(path)) is not None:
         return module
     # Modules beside the file can be imported, as when it is run as a program.
-    _add_to_path(os.path.dirname(path))  # noqa: PTH120
+    _add_to_sys_path(os.path.dirname(path))  # noqa: PTH120
     name, root = _find_module_name(path)
     is_free = not catalog.is_module_name_taken(name.partition(".")[0])
     try:
@@ -407,7 +407,7 @@ def _from_file(place: str, folder: str) -> ModuleType:
     except BadInput:
         raise
     except Exception as raised:  # user code may raise anything
-        raise _import_error(place, raised) from raised
+        raise _build_import_error(place, raised) from raised
 
 
 def _find_module_name(path: str) -> tuple[str, str]:
@@ -419,7 +419,7 @@ def _find_module_name(path: str) -> tuple[str, str]:
 
 
 def _load_file(path: str) -> ModuleType:
-    """Load a file under a name of its own: other code has a module of its natural name."""
+    """Loads a file under a made-up module name, because another module has the name that follows from the file."""
     name = "viva_agent_" + "".join(c if c.isalnum() else "_" for c in path)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -433,12 +433,12 @@ def _load_file(path: str) -> ModuleType:
     return module
 
 
-def _from_name(place: str, attribute: str, folder: str) -> ModuleType:
+def _import_name(place: str, attribute: str, folder: str) -> ModuleType:
     loaded = sys.modules.get(place)
     if loaded is not None and hasattr(loaded, attribute.partition(".")[0]):
         return loaded  # not waiting for the end of its import: the module itself may wait for this conversation
     try:
-        _add_to_path(folder)
+        _add_to_sys_path(folder)
         if (program := catalog.find_program(place)) is not None:
             return program
         with catalog.mark_import(place):
@@ -446,16 +446,16 @@ def _from_name(place: str, attribute: str, folder: str) -> ModuleType:
     except BadInput:
         raise
     except Exception as raised:  # user code may raise anything
-        raise _import_error(place, raised) from raised
+        raise _build_import_error(place, raised) from raised
 
 
-def _import_error(place: str, raised: Exception) -> BadInput:
+def _build_import_error(place: str, raised: Exception) -> BadInput:
     at = format_error_place(raised)
     return BadInput.of(f"python:{place} does not import: {format_error(raised)}" + (f" ({at})" if at else ""))
 
 
-def _add_to_path(folder: str) -> None:
-    """The folder stays on the path: the agent may import modules beside it later."""
+def _add_to_sys_path(folder: str) -> None:
+    """Adds a folder to `sys.path` for good: the agent may import modules beside its file later."""
     folder = folder or os.getcwd()  # noqa: PTH109
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 _PIECES_PER_STEP = 256
-"""After so many pieces other conversations get a step, if the stream itself never waits."""
+"""After this number of pieces other conversations may run, if the stream itself never waits."""
 
 
 def is_stream(returned: Any) -> bool:
@@ -13,8 +13,8 @@ def is_stream(returned: Any) -> bool:
     return hasattr(type(returned), "__aiter__") or hasattr(type(returned), "__next__")
 
 
-def read_stream(stream: Any, add: Callable[[Any], None]) -> Callable[[], Any]:
-    """A function that adds each piece of a stream: an async one for an async stream."""
+def make_stream_reader(stream: Any, add: Callable[[Any], None]) -> Callable[[], Any]:
+    """A function that passes each piece of a stream to `add`. It is async for an async stream."""
 
     def read() -> None:
         try:

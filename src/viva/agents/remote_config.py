@@ -26,15 +26,17 @@ class RemoteEndpoint(Struct, frozen=True, kw_only=True):
     retries: int = 4
 
     def build_retry(self, name: str) -> RetryPolicy:
-        """A request that may have arrived is not sent again: the agent may have acted on it."""
-        return RetryPolicy(
-            name, self.retries, is_overload_status, only_unsent=True, secrets=find_header_secrets(self.headers)
-        )
+        """How failed requests are retried. One that may have arrived is not sent again: the agent may have acted on it."""
+        return RetryPolicy(name, self.retries, is_overload_status, only_unsent=True, secrets=find_header_secrets(self.headers))
 
     def build_fault(self, answer: Response) -> TrialFault:
         """The fault behind a status that is not a success."""
         detail = extract_error_message(answer.body, find_header_secrets(self.headers))
-        message = f"HTTP {describe_status(answer.status)}" + (f": {detail}" if detail else "")
+        message = f"HTTP {describe_status(answer.status)}"
+        if 300 <= answer.status < 400 and (place := answer.headers.get("location")):
+            message += f" to {credentials.mask_text(place)}: redirects are not followed; give the agent that address"
+        elif detail:
+            message += f": {detail}"
         return Unreachable(message) if answer.status in _NO_ACCESS else AgentFailed(message)
 
 

@@ -41,19 +41,21 @@ def parse_reply(value: Any) -> Reply:
         case Reply():
             for call in value.calls:
                 counts = (call.input_tokens, call.output_tokens, call.cached_tokens, call.cost_usd or 0.0)
-                if not all(map(_is_countable, counts)):
+                if not all(map(_is_token_count, counts)):
                     raise AgentFailed(f"returned a model call with a number beyond {MAX_TOKEN_COUNT:g}")
             return value
         case Mapping():
-            return _from_mapping(cast("Mapping[str, Any]", value))
+            return _reply_from_mapping(cast("Mapping[str, Any]", value))
         case list() | tuple() if value:
-            return _from_messages(cast("list[Any]", value))
+            return _reply_from_messages(cast("list[Any]", value))
         case _:
             raise AgentFailed(f"returned {_describe_type(value)} instead of {REPLY_SHAPE}")
 
 
-def unwrap_model(value: Any) -> Any:
-    """A pydantic model or a dataclass as a reply: one with the fields of a reply is that reply, another is its data."""
+def convert_typed_object(value: Any) -> Any:
+    """Converts a pydantic model or a dataclass: to a dict of its fields if they are those of a reply, else to a reply with
+    them as `data`. Other values stay as they are.
+    """
     if isinstance(value, type | Reply):
         return value
     if callable(getattr(value, "model_dump", None)):
@@ -65,14 +67,14 @@ def unwrap_model(value: Any) -> Any:
     return fields if isinstance(fields, dict) and is_reply_object(cast("Any", fields)) else Reply(data=fields)
 
 
-def _from_mapping(value: Mapping[str, Any]) -> Reply:
+def _reply_from_mapping(value: Mapping[str, Any]) -> Reply:
     if not any(key in value for key in _CONTENT_KEYS):
         keys = ", ".join(map(repr, list(value)[:6])) or "no keys"
         raise AgentFailed(f"returned a dict with {keys} instead of {REPLY_SHAPE}")
-    return _read_fields(value)
+    return _reply_from_fields(value)
 
 
-def _from_messages(messages: list[Any]) -> Reply:
+def _reply_from_messages(messages: list[Any]) -> Reply:
     """One reply from several messages. A message with the role `tool` is the result of a tool call."""
     reply = StreamedReply()
     for message in messages:
@@ -91,15 +93,15 @@ def _from_messages(messages: list[Any]) -> Reply:
 
 
 def parse_piece(value: Any) -> Reply:
-    """A piece of a streamed reply: one that is not a text."""
+    """Parses a piece of a streamed reply that is not a plain text."""
     if isinstance(value, Reply):
         return parse_reply(value)
     if not isinstance(value, Mapping) or not any(key in value for key in REPLY_KEYS):
         raise AgentFailed(f"yielded {_describe_type(value)} instead of {PIECE_SHAPE}")
-    return _read_fields(cast("Mapping[str, Any]", value))
+    return _reply_from_fields(cast("Mapping[str, Any]", value))
 
 
-def _read_fields(value: Mapping[str, Any]) -> Reply:
+def _reply_from_fields(value: Mapping[str, Any]) -> Reply:
     content = value.get("content")
     if content is not None and not isinstance(content, str):
         raise AgentFailed(f"returned content of type {_describe_type(content)} instead of a string")
@@ -107,12 +109,12 @@ def _read_fields(value: Mapping[str, Any]) -> Reply:
         content=content or "",
         data=value.get("data"),
         tool_calls=parse_tool_calls(value.get("tool_calls")),
-        declared_state=parse_declared(value.get("awaiting_input"), value.get("done")),
+        declared_state=parse_declared_state(value.get("awaiting_input"), value.get("done")),
         input_hint=_get_text(value, "input_hint"),
         finish_reason=_get_text(value, "finish_reason"),
         protocol_state=_get_text(value, "protocol_state"),
         calls=parse_model_calls(value.get("usage")),
-        steps=_read_tool_times(value.get("tool_calls")),
+        steps=_read_tool_durations(value.get("tool_calls")),
         path=_parse_path(value.get("path")),
     )
 
@@ -135,7 +137,7 @@ def _describe_unknown_key(key: str) -> str:
     return f"the agent returned the unknown key {key!r}, which is ignored; {meant}"
 
 
-def parse_declared(awaiting: Any, done: Any = None) -> DeclaredState | None:
+def parse_declared_state(awaiting: Any, done: Any = None) -> DeclaredState | None:
     """The state that the agent declares: `awaiting_input: true|false`, or a done flag."""
     if awaiting is True:
         return "awaiting"
@@ -175,15 +177,15 @@ def _parse_tool_call(item: Any) -> ToolCall:
     )
 
 
-def _read_tool_times(calls: Any) -> tuple[Step, ...]:
-    """The times of tool calls that say how long they took: `duration_ms`, and perhaps `start_ms` since the message."""
+def _read_tool_durations(calls: Any) -> tuple[Step, ...]:
+    """The steps of tool calls that have `duration_ms` and, optionally, `start_ms`, counted from the user's message."""
     steps: list[Step] = []
     end_ms = 0.0
     for call in cast("list[Any]", calls or ()):
         duration: Any = call.get("duration_ms") if isinstance(call, Mapping) else None
-        if _is_countable(duration):
+        if _is_token_count(duration):
             start: Any = cast("Mapping[str, Any]", call).get("start_ms")
-            began_ms = float(start) if _is_countable(start) else end_ms
+            began_ms = float(start) if _is_token_count(start) else end_ms
             steps.append(Step("tool", _parse_tool_call(call).name, round(began_ms, 3), round(float(duration), 3)))
             end_ms = began_ms + float(duration)
     return tuple(steps)
@@ -216,31 +218,31 @@ def parse_model_calls(usage: Any) -> tuple[ModelCall, ...]:
     call = ModelCall(
         model=str(counts.get("model") or ""),
         provider=str(counts.get("provider") or ""),
-        input_tokens=_count(counts, "input_tokens", "prompt_tokens"),
-        output_tokens=_count(counts, "output_tokens", "completion_tokens"),
-        cached_tokens=_count_cached(counts),
-        cost_usd=float(cost) if _is_countable(cost) else None,
+        input_tokens=_read_count(counts, "input_tokens", "prompt_tokens"),
+        output_tokens=_read_count(counts, "output_tokens", "completion_tokens"),
+        cached_tokens=_read_cached_count(counts),
+        cost_usd=float(cost) if _is_token_count(cost) else None,
     )
     return (call if call.cost_usd is not None else structs.replace(call, cost_usd=compute_reported_cost(call)),)
 
 
-def _count_cached(counts: Mapping[str, Any]) -> int:
+def _read_cached_count(counts: Mapping[str, Any]) -> int:
     """Cached tokens; OpenAI's clients put them one level down."""
     for details in ("prompt_tokens_details", "input_tokens_details"):
         if isinstance(inner := counts.get(details), Mapping):
-            return _count(cast("Mapping[str, Any]", inner), "cached_tokens")
-    return _count(counts, "cached_tokens")
+            return _read_count(cast("Mapping[str, Any]", inner), "cached_tokens")
+    return _read_count(counts, "cached_tokens")
 
 
-def _count(counts: Mapping[str, Any], *names: str) -> int:
+def _read_count(counts: Mapping[str, Any], *names: str) -> int:
     for name in names:
         value = counts.get(name)
-        if _is_countable(value):
+        if _is_token_count(value):
             return int(value)
     return 0
 
 
-def _is_countable(value: Any) -> TypeGuard[float]:
+def _is_token_count(value: Any) -> TypeGuard[float]:
     """Is it a number between 0 and the maximum, and not NaN?"""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_COUNT
 

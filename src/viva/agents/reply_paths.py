@@ -43,13 +43,13 @@ def extract_reply(document: Any, paths: Mapping[str, str]) -> tuple[Reply, Any]:
     if content is ABSENT and data is None and tool_calls is None:
         where = f"at {paths['content']}" if "content" in paths else f"at any of the usual places ({_USUAL_TEXT})"
         raise AgentFailed(f"answer has no reply {where}; {_describe_document(document)}")
-    parts = _list_messages(document, paths.get("content"))
+    parts = _find_texts(document, paths.get("content"))
     text, structured = ("\n".join(parts), None) if parts else _split_text_and_data(content)
     fields = {
         "content": text,
         "data": structured if data is None else data,
         "tool_calls": tool_calls,
-        "awaiting_input": read_flag(document, paths.get("awaiting_input")),
+        "awaiting_input": read_awaiting_flag(document, paths.get("awaiting_input")),
         "usage": find_usage(document, paths.get("usage")),
     }
     for name in ("done", "input_hint", "finish_reason", "protocol_state"):
@@ -58,7 +58,7 @@ def extract_reply(document: Any, paths: Mapping[str, str]) -> tuple[Reply, Any]:
     return reply, find_value(document, "session_id", paths.get("session_id"))
 
 
-def _list_messages(document: Any, path: str | None) -> tuple[str, ...]:
+def _find_texts(document: Any, path: str | None) -> tuple[str, ...]:
     """Several texts at one path are several messages."""
     texts = [] if path is None else find_values(document, path)
     return tuple(texts) if len(texts) > 1 and all(isinstance(text, str) for text in texts) else ()
@@ -73,7 +73,7 @@ def find_usage(document: Any, path: str | None) -> Any:
 
 
 ABSENT: Any = object()
-"""Not there, not even as null."""
+"""Stands for a value that is not in the document, not even as null."""
 
 
 def _find_content(document: Any, path: str | None) -> Any:
@@ -82,7 +82,7 @@ def _find_content(document: Any, path: str | None) -> Any:
         return ABSENT if not values else values[0] if len(values) == 1 else values
     if isinstance(document, str):
         return document
-    values = [value for path in _USUAL["content"] if (value := at_path(document, path)) is not ABSENT]
+    values = [value for path in _USUAL["content"] if (value := get_at_path(document, path)) is not ABSENT]
     texts = (value for value in values if isinstance(value, str))
     return next(texts, values[0] if values else ABSENT)
 
@@ -105,7 +105,7 @@ def _get_part_text(part: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def read_flag(document: Any, path: str | None) -> bool | None:
+def read_awaiting_flag(document: Any, path: str | None) -> bool | None:
     """Does the agent await input? None if the answer does not say."""
     value = find_value(document, "awaiting_input", path)
     if value is None or isinstance(value, bool):
@@ -118,7 +118,7 @@ def find_value(document: Any, name: str, path: str | None) -> Any:
     if path is not None:
         values = find_values(document, path)
         return None if not values else values[0] if len(values) == 1 else values
-    return next((value for usual in _USUAL[name] if (value := at_path(document, usual)) is not ABSENT), None)
+    return next((value for usual in _USUAL[name] if (value := get_at_path(document, usual)) is not ABSENT), None)
 
 
 def find_list(document: Any, name: str, path: str | None) -> Any:
@@ -139,7 +139,7 @@ def find_values(document: Any, path: str) -> list[Any]:
         raise Undetermined(str(error)) from error
 
 
-def at_path(document: Any, path: Sequence[str | int]) -> Any:
+def get_at_path(document: Any, path: Sequence[str | int]) -> Any:
     """The value at a place, or ABSENT."""
     value = document
     for step in path:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from viva.agents.chat import ChatEndpoint
 from viva.agents.model_session import Completion, Endpoint, ModelAgent, OnText, decode_answer
-from viva.agents.strict_schema import close_objects, is_strict
+from viva.agents.strict_schema import forbid_additional_properties, is_strict
 from viva.agents.tools import format_result
 from viva.errors import Unreachable
 from viva.llm.sse import SseParser
@@ -192,7 +192,7 @@ def _choose_finish_reason(answer: _Answer, calls: Sequence[ToolCall]) -> str:
 def _encode_output_format(output: Any, structured: str) -> dict[str, Any]:
     if structured == "json":
         return {"type": "json_object"}
-    schema = close_objects(output)
+    schema = forbid_additional_properties(output)
     return {"type": "json_schema", "name": "answer", "schema": schema, "strict": is_strict(schema)}
 
 

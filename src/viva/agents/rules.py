@@ -116,10 +116,10 @@ class RulesSession:
             return Reply(data={"input": first, "goal_achieved": False})
         if rules.done is not None and has_pattern_match(rules.done, reply):
             return Reply(data={"input": "", "goal_achieved": True, "reasoning": f"the reply matches {rules.done!r}"})
-        answer, reason = self._answer(rules, reply)
+        answer, reason = self._choose_answer(rules, reply)
         return Reply(data={"input": answer, "goal_achieved": False, "reasoning": reason})
 
-    def _answer(self, rules: Rules, reply: str) -> tuple[str, str]:
+    def _choose_answer(self, rules: Rules, reply: str) -> tuple[str, str]:
         for rule in rules.rules:
             if (rule.times is None or self._used.get(rule, 0) < rule.times) and has_pattern_match(rule.when, reply):
                 self._used[rule] = self._used.get(rule, 0) + 1

@@ -10,7 +10,7 @@ _MIN_STREAM_MS = 1.0
 
 
 class StepLog:
-    """Measures from its creation, or from `started` (a value of `time.perf_counter`)."""
+    """Collects the steps of one reply. Times count from its creation, or from `started` (a value of `time.perf_counter`)."""
 
     def __init__(self, started: float | None = None) -> None:
         self._started = time.perf_counter() if started is None else started
@@ -26,7 +26,7 @@ class StepLog:
         duration = round(self.elapsed_ms() - began_ms, 3)
         self._steps.append(Step("model", call.model, round(began_ms, 3), duration, tokens, call.cost_usd))
 
-    def add_tool(self, name: str, began_ms: float) -> None:
+    def add_tool_step(self, name: str, began_ms: float) -> None:
         """A tool that has just returned."""
         self._steps.append(Step("tool", name, round(began_ms, 3), round(self.elapsed_ms() - began_ms, 3)))
 
@@ -38,7 +38,7 @@ class StepLog:
         """The agent reports the result of a call."""
         name, began_ms = self._open.pop(key, ("", 0.0))
         if name and self.elapsed_ms() - began_ms >= _MIN_STREAM_MS:
-            self.add_tool(name, began_ms)
+            self.add_tool_step(name, began_ms)
 
     def add_steps(self, steps: Iterable[Step]) -> None:
         """Steps that the agent has measured itself."""

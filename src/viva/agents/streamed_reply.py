@@ -14,13 +14,13 @@ from viva.model.progress import CallProgress
 
 MAX_SIZE = 64 * 1024 * 1024
 _PIECE_SIZE = 16
-"""What each piece counts beside its length: empty ones must end too."""
+"""What each piece counts in addition to its length, so that an endless stream of empty pieces ends, too."""
 _LAST_COUNTS = ("data", "declared_state", "input_hint", "finish_reason", "protocol_state")
 
 
 class StreamedReply:
-    """Collects the pieces of a reply. With the `progress` of a call that `started` then, it measures when the first text
-    arrives.
+    """Collects the pieces of a reply. With the `progress` of the call, the time from `started` to the first text is
+    measured.
     """
 
     def __init__(self, progress: CallProgress | None = None, started: float = 0.0) -> None:
@@ -37,8 +37,8 @@ class StreamedReply:
         self._size = 0
 
     def add_text(self, text: str) -> None:
-        """A piece of the current message, or of a new one after `end_message`."""
-        self._count(text)
+        """Adds a piece of the current message, or of a new one after `end_message`."""
+        self._count_size(text)
         if not text:
             return
         if self._first_token_ms is None and self._progress is not None:
@@ -60,7 +60,7 @@ class StreamedReply:
 
     def add_call(self, call: ToolCall, key: str = "") -> None:
         """Add a tool call, or merge it into the one with the same key, which is usually its id."""
-        self._count(call.name)
+        self._count_size(call.name)
         key = key or call.id or f"#{len(self._tool_calls)}"
         if (known := self._tool_calls.get(key)) is not None:
             changes = {
@@ -75,8 +75,8 @@ class StreamedReply:
             self._tool_times.end_tool(key)
 
     def add_arguments(self, key: str, text: str) -> None:
-        """A piece of the arguments of a call, which are JSON."""
-        self._count(text)
+        """Adds a piece of the arguments of a call. Together the pieces are JSON."""
+        self._count_size(text)
         self._arguments.setdefault(key, []).append(text)
 
     def mark_pending(self, keys: Collection[str]) -> None:
@@ -98,7 +98,7 @@ class StreamedReply:
                 return
 
     def add_piece(self, piece: Reply) -> None:
-        """A piece that is more than text. Its content is a whole message; of other values the last one counts."""
+        """Adds a piece with more than text. Its content is a whole message; of its other fields the last value counts."""
         for text in piece.parts or ((piece.content,) if piece.content else ()):
             self.add_message(text)
         for call in piece.tool_calls:
@@ -109,7 +109,7 @@ class StreamedReply:
 
     def set_fields(self, **fields: Any) -> None:
         """Sets fields of the reply: data, declared_state, input_hint, finish_reason, protocol_state."""
-        self._count("")
+        self._count_size("")
         self._fields |= fields
 
     def build(self) -> Reply:
@@ -134,7 +134,7 @@ class StreamedReply:
         except codec.DecodeError:
             return structs.replace(call, arguments=text)
 
-    def _count(self, text: str) -> None:
+    def _count_size(self, text: str) -> None:
         self._size += len(text) + _PIECE_SIZE
         if self._size > MAX_SIZE:
             raise AgentFailed(f"streamed more than {MAX_SIZE} bytes")

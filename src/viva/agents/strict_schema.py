@@ -8,20 +8,20 @@ _SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE_SCHEMAS = ("items",)
 
 
-def close_objects(schema: Any) -> Any:
+def forbid_additional_properties(schema: Any) -> Any:
     """The schema with `additionalProperties: false` in every object that does not set it."""
     if not isinstance(schema, Mapping):
         return schema
     node = dict(cast("Mapping[str, Any]", schema))
     for key in _NAMED_SCHEMAS:
         if isinstance(node.get(key), Mapping):
-            node[key] = {name: close_objects(subschema) for name, subschema in node[key].items()}
+            node[key] = {name: forbid_additional_properties(subschema) for name, subschema in node[key].items()}
     for key in _SCHEMA_LISTS:
         if isinstance(node.get(key), list | tuple):
-            node[key] = [close_objects(subschema) for subschema in node[key]]
+            node[key] = [forbid_additional_properties(subschema) for subschema in node[key]]
     for key in _SINGLE_SCHEMAS:
         if key in node:
-            node[key] = close_objects(node[key])
+            node[key] = forbid_additional_properties(node[key])
     if _is_object(node):
         node.setdefault("additionalProperties", False)
     return node

@@ -92,7 +92,7 @@ class Toolbox:
     async def run_call(self, call: ToolCall) -> ToolCall:
         """The call with its result or error; with neither if the tool cannot be run here."""
         try:
-            arguments = _decode(call.arguments)
+            arguments = _decode_arguments(call.arguments)
         except codec.DecodeError as wrong:
             return structs.replace(call, error=f"the arguments are not valid JSON: {wrong}")
         call = structs.replace(call, arguments=arguments)
@@ -100,13 +100,13 @@ class Toolbox:
             return structs.replace(call, error="the arguments must be a JSON object")
         if self._stubs is not None:
             answered = self._stubs.answer_call(call)
-            return await self._run(call, answered.result) if callable(answered.result) else answered
+            return await self._run_tool(call, answered.result) if callable(answered.result) else answered
         tool = self._tools.get(call.name)
         if tool is None and self._tools:
             return structs.replace(call, error=f"there is no tool {call.name!r}", refused=True)
-        return call if tool is None or tool.run is None else await self._run(call, tool.run)
+        return call if tool is None or tool.run is None else await self._run_tool(call, tool.run)
 
-    async def _run(self, call: ToolCall, run: Callable[..., Any]) -> ToolCall:
+    async def _run_tool(self, call: ToolCall, run: Callable[..., Any]) -> ToolCall:
         try:
             if inspect.iscoroutinefunction(run):
                 result = run(**call.arguments)
@@ -123,7 +123,7 @@ class Toolbox:
 
 
 def _call_function(call: ToolCall, function: Callable[..., Any]) -> ToolCall:
-    """The call with what a function of the test returns for it. The agent waits, so it cannot be an async function."""
+    """The call with the result of a stub that is a function of the test. The function cannot be async: the agent waits for it."""
     try:
         if inspect.iscoroutinefunction(function):
             raise TypeError("an `async def` cannot answer a tool of a Python agent; write a plain function")
@@ -154,16 +154,16 @@ def format_result(call: ToolCall) -> str:
 def parse_arguments(call: ToolCall) -> dict[str, Any]:
     """The arguments as an object, which some APIs require."""
     try:
-        arguments = _decode(call.arguments)
+        arguments = _decode_arguments(call.arguments)
     except codec.DecodeError:
         arguments = call.arguments
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
-def split_steps(message: Message) -> tuple[Message, tuple[ToolCall, ...], Message | None]:
-    """Splits a message into the steps behind it: the tool calls, their results, and the text after them.
+def split_at_tool_results(message: Message) -> tuple[Message, tuple[ToolCall, ...], Message | None]:
+    """Splits a message into the three parts that model APIs expect: the tool calls, their results, and the text after them.
 
-    Calls without any result stay in the message; their results follow as separate messages.
+    If no call has a result, the message stays whole: the results follow as separate messages.
     """
     if not message.tool_calls:
         return message, (), None
@@ -174,7 +174,7 @@ def split_steps(message: Message) -> tuple[Message, tuple[ToolCall, ...], Messag
     return asking, calls, structs.replace(message, tool_calls=()) if message.content else None
 
 
-def _decode(arguments: Any) -> Any:
+def _decode_arguments(arguments: Any) -> Any:
     """Models send arguments as JSON in a string, as an object, or not at all."""
     if not isinstance(arguments, str):
         return {} if arguments is None else arguments

@@ -15,7 +15,7 @@ _FAULTS: Mapping[str, type[TrialFault]] = {"agent": AgentFailed, "infra": Unreac
 
 @contextmanager
 def raise_as_faults(progress: CallProgress, provider_packages: frozenset[str]) -> Generator[None]:
-    """An exception that user code raises inside is the agent's failure, or its provider's."""
+    """Runs user code in a `with` block: an exception of it becomes the agent's failure, or the fault of its model provider."""
     try:
         yield
     except TrialFault:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from viva.agents.openwop import OpenwopAgent, parse_address, parse_reference
+from viva.agents.openwop import OpenwopAgent, parse_host_url, parse_reference
 from viva.agents.openwop_client import HostClient, HostRefused
 from viva.config import Settings
 from viva.errors import BadInput, Unreachable
@@ -116,7 +116,7 @@ class RemoteRun:
 
     def __init__(self, url: str, settings: Settings, http: Transport) -> None:
         try:
-            address = parse_address(url, "https://host")
+            address = parse_host_url(url, "https://host")
         except ValueError as error:
             raise BadInput.of(f"--host: {error}") from error
         self.client = HostClient(url=address, token=find_token(settings), http=http)

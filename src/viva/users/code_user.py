@@ -15,7 +15,7 @@ SendMessage = Callable[[UserMessage], Awaitable[Turn]]
 
 
 class CodeUser(Struct, frozen=True):
-    """Speaks as long as `run` runs. What `run` raises ends the conversation."""
+    """A user that is the Python function `run`: it speaks until the function returns. An exception of it ends the conversation."""
 
     run: Callable[[TrialState, SendMessage], Awaitable[None]]
 

@@ -15,20 +15,21 @@ from viva.users.script import Script
 
 STOPPED_MESSAGE = "the person stopped the conversation"
 
-Save = Callable[[str, TrialState, Sequence[UserMessage]], str]
+SaveConversation = Callable[[str, TrialState, Sequence[UserMessage]], str]
 """Saves a conversation to a file, with its messages as written, and returns a notice."""
 
 
 class Person(Struct, frozen=True):
-    """Sees each message of `inner`, and accepts or replaces it; when `inner` has ended, replies while the agent awaits input.
+    """A person who accepts or replaces each message that the user `inner` proposes. When `inner` has no more messages, the
+    person answers as long as the agent awaits input.
 
-    A planned message is proposed at once. Before a simulator is called, the person is asked, so that no unwanted message
-    is paid for. Without `inner` the person speaks until they stop.
+    A message that is written in the case is proposed at once. A simulator, whose messages cost money, is called only if the
+    person asks for its message. Without `inner` the person speaks until they stop.
     """
 
     inner: User | None
     prompt: PersonPrompt
-    save: Save
+    save: SaveConversation
 
     @property
     def planned_messages(self) -> Sequence[UserMessage]:

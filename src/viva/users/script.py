@@ -12,7 +12,7 @@ from viva.text.template import fill_variables_in_message
 
 
 class Script(Struct, frozen=True):
-    """Sends its messages in order, whatever the agent replies. `has_variables`: some have `{{variables}}`."""
+    """Sends its messages in order, whatever the agent replies. `has_variables` says whether some contain `{{variables}}`."""
 
     planned_messages: tuple[UserMessage, ...]
     has_variables: bool = False
@@ -34,7 +34,7 @@ def fill_user_message(message: UserMessage, state: TrialState) -> UserMessage:
 
 
 class UserSequence(Struct, frozen=True):
-    """When the `first` user has no more messages, the `second` continues."""
+    """Two users, one after the other: when `first` has no more messages, `second` continues."""
 
     first: User
     second: User

@@ -30,10 +30,10 @@ class SimulatorReply(Struct, frozen=True):
 
 
 class Simulator(Struct, frozen=True):
-    """Sends `planned_messages` first (the case's own input), then what the agent `use` writes.
+    """A user that sends `planned_messages` (the case's own input), then messages that the agent `use` writes.
 
-    Without `can_end` only the goal ends the conversation: the simulator's `goal_achieved` is ignored. Without
-    `has_variables`, `{{braces}}` are literal text.
+    With `can_end` the conversation ends when that agent says `goal_achieved`; without it only the criteria of the case end
+    the conversation. Without `has_variables`, `{{braces}}` in messages are literal text.
     """
 
     use: str
@@ -54,7 +54,7 @@ class Simulator(Struct, frozen=True):
         seen_turns: int | None = None
         async with state.helpers.open("simulator", self.use, state, options) as helper:
             while True:
-                guard = SimulatorGuard(
+                guard = SimulatorReplyValidator(
                     state, _get_facts(helper.metadata), may_repeat=helper.may_repeat, can_end=self.can_end
                 )
                 answer = await helper.ask(_build_prompt(state, options, seen_turns), guard.parse)
@@ -84,8 +84,8 @@ def facts_from_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _build_prompt(state: TrialState, options: Mapping[str, Any], seen_turns: int | None) -> str:
-    """The next prompt for a simulator that has seen `seen_turns`: the agent's new reply, and what a person wrote instead of
-    the simulator. The first prompt has the persona and all turns.
+    """The next prompt for a simulator that has seen the first `seen_turns` turns: the agent's new reply, and messages that a
+    person wrote in place of the simulator's. The first prompt has the persona and all turns.
     """
     new = state.turns[seen_turns or 0 :]
     if seen_turns is not None and len(new) == 1 and new[0].user_message.source == "simulated":
@@ -99,12 +99,12 @@ def _build_prompt(state: TrialState, options: Mapping[str, Any], seen_turns: int
 
 
 def _get_facts(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The simulator's facts by slot; facts in free text cannot be compared."""
+    """The facts of the simulated user, by slot; empty if they are free text, which cannot be compared."""
     facts: Any = metadata.get("facts")
     return {str(slot): value for slot, value in facts.items()} if isinstance(facts, Mapping) else {}
 
 
-class SimulatorGuard(Struct, frozen=True):
+class SimulatorReplyValidator(Struct, frozen=True):
     """Decides without a model whether a simulator's answer can be used."""
 
     state: TrialState
@@ -125,27 +125,27 @@ class SimulatorGuard(Struct, frozen=True):
             raise ValueError("it speaks for the assistant; only the user's own words are wanted")
         if (
             not self.may_repeat
-            and (last := normalize_text(self._find_last_text()))
+            and (last := normalize_text(self._find_last_agent_text()))
             and normalize_text(answer.text) == last
         ):
             raise ValueError("it repeats the assistant's last reply")
-        if not self.may_repeat and self._is_third_time(answer.text):
+        if not self.may_repeat and self._is_third_repetition(answer.text):
             raise ValueError("it is the same message a third time running, although the assistant answered differently")
         self._check_facts(answer.text, reply)
         return answer
 
-    def _find_last_text(self) -> str:
+    def _find_last_agent_text(self) -> str:
         """The agent's last text, also from before the first turn."""
         if (last := self.state.last_turn) is not None:
             return get_reply_text(last.reply) if last.reply is not None else ""
         before = [message.text for message in self.state.case.history if message.role == "assistant"]
         return before[-1] if before else ""
 
-    def _is_third_time(self, text: str) -> bool:
+    def _is_third_repetition(self, text: str) -> bool:
         turns = self.state.turns[-2:]
         if len(turns) < 2 or any(normalize_text(t.user_message.message.text) != normalize_text(text) for t in turns):
             return False
-        first, second = (_summarize_reply(turn.reply) for turn in turns)
+        first, second = (_build_comparison_key(turn.reply) for turn in turns)
         return first != second
 
     def _check_facts(self, text: str, reply: Reply) -> None:
@@ -158,7 +158,7 @@ class SimulatorGuard(Struct, frozen=True):
                 and normalize_text(str(stated[slot])) != normalize_text(str(value))
             ):
                 raise ValueError(f"it says that {slot} is {stated[slot]!r}, but its facts say {value!r}")
-            other = other_value(text, slot, str(value))
+            other = find_contradicting_value(text, slot, str(value))
             if other is not None:
                 raise ValueError(f"it says that {slot} is {other!r}, but its facts say {value!r}")
 
@@ -190,7 +190,7 @@ def parse_simulator_reply(reply: Reply) -> SimulatorReply:
     return SimulatorReply(text or "", achieved, str(fields.get("reasoning") or ""))
 
 
-def _summarize_reply(reply: Reply | None) -> tuple[str, str]:
+def _build_comparison_key(reply: Reply | None) -> tuple[str, str]:
     """The text and tool calls of a reply, to compare it with another one."""
     if reply is None:
         return "", ""
@@ -208,7 +208,7 @@ _ID = LazyPattern(r"#?(?=[\w-]*\d)[\w-]+")
 _DATE = LazyPattern(r"\d{4}-\d\d-\d\d")
 
 
-def other_value(text: str, slot: str, value: str) -> str | None:
+def find_contradicting_value(text: str, slot: str, value: str) -> str | None:
     """The value that the text states for `slot`, if it differs from the fact: `my order id is W-2` if the fact is `W-1`.
 
     Only sure differences count: amounts by value, ids without hyphens, ISO dates, and one-word names. Anything else may
@@ -216,19 +216,19 @@ def other_value(text: str, slot: str, value: str) -> str | None:
     """
     words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", slot)))
     for match in re.finditer(rf"\b{words}\b\s*(?:is|was|=|:|number is|would be)\s*", text, re.IGNORECASE):
-        stated = _first_token(text[match.end() :])
-        if stated is not None and _differs(stated, value.strip()):
+        stated = _get_first_word(text[match.end() :])
+        if stated is not None and _values_differ(stated, value.strip()):
             return stated
     return None
 
 
-def _first_token(text: str) -> str | None:
+def _get_first_word(text: str) -> str | None:
     """The first word, without surrounding punctuation."""
     word = re.match(r"[\"'(]?([$€£#]?\w[\w.,:/@+-]*)", text)
     return word[1].rstrip(".,:") if word else None
 
 
-def _differs(stated: str, value: str) -> bool:
+def _values_differ(stated: str, value: str) -> bool:
     amount = _NUMBER.fullmatch(value)
     if amount is not None:
         number = _NUMBER.fullmatch(stated)

@@ -9,6 +9,7 @@ import pytest
 from viva.agents.a2a import A2aAgent, A2aConfig
 from viva.agents.a2a_card import A2aService, list_card_urls, read_card
 from viva.agents.agent_config import find_reference_kind
+from viva.agents.agui import AguiAgent
 from viva.agents.agui_events import RunReader, apply_patch
 from viva.agents.remote_config import RemoteEndpoint
 from viva.errors import AgentFailed, TrialFault, Unreachable
@@ -249,6 +250,29 @@ def test_an_agent_without_a_card_says_where_it_was_looked_for():  # N17
 def test_an_event_that_is_none_is_the_agents_failure(event: bytes, problem: str):  # N17
     with pytest.raises(AgentFailed, match=problem):
         RunReader(CallProgress(), {}).add(event)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (json_response({"detail": "log in"}), "its answer has no events of AG-UI: log in"),
+        (StubResponse(), "its answer is empty"),
+        (StubResponse(body=b'data: {"type": "X"}\n\n'), "ended without RUN_FINISHED"),
+        (StubResponse(status=307, headers={"Location": "/agent/"}), "HTTP 307 .* to /agent/: .* give the agent that"),
+    ],
+)
+def test_an_answer_that_is_no_run_is_the_agents_failure(answer: StubResponse, problem: str):  # N17
+    async def scenario() -> None:
+        http = HttpTransport()
+        context = SessionContext(key=Key("s", "c"), meter=lambda _: None, http=http)
+        try:
+            async with AguiAgent(endpoint=RemoteEndpoint(url=server.url, retries=0)).open(context) as session:
+                await session.send(Message("user", "hi"), {})
+        finally:
+            await http.close()
+
+    with HttpServer(lambda _: answer) as server, pytest.raises(AgentFailed, match=problem):
+        asyncio.run(scenario())
 
 
 def test_the_state_is_patched():

@@ -172,8 +172,10 @@ def test_plain_text_streamed_or_whole():
 @pytest.mark.parametrize(
     ("handler", "fields", "problem"),
     [
-        (sse({"a": 1}), {}, 'no reply in its 1 events; the first is {"a":1}'),
-        (streaming(), {}, "no reply in its 0 events"),
+        (sse({"a": 1}), {}, 'no reply in its 1 events: set `delta` to the path of their text; the first is {"a":1}'),
+        (sse({"a": 1}), {"delta": "$.b"}, "no reply in its 1 events: `delta` finds no text in them"),
+        (streaming(b'{"detail": "hi"}'), {}, "the answer has no events: hi; remove `stream`"),
+        (streaming(), {}, "answer is empty"),
         (sse(b"oops"), {"delta": "$.d"}, "event 1 of the stream is not JSON: oops"),
         (sse({"delta": "x"}), {"done": "$.end"}, "the stream ended before its end by `done`"),
         (sse({"delta": "x"}, {"error": {"message": "overloaded"}}), {}, "the stream has an error: overloaded"),

@@ -9,7 +9,7 @@ from viva.agents.anthropic import AnthropicAgent
 from viva.agents.chat import ChatAgent
 from viva.agents.gemini_api import GeminiAgent
 from viva.agents.models import build_model_agent, choose_connector
-from viva.agents.strict_schema import close_objects, is_strict
+from viva.agents.strict_schema import forbid_additional_properties, is_strict
 from viva.errors import BadInput, Unreachable
 from viva.model.connector import Connector, Connectors, Secret
 from viva.testing import Say
@@ -78,7 +78,7 @@ CLOSED = OPEN | {"additionalProperties": False}
 )
 def test_objects_are_closed_unless_they_say_otherwise(schema: Any, expected: Any):
     before = repr(schema)
-    assert close_objects(schema) == expected
+    assert forbid_additional_properties(schema) == expected
     assert repr(schema) == before
 
 

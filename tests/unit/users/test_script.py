@@ -13,7 +13,7 @@ from viva.model.message import Message, Reply
 from viva.state.trial_state import TrialState
 from viva.testing.check_context import make_trial_state
 from viva.users.script import Script, UserSequence
-from viva.users.simulator import Simulator, SimulatorGuard
+from viva.users.simulator import Simulator, SimulatorReplyValidator
 
 
 class CannedHelper:
@@ -111,4 +111,4 @@ def test_a_simulator_that_cannot_end_must_send_a_message():
     assert first_messages(user, 2, CannedHelper({"input": "a", "goal_achieved": True}, {"input": "b"})) == ["a", "b"]
     with pytest.raises(HelperFailed, match="it is empty, but the conversation goes on"):
         first_messages(user, 1, CannedHelper({"input": "", "goal_achieved": True}))
-    assert SimulatorGuard(make_trial_state("x"), {}).parse(Reply(data={"goal_achieved": True})).goal_achieved
+    assert SimulatorReplyValidator(make_trial_state("x"), {}).parse(Reply(data={"goal_achieved": True})).goal_achieved

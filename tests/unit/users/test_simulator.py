@@ -8,7 +8,12 @@ from msgspec import structs
 
 from viva.model.message import Message, Reply, ToolCall
 from viva.testing.check_context import make_trial_state
-from viva.users.simulator import SimulatorGuard, SimulatorReply, other_value, parse_simulator_reply
+from viva.users.simulator import (
+    SimulatorReply,
+    SimulatorReplyValidator,
+    find_contradicting_value,
+    parse_simulator_reply,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +73,7 @@ FACTS = {"order id": "W1", "amount": "$3,500.00", "city": "Rome"}
 )
 def test_what_a_user_would_not_say_is_refused(text: str, message: str):  # N29
     with pytest.raises(ValueError, match=message.replace("$", r"\$")):
-        SimulatorGuard(make_trial_state("Which order?"), FACTS).parse(Reply(text))
+        SimulatorReplyValidator(make_trial_state("Which order?"), FACTS).parse(Reply(text))
 
 
 @pytest.mark.parametrize(
@@ -85,18 +90,24 @@ def test_what_a_user_would_not_say_is_refused(text: str, message: str):  # N29
     ],
 )
 def test_what_a_user_may_say_is_not(text: str):
-    SimulatorGuard(make_trial_state("Which order?"), {"order id": "W1", "amount": "$3,500.00"}).parse(Reply(text))
+    SimulatorReplyValidator(make_trial_state("Which order?"), {"order id": "W1", "amount": "$3,500.00"}).parse(
+        Reply(text)
+    )
 
 
 def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # N29
     same = ["Refund me", "refund  me"]
     with pytest.raises(ValueError, match="a third time running"):
-        SimulatorGuard(make_trial_state("Which?", "What?", inputs=same), {}).parse(Reply("Refund me"))
-    SimulatorGuard(make_trial_state("Which?", "which?", inputs=same), {}).parse(Reply("Refund me"))
-    SimulatorGuard(make_trial_state("Which?", "What?", inputs=["Hello", "Refund me"]), {}).parse(Reply("Refund me"))
-    SimulatorGuard(make_trial_state("Which?", "What?", inputs=same), {}, may_repeat=True).parse(Reply("Refund me"))
+        SimulatorReplyValidator(make_trial_state("Which?", "What?", inputs=same), {}).parse(Reply("Refund me"))
+    SimulatorReplyValidator(make_trial_state("Which?", "which?", inputs=same), {}).parse(Reply("Refund me"))
+    SimulatorReplyValidator(make_trial_state("Which?", "What?", inputs=["Hello", "Refund me"]), {}).parse(
+        Reply("Refund me")
+    )
+    SimulatorReplyValidator(make_trial_state("Which?", "What?", inputs=same), {}, may_repeat=True).parse(
+        Reply("Refund me")
+    )
     with pytest.raises(ValueError, match="a third time running"):
-        SimulatorGuard(make_trial_state("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).parse(
+        SimulatorReplyValidator(make_trial_state("Which?", "What?", inputs=["Refund me!", "Refund me."]), {}).parse(
             Reply("Refund me")
         )
 
@@ -104,15 +115,15 @@ def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # 
 def test_an_agent_that_says_the_same_but_does_something_else_does_not_repeat_itself():  # N29
     replies = [Reply("One moment.", tool_calls=(ToolCall("look", {"page": n}),)) for n in (1, 2)]
     with pytest.raises(ValueError, match="a third time running"):
-        SimulatorGuard(make_trial_state(*replies, inputs=["Go on", "Go on"]), {}).parse(Reply("Go on"))
+        SimulatorReplyValidator(make_trial_state(*replies, inputs=["Go on", "Go on"]), {}).parse(Reply("Go on"))
 
 
 def test_what_the_agent_had_said_before_the_first_turn_counts_too():  # N29
     state = make_trial_state()
     state.case = structs.replace(state.case, history=(Message("assistant", "How can I help?"), Message("user", "Hm.")))
     with pytest.raises(ValueError, match="it repeats the assistant's last reply"):
-        SimulatorGuard(state, {}).parse(Reply("How can I help?"))
-    SimulatorGuard(state, {}).parse(Reply("Hm."))
+        SimulatorReplyValidator(state, {}).parse(Reply("How can I help?"))
+    SimulatorReplyValidator(state, {}).parse(Reply("Hm."))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +149,7 @@ def test_what_the_agent_had_said_before_the_first_turn_counts_too():  # N29
     ],
 )
 def test_only_what_is_surely_another_value_of_the_very_slot_counts(text: str, slot: str, value: str, other: str | None):
-    assert other_value(text, slot, value) == other  # N29
+    assert find_contradicting_value(text, slot, value) == other  # N29
 
 
 @pytest.mark.parametrize(
@@ -152,7 +163,7 @@ def test_only_what_is_surely_another_value_of_the_very_slot_counts(text: str, sl
 )
 def test_half_an_answer_is_asked_for_again(reply: Reply):  # N29
     with pytest.raises(ValueError, match=r"it (is|has|was)"):
-        SimulatorGuard(make_trial_state("Which?"), {}).parse(reply)
+        SimulatorReplyValidator(make_trial_state("Which?"), {}).parse(reply)
 
 
 def test_no_word_on_the_goal_means_that_it_is_not_achieved():

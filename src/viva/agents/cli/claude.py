@@ -10,12 +10,12 @@ from msgspec import Struct, field
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
-    EndReported,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
+    TurnEnded,
     UsageReported,
     build_model_call,
     join_texts,
@@ -107,7 +107,7 @@ def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[
             for denial in line.permission_denials or ():
                 yield ToolEnded(denial.tool_use_id, "refused", None)
             yield from parse_usage(line)
-            yield EndReported(_find_failure(line), line.stop_reason, line.result)
+            yield TurnEnded(_find_failure(line), line.stop_reason, line.result)
         case _:
             return
 
@@ -153,17 +153,17 @@ def _format_error(error: Any) -> str:
     return error if isinstance(error, str) else codec.compact_json(error)
 
 
-def to_model_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | None = None) -> ModelCall:
+def build_claude_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | None = None) -> ModelCall:
     read, written = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
     return build_model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read, cost)
 
 
 def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
-    """The last line has usage and cost by model: of the turn or, in newer versions, of the session. Before, each message
-    has its own.
+    """The usage in a line. The last line has usage and cost by model, of the turn or, in newer versions, of the session;
+    an earlier line has the usage of one message.
     """
     if line.type == "result" and line.models:
-        turn = to_model_call("anthropic", "", line.usage) if line.usage else None
+        turn = build_claude_call("anthropic", "", line.usage) if line.usage else None
         own = turn.input_tokens + turn.output_tokens if turn else None
         yield UsageReported(
             tuple(_parse_model_usage(model, usage) for model, usage in line.models.items()), "session", turn_tokens=own
@@ -171,7 +171,7 @@ def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
     elif line.type == "assistant" and line.message is not None and line.message.usage is not None:
         message = line.message
         yield UsageReported(
-            (to_model_call("anthropic", message.model, message.usage or ClaudeUsage()),), "step", message.id
+            (build_claude_call("anthropic", message.model, message.usage or ClaudeUsage()),), "step", message.id
         )
 
 
@@ -200,7 +200,7 @@ def _build_argv(request: TurnRequest) -> list[str]:
     return argv if request.on_stdin else [*argv, "--", request.prompt]
 
 
-def _list_variables(_request: TurnRequest) -> dict[str, str]:
+def _build_variables(_request: TurnRequest) -> dict[str, str]:
     variables = {"DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     if os.geteuid() == 0:  # root may skip permissions only in a declared sandbox
         variables["IS_SANDBOX"] = "1"
@@ -225,7 +225,7 @@ CLAUDE = CliSpec(
     long_prompt_on_stdin=True,
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_list_variables,
+    build_variables=_build_variables,
     no_login_pattern=re.compile(r"not logged in|please run /login|invalid api key|authentication_(?:error|failed)|oauth token (?:has expired|revoked)", re.IGNORECASE),
 )  # fmt: skip
 

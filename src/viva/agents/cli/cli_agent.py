@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, StringMap
-from viva.agents.cli.events import CliEvent, CliTurn, EndReported, TextPrinted
+from viva.agents.cli.events import CliEvent, CliTurn, TextPrinted, TurnEnded
 from viva.agents.cli.installation import check_version, find_executable, find_login_problem, inspect_installation
 from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.output_text import to_one_line
@@ -208,7 +208,7 @@ def choose_workspaces(context: SessionContext) -> WorkspaceFactory:
 
 @cache
 def _get_local_workspaces() -> LocalWorkspaces:
-    """One for the process, so that stale workspaces are removed once."""
+    """The unconfined workspaces, created once per process, so that stale ones are removed only once."""
     return LocalWorkspaces()
 
 
@@ -269,7 +269,7 @@ class CliSession:
         request = TurnRequest(
             prompt=prompt,
             on_stdin=spec.prompt_on_stdin or (spec.long_prompt_on_stdin and len(prompt.encode()) > _WORD_BYTES),
-            session=self._find_session(),
+            session=self._find_session_id(),
             new_session=self._new_session,
             workspace=self._workspace.path,
             model=str(options.get("model") or self._agent.model),
@@ -304,7 +304,7 @@ class CliSession:
         new = self._turns == 0 or not self._spec.can_resume
         return prepend_history(self._messages, message.text) if new else message.text
 
-    def _find_session(self) -> str | None:
+    def _find_session_id(self) -> str | None:
         if self._turns == 0 or not self._spec.can_resume:
             return None
         if self._session is None and self._spec.reports_session:
@@ -364,7 +364,7 @@ class _TurnProcess:
             async with deadline:
                 tasks.append(asyncio.ensure_future(self._monitor.watch_for_login(process, deadline)))
                 async for line in process.lines():
-                    self._parse(line, process, deadline)
+                    self._handle_line(line, process, deadline)
                 code = await process.wait()
         except TimeoutError:
             if not deadline.expired():
@@ -375,7 +375,7 @@ class _TurnProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._spec.is_plain_text and code == 0 and not process.has_overflowed:
-            self._turn.add_event(EndReported())
+            self._turn.add_event(TurnEnded())
         return code
 
     def _parse_events(self, line: bytes) -> list[CliEvent] | None:
@@ -383,16 +383,16 @@ class _TurnProcess:
             return [TextPrinted(line.decode(errors="replace"), is_new_message=True)]
         return parse_events(self._spec, line)
 
-    def _parse(self, line: bytes, process: Process, deadline: asyncio.Timeout) -> None:
+    def _handle_line(self, line: bytes, process: Process, deadline: asyncio.Timeout) -> None:
         events = self._parse_events(line)
         if events is None:
-            self._monitor.add_other_line(line)
+            self._monitor.add_unparsed_line(line)
             return
         for event in events:
             self._turn.add_event(event)
             if not self._spec.is_plain_text:  # plain text may be a reply or an error
                 self._monitor.add_event(event, process)
-            if isinstance(event, EndReported):
+            if isinstance(event, TurnEnded):
                 deadline.reschedule(asyncio.get_running_loop().time() + _EXIT_S)
 
     def check_result(self, code: int | None, expected_session: str | None) -> None:

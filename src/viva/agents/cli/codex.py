@@ -9,12 +9,12 @@ from msgspec import Struct
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
-    EndReported,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
+    TurnEnded,
     UsageReported,
     build_model_call,
 )
@@ -79,9 +79,9 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
             if (used := line.usage) is not None:
                 call = build_model_call("openai", "", used.input_tokens, used.output_tokens, used.cached_input_tokens)
                 yield UsageReported((call,), "session")
-            yield EndReported()
+            yield TurnEnded()
         case "turn.failed":
-            yield EndReported((line.error or _Error()).message)
+            yield TurnEnded((line.error or _Error()).message)
         case _:
             return
 
@@ -146,7 +146,7 @@ def _build_provider_config(env: Mapping[str, str]) -> dict[str, Any]:
     return {"model_provider": "viva"} | {f"model_providers.viva.{name}": value for name, value in entry.items()}
 
 
-def _list_variables(request: TurnRequest) -> dict[str, str]:
+def _build_variables(request: TurnRequest) -> dict[str, str]:
     env = request.env
     # Without a login it reads only this variable.
     return {"CODEX_API_KEY": env["OPENAI_API_KEY"]} if "OPENAI_API_KEY" in env and "CODEX_API_KEY" not in env else {}
@@ -165,7 +165,7 @@ CODEX = CliSpec(
     build_argv=_build_argv,
     long_prompt_on_stdin=True,
     parse_line=parse_line,
-    build_variables=_list_variables,
+    build_variables=_build_variables,
     no_login_pattern=re.compile(r"not logged in|missing bearer|codex login|invalid api.?key|incorrect api.?key|401 unauthorized", re.IGNORECASE),
 )  # fmt: skip
 

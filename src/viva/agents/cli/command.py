@@ -28,13 +28,13 @@ from viva.agents.cli.cli_agent import CliAgent, Command, ProcessConfig, split_co
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.events import (
     CliEvent,
-    EndReported,
     InputRequested,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
+    TurnEnded,
     UsageReported,
 )
 from viva.agents.cli.gemini import GEMINI
@@ -93,7 +93,7 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             yield TextPrinted("".join(to_text(value) for value in _find_values(line, self.text)))
         key, error = str(_find_value(line, self.id) or ""), _find_value(line, self.error)
         if (tool := _find_value(line, self.tool)) is not None:
-            yield ToolStarted(str(tool), _decode(_find_value(line, self.arguments)), key)
+            yield ToolStarted(str(tool), _decode_arguments(_find_value(line, self.arguments)), key)
         if self.result is not UNSET:
             yield (
                 ToolEnded(key, "error", to_text(error))
@@ -105,7 +105,7 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if hint := _find_value(line, self.awaiting):
             yield InputRequested("input-required", hint if isinstance(hint, str) else "")
         if self.end:
-            yield EndReported(to_text(error) if error else None)
+            yield TurnEnded(to_text(error) if error else None)
         elif error and self.result is UNSET:
             yield TroubleReported(to_text(error))
 
@@ -141,7 +141,7 @@ class CommandConfig(ProcessConfig, frozen=True, kw_only=True):
             if name not in _PLACEHOLDERS:
                 names = ", ".join(f"{{{each}}}" for each in _PLACEHOLDERS)
                 raise ValueError(f"there is no {{{name}}} to fill in; there are {names}")
-        spec = command_spec(command, resume, self.model_args, self.output, self.events)
+        spec = build_command_spec(command, resume, self.model_args, self.output, self.events)
         return CliAgent(
             spec=spec,
             command=command[:1],
@@ -152,7 +152,7 @@ class CommandConfig(ProcessConfig, frozen=True, kw_only=True):
         )
 
 
-def command_spec(
+def build_command_spec(
     command: Sequence[str],
     resume: Sequence[str] = (),
     model_args: Sequence[str] = (),
@@ -214,7 +214,7 @@ def _find_value(line: Mapping[str, Any], path: str | UnsetType) -> Any:
     return values[0] if values else None
 
 
-def _decode(arguments: Any) -> Any:
+def _decode_arguments(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:

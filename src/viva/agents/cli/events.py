@@ -73,7 +73,7 @@ class InputRequested(Struct, frozen=True, tag="awaiting"):
     hint: str = ""
 
 
-class EndReported(Struct, frozen=True, tag="turn_end"):
+class TurnEnded(Struct, frozen=True, tag="turn_end"):
     """The CLI ends the turn, with success or an `error`. An empty error text means that the error was reported before.
     `result` is the CLI's own final text.
     """
@@ -91,15 +91,15 @@ CliEvent = (
     | UsageReported
     | TroubleReported
     | InputRequested
-    | EndReported
+    | TurnEnded
 )
 
 
 def build_model_call(
     provider: str, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0, cost: float | None = None
 ) -> ModelCall:
-    """The usage of a model. The cost is what the CLI reports, else computed from the price table. Nothing is below 0:
-    a call that gives tokens or money back would let the others break a limit.
+    """The usage of a model. The cost is what the CLI reports, else computed from the price table. Negative
+    numbers count as 0: they would let other calls exceed a limit.
     """
     input_tokens, output_tokens, cached_tokens = max(0, input_tokens), max(0, output_tokens), max(0, cached_tokens)
     if cost is None or cost < 0:
@@ -108,7 +108,7 @@ def build_model_call(
 
 
 class CliTurn:
-    """A running turn. `previous_usage` is that of the session before it, for CLIs that count per session; `model` is the
+    """A running turn. `previous_usage` is the usage of the session before this turn, for CLIs that count per session; `model` is the
     requested one, if the CLI reports none. With `started`, the time until its first text is measured.
     """
 
@@ -117,7 +117,7 @@ class CliTurn:
         self._first_token_ms: float | None = None
         self._model = model
         self.session: str | None = None
-        self.end: EndReported | None = None
+        self.end: TurnEnded | None = None
         self.session_usage: tuple[ModelCall, ...] = tuple(previous_usage)
         self._before = {call.model: call for call in previous_usage}
         self._texts: list[list[str]] = []  # the pieces of each message
@@ -143,9 +143,9 @@ class CliTurn:
                 self._add_usage(event)
             case InputRequested():
                 self._input_request = event
-            case EndReported(error=""):
-                self.end = EndReported(self._trouble or "it ended with an error", event.finish_reason, event.result)
-            case EndReported():
+            case TurnEnded(error=""):
+                self.end = TurnEnded(self._trouble or "it ended with an error", event.finish_reason, event.result)
+            case TurnEnded():
                 self.end = event
             case TroubleReported(text=text, is_warning=is_warning):
                 self._trouble = text
@@ -181,7 +181,7 @@ class CliTurn:
             self._calls[event.id] = ToolCall(call.name, call.arguments, call.id, error=text, refused=refused)
 
     def _add_usage(self, event: UsageReported) -> None:
-        calls = tuple(call if call.model else _with_model(self._model, call) for call in event.calls)
+        calls = tuple(call if call.model else _name_model(self._model, call) for call in event.calls)
         if event.scope == "step":
             self._steps[event.id or f"#{len(self._steps)}"] = calls
         elif event.scope == "turn":
@@ -232,7 +232,7 @@ def collect_turn(events: Iterable[CliEvent], previous_usage: Sequence[ModelCall]
     return turn
 
 
-def _with_model(model: str, call: ModelCall) -> ModelCall:
+def _name_model(model: str, call: ModelCall) -> ModelCall:
     """The call with its model's name, which may start with the provider."""
     provider, slash, name = model.rpartition("/")
     provider = provider if slash else call.provider

@@ -9,12 +9,12 @@ from msgspec import Struct, field
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
-    EndReported,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
+    TurnEnded,
     UsageReported,
     build_model_call,
 )
@@ -79,7 +79,7 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
                 models = line.stats.models or {"": line.stats}  # older versions report only the sum
                 yield UsageReported(tuple(_build_model_call(model, tokens) for model, tokens in models.items()))
             error = line.error or _Error()  # without one, an earlier `error` line has the reason
-            yield EndReported(error.message or error.type if line.status == "error" else None)
+            yield TurnEnded(error.message or error.type if line.status == "error" else None)
         case _:
             return
 
@@ -107,7 +107,7 @@ def build_argv(request: TurnRequest) -> list[str]:
     return words + [f"--include-directories={folder}" for folder in request.linked_folders if "," not in folder]
 
 
-def _list_variables(_request: TurnRequest) -> dict[str, str]:
+def _build_variables(_request: TurnRequest) -> dict[str, str]:
     # In an untrusted folder the approval mode is ignored. The relaunch, for more memory, costs a third of every turn.
     return {"GEMINI_CLI_TRUST_WORKSPACE": "true", "GEMINI_CLI_NO_RELAUNCH": "true"}
 
@@ -150,7 +150,7 @@ GEMINI = CliSpec(
     stdout_to_file=True,
     follows_links=False,  # its file tools refuse linked files, and its glob does not follow links
     parse_line=parse_line,
-    build_variables=_list_variables,
+    build_variables=_build_variables,
     build_home_files=_build_home_files,
     no_login_pattern=re.compile(
         r"set an Auth method|visit the following URL to authorize|manual authorization is required|API key not valid|must specify the \w+ environment"

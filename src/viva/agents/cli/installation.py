@@ -64,7 +64,7 @@ async def find_version(
         return version
     key = (executable, _get_modification_time(executable))
     if key not in _versions:
-        _versions[key] = await _run_version(executable, host, workspaces)
+        _versions[key] = await _run_version_command(executable, host, workspaces)
     return _versions[key]
 
 
@@ -113,7 +113,7 @@ def _read_package_version(executable: str, package: str) -> str | None:
     return None
 
 
-async def _run_version(executable: str, host: Mapping[str, str], workspaces: WorkspaceFactory) -> str | None:
+async def _run_version_command(executable: str, host: Mapping[str, str], workspaces: WorkspaceFactory) -> str | None:
     try:
         async with workspaces(WorkspaceSpec("empty"), _KEY) as workspace, asyncio.timeout(_VERSION_S):
             argv, env = workspace.sandbox_command([executable, "--version"]), build_environment(host, workspace)

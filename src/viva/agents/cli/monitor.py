@@ -52,7 +52,7 @@ class OutputMonitor:
         self._has_progress = False
         self._log_start = self._read_log()[0]  # earlier lines belong to earlier turns
 
-    def add_other_line(self, line: bytes) -> None:
+    def add_unparsed_line(self, line: bytes) -> None:
         """Adds a line that is not part of the stream."""
         if line.strip():
             self._other_lines.append(line[:_LINE_BYTES])  # only the last lines are kept

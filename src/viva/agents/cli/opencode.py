@@ -9,11 +9,11 @@ from msgspec import Struct, field
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
-    EndReported,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
+    TurnEnded,
     UsageReported,
     build_model_call,
 )
@@ -82,9 +82,9 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
                 call = build_model_call("", "", read, used.output + used.reasoning, used.cache.read, part.cost or None)
                 yield UsageReported((call,), "step", part.id)
             if part.reason not in _CONTINUES:
-                yield EndReported(None, part.reason)
+                yield TurnEnded(None, part.reason)
         case "error":
-            yield EndReported(_format_error(line.error))
+            yield TurnEnded(_format_error(line.error))
         case _:
             return
 

@@ -48,11 +48,11 @@ def clean_output(text: str) -> str:
     if binary:
         lines.append(_format_size(binary, "binary"))
     text = _REPEATED.sub(lambda match: f"[{match[1]} {len(match[0]):,} times]", "\n".join(lines))
-    return _ENCODED.sub(_describe_encoded, text)
+    return _ENCODED.sub(_describe_base64, text)
 
 
-def _describe_encoded(match: re.Match[str]) -> str:
-    """The size of base64 data; a line of dashes stays."""
+def _describe_base64(match: re.Match[str]) -> str:
+    """The text that replaces base64 data: its size. A line of dashes is no data and stays."""
     run = match[0]
     kinds = (any(map(is_kind, run)) for is_kind in (str.isupper, str.islower, str.isdigit))
     return _format_size(len(run), "base64") + run[len(run.rstrip()) :] if sum(kinds) > 1 else run

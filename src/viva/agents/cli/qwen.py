@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from viva.agents.cli.claude import ClaudeLine, parse_stream_line, to_model_call
+from viva.agents.cli.claude import ClaudeLine, build_claude_call, parse_stream_line
 from viva.agents.cli.cli_agent import CliConfig
-from viva.agents.cli.events import CliEvent, EndReported, ToolStarted, UsageReported
+from viva.agents.cli.events import CliEvent, ToolStarted, TurnEnded, UsageReported
 from viva.agents.cli.gemini import build_argv
 from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest, format_settings
 
@@ -18,24 +18,24 @@ _API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
 def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
     """The usage in a line. The last line has that of the whole session, with the calls that the CLI makes to keep its memory."""
     if line.type == "result" and line.usage is not None:
-        yield UsageReported((to_model_call("openai", "", line.usage),), "session")
+        yield UsageReported((build_claude_call("openai", "", line.usage),), "session")
     elif line.type == "assistant" and (message := line.message) is not None and message.usage is not None:
-        yield UsageReported((to_model_call("openai", message.model, message.usage),), "step", message.id)
+        yield UsageReported((build_claude_call("openai", message.model, message.usage),), "step", message.id)
 
 
 def parse_line(data: bytes) -> Iterator[CliEvent]:
     """The events of a line. The CLI reports an API error as a success with the error as text; here it is an error."""
     for event in parse_stream_line(data, _parse_usage):
         match event:
-            case EndReported(error=None, result=str(text)) if _API_ERROR.fullmatch(text):
-                yield EndReported(text)
+            case TurnEnded(error=None, result=str(text)) if _API_ERROR.fullmatch(text):
+                yield TurnEnded(text)
             case ToolStarted(name="tool_call", arguments={"name": str(name), "arguments": arguments}):
                 yield structs.replace(event, name=name, arguments=arguments)  # a tool that the model had to search for
             case _:
                 yield event
 
 
-def _list_variables(_request: TurnRequest) -> dict[str, str]:
+def _build_variables(_request: TurnRequest) -> dict[str, str]:
     return {"QWEN_CODE_SUPPRESS_YOLO_WARNING": "1", "QWEN_DEBUG_LOG_FILE": "1", "QWEN_CODE_NO_RELAUNCH": "true"}
 
 
@@ -73,7 +73,7 @@ QWEN = CliSpec(
     long_prompt_on_stdin=True,
     stdout_to_file=True,
     parse_line=parse_line,
-    build_variables=_list_variables,
+    build_variables=_build_variables,
     build_home_files=_build_home_files,
     no_login_pattern=re.compile(
         r"no auth type is selected|set an auth method|missing api key|device authorization|please (?:log|sign) ?in|qwen.?oauth.*(?:fail|discontinued|expired)"

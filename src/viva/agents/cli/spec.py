@@ -99,5 +99,5 @@ def parse_events(spec: CliSpec, line: bytes) -> list[CliEvent] | None:
 
 
 def format_settings(value: Any) -> str:
-    """A settings file."""
+    """The text of a JSON settings file."""
     return codec.pretty_json(codec.encode(value)).decode() + "\n"

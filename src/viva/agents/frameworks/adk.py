@@ -1,10 +1,10 @@
 """Agents, apps and runners of Google's Agent Development Kit: `adk:./app.py:root_agent`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_decision
+from viva.agents.frameworks.turn_log import decode_json_text
 from viva.agents.gemini_api import encode_content, encode_result_content
 from viva.model import codec
 from viva.model.message import Message, Reply, ToolCall
@@ -14,28 +14,26 @@ _HANDOFF = "transfer_to_agent"
 
 
 class AdkSession(FrameworkSession):
-    """A session of an in-memory runner: the session service of a runner that is passed is not used."""
+    """A conversation in a runner with an in-memory session service: the session service of the user's runner is not used."""
 
-    title: ClassVar[str] = "Google ADK"
-    package: ClassVar[str] = "google-adk"
-    tested: ClassVar[str] = "2.13"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        places = {"agents": "BaseAgent", "apps": "App", "runners": "Runner"}
-        return [cls.load(f"google.adk.{module}", name) for module, name in places.items()]
+    title = "Google ADK"
+    package = "google-adk"
+    tested_version = "2.13"
+    types = ("google.adk.agents:BaseAgent", "google.adk.apps:App", "google.adk.runners:Runner")
+    required_names = ("google.adk.agents.run_config:ToolThreadPoolConfig", "google.adk.plugins.base_plugin:BasePlugin")
 
     async def start(self) -> None:
         self._types: Any = self.load("google.genai", "types")
         self._runner: Any = self._make_runner()
         config, threads = self.load("google.adk.agents.run_config", "RunConfig", "ToolThreadPoolConfig")
-        self._config = config(tool_thread_pool_config=threads(max_workers=64))  # else sync tools block every session
         service = self._runner.session_service
-        self._session: Any = await service.create_session(app_name=self._runner.app_name, user_id="viva")
+        session = await service.create_session(app_name=self._runner.app_name, user_id="viva")
+        pool = threads(max_workers=64)  # else sync tools block every session
+        self._run_options = {"session_id": session.id, "run_config": config(tool_thread_pool_config=pool)}
         event = self.load("google.adk.events", "Event")
         for content in self.convert_history():
             author = "user" if content.role == "user" else self._runner.agent.name
-            await service.append_event(self._session, event(author=author, content=content))
+            await service.append_event(session, event(author=author, content=content))
         self._waiting: dict[str, tuple[str, str]] = {}  # id of a call that waits -> id and name to answer to
 
     def _make_runner(self) -> Any:
@@ -50,8 +48,12 @@ class AdkSession(FrameworkSession):
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if not self._waiting:
             return await self._run(self.convert_message(message))
-        decision = read_decision(message, options)
-        answers = list(self._resume(decision, options))
+        needs_result = {key for key, (_, name) in self._waiting.items() if name != _CONFIRMATION}
+        decision, result = self.answer_pending_calls(message, options, needs_result)
+        answers: list[Any] = []
+        for key, (call_id, name) in self._waiting.items():
+            response = _wrap_result(result) if key in needs_result else {"confirmed": decision.is_approved}
+            answers.append(self._types.Part(function_response={"id": call_id, "name": name, "response": response}))
         self._waiting = {}
         reply = await self._run(self._types.Content(role="user", parts=answers))
         if decision.is_approved or len(message.text.split()) < 2:
@@ -60,53 +62,33 @@ class AdkSession(FrameworkSession):
 
     async def _run(self, content: Any) -> Reply:
         text, problem, author, hints = "", "", "", list[str]()
-        names = {"user_id": "viva", "session_id": self._session.id}
-        async for event in self._runner.run_async(**names, new_message=content, run_config=self._config):
+        async for event in self._runner.run_async(user_id="viva", new_message=content, **self._run_options):
             problem = f"{event.error_code}: {event.error_message}" if event.error_code else problem
             hints += self._read_calls(event)
-            if event.is_final_response() and _text(event):
-                text, author = _text(event), event.author
+            if event.is_final_response() and _get_event_text(event):
+                text, author = _get_event_text(event), event.author
         if problem and not text:
             raise RuntimeError(problem)
         for call_id in self._waiting:  # a tool that runs long has returned, but its result is still to come
-            self.log.await_call(call_id)
+            self.log.mark_call_pending(call_id)
         agent = self._runner.agent.find_agent(author) if author else None
         data = decode_json_text(text) if getattr(agent, "output_schema", None) else text
         hint = "\n".join(hints) or None
         return self.log.build_reply(text, input_hint=hint) if data == text else self.log.build_reply(data=data)
 
     def _read_calls(self, event: Any) -> Iterator[str]:
-        """Notes the calls that wait, and yields what they wait for."""
+        """Logs the calls in an event that wait, and yields a hint for each: what it waits for."""
         for call in event.get_function_calls():
             if call.name == _CONFIRMATION:
                 asked = call.args["originalFunctionCall"]
                 self.log.drop_call(asked["id"])  # its result was only that it needs a confirmation
-                self.log.await_call(asked["id"], asked["name"], asked.get("args"))
+                self.log.mark_call_pending(asked["id"], asked["name"], asked.get("args"))
                 self._waiting[asked["id"]] = (call.id, call.name)
                 yield call.args.get("toolConfirmation", {}).get("hint") or f"approve or deny: {asked['name']}"
             elif call.id in (event.long_running_tool_ids or ()):
-                self.log.await_call(call.id, call.name, call.args)
+                self.log.mark_call_pending(call.id, call.name, call.args)
                 self._waiting[call.id] = (call.id, call.name)
                 yield f"waits for the result of {call.name}"
-
-    def _resume(self, decision: Decision, options: Mapping[str, Any]) -> Iterator[Any]:
-        """Confirmations, or results of tools that run long: the option `resume`, JSON in the text, or the text."""
-        result = options.get("resume", decode_json_text(decision.text))
-        for call in self.pending_calls:
-            call_id, name = self._waiting[call.id]
-            response = result if isinstance(result, dict) else {"result": result}
-            if name == _CONFIRMATION:
-                response = {"confirmed": decision.is_approved}
-                if not decision.is_approved:
-                    self.refuse_pending(decision.text, call)
-            else:
-                self.end_pending(call, response)
-            yield self._types.Part(function_response={"id": call_id, "name": name, "response": response})
-
-    def answer_call(self, call_id: str, name: str, arguments: Any) -> dict[str, Any] | None:
-        """The canned answer of a stubbed tool; None if the tool runs."""
-        self.log.start_call(call_id, name, arguments)
-        return _to_response(self.log.answer_call(call_id, name)) if self.has_stubs and name != _HANDOFF else None
 
     def convert_message(self, message: Message) -> Any:
         return self._types.Content.model_validate_json(encode_content(message))
@@ -115,17 +97,14 @@ class AdkSession(FrameworkSession):
         return [self._types.Content.model_validate_json(encode_result_content(calls))]
 
 
-def _text(event: Any) -> str:
+def _get_event_text(event: Any) -> str:
     parts = event.content.parts if event.content and event.content.parts else []
     return "".join(part.text for part in parts if part.text and not part.thought)
 
 
-def _to_response(call: ToolCall) -> dict[str, Any]:
-    """What the model is told: an object."""
-    if call.error is not None:
-        return {"error": call.error}
-    result = codec.to_plain(call.result)
-    return result if isinstance(result, dict) else {"result": result}
+def _wrap_result(value: Any) -> Any:
+    """A result as an object, which ADK asks for."""
+    return value if isinstance(value, dict) else {"result": value}
 
 
 def _make_plugin(session: AdkSession) -> Any:
@@ -133,7 +112,7 @@ def _make_plugin(session: AdkSession) -> Any:
 
     class TurnRecorder(session.load("google.adk.plugins.base_plugin", "BasePlugin")):
         async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
-            session.log.enter(agent.name)
+            session.log.enter_node(agent.name)
 
         async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
             if (usage := llm_response.usage_metadata) is not None and not llm_response.partial:
@@ -141,7 +120,12 @@ def _make_plugin(session: AdkSession) -> Any:
                 session.log.add_model_call(model, "google" if model.startswith("gemini") else "", usage)
 
         async def before_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any) -> Any:
-            return session.answer_call(tool_context.function_call_id, tool.name, tool_args)
+            call_id = tool_context.function_call_id
+            session.log.start_call(call_id, tool.name, tool_args)
+            if not session.has_stubs or tool.name == _HANDOFF:
+                return None  # the tool runs
+            call = session.log.answer_call(call_id, tool.name)
+            return {"error": call.error} if call.error is not None else _wrap_result(codec.to_plain(call.result))
 
         async def after_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, result: Any) -> None:
             session.log.end_call(tool_context.function_call_id, result)
@@ -157,4 +141,4 @@ def _make_plugin(session: AdkSession) -> Any:
 class AdkConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An agent, App or Runner of Google ADK."""
 
-    session: ClassVar[type[FrameworkSession]] = AdkSession
+    session = AdkSession

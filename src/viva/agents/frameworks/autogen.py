@@ -4,11 +4,10 @@ Such an object holds one conversation. The turns of conversations that share it 
 state; a function that creates the object lets them run in parallel.
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
 from viva.agents.frameworks.shared_object import SharedObject
 from viva.agents.frameworks.turn_log import decode_json_text
 from viva.agents.tools import format_result
@@ -17,37 +16,37 @@ from viva.model.message import Message, Reply, ToolCall
 
 
 class AutoGenSession(FrameworkSession):
-    """The saved state of an agent or team, loaded for each turn."""
+    """A conversation with its own state of the agent or team, which is loaded for each turn."""
 
-    title: ClassVar[str] = "AutoGen"
-    package: ClassVar[str] = "autogen-agentchat"
-    tested: ClassVar[str] = "0.7"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return cls.load("autogen_agentchat.base", "ChatAgent", "Team")
+    title = "AutoGen"
+    package = "autogen-agentchat"
+    tested_version = "0.7"
+    types = ("autogen_agentchat.base:ChatAgent", "autogen_agentchat.base:Team")
 
     @classmethod
     def check_target(cls, target: Any) -> None:
         super().check_target(target)
         proxy = cls.load("autogen_agentchat.agents", "UserProxyAgent")
-        if any(isinstance(each, proxy) and each.input_func.__module__ == proxy.__module__ for each in _walk(target)):
-            raise cls.refuse(
-                "its UserProxyAgent reads from the console; hand over to the user with a HandoffTermination, or give it an input_func"
-            )
+        users = [each for each in _iter_members(target) if isinstance(each, proxy)]
+        if any(each.input_func.__module__ == proxy.__module__ for each in users):
+            raise cls.build_error("its UserProxyAgent reads from the console; give it an input_func or use a handoff")
 
     async def start(self) -> None:
+        self._messages, self._models = self.load("autogen_agentchat", "messages"), self.load("autogen_core", "models")
         self._shared = SharedObject.of(self.target)
         self._state: Any = None
         self._asker = ""  # the agent that handed over to the user
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         text = self.require_text(message)
-        async with self._shared.take(self, self._prepare) as first_state:
+        async with self._shared.take_turn(self, self._prepare) as first_state:
             await self.target.load_state(self._state or first_state)
-            history = [] if self._state else await self._put_history()
+            history = [] if self._state else await self._add_history()
+            given = self._messages.TextMessage(content=text, source="user")
+            if self._asker:
+                given = self._messages.HandoffMessage(content=text, source="user", target=self._asker)
             try:
-                reply = await self._run([*history, self._make_message(text)])
+                reply = await self._run([*history, given])
             except RuntimeError as error:  # a team raises only the text of what its members raise
                 raise self.log.model_error or error from error
             self._state = await self.target.save_state()
@@ -58,12 +57,12 @@ class AutoGenSession(FrameworkSession):
         try:
             async for event in self.target.run_stream(task=task, cancellation_token=token):
                 if getattr(event, "source", "user") != "user":
-                    self.log.enter(event.source)
+                    self.log.enter_node(event.source)
                     self._log_tools(event)
                     last = event if hasattr(event, "to_model_message") else last
         finally:
             token.cancel()  # what still runs when the turn is cut off
-        members = {each.name for each in _walk(self.target)}
+        members = {each.name for each in _iter_members(self.target)}
         self._asker = last.source if getattr(last, "target", self.target.name) not in members else ""
         content = getattr(last, "content", "")
         if not isinstance(content, str):
@@ -76,59 +75,52 @@ class AutoGenSession(FrameworkSession):
                 self.log.start_call(call.id, call.name, call.arguments)
         elif event.type == "ToolCallExecutionEvent":
             for each in event.content:
-                self.log.settle_call(each.call_id, decode_json_text(each.content), is_error=each.is_error)
+                self.log.end_or_fail_call(each.call_id, decode_json_text(each.content), is_error=each.is_error)
         elif event.type == "HandoffMessage":  # the path has it
             self.log.drop_calls_of(f"transfer_to_{event.target}")
 
-    def _make_message(self, text: str) -> Any:
-        handoff, plain = self.load("autogen_agentchat.messages", "HandoffMessage", "TextMessage")
-        if self._asker:
-            return handoff(content=text, source="user", target=self._asker)
-        return plain(content=text, source="user")
-
-    async def _put_history(self) -> list[Any]:
-        """Puts the history of the case into the context of an agent. For a team it goes before the first message."""
+    async def _add_history(self) -> list[Any]:
+        """Adds the history of the case to the context of an agent; for a team, returns messages that go before the first one."""
         if (context := getattr(self.target, "model_context", None)) is None:
-            plain = self.load("autogen_agentchat.messages", "TextMessage")
+            plain = self._messages.TextMessage
             return [plain(content=each.text, source=each.role) for each in self.context.history]
         for each in self.convert_history():
             await context.add_message(each)
         return []
 
     def convert_message(self, message: Message) -> Any:
-        models: Any = self.load("autogen_core", "models")
         if message.role == "system":
-            return models.SystemMessage(content=message.text)
+            return self._models.SystemMessage(content=message.text)
         if message.role == "user":
-            return models.UserMessage(content=message.text, source="user")
+            return self._models.UserMessage(content=message.text, source="user")
         function = self.load("autogen_core", "FunctionCall")
         calls = [function(each.id, codec.compact_json(each.arguments or {}), each.name) for each in message.tool_calls]
-        return models.AssistantMessage(content=calls or message.text, source=self.target.name)
+        return self._models.AssistantMessage(content=calls or message.text, source=self.target.name)
 
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         results = [{"content": format_result(each), "name": each.name, "call_id": each.id} for each in calls]
-        return [self.load("autogen_core.models", "FunctionExecutionResultMessage")(content=results)]
+        return [self._models.FunctionExecutionResultMessage(content=results)]
 
     async def _prepare(self, shared: SharedObject) -> Any:
-        """Makes the models and tools of the object log to the turn that runs now."""
-        for each in _walk(self.target):  # AutoGen has no public way to see these
+        """Makes the models and tools of the object log to the current turn, and returns the first state."""
+        for each in _iter_members(self.target):  # AutoGen has no public way to see these
             if hasattr(each, "_model_client"):
-                each._model_client = _record_model(each._model_client, shared)  # noqa: SLF001
+                each._model_client = _wrap_model_client(each._model_client, shared)  # noqa: SLF001
             for bench in getattr(each, "_workbench", ()):
                 if hasattr(bench, "_tools"):
-                    bench._tools = [_record_tool(tool, shared) for tool in bench._tools]  # noqa: SLF001
+                    bench._tools = [_wrap_tool(tool, shared) for tool in bench._tools]  # noqa: SLF001
         return await self.target.save_state()
 
 
-def _walk(target: Any) -> Iterator[Any]:
-    """An agent, or a team with its members."""
+def _iter_members(target: Any) -> Iterator[Any]:
+    """An agent; or a team and, at any depth, its members."""
     yield target
     for each in getattr(target, "_participants", ()):
-        yield from _walk(each)
+        yield from _iter_members(each)
 
 
-def _record_model(client: Any, shared: SharedObject) -> Any:
-    clone, config = copy.copy(client), client.dump_component()
+def _wrap_model_client(client: Any, shared: SharedObject) -> Any:
+    config = client.dump_component()
     about = config.config.get("model"), config.provider.partition("models.")[2].partition(".")[0]
 
     def log_usage(piece: Any) -> Any:
@@ -137,30 +129,26 @@ def _record_model(client: Any, shared: SharedObject) -> Any:
         return piece
 
     async def create(*values: Any, **named: Any) -> Any:
-        with shared.log.keep_model_error():
+        with shared.log.store_model_error():
             return log_usage(await client.create(*values, **named))
 
     async def create_stream(*values: Any, **named: Any) -> Any:
-        with shared.log.keep_model_error():
+        with shared.log.store_model_error():
             async for piece in client.create_stream(*values, **named):
                 yield log_usage(piece)
 
-    clone.create, clone.create_stream = create, create_stream
-    return clone
+    return copy_with(client, create=create, create_stream=create_stream)
 
 
-def _record_tool(tool: Any, shared: SharedObject) -> Any:
-    clone = copy.copy(tool)
-
+def _wrap_tool(tool: Any, shared: SharedObject) -> Any:
     async def run_json(args: Any, token: Any, call_id: str | None = None) -> Any:
-        log = shared.log
-        return await log.run_tool(call_id or log.new_id(), tool.name, args, lambda: tool.run_json(args, token, call_id))
+        key = call_id or shared.log.create_call_id()
+        return await shared.log.run_tool(key, tool.name, args, lambda: tool.run_json(args, token, call_id))
 
-    clone.run_json = run_json
-    return clone
+    return copy_with(tool, run_json=run_json)
 
 
 class AutoGenConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An agent or a team of AutoGen AgentChat."""
 
-    session: ClassVar[type[FrameworkSession]] = AutoGenSession
+    session = AutoGenSession

@@ -5,11 +5,12 @@ trial has a session of its own. All sessions run on one event loop, which outliv
 into a TurnLog.
 """
 
+import copy
 import importlib
 import inspect
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
@@ -17,9 +18,9 @@ from typing import Any, ClassVar
 from msgspec import UNSET, Struct, UnsetType
 
 from viva.agents.agent_config import AgentConfig, AgentSetup, NonEmpty
-from viva.agents.frameworks.turn_log import TurnLog
+from viva.agents.frameworks.turn_log import Decision, TurnLog, decode_json_text, read_decision
 from viva.agents.python import import_object
-from viva.agents.tools import ToolStubs, split_steps
+from viva.agents.tools import ToolStubs, split_at_tool_results
 from viva.agents.user_errors import raise_as_faults
 from viva.concurrency.shared_loop import run_on_shared_loop
 from viva.errors import AgentFailed, BadInput
@@ -36,10 +37,15 @@ class FrameworkSession:
     """One conversation with an object of a framework."""
 
     title: ClassVar[str]
+    """The name of the framework in messages."""
     package: ClassVar[str]
     """The distribution that has the framework."""
-    tested: ClassVar[str]
+    tested_version: ClassVar[str]
     """The version that the adapter was tested with."""
+    types: ClassVar[tuple[str, ...]]
+    """The types of the objects that the adapter runs, each as `module:Name`."""
+    required_names: ClassVar[tuple[str, ...]] = ()
+    """Other names that the adapter needs, each as `module:Name`: a version without them is refused before anything runs."""
 
     def __init__(
         self, target: Any, context: SessionContext, provider_packages: frozenset[str], tool_context: Any = None
@@ -55,22 +61,19 @@ class FrameworkSession:
         self._stubs = ToolStubs(fixtures.tools) if fixtures is not None and fixtures.stub_all_tools else None
 
     @classmethod
-    @abstractmethod
-    def load_types(cls) -> Sequence[type]:
-        """The types of the objects that the adapter runs. BadInput if the framework's version does not fit."""
-
-    @classmethod
     def check_target(cls, target: Any) -> None:
         """Raises BadInput if the adapter cannot run this object, or if the framework's version does not fit."""
-        types = cls.load_types()
-        if not isinstance(target, tuple(types)):
+        types = tuple(cls.load(*place.split(":")) for place in cls.types)
+        for place in cls.required_names:
+            cls.load(*place.split(":"))
+        if not isinstance(target, types):
             if inspect.isroutine(target):
-                raise cls.refuse(
+                raise cls.build_error(
                     f"{target.__name__} has parameters; name a function without any that creates the object"
                 )
             names = " or ".join(dict.fromkeys(each.__name__ for each in types))
             what = f"the class {target.__name__}" if inspect.isclass(target) else type(target).__name__
-            raise cls.refuse(f"{what} is no {names}")
+            raise cls.build_error(f"{what} is no {names}")
 
     async def start(self) -> None:
         """Prepares the memory of the conversation, with the history of the case in it."""
@@ -80,7 +83,7 @@ class FrameworkSession:
         """Sends one message, logs what happens, and returns the reply that the log builds."""
 
     async def close(self) -> None:
-        """Ends what still runs."""
+        """Ends a run of the framework that still goes on."""
 
     async def send(self, message: Message, options: Mapping[str, Any]) -> Reply:
         progress = self.context.progress
@@ -95,7 +98,7 @@ class FrameworkSession:
             if isinstance(raised, AgentFailed) and _OTHER_LOOP.search(raised.message):
                 raise AgentFailed(f"{raised.message}; {_OTHER_LOOP_HINT}", deterministic=True) from raised
             if isinstance(raised, AgentFailed) and self._is_misfit(raised.__cause__):
-                raise AgentFailed(f"{raised.message}; {self._explain_misfit()}", deterministic=True) from raised
+                raise AgentFailed(f"{raised.message}; {self._explain_version_misfit()}", deterministic=True) from raised
             raise
         finally:
             for call in log.model_calls:
@@ -103,11 +106,11 @@ class FrameworkSession:
 
     def convert_history(self) -> list[Any]:
         """The history of the case, as messages of the framework."""
-        return [each for message in self.context.history for each in self.convert(message)]
+        return [each for message in self.context.history for each in self.convert_to_messages(message)]
 
-    def convert(self, message: Message) -> Iterator[Any]:
+    def convert_to_messages(self, message: Message) -> Iterator[Any]:
         """A message as messages of the framework: tool calls and their results come before the text."""
-        asking, answered, text = split_steps(message)
+        asking, answered, text = split_at_tool_results(message)
         if asking.content or asking.tool_calls:
             yield self.convert_message(asking)
         if answered:
@@ -123,17 +126,23 @@ class FrameworkSession:
         """The results of tool calls, in the form of the framework."""
         raise NotImplementedError
 
-    def refuse_pending(self, reason: str, *calls: ToolCall) -> Sequence[ToolCall]:
-        """Logs that the user denied these calls, or all that wait, and returns them."""
-        for call in calls or self.pending_calls:
-            self.log.start_call(call.id, call.name, call.arguments)
-            self.log.refuse_call(call.id, reason)
-        return calls or self.pending_calls
+    def answer_pending_calls(
+        self, message: Message, options: Mapping[str, Any], outside: Container[str] = ()
+    ) -> tuple[Decision, Any]:
+        """Logs the user's answer to the calls that wait, and returns it: the decision and a result.
 
-    def end_pending(self, call: ToolCall, result: Any) -> None:
-        """Logs that the user gave the result of a call that waits."""
-        self.log.start_call(call.id, call.name, call.arguments)
-        self.log.end_call(call.id, result)
+        The result (the option `resume`, or the text, which may be JSON) is that of the calls with the ids `outside`, which do
+        not run in the framework; the others wait for an approval.
+        """
+        decision, result = read_decision(message, options), options.get("resume", decode_json_text(message.text))
+        for call in self.pending_calls:
+            if call.id in outside or not decision.is_approved:
+                self.log.start_call(call.id, call.name, call.arguments)
+            if call.id in outside:
+                self.log.end_call(call.id, result)
+            elif not decision.is_approved:
+                self.log.refuse_call(call.id, decision.text)
+        return decision, result
 
     def require_text(self, message: Message) -> str:
         """The text of a message for a framework to which Viva sends no attachments."""
@@ -143,30 +152,30 @@ class FrameworkSession:
 
     @property
     def has_stubs(self) -> bool:
-        """Must no tool run live?"""
+        """Do canned answers replace all tools?"""
         return self._stubs is not None
 
     @classmethod
-    def refuse(cls, problem: str) -> BadInput:
+    def build_error(cls, problem: str) -> BadInput:
         return BadInput.of(f"{cls.title}: {problem}")
 
     @classmethod
     def load(cls, module: str, *names: str) -> Any:
-        """Names of a module of the framework. BadInput if it is not installed, or if its version does not have them."""
+        """Imports names from a module of the framework. BadInput if it is not installed, or if its version lacks a name."""
         try:
             loaded = importlib.import_module(module)
             values = [getattr(loaded, name) for name in names]
         except (ImportError, AttributeError) as error:
-            raise cls.refuse(cls._explain_misfit(error)) from error
+            raise cls.build_error(cls._explain_version_misfit(error)) from error
         return values[0] if len(values) == 1 else values
 
     @classmethod
-    def _explain_misfit(cls, error: Exception | None = None) -> str:
+    def _explain_version_misfit(cls, error: Exception | None = None) -> str:
         try:
             problem = f"{cls.package} {version(cls.package)} does not fit{f': {error}' if error else ''}"
         except PackageNotFoundError:
             return f"it is not installed; pip install {cls.package}"
-        return f"{problem}; Viva was tested with {cls.package} {cls.tested}"
+        return f"{problem}; Viva was tested with {cls.package} {cls.tested_version}"
 
     @classmethod
     def _is_misfit(cls, error: BaseException | None) -> bool:
@@ -241,8 +250,8 @@ class FrameworkAgent(Struct, frozen=True):
             await run_on_shared_loop(session.close())
 
     async def _start(self, context: SessionContext) -> FrameworkSession:
-        target = await _create(self.target) if is_factory(self.target) else self.target
-        tool_context = None if self.make_context is None else await _create(self.make_context)
+        target = await _call_factory(self.target) if is_factory(self.target) else self.target
+        tool_context = None if self.make_context is None else await _call_factory(self.make_context)
         session = self.session(target, context, self.provider_packages, tool_context)
         try:
             session.check_target(target)
@@ -252,10 +261,19 @@ class FrameworkAgent(Struct, frozen=True):
         return session
 
 
+def copy_with(value: Any, **attributes: Any) -> Any:
+    """A shallow copy of an object of the framework, with other values or methods under these names."""
+    clone = copy.copy(value)
+    for name, attribute in attributes.items():
+        setattr(clone, name, attribute)
+    return clone
+
+
 def is_factory(value: Any) -> bool:
+    """Is it a function without parameters, which creates the object?"""
     return inspect.isroutine(value) and not inspect.signature(value).parameters
 
 
-async def _create(factory: Any) -> Any:
+async def _call_factory(factory: Any) -> Any:
     created = factory()
     return await created if inspect.isawaitable(created) else created

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.turn_log import TurnLog, decode_json_text
-from viva.agents.openai_messages import encode_steps
+from viva.agents.openai_messages import encode_to_messages
 from viva.model import codec
 from viva.model.message import Message, Reply
 
@@ -14,51 +14,51 @@ _HISTORY_KEYS = ("messages", "chat_history", "history")
 
 
 class LangChainSession(FrameworkSession):
-    """A runnable has no memory: it gets all messages each time."""
+    """A conversation whose messages are all passed each time: a runnable has no memory."""
 
-    title: ClassVar[str] = "LangChain"
-    package: ClassVar[str] = "langchain-core"
-    tested: ClassVar[str] = "1.7"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return [cls.load("langchain_core.runnables", "Runnable")]
+    title = "LangChain"
+    package = "langchain-core"
+    tested_version = "1.7"
+    types = ("langchain_core.runnables:Runnable",)
 
     @classmethod
     def check_target(cls, target: Any) -> None:
         super().check_target(target)
-        if len(text_keys := _text_keys(target)) > 1:
-            raise cls.refuse(
+        if len(text_keys := _list_text_inputs(target)) > 1:
+            raise cls.build_error(
                 f"this runnable has the inputs {', '.join(text_keys)}; name a function instead that fills them"
             )
 
     async def start(self) -> None:
         if self.has_stubs:
-            raise self.refuse("the tools of a runnable cannot be stubbed; a graph or agent with a ToolNode can")
+            raise self.build_error("the tools of a runnable cannot be stubbed; a graph or agent with a ToolNode can")
         self._messages = convert_messages(self.load, self.context.history)
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         before = list(self._messages)
         self._messages += convert_messages(self.load, [message])
-        config = {"callbacks": [make_handler(self.load, self.log)], "configurable": options.get("configurable", {})}
+        config = {
+            "callbacks": [make_callback_handler(self.load, self.log)],
+            "configurable": options.get("configurable", {}),
+        }
         output = await self.target.ainvoke(self._build_input(before, message), config)
         if isinstance(output, Mapping) and isinstance(output.get("output"), str):  # AgentExecutor
             output = output["output"]
-        text = get_text(output) if hasattr(output, "content") else output if isinstance(output, str) else ""
+        text = get_message_text(output) if hasattr(output, "content") else output if isinstance(output, str) else ""
         self._messages.append(self.load("langchain_core.messages", "AIMessage")(text))
         return self.log.build_reply(text, data=None if text or hasattr(output, "content") else output)
 
     def _build_input(self, before: Sequence[Any], message: Message) -> Any:
         """A model or a chain of messages takes messages; one that starts with a prompt template takes its variables."""
-        keys = _input_keys(self.target)
+        keys = _list_inputs(self.target)
         if not keys:
             return self._messages
-        texts = _text_keys(self.target)
+        texts = _list_text_inputs(self.target)
         history = before if texts else self._messages
         return {key: message.text if key in texts else history for key in keys}
 
 
-def _input_keys(runnable: Any) -> list[str]:
+def _list_inputs(runnable: Any) -> list[str]:
     """The input variables of a prompt template; none for runnables that take messages."""
     try:
         schema: Mapping[str, Any] = runnable.get_input_jsonschema()
@@ -67,22 +67,22 @@ def _input_keys(runnable: Any) -> list[str]:
     return list(schema.get("properties", {})) if schema.get("type") == "object" else []
 
 
-def _text_keys(runnable: Any) -> list[str]:
-    return [key for key in _input_keys(runnable) if key not in (*_HISTORY_KEYS, "agent_scratchpad")]
+def _list_text_inputs(runnable: Any) -> list[str]:
+    return [key for key in _list_inputs(runnable) if key not in (*_HISTORY_KEYS, "agent_scratchpad")]
 
 
 def convert_messages(load: Any, messages: Sequence[Message]) -> list[Any]:
     """Messages in LangChain's form, with attachments and tool calls."""
-    plain = [codec.decode(encoded) for message in messages for encoded in encode_steps(message)]
+    plain = [codec.decode(encoded) for message in messages for encoded in encode_to_messages(message)]
     return load("langchain_core.messages", "convert_to_messages")(plain)
 
 
-def get_text(message: Any) -> str:
+def get_message_text(message: Any) -> str:
     """The text of a message. `text` was a method in LangChain 0."""
     return str(message.text() if callable(message.text) and not isinstance(message.text, str) else message.text)
 
 
-def make_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
+def make_callback_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
     """Callbacks that log tools, models and nodes as they run, at any depth."""
     interrupt = getattr(sys.modules.get("langgraph.errors"), "GraphBubbleUp", ())
     ids: dict[Any, str] = {}
@@ -92,7 +92,7 @@ def make_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
 
         def on_chain_start(self, serialized: Any, inputs: Any, *, metadata: Any = None, **about: Any) -> None:
             if metadata and about.get("name") == metadata.get("langgraph_node"):
-                log.enter(about["name"])
+                log.enter_node(about["name"])
 
         def on_llm_end(self, response: Any, **about: Any) -> None:
             message = getattr(response.generations[0][0], "message", None)
@@ -110,11 +110,11 @@ def make_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
 
         def on_tool_end(self, output: Any, *, run_id: Any, **about: Any) -> None:
             result = decode_json_text(getattr(output, "content", output))
-            log.settle_call(ids[run_id], result, is_error=getattr(output, "status", None) == "error")
+            log.end_or_fail_call(ids[run_id], result, is_error=getattr(output, "status", None) == "error")
 
         def on_tool_error(self, error: BaseException, *, run_id: Any, **about: Any) -> None:
             if isinstance(error, interrupt):
-                log.await_call(ids[run_id])
+                log.mark_call_pending(ids[run_id])
             else:
                 log.fail_call(ids[run_id], error)
 
@@ -124,4 +124,4 @@ def make_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
 class LangChainConfig(FrameworkConfig, frozen=True, kw_only=True):
     """A LangChain runnable: a chain, a chat model, an AgentExecutor."""
 
-    session: ClassVar[type[FrameworkSession]] = LangChainSession
+    session = LangChainSession

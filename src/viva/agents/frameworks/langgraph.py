@@ -2,11 +2,11 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.langchain import convert_messages, get_text, make_handler
-from viva.agents.frameworks.turn_log import Decision, decode_json_text, read_answer, read_decision
+from viva.agents.frameworks.langchain import convert_messages, get_message_text, make_callback_handler
+from viva.agents.frameworks.turn_log import decode_json_text, read_answer, read_decision
 from viva.agents.tools import format_result
 from viva.model.message import Message, Reply
 from viva.state.trial_state import to_text
@@ -15,20 +15,18 @@ from viva.state.trial_state import to_text
 class LangGraphSession(FrameworkSession):
     """A thread of a graph, kept in memory: the graph's own checkpointer is not used."""
 
-    title: ClassVar[str] = "LangGraph"
-    package: ClassVar[str] = "langgraph"
-    tested: ClassVar[str] = "1.2"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return [cls.load("langgraph.pregel", "Pregel"), cls.load("langgraph.graph", "StateGraph")]
+    title = "LangGraph"
+    package = "langgraph"
+    tested_version = "1.2"
+    types = ("langgraph.pregel:Pregel", "langgraph.graph:StateGraph")
+    required_names = ("langgraph.checkpoint.memory:InMemorySaver", "langgraph.types:Command")
 
     @classmethod
     def check_target(cls, target: Any) -> None:
         super().check_target(target)
         if "messages" not in target.channels:
             keys = ", ".join(name for name in target.channels if not name.startswith(("__", "branch:"))) or "nothing"
-            raise cls.refuse(
+            raise cls.build_error(
                 f"the state of this graph has no `messages`, it has {keys}; name a function instead, such as\n"
                 '    def agent(messages):\n        return graph.invoke({"question": messages[-1]["content"]})["answer"]'
             )
@@ -45,7 +43,7 @@ class LangGraphSession(FrameworkSession):
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        handler = make_handler(self.load, self.log, must_stub=self.has_stubs)
+        handler = make_callback_handler(self.load, self.log, must_stub=self.has_stubs)
         configurable = {**options.get("configurable", {}), "thread_id": self._thread}
         config = {"configurable": configurable, "callbacks": [handler]}
         if self._paused is not None:
@@ -61,7 +59,7 @@ class LangGraphSession(FrameworkSession):
             self._paused = None
             return self.log.build_reply(text, data=values.get("structured_response"))
         self._paused = snapshot
-        self.log.await_unfinished_calls()
+        self.log.mark_unfinished_pending()
         hints = [_describe_interrupt(each.value) for each in snapshot.interrupts]
         return self.log.build_reply(text, input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
 
@@ -73,31 +71,27 @@ class LangGraphSession(FrameworkSession):
             self._seen.add(key)
             each = new[key]
             if each.type == "ai":
-                text = get_text(each)
+                text = get_message_text(each)
                 for call in each.tool_calls:
                     self.log.start_call(call["id"] or "", call["name"], call["args"])
             elif each.type == "tool" and str(each.content).startswith("Returning structured response"):
                 self.log.drop_call(each.tool_call_id)
             elif each.type == "tool" and self.log.lacks_result(each.tool_call_id):
                 result = decode_json_text(each.content)
-                self.log.settle_call(each.tool_call_id, result, is_error=each.status == "error")
+                self.log.end_or_fail_call(each.tool_call_id, result, is_error=each.status == "error")
         return text
 
     async def _resume(self, config: Any, message: Message, options: Mapping[str, Any]) -> Any:
-        """What the graph goes on with: the answers to its interrupts, or nothing where it only paused."""
-        decision = read_decision(message, options)
-        interrupts = self._paused.interrupts
-        is_approval = not interrupts or any(_is_approval(each.value) for each in interrupts)
-        denied = self.refuse_pending(decision.text) if is_approval and not decision.is_approved else ()
-        if interrupts:
-            answer = read_answer(message, options)
-            answers = {
-                each.id: _decide(each.value, decision) if _is_approval(each.value) else answer for each in interrupts
-            }
+        """The input that resumes the graph: the answers to its interrupts, or None if it only paused before a node."""
+        if interrupts := self._paused.interrupts:
+            if any(_is_approval(each.value) for each in interrupts):
+                self.answer_pending_calls(message, options)
+            answers = {each.id: _answer_interrupt(each.value, message, options) for each in interrupts}
             return self.load("langgraph.types", "Command")(resume=answers)
-        if denied:
+        decision, _ = self.answer_pending_calls(message, options)
+        if self.pending_calls and not decision.is_approved:
             tool_message = self.load("langchain_core.messages", "ToolMessage")
-            results = [tool_message(decision.text, tool_call_id=call.id, name=call.name) for call in denied]
+            results = [tool_message(decision.text, tool_call_id=call.id, name=call.name) for call in self.pending_calls]
             await self._graph.aupdate_state(config, {"messages": results}, as_node=self._paused.next[0])
         return None
 
@@ -129,8 +123,11 @@ def _is_approval(value: Any) -> bool:
     return isinstance(value, Mapping) and ("action_requests" in value or value.get("type") == "tool_approval")
 
 
-def _decide(value: Any, decision: Decision) -> Any:
-    """The answer to an approval: one decision for each of its calls."""
+def _answer_interrupt(value: Any, message: Message, options: Mapping[str, Any]) -> Any:
+    """The answer to an interrupt. An approval takes one decision for each of its calls."""
+    if not _is_approval(value):
+        return read_answer(message, options)
+    decision = read_decision(message, options)
     choice = {"type": "approve"} if decision.is_approved else {"type": "reject", "message": decision.text}
     return {"decisions": [choice] * len(value["action_requests"])} if "action_requests" in value else choice
 
@@ -145,4 +142,4 @@ def _describe_interrupt(value: Any) -> str:
 class LangGraphConfig(FrameworkConfig, frozen=True, kw_only=True):
     """A LangGraph graph with a `messages` state, such as an agent of LangChain."""
 
-    session: ClassVar[type[FrameworkSession]] = LangGraphSession
+    session = LangGraphSession

@@ -1,35 +1,31 @@
-"""Agents and agent workflows of LlamaIndex: `llama_index:./app.py:agent`. They run without streaming, which tells no usage."""
+"""Agents and agent workflows of LlamaIndex: `llama_index:./app.py:agent`. They run without streaming, which does not report usage."""
 
 import asyncio
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
 from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.frameworks.turn_log import read_answer, to_plain_value
 from viva.agents.tools import format_result
 from viva.model.message import Image, Message, Reply, Text, ToolCall
 
-_session: ContextVar["LlamaIndexSession | None"] = ContextVar("session", default=None)
+_current_session: ContextVar["LlamaIndexSession | None"] = ContextVar("session", default=None)
 
 
 class LlamaIndexSession(FrameworkSession):
-    """A Context of a copy of the workflow. A run that waits for the user goes on with the next message."""
+    """A conversation with a copy of the workflow and its Context. The next message continues a run that waits for the user."""
 
-    title: ClassVar[str] = "LlamaIndex"
-    package: ClassVar[str] = "llama-index-core"
-    tested: ClassVar[str] = "0.14"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        cls.load("workflows.runtime.types.results", "WaitingForEvent")
-        return cls.load("llama_index.core.agent.workflow", "BaseWorkflowAgent", "AgentWorkflow")
+    title = "LlamaIndex"
+    package = "llama-index-core"
+    tested_version = "0.14"
+    types = ("llama_index.core.agent.workflow:BaseWorkflowAgent", "llama_index.core.agent.workflow:AgentWorkflow")
+    required_names = ("workflows.runtime.types.results:WaitingForEvent",)
 
     async def start(self) -> None:
-        _watch_models(self.load)
+        _log_model_calls(self.load)
         self._blocks: Any = self.load("llama_index.core.base.llms", "types")
         self._workflow: Any = self._copy_workflow(self.target)
         self._context: Any = self.load("llama_index.core.workflow", "Context")(self._workflow)
@@ -46,7 +42,7 @@ class LlamaIndexSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._question is None:
-            _session.set(self)  # the tasks of the run inherit it
+            _current_session.set(self)  # the tasks of the run inherit it
             given = self.convert_message(message)
             self._run = self._workflow.run(user_msg=given, memory=self._memory, ctx=self._context)
             self._events = self._run.stream_events()
@@ -64,17 +60,17 @@ class LlamaIndexSession(FrameworkSession):
         except asyncio.CancelledError:
             await self.close()
             raise
-        return self.log.build_output(output.structured_response or output.response.content or "")
+        return self.log.build_output_reply(output.structured_response or output.response.content or "")
 
     def _answer(self, message: Message, options: Mapping[str, Any]) -> Any:
-        """The answer, with the fields of the question."""
+        """The event that answers the agent's question. It has the fields of the question, by which the workflow recognises it."""
         fields = {name: value for name, value in self._question.items() if name != "prefix"}
         fields["response"] = read_answer(message, options, "yes", "no")
         return self.load("llama_index.core.workflow", "HumanResponseEvent")(**fields)
 
     def _log_event(self, event: Any) -> None:
         if name := getattr(event, "current_agent_name", ""):
-            self.log.enter(name)
+            self.log.enter_node(name)
         if type(event).__name__ == "ToolCallResult" and event.tool_name not in (*self._tools, "handoff"):
             self.log.start_call(event.tool_id, event.tool_name, event.tool_kwargs)
             self.log.fail_call(event.tool_id, event.tool_output.content)  # there is no such tool
@@ -83,13 +79,11 @@ class LlamaIndexSession(FrameworkSession):
         self._tools: set[str] = set()
         if not hasattr(target, "agents"):
             return self._copy_agent(target)
-        clone = copy.copy(target)
-        clone.agents = {name: self._copy_agent(agent) for name, agent in target.agents.items()}
-        return clone
+        return copy_with(target, agents={name: self._copy_agent(agent) for name, agent in target.agents.items()})
 
     def _copy_agent(self, agent: Any) -> Any:
         if agent.tool_retriever is not None and self.has_stubs:
-            raise self.refuse("tools that a retriever finds cannot be stubbed")
+            raise self.build_error("tools that a retriever finds cannot be stubbed")
         tools = [self._copy_tool(tool) for tool in agent.tools or ()]
         return agent.model_copy(update={"tools": tools, "streaming": False})
 
@@ -97,7 +91,6 @@ class LlamaIndexSession(FrameworkSession):
         waiting = self.load("workflows.runtime.types.results", "WaitingForEvent")
         output, name = self.load("llama_index.core.tools", "ToolOutput"), tool.metadata.get_name()
         call = self.load("llama_index.core.tools", "adapt_to_async_tool")(tool).acall
-        clone = copy.copy(tool)
         self._tools.add(name)
 
         async def acall(*values: Any, **named: Any) -> Any:
@@ -108,11 +101,10 @@ class LlamaIndexSession(FrameworkSession):
                 done.append(await call(*values, **named))
                 return done[0].raw_output
 
-            text = await self.log.run_tool(self.log.new_id(), name, arguments, run, waiting)
+            text = await self.log.run_tool(self.log.create_call_id(), name, arguments, run, waiting)
             return done[0] if done else output(content=text, tool_name=name, raw_input=arguments, raw_output=text)
 
-        clone.acall = acall
-        return clone
+        return copy_with(tool, acall=acall)
 
     def convert_message(self, message: Message) -> Any:
         parts = [Text(message.text)] if isinstance(message.content, str) else message.content
@@ -136,20 +128,17 @@ class LlamaIndexSession(FrameworkSession):
 
 
 @cache
-def _watch_models(load: Any) -> None:
-    """Logs the calls of models to the session that makes them."""
+def _log_model_calls(load: Any) -> None:
+    """Makes LlamaIndex log each model call in the session that makes it."""
     ended = load("llama_index.core.instrumentation.events.llm", "LLMChatEndEvent")
 
     class ModelWatcher(load("llama_index.core.instrumentation.event_handlers", "BaseEventHandler")):
         def handle(self, event: Any, **about: Any) -> None:
-            session = _session.get()
+            session = _current_session.get()
             if session is not None and isinstance(event, ended) and event.response is not None:
                 raw = to_plain_value(event.response.raw) or {}
-                model, usage = (
-                    raw.get("model") or raw.get("model_version"),
-                    raw.get("usage") or raw.get("usage_metadata"),
-                )
-                session.log.add_model_call(model, session.provider, usage)
+                model = raw.get("model") or raw.get("model_version")
+                session.log.add_model_call(model, session.provider, raw.get("usage") or raw.get("usage_metadata"))
 
     load("llama_index.core.instrumentation", "get_dispatcher")().add_event_handler(ModelWatcher())
 
@@ -157,4 +146,4 @@ def _watch_models(load: Any) -> None:
 class LlamaIndexConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An agent or AgentWorkflow of LlamaIndex."""
 
-    session: ClassVar[type[FrameworkSession]] = LlamaIndexSession
+    session = LlamaIndexSession

@@ -1,4 +1,4 @@
-"""What frameworks report of a model call: its tokens, under the names of many providers, and the provider."""
+"""Reads the usage that frameworks report of a model call, under the names of many providers, and guesses the provider."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -8,7 +8,7 @@ from viva.model.message import MAX_TOKEN_COUNT
 _SENT = ("input_tokens", "prompt_tokens", "prompt_token_count", "inputTokens")
 _RECEIVED = ("output_tokens", "completion_tokens", "candidates_token_count", "outputTokens")
 _THOUGHTS = ("thoughts_token_count",)
-"""Of Gemini, which counts them beside the tokens of the answer. Others have them in it."""
+"""Gemini counts these in addition to the tokens of the answer; other providers include them there."""
 _CACHED = (
     "cache_read_tokens", "cached_prompt_tokens", "cached_content_token_count", "cacheReadInputTokens",
     "input_token_details.cache_read", "input_tokens_details.cached_tokens", "prompt_tokens_details.cached_tokens",

@@ -1,12 +1,11 @@
 """Agents of the OpenAI Agents SDK: `openai_agents:./app.py:agent`. Traces are not sent anywhere."""
 
-import copy
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.turn_log import TurnLog, read_decision
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
+from viva.agents.frameworks.turn_log import TurnLog
 from viva.agents.responses import encode_items, encode_result_items
 from viva.agents.tools import format_result
 from viva.model import codec
@@ -16,19 +15,14 @@ from viva.model.message import Message, Reply, ToolCall
 class OpenAIAgentsSession(FrameworkSession):
     """A session of the SDK in memory. After a handoff the next message goes to the agent that took over."""
 
-    title: ClassVar[str] = "OpenAI Agents SDK"
-    package: ClassVar[str] = "openai-agents"
-    tested: ClassVar[str] = "0.24"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return cls.load("agents", "Agent", "Runner", "RunConfig", "RunHooks", "SQLiteSession")[:1]
+    title = "OpenAI Agents SDK"
+    package = "openai-agents"
+    tested_version = "0.24"
+    types = ("agents:Agent",)
+    required_names = ("agents:Runner", "agents:RunConfig", "agents:RunHooks", "agents:SQLiteSession")
 
     async def start(self) -> None:
-        self._runner, self._run_config, self._hooks, memory = self.load(
-            "agents", "Runner", "RunConfig", "RunHooks", "SQLiteSession"
-        )
-        self._memory: Any = memory(str(uuid.uuid4()))
+        self._memory: Any = self.load("agents", "SQLiteSession")(str(uuid.uuid4()))
         await self._memory.add_items([item for items in self.convert_history() for item in items])
         self._agent: Any = await self._stub_agent(self.target, {}) if self.has_stubs else self.target
         self._paused: Any = None
@@ -36,32 +30,31 @@ class OpenAIAgentsSession(FrameworkSession):
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         log = self.log
         given = self.convert_message(message) if self._paused is None else self._resume(message, options)
-        config = self._run_config(tracing_disabled=True, tool_error_formatter=self._log_tool_error)
+        runner, make_config = self.load("agents", "Runner", "RunConfig")
+        config = make_config(tracing_disabled=True, tool_error_formatter=self._log_tool_error)
         keywords = {"session": self._memory, "hooks": self._make_hooks(log), "run_config": config}
         if self._paused is None:
             keywords["context"] = self.tool_context
-        result = await self._runner.run(self._agent, given, **keywords)
+        result = await runner.run(self._agent, given, **keywords)
         for item in result.new_items:
             if item.type == "handoff_call_item":  # the path has it
                 log.drop_call(item.raw_item.call_id)
         for item in result.interruptions:
-            log.await_call(item.raw_item.call_id, item.tool_name or item.raw_item.name, item.raw_item.arguments)
+            log.mark_call_pending(item.raw_item.call_id, item.tool_name or item.raw_item.name, item.raw_item.arguments)
         self._paused = result if result.interruptions else None
         if self._paused is not None:
             return log.build_reply()
         self._agent = result.last_agent
-        return log.build_output(result.final_output)
+        return log.build_output_reply(result.final_output)
 
     def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
-        decision = read_decision(message, options)
+        decision, _ = self.answer_pending_calls(message, options)
         state = self._paused.to_state()
         for item in self._paused.interruptions:
             if decision.is_approved:
                 state.approve(item)
             else:
                 state.reject(item, rejection_message=decision.text)
-        if not decision.is_approved:
-            self.refuse_pending(decision.text)
         return state
 
     def convert_message(self, message: Message) -> list[Any]:
@@ -76,9 +69,9 @@ class OpenAIAgentsSession(FrameworkSession):
             self.log.fail_call(about.call_id, about.error)
 
     def _make_hooks(self, log: TurnLog) -> Any:
-        class TurnHooks(self._hooks):
+        class TurnHooks(self.load("agents", "RunHooks")):
             async def on_agent_start(self, context: Any, agent: Any) -> None:
-                log.enter(agent.name)
+                log.enter_node(agent.name)
 
             async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
                 model = _find_model(agent.model)
@@ -112,9 +105,7 @@ class OpenAIAgentsSession(FrameworkSession):
             async def hand_over(context: Any, text: str) -> Any:
                 return await self._stub_agent(await each.on_invoke_handoff(context, text), stubbed)
 
-            wrapped = copy.copy(each)
-            wrapped.on_invoke_handoff = hand_over
-            return wrapped
+            return copy_with(each, on_invoke_handoff=hand_over)
 
         stub.handoffs = [
             wrap(each) if isinstance(each, handoff) else await self._stub_agent(each, stubbed)
@@ -139,4 +130,4 @@ def _find_model(model: Any) -> str:
 class OpenAIAgentsConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An `Agent` of the OpenAI Agents SDK."""
 
-    session: ClassVar[type[FrameworkSession]] = OpenAIAgentsSession
+    session = OpenAIAgentsSession

@@ -1,26 +1,22 @@
 """Agents of pydantic-ai: `pydantic_ai:./app.py:agent`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.turn_log import decode_json_text, read_decision
 from viva.agents.tools import format_result
 from viva.concurrency.shared_loop import DaemonThreadExecutor
 from viva.model.message import Message, Reply, Text, ToolCall
 
 
 class PydanticAISession(FrameworkSession):
-    """The messages of all turns, which every run gets as its history."""
+    """A conversation that keeps the messages of all turns: each run gets them as its history."""
 
-    title: ClassVar[str] = "pydantic-ai"
-    package: ClassVar[str] = "pydantic-ai-slim"
-    tested: ClassVar[str] = "2.66"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        cls.load("pydantic_ai.capabilities", "AbstractCapability", "UseThreadExecutor", "ReinjectSystemPrompt")
-        return [cls.load("pydantic_ai.agent", "AbstractAgent")]
+    title = "pydantic-ai"
+    package = "pydantic-ai-slim"
+    tested_version = "2.66"
+    types = ("pydantic_ai.agent:AbstractAgent",)
+    required_names = ("pydantic_ai.capabilities:UseThreadExecutor", "pydantic_ai.capabilities:ReinjectSystemPrompt")
 
     async def start(self) -> None:
         self._parts: Any = self.load("pydantic_ai", "messages")
@@ -36,7 +32,7 @@ class PydanticAISession(FrameworkSession):
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         log = self.log
         if self.target.name:
-            log.enter(self.target.name)
+            log.enter_node(self.target.name)
         given: dict[str, Any] = {"user_prompt": self._to_prompt(message)}
         if self._waiting is not None:
             given = {"deferred_tool_results": self._resume(message, options)}
@@ -52,24 +48,18 @@ class PydanticAISession(FrameworkSession):
         if isinstance(output, self.load("pydantic_ai", "DeferredToolRequests")):
             self._waiting = output
             for call in (*output.approvals, *output.calls):
-                log.await_call(call.tool_call_id, call.tool_name, call.args)
+                log.mark_call_pending(call.tool_call_id, call.tool_name, call.args)
             return log.build_reply()
-        return log.build_output(output)
+        return log.build_output_reply(output)
 
     def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
-        """The user approves or denies the calls that wait for that, and gives the results of those that run outside."""
+        """The results of the calls that wait: an approval or denial or, for tools that run outside, the value that the user gives."""
         results, denied = self.load("pydantic_ai", "DeferredToolResults", "ToolDenied")
-        decision = read_decision(message, options)
-        verdict = True if decision.is_approved else denied(decision.text)
         outside = {call.tool_call_id for call in self._waiting.calls}
-        value = options.get("resume", decode_json_text(message.text))
-        for call in self.pending_calls:
-            if call.id in outside:
-                self.end_pending(call, value)
-            elif not decision.is_approved:
-                self.refuse_pending(decision.text, call)
+        decision, result = self.answer_pending_calls(message, options, outside)
+        verdict = True if decision.is_approved else denied(decision.text)
         approvals = {call.tool_call_id: verdict for call in self._waiting.approvals}
-        return results(approvals=approvals, calls=dict.fromkeys(outside, value))
+        return results(approvals=approvals, calls=dict.fromkeys(outside, result))
 
     def _make_recorder(self) -> Any:
         """A capability that logs tools and models, and answers for stubbed tools."""
@@ -125,4 +115,4 @@ class PydanticAISession(FrameworkSession):
 class PydanticAIConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An `Agent` of pydantic-ai."""
 
-    session: ClassVar[type[FrameworkSession]] = PydanticAISession
+    session = PydanticAISession

@@ -12,7 +12,7 @@ from viva.model.progress import CallProgress
 
 
 class SharedObject:
-    """An object, the state that every conversation starts from, and the log of the turn that runs now."""
+    """A framework's object that sessions share, the state that each conversation starts from, and the log of the current turn."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -21,16 +21,16 @@ class SharedObject:
 
     @classmethod
     def of(cls, target: Any) -> "SharedObject":
-        """The one for this object."""
+        """The SharedObject of `target`, created by the first session."""
         return _shared.setdefault(target, cls())
 
     @asynccontextmanager
-    async def take(
+    async def take_turn(
         self, session: FrameworkSession, prepare: "Callable[[SharedObject], Awaitable[Any]]"
     ) -> AsyncGenerator[Any]:
-        """Waits until no other turn runs, and gives the first state.
+        """Waits until no other turn uses the object, and yields the state that each conversation starts from.
 
-        The first time `prepare` makes the object write to this log, and returns that state.
+        `prepare` is called once: it makes the object write to `self.log`, and returns that state.
         """
         async with self._lock:
             if self._first_state is None:
@@ -43,7 +43,7 @@ class SharedObject:
 
 
 def _new_log() -> TurnLog:
-    """A log that no one reads: the user's own code may use the object, too."""
+    """A log that is not read, for uses of the object between turns: the user's own code may use it, too."""
     return TurnLog(CallProgress())
 
 

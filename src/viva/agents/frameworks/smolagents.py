@@ -5,11 +5,10 @@ a tool call; the tools that the code calls are.
 """
 
 import asyncio
-import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
 from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.tools import format_result
 from viva.concurrency.threads import run_in_thread
@@ -19,16 +18,13 @@ _ANSWER = "final_answer"
 
 
 class SmolagentsSession(FrameworkSession):
-    """The memory of a copy of the agent."""
+    """A conversation with a copy of the agent, which has its own memory."""
 
-    title: ClassVar[str] = "smolagents"
-    package: ClassVar[str] = "smolagents"
-    tested: ClassVar[str] = "1.26"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        cls.load("smolagents.monitoring", "Timing")
-        return [cls.load("smolagents", "MultiStepAgent")]
+    title = "smolagents"
+    package = "smolagents"
+    tested_version = "1.26"
+    types = ("smolagents:MultiStepAgent",)
+    required_names = ("smolagents.monitoring:Timing",)
 
     async def start(self) -> None:
         self._agent: Any = self._copy_agent(self.target)
@@ -37,13 +33,13 @@ class SmolagentsSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         text = self.require_text(message)
-        self.log.enter(self.target.name or type(self.target).__name__)
+        self.log.enter_node(self.target.name or type(self.target).__name__)
         try:
             output = await run_in_thread(self._run, text)
         except asyncio.CancelledError:
             self._agent.interrupt()  # the thread ends with its step
             raise
-        return self.log.build_output(output)
+        return self.log.build_output_reply(output)
 
     def _run(self, text: str) -> Any:
         calls, steps, final = self.load("smolagents.memory", "ToolCall", "ActionStep", "FinalAnswerStep")
@@ -51,7 +47,7 @@ class SmolagentsSession(FrameworkSession):
         for event in self._agent.run(text, stream=True, reset=False):
             if isinstance(event, calls) and not hasattr(self._agent, "python_executor"):
                 if event.name != _ANSWER:
-                    self.log.request_call(event.id, event.name, event.arguments)
+                    self.log.add_requested_call(event.id, event.name, event.arguments)
             elif isinstance(event, steps) and event.error is not None:
                 self.log.fail_requested_calls(str(event.error))
             elif isinstance(event, final):
@@ -60,22 +56,25 @@ class SmolagentsSession(FrameworkSession):
 
     def _copy_agent(self, agent: Any) -> Any:
         """An agent with its own memory, whose models and tools are logged, and so are the agents that it manages."""
-        clone = copy.copy(agent)
-        clone.memory, clone.state = type(agent.memory)(agent.system_prompt), dict(agent.state)
-        clone.model = self._copy_model(agent.model)
-        clone.tools = {name: self._copy_tool(tool) for name, tool in agent.tools.items()}
-        clone.managed_agents = {name: self._copy_managed(each) for name, each in agent.managed_agents.items()}
+        clone = copy_with(
+            agent,
+            memory=type(agent.memory)(agent.system_prompt),
+            state=dict(agent.state),
+            model=self._copy_model(agent.model),
+            tools={name: self._copy_tool(tool) for name, tool in agent.tools.items()},
+            managed_agents={name: self._copy_managed_agent(each) for name, each in agent.managed_agents.items()},
+        )
         if isinstance(getattr(agent, "python_executor", None), self.load("smolagents", "LocalPythonExecutor")):
             clone.python_executor = clone.create_python_executor()  # it keeps the variables of the code
         return clone
 
-    def _copy_managed(self, agent: Any) -> Any:
+    def _copy_managed_agent(self, agent: Any) -> Any:
         clone = self._copy_agent(agent)
         run = clone.run
 
         def run_in_path(task: str, **named: Any) -> Any:
-            self.log.enter(agent.name)
-            call_id = self.log.take_call(agent.name, {"task": task})
+            self.log.enter_node(agent.name)
+            call_id = self.log.start_requested_call(agent.name, {"task": task})
             result = run(task, **named)  # its tools are stubbed, it is not
             self.log.end_call(call_id, result)
             return result
@@ -84,41 +83,34 @@ class SmolagentsSession(FrameworkSession):
         return clone
 
     def _copy_model(self, model: Any) -> Any:
-        clone, provider = copy.copy(model), guess_provider(model)
+        provider = guess_provider(model)
 
-        def log_usage(usage: Any) -> None:
-            if usage is not None:
-                self.log.add_model_call(model.model_id, provider, usage)
+        def log_usage(piece: Any) -> Any:
+            if piece.token_usage is not None:
+                self.log.add_model_call(model.model_id, provider, piece.token_usage)
+            return piece
 
         def generate(*values: Any, **named: Any) -> Any:
-            answer = model.generate(*values, **named)
-            log_usage(answer.token_usage)
-            return answer
+            return log_usage(model.generate(*values, **named))
 
         def generate_stream(*values: Any, **named: Any) -> Any:
-            for piece in model.generate_stream(*values, **named):
-                log_usage(piece.token_usage)
-                yield piece
+            return map(log_usage, model.generate_stream(*values, **named))
 
-        clone.generate = generate
-        if hasattr(model, "generate_stream"):
-            clone.generate_stream = generate_stream
-        return clone
+        streams = {"generate_stream": generate_stream} if hasattr(model, "generate_stream") else {}
+        return copy_with(model, generate=generate, **streams)
 
     def _copy_tool(self, tool: Any) -> Any:
         if tool.name == _ANSWER:
             return tool
-        clone = copy.copy(tool)
 
         def forward(*values: Any, **named: Any) -> Any:
             arguments = {**dict(zip(tool.inputs, values, strict=False)), **named}
-            return self.log.run_tool_here(tool.name, arguments, lambda: tool.forward(*values, **named))
+            return self.log.run_sync_tool(tool.name, arguments, lambda: tool.forward(*values, **named))
 
-        clone.forward = forward
-        return clone
+        return copy_with(tool, forward=forward)
 
     def convert_message(self, message: Message) -> Any:
-        """A step of the memory. A system message is one of the user."""
+        """A message as a step of the agent's memory. A system message becomes one of the user."""
         task, action, call = self.load("smolagents.memory", "TaskStep", "ActionStep", "ToolCall")
         if message.role != "assistant":
             return task(message.text)
@@ -133,4 +125,4 @@ class SmolagentsSession(FrameworkSession):
 class SmolagentsConfig(FrameworkConfig, frozen=True, kw_only=True):
     """A ToolCallingAgent or CodeAgent of smolagents."""
 
-    session: ClassVar[type[FrameworkSession]] = SmolagentsSession
+    session = SmolagentsSession

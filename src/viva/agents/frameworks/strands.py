@@ -5,7 +5,7 @@ snapshot; a function that creates the agent lets them run in parallel.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
 from viva.agents.frameworks.model_usage import guess_provider
@@ -18,16 +18,13 @@ from viva.state.trial_state import to_text
 
 
 class StrandsSession(FrameworkSession):
-    """A snapshot of the agent, loaded for each turn."""
+    """A conversation with its own snapshot of the agent, which is loaded for each turn."""
 
-    title: ClassVar[str] = "Strands"
-    package: ClassVar[str] = "strands-agents"
-    tested: ClassVar[str] = "1.62"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        cls.load("strands.types._events", "ToolResultEvent")
-        return [cls.load("strands", "Agent")]
+    title = "Strands"
+    package = "strands-agents"
+    tested_version = "1.62"
+    types = ("strands:Agent",)
+    required_names = ("strands.tools:PythonAgentTool",)
 
     async def start(self) -> None:
         self._shared = SharedObject.of(self.target)
@@ -36,11 +33,11 @@ class StrandsSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         agent, log = self.target, self.log
-        async with self._shared.take(self, self._prepare) as first_state:
+        async with self._shared.take_turn(self, self._add_hooks) as first_state:
             agent.load_snapshot(self._state or first_state)
             if self._state is None:
                 agent.messages.extend(self.convert_history())
-            log.enter(agent.name)
+            log.enter_node(agent.name)
             try:
                 result = await agent.invoke_async(self._build_input(message, options))
                 self._state = agent.take_snapshot(preset="session")
@@ -52,7 +49,7 @@ class StrandsSession(FrameworkSession):
             for block in result.message["content"]:
                 if use := block.get("toolUse"):
                     log.start_call(use["toolUseId"], use["name"], use["input"])
-            log.await_unfinished_calls()
+            log.mark_unfinished_pending()
             hint = "\n".join(f"{each.name}: {to_text(codec.to_plain(each.reason))}" for each in self._interrupts)
             return log.build_reply(text, input_hint=hint)
         if result.structured_output is None:
@@ -68,7 +65,7 @@ class StrandsSession(FrameworkSession):
         return [{"interruptResponse": {"interruptId": each.id, "response": answer}} for each in self._interrupts]
 
     def convert_message(self, message: Message) -> Any:
-        """A message of the history. A system message is one of the user."""
+        """A message as Strands stores it. A system message becomes one of the user."""
         content: list[Any] = [{"text": message.text}] if message.text else []
         uses = [{"toolUseId": each.id, "name": each.name, "input": each.arguments or {}} for each in message.tool_calls]
         role = "assistant" if message.role == "assistant" else "user"
@@ -77,16 +74,20 @@ class StrandsSession(FrameworkSession):
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         return [{"role": "user", "content": [{"toolResult": _encode_result(each)} for each in calls]}]
 
-    async def _prepare(self, shared: SharedObject) -> Any:
-        """Adds hooks that log tools and models to the turn that runs now."""
+    async def _add_hooks(self, shared: SharedObject) -> Any:
+        """Adds hooks that log tools and models to the current turn, and returns the first snapshot."""
         names = ("BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
-        make_stub = _make_stub_type(self.load, shared)
+        make_tool = self.load("strands.tools", "PythonAgentTool")
+
+        def answer(use: Any, **_: Any) -> Any:
+            return _encode_result(shared.log.answer_call(use["toolUseId"], use["name"]))
 
         def before_tool(event: Any) -> None:
             use = event.tool_use
             shared.log.start_call(use["toolUseId"], use["name"], use["input"])
             if shared.log.has_stubs:
-                event.selected_tool = make_stub(use["name"])
+                spec = {"name": use["name"], "description": "", "inputSchema": {"json": {"type": "object"}}}
+                event.selected_tool = make_tool(use["name"], spec, answer)
 
         def after_tool(event: Any) -> None:
             call_id, result, log = event.tool_use["toolUseId"], event.result, shared.log
@@ -95,7 +96,7 @@ class StrandsSession(FrameworkSession):
             elif event.exception is not None:
                 log.fail_call(call_id, event.exception)
             else:
-                log.settle_call(call_id, _read_content(result), is_error=result["status"] == "error")
+                log.end_or_fail_call(call_id, _read_content(result), is_error=result["status"] == "error")
 
         def on_message(event: Any) -> None:
             usage = event.message.get("metadata", {}).get("usage")
@@ -118,32 +119,7 @@ def _encode_result(call: ToolCall) -> Any:
     return {"toolUseId": call.id, "status": status, "content": [{"text": format_result(call)}]}
 
 
-def _make_stub_type(load: Any, shared: SharedObject) -> Any:
-    """Tools that give the canned answers of the case."""
-    agent_tool, event = load("strands.types.tools", "AgentTool"), load("strands.types._events", "ToolResultEvent")
-
-    class Stub(agent_tool):
-        tool_type = "stub"
-
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self._name = name
-
-        @property
-        def tool_name(self) -> str:
-            return self._name
-
-        @property
-        def tool_spec(self) -> Any:
-            return {"name": self._name, "description": "", "inputSchema": {"json": {"type": "object"}}}
-
-        async def stream(self, tool_use: Any, invocation_state: Any, **keywords: Any) -> Any:
-            yield event(_encode_result(shared.log.answer_call(tool_use["toolUseId"], self._name)))
-
-    return Stub
-
-
 class StrandsConfig(FrameworkConfig, frozen=True, kw_only=True):
     """An `Agent` of Strands."""
 
-    session: ClassVar[type[FrameworkSession]] = StrandsSession
+    session = StrandsSession

@@ -1,4 +1,4 @@
-"""What a framework does during one turn, noted as it happens: a turn that raises or times out keeps it."""
+"""Logs what a framework does during a turn, as it happens: a turn that raises or times out has it up to then."""
 
 import itertools
 import threading
@@ -66,32 +66,32 @@ class TurnLog:
         self._waiting_to_run: list[str] = []
         self._lock = threading.Lock()
 
-    def enter(self, name: str) -> None:
-        """A node or agent is entered. One that goes on after its tools is not entered again."""
+    def enter_node(self, name: str) -> None:
+        """Adds a node or agent to the path. One that goes on after its tools is not added again."""
         if not self.path or self.path[-1] != name:
             self.path.append(name)
 
     def start_call(self, call_id: str, name: str, arguments: Any = None) -> None:
-        """The model asks for a tool, or the tool starts. Only the first of both counts."""
+        """Logs a tool call when the model asks for it or when the tool starts, whichever comes first."""
         if call_id not in self._calls:
             self._calls[call_id] = ToolCall(name, _decode_arguments(arguments), call_id)
             self._steps.start_tool(call_id, name)
 
-    def request_call(self, call_id: str, name: str, arguments: Any) -> None:
-        """The model asks for a tool that does not know the id of its call when it runs: see `take_call`."""
+    def add_requested_call(self, call_id: str, name: str, arguments: Any) -> None:
+        """Logs a call that the model asks for, where the tool is not told the id of its call: see `start_requested_call`."""
         if call_id not in self._calls:
             self.start_call(call_id, name, arguments)
             self._waiting_to_run.append(call_id)
 
-    def take_call(self, name: str, arguments: Any) -> str:
-        """A tool runs: the id of the call that the model asked for, or a new one if code of the agent calls the tool.
+    def start_requested_call(self, name: str, arguments: Any) -> str:
+        """Logs that a tool starts, and returns the id of the call that the model asked for, or a new id if code of the agent calls it.
 
         Tools that the model asked for together may start in any order, in threads.
         """
         with self._lock:
             requested = [each for each in self._waiting_to_run if self._calls[each].name == name]
             if not requested:
-                call_id = self.new_id()
+                call_id = self.create_call_id()
                 self.start_call(call_id, name, arguments)
                 return call_id
             plain = _decode_arguments(arguments)
@@ -100,38 +100,38 @@ class TurnLog:
             return call_id
 
     def fail_requested_calls(self, error: str) -> None:
-        """Calls that the model asked for do not run: there is no such tool, or the arguments do not fit."""
+        """Logs that the requested calls do not run: there is no such tool, or the arguments do not fit."""
         for call_id in self._waiting_to_run:
             self.fail_call(call_id, error)
         self._waiting_to_run.clear()
 
     def end_call(self, call_id: str, result: Any) -> None:
-        """The tool returned. After an error or a canned answer this is only what the model is told of it."""
+        """Logs the result of a tool. After an error or a canned answer it is ignored: it is what the model is told of that."""
         if self.lacks_result(call_id):
             self._steps.end_tool(call_id)
-            self._change(call_id, result=to_plain_value(result), pending=False)
+            self._update_call(call_id, result=to_plain_value(result), pending=False)
 
-    def settle_call(self, call_id: str, value: Any, *, is_error: bool) -> None:
-        """The tool returned, or the framework says that it failed."""
+    def end_or_fail_call(self, call_id: str, value: Any, *, is_error: bool) -> None:
+        """Logs the result of a tool or, with `is_error`, the error that the framework reports."""
         (self.fail_call if is_error else self.end_call)(call_id, value)
 
     def fail_call(self, call_id: str, error: BaseException | str) -> None:
-        """The tool raised an error, of which the first counts. The framework may tell the model, and go on."""
+        """Logs the error of a tool; of several errors the first counts. The framework may tell the model, and go on."""
         if call_id not in self._calls or self._calls[call_id].error is not None:
             return
         self._steps.end_tool(call_id)
         if isinstance(error, str):
-            self._change(call_id, error=error, pending=False)
+            self._update_call(call_id, error=error, pending=False)
         else:
             self._progress.tracebacks += build_tracebacks(error, f"tool {self._calls[call_id].name}")
-            self._change(call_id, error=format_error(error), pending=False)
+            self._update_call(call_id, error=format_error(error), pending=False)
 
     async def run_tool(
         self, call_id: str, name: str, arguments: Any, run: Callable[[], Awaitable[Any]], waiting: Any = ()
     ) -> Any:
         """Runs a tool and logs what becomes of it. A stubbed tool does not run: its canned answer comes as text.
 
-        `waiting` are the exceptions that say that the call waits. What becomes of others is up to the framework.
+        `waiting` are the exceptions by which a tool says that its call waits. Any exception is raised again.
         """
         self.start_call(call_id, name, arguments)
         if self._stubs is not None:
@@ -139,7 +139,7 @@ class TurnLog:
         try:
             result = await run()
         except waiting:
-            self.await_call(call_id)
+            self.mark_call_pending(call_id)
             raise
         except Exception as error:
             self.fail_call(call_id, error)
@@ -147,9 +147,9 @@ class TurnLog:
         self.end_call(call_id, result)
         return result
 
-    def run_tool_here(self, name: str, arguments: Any, run: Callable[[], Any]) -> Any:
-        """The same for a tool that runs in a thread. A canned result comes as it is: code of the agent may use it."""
-        call_id = self.take_call(name, arguments)
+    def run_sync_tool(self, name: str, arguments: Any, run: Callable[[], Any]) -> Any:
+        """Like `run_tool`, for a tool that runs in a thread. A canned result is not made a text: code of the agent may use it."""
+        call_id = self.start_requested_call(name, arguments)
         if self._stubs is not None:
             canned = self.answer_call(call_id, name)
             return canned.result if canned.error is None else format_result(canned)
@@ -162,44 +162,44 @@ class TurnLog:
         return result
 
     @contextmanager
-    def keep_model_error(self) -> Generator[None]:
-        """The model is called inside. Some frameworks raise only the text of its error."""
+    def store_model_error(self) -> Generator[None]:
+        """Keeps an exception of the model, called in the `with` block: some frameworks raise only its text."""
         try:
             yield
         except Exception as error:
             self.model_error = error
             raise
 
-    def new_id(self) -> str:
+    def create_call_id(self) -> str:
         """An id for a call of a framework that gives none."""
         return f"viva_{next(self._numbers)}"
 
     def refuse_call(self, call_id: str, reason: str) -> None:
-        """The user denied the call, so the tool did not run."""
-        self._change(call_id, error=reason, refused=True, pending=False)
+        """Logs that the user denied a call, so that the tool did not run."""
+        self._update_call(call_id, error=reason, refused=True, pending=False)
 
-    def await_call(self, call_id: str, name: str = "", arguments: Any = None) -> None:
-        """The call waits for an approval, or for a result from outside."""
+    def mark_call_pending(self, call_id: str, name: str = "", arguments: Any = None) -> None:
+        """Logs that a call waits for an approval, or for a result from outside."""
         self.start_call(call_id, name, arguments)
-        self._change(call_id, pending=True)
+        self._update_call(call_id, pending=True)
 
     @property
     def has_stubs(self) -> bool:
-        """Must no tool run live?"""
+        """Do canned answers replace all tools?"""
         return self._stubs is not None
 
-    def await_unfinished_calls(self) -> None:
-        """Every call without a result waits."""
+    def mark_unfinished_pending(self) -> None:
+        """Logs that every call without a result waits."""
         for call_id in self._calls:
             if self.lacks_result(call_id):
-                self._change(call_id, pending=True)
+                self._update_call(call_id, pending=True)
 
     def drop_call(self, call_id: str) -> None:
-        """It was no call of a tool: some frameworks send structured output as one."""
+        """Removes a call that was not of a tool: some frameworks send structured output as a call."""
         self._calls.pop(call_id, None)
 
     def drop_calls_of(self, name: str) -> None:
-        """Drop all calls of this name. See `drop_call`."""
+        """Removes all calls of this name. See `drop_call`."""
         self._calls = {call_id: call for call_id, call in self._calls.items() if call.name != name}
 
     def lacks_result(self, call_id: str) -> bool:
@@ -214,11 +214,11 @@ class TurnLog:
         return call
 
     def add_model_call(self, model: Any, provider: Any, usage: Any) -> None:
-        """A call of a model, with its usage as the framework or the provider reports it."""
+        """Logs a call of a model, with the usage that the framework or the provider reports."""
         call = ModelCall(str(model or ""), str(provider or ""), *read_usage(usage))
         self.model_calls.append(structs.replace(call, cost_usd=compute_reported_cost(call)))
 
-    def build_output(self, output: Any) -> Reply:
+    def build_output_reply(self, output: Any) -> Reply:
         """The reply of an agent whose output is a text or a structured value."""
         return self.build_reply(str(output)) if isinstance(output, str) else self.build_reply(data=output)
 
@@ -238,7 +238,7 @@ class TurnLog:
             steps=self._steps.build(),
         )
 
-    def _change(self, call_id: str, **fields: Any) -> None:
+    def _update_call(self, call_id: str, **fields: Any) -> None:
         if call_id in self._calls:
             self._calls[call_id] = structs.replace(self._calls[call_id], **fields)
 
@@ -249,7 +249,7 @@ def _describe_waiting(calls: Sequence[ToolCall]) -> str:
 
 
 def _decode_arguments(value: Any) -> Any:
-    """Some frameworks give arguments as JSON in a string."""
+    """The arguments of a call as plain values. Some frameworks give them as JSON in a string."""
     if isinstance(value, str):
         try:
             return codec.decode(value) if value.strip() else {}
@@ -259,7 +259,7 @@ def _decode_arguments(value: Any) -> Any:
 
 
 def to_plain_value(value: Any) -> Any:
-    """A value of foreign code as plain JSON values; one that has none is its text."""
+    """A value of foreign code as plain JSON values. One that JSON cannot hold becomes the name of its type."""
     try:
         return codec.to_plain_checked(_dump(value))
     except Exception:  # user objects may raise anything

@@ -148,7 +148,7 @@ def test_data_is_not_shown_in_a_message(said: str, shown: str):
 
 def test_lines_that_are_no_stream_are_shown_without_their_data(tmp_path: Path):
     watch, _ = watching(tmp_path)
-    watch.add_other_line(f'{{"parts": [{{"inlineData": "{BASE64}'.encode())
+    watch.add_unparsed_line(f'{{"parts": [{{"inlineData": "{BASE64}'.encode())
     watch.stderr = BASE64
     assert watch.output_tail() == '{"parts": [{"inlineData": "[12 kB of base64 data]\n[12 kB of base64 data]'
 
@@ -159,6 +159,6 @@ def test_of_a_flood_only_the_end_is_searched():
     assert format_tail(f"before {flood}") == "[32 kB of base64 data]"
     watch = OutputMonitor(QWEN, CliTurn((), "m"))
     for _ in range(3):
-        watch.add_other_line(flood.encode())
+        watch.add_unparsed_line(flood.encode())
     watch.stderr = "boom"
     assert watch.output_tail() == "[32 kB of base64 data]\nboom"

@@ -2,9 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -65,16 +65,13 @@ def test_any_other_object_is_refused_with_what_works(tmp_path: Path, monkeypatch
 class EchoSession(FrameworkSession):
     """A framework that needs no package."""
 
-    title: ClassVar[str] = "Echo"
-    package: ClassVar[str] = "pytest"
-    tested: ClassVar[str] = "1"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return [str]
+    title = "Echo"
+    package = "pytest"
+    tested_version = "1"
+    types = ("builtins:str",)
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        self.log.enter("echo")
+        self.log.enter_node("echo")
         if message.text == "other loop":
             raise RuntimeError("<Event> is bound to a different event loop")
         if message.text == "another version":
@@ -119,6 +116,16 @@ def test_a_version_that_lacks_what_the_adapter_needs_is_named():
     ) as failed:
         send(FrameworkAgent("agent", EchoSession), "another version")
     assert failed.value.deterministic
+
+
+def test_a_version_without_a_name_that_the_adapter_needs_is_refused_before_anything_runs():
+    class NextEchoSession(EchoSession):
+        required_names = ("builtins:str", "builtins:a_name_of_the_next_version")
+
+    with pytest.raises(
+        BadInput, match=r"Echo: pytest .* does not fit: .*a_name_of_the_next_version.* tested with pytest"
+    ):
+        NextEchoSession.check_target("agent")
 
 
 def test_a_class_and_a_function_with_parameters_are_refused():

@@ -1,7 +1,7 @@
 """Objects that hold one conversation: sessions that share one take turns."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSession
@@ -30,11 +30,8 @@ class Diary:
 class DiarySession(FrameworkSession):
     title = "Diary"
     package = "pytest"
-    tested = "1"
-
-    @classmethod
-    def load_types(cls) -> Sequence[type]:
-        return [Diary]
+    tested_version = "1"
+    types = (f"{__name__}:Diary",)
 
     async def start(self) -> None:
         self._shared, self._state = SharedObject.of(self.target), None
@@ -43,13 +40,13 @@ class DiarySession(FrameworkSession):
         self.target.preparations += 1
 
         def tell(line: str) -> None:
-            shared.log.enter(line)  # that of the turn that runs now
+            shared.log.enter_node(line)  # that of the turn that runs now
 
         self.target.tell = tell
         return tuple(self.target.lines)
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        async with self._shared.take(self, self._prepare) as first_state:
+        async with self._shared.take_turn(self, self._prepare) as first_state:
             self.target.lines = list(first_state if self._state is None else self._state)
             text = await self.target.write(message.text)
             self._state = tuple(self.target.lines)

@@ -67,7 +67,7 @@ def test_a_call_that_waits_makes_the_reply_wait():
     log.start_call("1", "book", {"days": 7})
     log.start_call("2", "add")
     log.end_call("2", 3)
-    log.await_unfinished_calls()
+    log.mark_unfinished_pending()
     reply = log.build_reply()
     assert [call.pending for call in reply.tool_calls] == [True, False]
     assert (reply.declared_state, reply.input_hint) == ("awaiting", 'approve or deny: book({"days":7})')
@@ -97,7 +97,7 @@ def test_model_calls_are_priced_and_wrong_counts_are_none():
 def test_the_path_has_each_stay_once():
     log = TurnLog(CallProgress())
     for name in ("triage", "triage", "booking", "triage"):
-        log.enter(name)
+        log.enter_node(name)
     assert log.build_reply().path == ("triage", "booking", "triage")
 
 
@@ -142,15 +142,15 @@ def test_a_tool_that_runs_is_logged_with_its_result_error_or_wait():
         return result
 
     async def scenario() -> None:
-        assert await log.run_tool(log.new_id(), "add", {}, lambda: run(3)) == 3
+        assert await log.run_tool(log.create_call_id(), "add", {}, lambda: run(3)) == 3
         with pytest.raises(Waits):
-            await log.run_tool(log.new_id(), "ask", {}, lambda: run(Waits()), Waits)
+            await log.run_tool(log.create_call_id(), "ask", {}, lambda: run(Waits()), Waits)
         with pytest.raises(ValueError, match="no table"):
-            await log.run_tool(log.new_id(), "find", {}, lambda: run(ValueError("no table")))
+            await log.run_tool(log.create_call_id(), "find", {}, lambda: run(ValueError("no table")))
 
     asyncio.run(scenario())
     with pytest.raises(ZeroDivisionError):
-        log.run_tool_here("divide", {}, lambda: 1 / 0)
+        log.run_sync_tool("divide", {}, lambda: 1 / 0)
     added, asked, found, divided = log.build_reply().tool_calls
     assert (added.result, asked.pending, found.error) == (3, True, "ValueError: no table")
     assert "division" in (divided.error or "")
@@ -164,31 +164,31 @@ def test_a_stubbed_tool_does_not_run():  # W3
         raise AssertionError("it ran")
 
     assert asyncio.run(log.run_tool("1", "add", {"a": 1}, run)) == '{"sum":40}'  # for the model
-    assert log.run_tool_here("add", {"a": 1}, run) == {"sum": 40}  # for code
-    assert log.run_tool_here("find", {}, run) == '{"error":"down"}'
+    assert log.run_sync_tool("add", {"a": 1}, run) == {"sum": 40}  # for code
+    assert log.run_sync_tool("find", {}, run) == '{"error":"down"}'
     assert [call.error for call in log.build_reply().tool_calls] == [None, None, "down"]
 
 
 def test_the_error_of_a_model_is_kept_for_frameworks_that_raise_only_its_text():
     log, error = TurnLog(CallProgress()), ValueError("401")
-    with pytest.raises(ValueError, match="401"), log.keep_model_error():
+    with pytest.raises(ValueError, match="401"), log.store_model_error():
         raise error
     assert log.model_error is error
 
 
 def test_an_output_is_the_text_or_the_data_of_the_reply():
     log = TurnLog(CallProgress())
-    assert (log.build_output("hi").content, log.build_output({"a": 1}).data) == ("hi", {"a": 1})
+    assert (log.build_output_reply("hi").content, log.build_output_reply({"a": 1}).data) == ("hi", {"a": 1})
 
 
 def test_calls_that_the_model_asked_for_together_may_start_in_any_order():
     log = TurnLog(CallProgress())
     for call_id, arguments in (("1", '{"a": 1}'), ("2", '{"a": 2}')):
-        log.request_call(call_id, "double", arguments)
-    log.request_call("3", "fly", {})
-    assert log.run_tool_here("double", {"a": 2}, lambda: 4) == 4
-    assert log.run_tool_here("double", {"a": 1, "filled_in": "b"}, lambda: 2) == 2
-    assert log.run_tool_here("double", {"a": 5}, lambda: 10) == 10  # code calls it: the model did not ask
+        log.add_requested_call(call_id, "double", arguments)
+    log.add_requested_call("3", "fly", {})
+    assert log.run_sync_tool("double", {"a": 2}, lambda: 4) == 4
+    assert log.run_sync_tool("double", {"a": 1, "filled_in": "b"}, lambda: 2) == 2
+    assert log.run_sync_tool("double", {"a": 5}, lambda: 10) == 10  # code calls it: the model did not ask
     log.fail_requested_calls("no such tool")
     calls = log.build_reply().tool_calls
     assert [(call.id, call.arguments, call.result) for call in calls if call.error is None] == [
