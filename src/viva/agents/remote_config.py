@@ -34,7 +34,7 @@ class RemoteEndpoint(Struct, frozen=True, kw_only=True):
         detail = extract_error_message(answer.body, find_header_secrets(self.headers))
         message = f"HTTP {describe_status(answer.status)}"
         if 300 <= answer.status < 400 and (place := answer.headers.get("location")):
-            message += f" to {credentials.mask_text(place)}: redirects are not followed; give the agent that address"
+            message += f" to {credentials.mask_url_credentials(place)}: redirects are not followed; give the agent that address"
         elif detail:
             message += f": {detail}"
         return Unreachable(message) if answer.status in _NO_ACCESS else AgentFailed(message)
