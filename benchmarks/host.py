@@ -138,7 +138,9 @@ async def start_host(store_url: str | None) -> AsyncGenerator[Host]:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().split(";")[0].split()[-1]
-            connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=1200)
+            # A connection that is idle is closed here before the host closes it.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5)
+            timeout = aiohttp.ClientTimeout(total=1200)
             headers = {"Authorization": f"Bearer {TOKEN}"}
             async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as http:
                 yield Host(url, process.pid, http)

@@ -11,8 +11,8 @@ import pytest
 
 import postgres
 from viva.host.events import EventDraft, RunLog, RunLogs, run_completed, run_started
-from viva.host.idempotency import REPLAY_HEADER, IdempotencyCache, Mutation
 from viva.host.postgres_store import PostgresStore
+from viva.host.requests import REPLAY_HEADER, IdempotencyCache, Mutation
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import LeaseLost, Run, SequenceTaken, Store, StoredResponse, StoreUnavailable
 from viva.host.tokens import Principal

@@ -16,17 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from viva.host.agents import HostedAgent
-from viva.host.bodies import parse_json
 from viva.host.errors import ApiError, not_found, not_provided, validation_error
 from viva.host.events import EventDraft, to_plain_name
 from viva.host.host import Host
-from viva.host.invocations import InvocationRequest, build_invocation_run
+from viva.host.inventory import HostedAgent, HostedSuite
+from viva.host.requests import parse_json
 from viva.host.routes import authenticate, get_host, prepare_run, read_body, respond_json
 from viva.host.store import Run
-from viva.host.suites import HostedSuite
 from viva.host.tokens import Principal
-from viva.host.workflows import NOOP
+from viva.host.workflows import NOOP, InvocationRequest, build_invocation_run
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.record.atomic_files import replace_file

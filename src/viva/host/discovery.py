@@ -6,7 +6,9 @@ from typing import Any
 
 import viva
 from viva.formats.openwop.modes import MODES
-from viva.host.bodies import (
+from viva.host.events import EVENT_LOG_VERSION, STREAM_MODES
+from viva.host.requests import (
+    ACK_TIMEOUT_S,
     ADMIN_CANCEL,
     ANNOTATION,
     BOOLEAN,
@@ -20,8 +22,6 @@ from viva.host.bodies import (
     array_schema,
     object_schema,
 )
-from viva.host.events import EVENT_LOG_VERSION, STREAM_MODES
-from viva.host.idempotency import ACK_TIMEOUT_S
 from viva.model import codec
 
 MAX_BODY_BYTES = 1024 * 1024

@@ -14,24 +14,25 @@ from viva.errors import BadInput
 from viva.formats.openwop.modes import LIVE_MODE
 from viva.formats.openwop.suite import EvalSuite, ManifestInfo
 from viva.formats.openwop.summary import EvalSummary, TaskSummary, build_eval_summary, build_task_summary
-from viva.host.agents import (
-    AGENT_KEYS,
-    EVAL_KEYS,
-    HostedAgent,
-    add_agent_checks,
-    find_configured_agent,
-    read_agent_fields,
-    reject_unknown_keys,
-)
 from viva.host.discovery import MAX_TASKS
 from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, run_completed
 from viva.host.host import Host
-from viva.host.invocations import build_invocation_result, sum_usage
+from viva.host.inventory import (
+    AGENT_KEYS,
+    EVAL_KEYS,
+    HostedAgent,
+    PlanKey,
+    add_agent_checks,
+    compute_stamp,
+    find_configured_agent,
+    read_agent_fields,
+    reject_unknown_keys,
+)
 from viva.host.runs import RunEnding, RunError
 from viva.host.store import LeaseLost, Run, Store, StoreUnavailable
-from viva.host.suites import PlanKey, compute_stamp
 from viva.host.tokens import Principal
+from viva.host.workflows import build_invocation_result, sum_usage
 from viva.llm.budget import Budget
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted, TrialEnded

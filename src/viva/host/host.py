@@ -15,20 +15,16 @@ from viva.concurrency.threads import run_in_thread
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.history.index import History
-from viva.host.agents import AgentRegistry
-from viva.host.capacity import HostLimits, Readiness, has_free_space
-from viva.host.connections import ConnectionLimits
-from viva.host.discovery import build_capabilities, compute_etag, compute_negotiation_etag
+from viva.host.connections import ConnectionLimits, KnownHosts
+from viva.host.discovery import compute_etag, compute_negotiation_etag
 from viva.host.errors import not_found
 from viva.host.events import RunLog, RunLogs, utc_timestamp
-from viva.host.idempotency import IdempotencyCache
-from viva.host.monitoring import Monitor, OperationOptions
-from viva.host.request_checks import KnownHosts
-from viva.host.runs import RunEnding, RunError, RunManager, log_line
+from viva.host.inventory import AgentRegistry, LoadedInputsCache, SuiteRegistry
+from viva.host.monitoring import Monitor, OperationOptions, log_line
+from viva.host.requests import IdempotencyCache
+from viva.host.runs import HostLimits, Readiness, RunEnding, RunManager, has_free_space
 from viva.host.store import LEASE_S, Run, RunKind, Store
-from viva.host.suites import LoadedInputsCache, SuiteRegistry
 from viva.host.tokens import Principal, TokenRegistry
-from viva.host.workflows import CONFORMANCE_WORKFLOWS, WORKFLOWS, list_fixtures, run_workflow
 from viva.model import codec
 
 MAX_PLANNING = 2
@@ -55,7 +51,10 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     agents: AgentRegistry
     suites: SuiteRegistry
     limits: HostLimits
-    has_judge: bool
+    workflows: Mapping[str, dict[str, Any]]
+    """By id."""
+    capabilities: dict[str, Any]
+    """The document at `/.well-known/openwop`."""
     bind_address: str
     port: int
     store_url: str | None = None
@@ -71,7 +70,7 @@ class HostSetup(Struct, frozen=True, kw_only=True):
 class Host:
     """One host. It is created and closed on the event loop that serves it.
 
-    `run_functions` execute evals and invocations; `shutdown` tells streams that the host is about to close.
+    `run_functions` execute evals, invocations and other workflows; `shutdown` tells streams that the host is about to close.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Host:
         self.options = setup.options
         self._apply(setup)
         self.monitor = Monitor(setup.operations.access_log, setup.operations.audit_log)
-        self.workflows = {**WORKFLOWS, **(CONFORMANCE_WORKFLOWS if self.options.conformance else {})}
         self.store = store
         self.logs = RunLogs(store)
         self.idempotency = IdempotencyCache(store)
@@ -95,7 +93,7 @@ class Host:
         self.runs = RunManager(
             store,
             self.logs,
-            {"workflow": self._run_workflow, **{kind: partial(run, self) for kind, run in run_functions.items()}},
+            {kind: partial(run, self) for kind, run in run_functions.items()},
             setup.limits,
             has_room=lambda: has_free_space(self.settings.data_folder, self.options.min_free_bytes),
         )
@@ -111,9 +109,8 @@ class Host:
         self.tokens = setup.tokens
         self.agents = setup.agents
         self.suites = setup.suites
-        document = build_capabilities(
-            has_suites=bool(setup.suites), has_judge=setup.has_judge, fixtures=list_fixtures(self.options.conformance)
-        )
+        self.workflows = setup.workflows
+        document = setup.capabilities
         self.eval_modes: tuple[str, ...] = tuple(document["agents"].get("evalSuite", {}).get("modes", ()))
         self.capabilities = codec.encode(document)
         self.capabilities_etag = compute_etag(document)
@@ -177,9 +174,3 @@ class Host:
         with suppress(BadInput):  # the index can be rebuilt from the journals
             if self.history.journal_path(run).exists():
                 self.history.index_run(run)
-
-    async def _run_workflow(self, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
-        workflow = self.workflows.get(run.workflow)
-        if workflow is None:
-            raise RunError("workflow_gone", "The host no longer has this workflow")
-        return await run_workflow(workflow, run.request, log)

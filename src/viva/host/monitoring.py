@@ -6,6 +6,7 @@ An entry of a log is one line of JSON. It names the operation instead of the pat
 import os
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -136,6 +137,17 @@ class JsonLog:
         except OSError:
             return True
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+
+
+def log_error(context: str, error: BaseException) -> None:
+    """Prints the place of an exception, without its message: that may quote an agent or a suite."""
+    lines = [f"{context}: {type(error).__name__}"]
+    lines += [f"  {at.filename}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)[-6:]]
+    log_line("\n".join(lines))
+
+
+def log_line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 -- the log of the host
 
 
 class Monitor:

@@ -20,15 +20,14 @@ from starlette.responses import Response
 import viva
 from viva.concurrency.threads import run_in_thread
 from viva.errors import BadInput
-from viva.host.bodies import decode_body
-from viva.host.connections import ConnectionRegistry
+from viva.host.connections import ConnectionRegistry, is_metrics_address
 from viva.host.errors import ApiError, forbidden, not_found, validation_error
+from viva.host.events import parse_number
 from viva.host.host import Host
-from viva.host.request_checks import is_metrics_address
+from viva.host.monitoring import log_error
+from viva.host.requests import decode_body
 from viva.host.routes import authenticate, cancel_one, get_host, read_body, respond_json
-from viva.host.runs import log_error
 from viva.host.store import FINAL_STATUSES, Run, RunStatus
-from viva.host.stream import parse_number
 from viva.host.tokens import Principal
 
 # Health and metrics

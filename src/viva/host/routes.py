@@ -8,31 +8,32 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from viva.host.agents import reject_unknown_keys
-from viva.host.bodies import decode_body, parse_json, validate_body
 from viva.host.connections import CONNECTION_KEY
 from viva.host.discovery import MAX_BODY_BYTES, build_openapi, compute_etag
 from viva.host.errors import ApiError, forbidden, not_found, not_provided, validation_error
 from viva.host.evals import validate_eval_run
-from viva.host.events import EventDraft, RunLog, diff_logs, utc_timestamp
-from viva.host.host import Host
-from viva.host.idempotency import KEY_HEADER, Mutation
-from viva.host.invocations import validate_invocation
-from viva.host.monitoring import RUN_KEY
-from viva.host.store import Run
-from viva.host.stream import (
+from viva.host.events import (
     MAX_BUFFER_MS,
+    EventDraft,
+    RunLog,
     StreamOptions,
     build_snapshot,
     build_snapshot_after,
+    diff_logs,
     parse_last_event_id,
     parse_modes,
     parse_number,
     stream_frames,
+    utc_timestamp,
     wait_for_events,
 )
+from viva.host.host import Host
+from viva.host.inventory import reject_unknown_keys
+from viva.host.monitoring import RUN_KEY
+from viva.host.requests import KEY_HEADER, Mutation, decode_body, parse_json, validate_body
+from viva.host.store import Run
 from viva.host.tokens import Principal
-from viva.host.workflows import AGENT_WORKFLOW, select_inputs, validate_inputs
+from viva.host.workflows import AGENT_WORKFLOW, select_inputs, validate_inputs, validate_invocation
 from viva.model import codec
 
 JSON = "application/json"

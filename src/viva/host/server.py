@@ -26,19 +26,17 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from viva.concurrency.sockets import open_listener
 from viva.errors import BadInput
 from viva.host import operations, routes
-from viva.host.capacity import NotReadyReason, not_ready
-from viva.host.connections import Connection, ConnectionRegistry, fit_to_open_files
+from viva.host.connections import Connection, ConnectionRegistry, RequestChecks, fit_to_open_files
 from viva.host.errors import ApiError, not_found
 from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup
-from viva.host.invocations import run_invocation
 from viva.host.monitoring import RequestMonitor
 from viva.host.operations import watch_retention
-from viva.host.request_checks import RequestChecks
 from viva.host.routes import respond_json, unknown_endpoint, unsupported_endpoint
-from viva.host.runs import log_error
+from viva.host.runs import NotReadyReason, log_error, not_ready
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Store, StoreUnavailable
+from viva.host.workflows import run_invocation, run_workflow
 from viva.session.file_limit import raise_file_limit
 
 SHUTDOWN_TIMEOUT_S = 5
@@ -205,7 +203,7 @@ def open_store(setup: HostSetup) -> Store:
 def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = None) -> Host:
     """Opens a host, on the event loop that serves it."""
     store = store or open_store(setup)
-    return Host(setup, store, {"eval": run_eval, "invocation": run_invocation}, shutdown)
+    return Host(setup, store, {"eval": run_eval, "invocation": run_invocation, "workflow": run_workflow}, shutdown)
 
 
 class HostServer(uvicorn.Server):

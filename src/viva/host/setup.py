@@ -12,13 +12,13 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.host import conformance
-from viva.host.agents import AgentRegistry, load_agents
-from viva.host.capacity import HostLimits
 from viva.host.connections import load_limits
+from viva.host.discovery import build_capabilities
 from viva.host.host import HostSetup, ServeOptions
+from viva.host.inventory import AgentRegistry, HostedSuite, SuiteRegistry, load_agents, load_hosted_suites, load_packs
 from viva.host.monitoring import load_operation_options
+from viva.host.runs import HostLimits
 from viva.host.store import LEASE_S
-from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
 from viva.host.tokens import (
     ALL_SCOPES,
     HOST_SCOPES,
@@ -30,6 +30,7 @@ from viva.host.tokens import (
     TokenRegistry,
     create_token,
 )
+from viva.host.workflows import list_fixtures, list_workflows
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
 from viva.text.addresses import is_loopback
@@ -112,7 +113,12 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
         tokens=tokens,
         agents=agents,
         suites=suites,
-        has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
+        workflows=list_workflows(is_conformance=flags.conformance_routes),
+        capabilities=build_capabilities(
+            has_suites=bool(suites),
+            has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
+            fixtures=list_fixtures(is_conformance=flags.conformance_routes),
+        ),
         bind_address=bind_address,
         port=port,
         connection_limits=load_limits(settings),

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput
 from viva.host.errors import forbidden, unauthenticated
-from viva.host.runs import log_line
+from viva.host.monitoring import log_line
 from viva.model import codec
 from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder, open_private

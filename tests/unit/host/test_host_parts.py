@@ -14,14 +14,11 @@ from msgspec import structs
 
 from viva.errors import BadInput
 from viva.host import events
-from viva.host.agents import HostedAgent, derive_agent_id
 from viva.host.errors import ApiError, validation_error
-from viva.host.events import EventDraft, RunLog, RunLogs
-from viva.host.idempotency import REPLAY_HEADER, IdempotencyCache, Mutation
-from viva.host.setup import is_public_url
-from viva.host.sqlite_store import SqliteStore
-from viva.host.store import Run, SequenceTaken, Store
-from viva.host.stream import (
+from viva.host.events import (
+    EventDraft,
+    RunLog,
+    RunLogs,
     StreamOptions,
     parse_last_event_id,
     parse_modes,
@@ -29,8 +26,13 @@ from viva.host.stream import (
     stream_frames,
     wait_for_events,
 )
+from viva.host.inventory import HostedAgent, derive_agent_id
+from viva.host.requests import REPLAY_HEADER, IdempotencyCache, Mutation
+from viva.host.setup import is_public_url
+from viva.host.sqlite_store import SqliteStore
+from viva.host.store import Run, SequenceTaken, Store
 from viva.host.tokens import ALL_SCOPES, READ_SCOPES, Principal, TokenRegistry
-from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_workflow
+from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_nodes
 from viva.model import codec
 from viva.text.addresses import is_loopback
 
@@ -300,7 +302,7 @@ def test_invalid_public_urls(url: str):
 def test_a_node_that_was_started_before_a_restart_is_not_started_again(log: RunLog):
     log.append([events.node_started("delay", "core.delay")])
     for _ in range(2):
-        asyncio.run(run_workflow(CONFORMANCE_WORKFLOWS["conformance-delay"], {"delayMs": 1}, log))
+        asyncio.run(run_nodes(CONFORMANCE_WORKFLOWS["conformance-delay"], {"delayMs": 1}, log))
     assert [logged.event.type for logged in log.events] == ["run.started", "node.started", "node.completed"]
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from viva.host.capacity import HostLimits
 from viva.host.errors import ApiError
 from viva.host.events import RunLog, RunLogs, run_completed
-from viva.host.runs import RunEnding, RunManager
+from viva.host.runs import HostLimits, RunEnding, RunManager
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Run, StoreUnavailable
 
