@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from viva.concurrency.garbage import collect_less_often
 from viva.concurrency.sockets import open_listener
 from viva.errors import BadInput
 from viva.host import operations, routes
@@ -62,13 +63,14 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
-        host = app.state.host = open_host()
-        host.runs.open()
-        host.monitor.audit("start")
-        retention = asyncio.create_task(watch_retention(host))
-        yield
-        retention.cancel()
-        await host.close()
+        with collect_less_often():  # once for all runs
+            host = app.state.host = open_host()
+            host.runs.open()
+            host.monitor.audit("start")
+            retention = asyncio.create_task(watch_retention(host))
+            yield
+            retention.cancel()
+            await host.close()
 
     app = Starlette(
         routes=build_routes(has_test_routes=has_test_routes),
