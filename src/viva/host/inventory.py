@@ -37,12 +37,12 @@ from viva.users.script import Script
 DEFAULT_MODEL_CLASS = "general"
 ANY_TOOL = "*"
 RETURN_SCHEMA = "return_schema"
-"""The type of the assertion that a pack adds to its suite."""
-_DECLARES_TOOLS = ("chat", "prompt")
+"""The type of the assertion on the return schema, which a pack adds to its suite."""
+_KINDS_WITH_DECLARED_TOOLS = ("chat", "prompt")
 
 
 class HostedAgent(Struct, frozen=True, kw_only=True):
-    """An agent of the host. `name` is its name in the config; `tools` are all that it may use."""
+    """An agent of the host. `name` is its name in the config; it may use only `tools`."""
 
     agent_id: str
     name: str
@@ -54,12 +54,12 @@ class HostedAgent(Struct, frozen=True, kw_only=True):
     pack_version: str = "0.0.0"
     manifest: ManifestInfo = ManifestInfo()
     instance: Any = None
-    """The agent itself, where it is not in the config."""
+    """The agent object, for an agent that is not in the config."""
     tenants: frozenset[str] | None = None
-    """Who may see and use it. None: all tenants."""
+    """The tenants that may see and use the agent. None: all."""
 
     def to_json(self) -> dict[str, Any]:
-        """The public description: no prompt, schema or connector."""
+        """The description for clients, without prompt, schemas and connector."""
         description = {
             "agentId": self.agent_id,
             "persona": self.persona,
@@ -73,7 +73,7 @@ class HostedAgent(Struct, frozen=True, kw_only=True):
         return {**description, "description": self.description} if self.description else description
 
     def is_tool_allowed(self, tool: str) -> bool:
-        """A tool matches by its name with or without scope: `openwop:core.search` allows `core.search`."""
+        """May the agent use a tool? An entry `openwop:core.search` allows `core.search` too."""
         return any(name in (ANY_TOOL, tool) or name.endswith(f":{tool}") for name in self.tools)
 
 
@@ -88,7 +88,7 @@ class AgentRegistry:
         return self._agents.get(agent_id)
 
     def find(self, agent_id: str, tenant: str) -> HostedAgent | None:
-        """The agent, if the tenant may use it. Agents of other tenants do not exist for it."""
+        """The agent with this id, if the tenant may use it; else None."""
         agent = self._agents.get(agent_id)
         return agent if agent is not None and (agent.tenants is None or tenant in agent.tenants) else None
 
@@ -107,16 +107,16 @@ class AgentRegistry:
 
 
 def derive_agent_id(name: str) -> str:
-    """The id of an agent without `agent_id` in the config: `Support Bot` becomes `local.viva.support-bot`."""
+    """Returns the id of an agent that has no `agent_id` in the config. `Support Bot` becomes `local.viva.support-bot`."""
     parts = [re.sub(r"[^a-z0-9_-]+", "-", part.lower()).strip("-_") for part in name.split(".")]
     named = [part if part[:1].isalpha() else f"a{part}" for part in parts if part]
     return ".".join(("local", "viva", *(named or ["agent"])))[:256]
 
 
 def load_agents(settings: Settings, packs: Iterable[Pack]) -> list[HostedAgent]:
-    """The agents of the config. The manifest of a pack overrides what the config says of an agent with its id."""
+    """Loads the agents of the config. The manifest of a pack overrides the config of an agent with the same id."""
     packed = {agent.agent_id: (pack, at) for pack in packs for at, agent in enumerate(pack.manifest.agents)}
-    audiences = find_audiences(settings)
+    audiences = find_tenants_of_agents(settings)
     agents: dict[str, HostedAgent] = {}
     for name, entry in settings.agents.items():
         agent_id = str(entry.get("agent_id") or derive_agent_id(name))
@@ -140,10 +140,10 @@ def load_agents(settings: Settings, packs: Iterable[Pack]) -> list[HostedAgent]:
     return [agent for agent in agents.values() if agent.tenants is None or agent.tenants]
 
 
-def find_audiences(settings: Settings) -> dict[str, frozenset[str] | None]:
-    """Which tenants each agent is for; None: all of them. Raises BadInput for a name that is no agent.
+def find_tenants_of_agents(settings: Settings) -> dict[str, frozenset[str] | None]:
+    """Returns the tenants that may use each agent, by agent name. None means all. Raises BadInput for an unknown agent.
 
-    Without a list of agents for all tenants, no tenant can use judges and simulators: they are helpers of the operator.
+    Judges and simulators are helpers of the operator: a tenant can use them only if a list in the config names them.
     """
     openwop, defaults = settings.openwop, settings.defaults
     by_agent: dict[str, set[str]] = {name: set() for name in settings.agents}
@@ -180,15 +180,15 @@ def _apply_manifest(agent: HostedAgent, entry: Mapping[str, Any], pack: Pack, at
 
 
 def _list_tools(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """The tools of a config entry; an agent with tools of its own may use any."""
+    """Returns the tools that a config entry declares. An agent of a kind that declares none may use any tool."""
     if "tools" in entry:
         return tuple(tool if isinstance(tool, str) else tool["name"] for tool in entry["tools"])
     kind = entry.get("type") or ("chat" if "connector" in entry and "use" not in entry else "")
-    return () if kind in _DECLARES_TOOLS else (ANY_TOOL,)
+    return () if kind in _KINDS_WITH_DECLARED_TOOLS else (ANY_TOOL,)
 
 
 class AllowedToolsCheck(LocalCheck, frozen=True, kw_only=True):
-    """Passes if the agent used only tools that it may use. A failed tool call does not count."""
+    """Passes if the agent used only allowed tools. Failed tool calls are ignored."""
 
     agent: HostedAgent
 
@@ -203,7 +203,7 @@ class AllowedToolsCheck(LocalCheck, frozen=True, kw_only=True):
 
 
 def add_agent_checks(suite: Suite, agent: HostedAgent) -> Suite:
-    """Adds the agent's tool list and return schema as gates to every task: a reply that breaks them scores 0."""
+    """Adds the agent's allowed tools and return schema as gates to every task: a reply that violates them scores 0."""
     gates: list[Assertion] = []
     if ANY_TOOL not in agent.tools:
         gates.append(Assertion(AllowedToolsCheck(agent=agent), {"type": "tool_allowlist"}, weight=0.0, gate=True))
@@ -214,7 +214,7 @@ def add_agent_checks(suite: Suite, agent: HostedAgent) -> Suite:
         return suite
 
     def add_gates(assertions: tuple[Assertion, ...]) -> tuple[Assertion, ...]:
-        """The suite of a pack already has the return schema of its agent."""
+        """Adds the gates, except a return schema that is there already: the suite of a pack has one."""
         present = {assertion.definition.get("type") for assertion in assertions} & {RETURN_SCHEMA}
         return (*assertions, *(gate for gate in gates if gate.definition["type"] not in present))
 
@@ -228,16 +228,16 @@ def add_agent_checks(suite: Suite, agent: HostedAgent) -> Suite:
 
 
 EVAL_KEYS = ("evalModes", "baselineRunId", "allowAgentMismatch")
-_AGENT_FIELDS = {"model": "model", "temperature": "temperature", "maxTokens": "max_tokens"}
-"""The field of `[agents.NAME]` that a key replaces for one run."""
+_FIELD_BY_KEY = {"model": "model", "temperature": "temperature", "maxTokens": "max_tokens"}
+"""Which field of `[agents.NAME]` a key of `configurable` overrides for one run."""
 PROMPTS_KEY, SYSTEM_PROMPT = "promptOverrides", "system"
-AGENT_KEYS = (*_AGENT_FIELDS, PROMPTS_KEY)
+AGENT_KEYS = (*_FIELD_BY_KEY, PROMPTS_KEY)
 
 
 def reject_unknown_keys(configurable: Mapping[str, Any], known: Collection[str] = ()) -> None:
     for key in configurable:
         if key not in known:
-            raise _refuse(key, "This run cannot take it")
+            raise _configurable_error(key, "This run cannot take it")
 
 
 def find_configured_agent(settings: Settings, agent: HostedAgent) -> ConfiguredAgent:
@@ -247,58 +247,58 @@ def find_configured_agent(settings: Settings, agent: HostedAgent) -> ConfiguredA
         raise validation_error("This agent cannot be opened", "agentId") from None
 
 
-def read_agent_fields(settings: Settings, agent: HostedAgent, configurable: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the agent's config entry that the run replaces. Raises an ApiError for what the agent cannot take."""
+def parse_agent_overrides(settings: Settings, agent: HostedAgent, configurable: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the agent's config entry that a request overrides. Raises an ApiError for a key that the agent cannot take."""
     wanted = {key: configurable[key] for key in AGENT_KEYS if key in configurable}
     if not wanted:
         return {}
     configured = find_configured_agent(settings, agent)
-    fields = {_AGENT_FIELDS[key]: value for key, value in wanted.items() if key != PROMPTS_KEY}
+    fields = {_FIELD_BY_KEY[key]: value for key, value in wanted.items() if key != PROMPTS_KEY}
     for key in wanted:
         if configured.connector is None:
-            raise _refuse(key, "Viva does not call the model of this agent, so it cannot change it")
+            raise _configurable_error(key, "Viva does not call the model of this agent, so it cannot change it")
     connector = configured.connector
     assert connector is not None
-    _check_model(connector, wanted)
+    _check_model_limits(connector, wanted)
     prompts: Mapping[str, str] = wanted.get(PROMPTS_KEY, {})
     has_system_prompt = SYSTEM_PROMPT in getattr(find_kind(configured.kind), "__struct_fields__", ())
     for name in prompts:
         if name != SYSTEM_PROMPT or not has_system_prompt:
-            raise _refuse(f"{PROMPTS_KEY}.{name}", "This agent has no such prompt")
+            raise _configurable_error(f"{PROMPTS_KEY}.{name}", "This agent has no such prompt")
     return {**fields, **({"system": prompts[SYSTEM_PROMPT]} if prompts else {})}
 
 
-def _check_model(connector: Connector, wanted: Mapping[str, Any]) -> None:
-    """The operator lists the models that callers may choose, as `models` of the connector; `max_tokens` is a limit."""
+def _check_model_limits(connector: Connector, wanted: Mapping[str, Any]) -> None:
+    """Raises an ApiError for a model that is not in `models` of the connector, or for more tokens than its `max_tokens`."""
     model = wanted.get("model", connector.model)
     if model != connector.model and not any(fnmatchcase(model, pattern) for pattern in connector.models):
-        raise _refuse("model", "The connector of this agent does not offer that model")
+        raise _configurable_error("model", "The connector of this agent does not offer that model")
     if connector.max_tokens is not None and wanted.get("maxTokens", 0) > connector.max_tokens:
-        raise _refuse("maxTokens", f"The maximum of this agent is {connector.max_tokens}")
+        raise _configurable_error("maxTokens", f"The maximum of this agent is {connector.max_tokens}")
 
 
-def _refuse(key: str, reason: str) -> ApiError:
+def _configurable_error(key: str, reason: str) -> ApiError:
     field = f"configurable.{to_plain_name(key)}"
     return validation_error(f"{field} is refused. {reason}", field)
 
 
 class HostedSuite(Struct, frozen=True, kw_only=True):
-    """A suite that clients name by id and version, or by its path in the config or the manifest."""
+    """A suite that the host serves. Clients name it by id and version, or by its path in the config or manifest (`ref`)."""
 
     path: Path
     ref: str
     tenant: str | None = None
     agent_id: str | None = None
-    """The agent of the pack that the suite belongs to."""
+    """For a suite of a pack: the agent that it belongs to."""
     trusted_keys: tuple[str, ...] = ()
-    """Keys of which one must have signed the pack; without keys any pack is accepted."""
+    """One of these keys must have signed the pack. Without keys any pack is accepted."""
 
-    def describe_path(self, folder: Path) -> str:
-        """Its path from the folder of the project, which other hosts have elsewhere."""
+    def relative_path(self, folder: Path) -> str:
+        """The path relative to the project folder, which may be elsewhere on other hosts."""
         return os.path.relpath(self.path, folder)
 
     def load(self) -> tuple[EvalSuite, ManifestInfo]:
-        """Reads the current file. Raises BadInput."""
+        """Reads the suite from its file. Raises BadInput."""
         if self.agent_id is None:
             try:
                 raw = self.path.read_bytes()
@@ -315,21 +315,21 @@ class HostedSuite(Struct, frozen=True, kw_only=True):
 
 
 Stamp = tuple[Any, ...]
-"""Changes when a file or folder changes."""
+"""The state of a file or folder: another one if it has changed."""
 PlanKey = tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[Stamp, Stamp]]
-"""A suite, an agent, the system prompt that the caller gives it, modes, and the state of the suite and the config."""
-MAX_LOADED = 32
+"""Suite path, agent id, prompts of the agent, modes, and the stamps of suite and config."""
+MAX_CACHED_INPUTS = 32
 
 
 def compute_stamp(path: Path) -> Stamp:
-    """Of a file, with its signature, or of a folder with all its files."""
+    """Returns the stamp of a file with its signature, or of a folder with all its files."""
     places = [path, path.with_name(f"{path.name}.sig"), *(sorted(path.rglob("*")) if path.is_dir() else ())]
     states = [(place, place.stat()) for place in places if place.exists()]
     return tuple((str(place), state.st_mtime_ns, state.st_size, state.st_ino) for place, state in states)
 
 
 class LoadedInputsCache:
-    """Suites as they were loaded for an agent. All runs that need the same share them."""
+    """Loaded suites, shared by all runs with the same suite, agent and modes."""
 
     def __init__(self) -> None:
         self._loaded: dict[PlanKey, LoadedInputs] = {}
@@ -344,12 +344,12 @@ class LoadedInputsCache:
 
     def add(self, key: PlanKey, inputs: LoadedInputs) -> None:
         self._loaded[key] = inputs
-        while len(self._loaded) > MAX_LOADED:
+        while len(self._loaded) > MAX_CACHED_INPUTS:
             del self._loaded[next(iter(self._loaded))]
 
 
 class SuiteRegistry:
-    """The suites of a host. Raises BadInput if one of them is invalid. A file that changes is loaded again."""
+    """The suites of a host. A suite whose file has changed is loaded again. Raises BadInput if a suite is invalid."""
 
     def __init__(self, suites: Iterable[HostedSuite]) -> None:
         self._loaded: dict[HostedSuite, tuple[Stamp, EvalSuite, ManifestInfo]] = {
@@ -359,18 +359,18 @@ class SuiteRegistry:
         self._loading = asyncio.Lock()
 
     async def find(self, ref: str, agent_id: str, tenant: str) -> tuple[HostedSuite, EvalSuite, ManifestInfo]:
-        """The suite that a tenant names. Unknown suites and those of other tenants give the same error."""
+        """Returns the suite with this ref. Unknown suites and those of other tenants raise the same ApiError."""
         for hosted, name in self._suites:
             if hosted.tenant not in (None, tenant):
                 continue
             if ref == name or (ref == hosted.ref and hosted.agent_id in (None, agent_id)):
                 return (hosted, *await self._load(hosted))
-        raise _unknown_suite()
+        raise _unknown_suite_error()
 
     async def _load(self, hosted: HostedSuite) -> tuple[EvalSuite, ManifestInfo]:
         async with self._loading:
             if not hosted.path.exists():
-                raise _unknown_suite()
+                raise _unknown_suite_error()
             stamp, suite, manifest = self._loaded[hosted]
             if compute_stamp(hosted.path) == stamp:
                 return suite, manifest
@@ -387,12 +387,12 @@ class SuiteRegistry:
         return bool(self._suites)
 
 
-def _unknown_suite() -> ApiError:
+def _unknown_suite_error() -> ApiError:
     return validation_error("Unknown suite", "evalSuiteRef")
 
 
 def load_hosted_suites(paths: Iterable[str], settings: Settings, tenant: str | None = None) -> list[HostedSuite]:
-    """The suite files and packs of the config. Raises BadInput for a file without the required signature."""
+    """Loads suite files and packs. Raises BadInput for a file without the required signature."""
     suites: list[HostedSuite] = []
     openwop = settings.openwop
     options = EvalOptions(trusted_keys=openwop.trusted_keys, require_signature=openwop.require_signature)

@@ -1,5 +1,5 @@
-"""Bodies of requests: their JSON Schemas and validation, and idempotency keys, which execute each mutation once on whichever host
-it arrives.
+"""Requests that change something: the JSON Schemas of their bodies, and idempotency keys, with which a repeated request is
+executed once.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from viva.host.tokens import Principal
 from viva.model import codec
 
 MAX_DEPTH = 100
-"""Limits the recursion of code that walks through a body."""
+"""How deep a body may nest: code that walks through it is recursive."""
 TEXT = {"type": "string"}
 NONEMPTY = {"type": "string", "minLength": 1}
 URL = {"type": "string", "format": "uri"}
 BOOLEAN = {"type": "boolean"}
 POSITIVE = {"type": "integer", "minimum": 1}
-OPEN = {"type": "object", "additionalProperties": True}
+ANY_OBJECT = {"type": "object", "additionalProperties": True}
 
 
 def object_schema(
@@ -40,7 +40,7 @@ def array_schema(items: Mapping[str, Any], **limits: Any) -> dict[str, Any]:
     return {"type": "array", "items": items, **limits}
 
 
-def _if_kind(kind: str) -> dict[str, Any]:
+def _require_field_of_kind(kind: str) -> dict[str, Any]:
     return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"required": [kind]}}
 
 
@@ -100,7 +100,7 @@ _SIGNAL = {
         {"rating": {"type": "integer", "minimum": 1, "maximum": 5}, "label": TEXT, "correction": TEXT},
         kind={"type": "string", "enum": ["rating", "correction", "label", "flag"]},
     ),
-    "allOf": [_if_kind("rating"), _if_kind("label"), _if_kind("correction")],
+    "allOf": [_require_field_of_kind("rating"), _require_field_of_kind("label"), _require_field_of_kind("correction")],
 }
 ANNOTATION = object_schema({"target": object_schema({"eventId": TEXT, "nodeId": TEXT}), "note": TEXT}, signal=_SIGNAL)
 _MESSAGE = object_schema({"data": {}}, role={"enum": ["system", "user", "assistant"]}, content=TEXT)
@@ -111,7 +111,7 @@ INVOCATION = {
     "oneOf": [{"required": ["input"]}, {"required": ["messages"]}],
 }
 """The inputs of the workflow `viva.agent`: one task, or messages of which the last is the user's."""
-_BODIES: Mapping[str, dict[str, Any]] = {
+_SCHEMAS: Mapping[str, dict[str, Any]] = {
     "CREATE_RUN": CREATE_RUN,
     "CANCEL": CANCEL,
     "BULK_CANCEL": BULK_CANCEL,
@@ -122,8 +122,8 @@ _BODIES: Mapping[str, dict[str, Any]] = {
 
 
 @cache
-def _validator(name: str) -> jsonschema_rs.Draft202012Validator:
-    return jsonschema_rs.Draft202012Validator(_BODIES[name], validate_formats=True)
+def _compile_validator(name: str) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(_SCHEMAS[name], validate_formats=True)
 
 
 def decode_body(name: str, raw: bytes) -> dict[str, Any]:
@@ -143,14 +143,14 @@ def parse_json(raw: bytes) -> Any:
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> None:
-    """A key that stands twice means two things to two readers: a proxy may check one value and the host use the other."""
+    """Raises for a repeated key: a proxy may check one of its values while the host uses the other."""
     if len({key for key, _ in pairs}) != len(pairs):
         raise validation_error("The body has the same key twice in one object")
 
 
 def validate_body(name: str, value: Any, field: str | None = None) -> Any:
-    """Returns a valid value. The error names the place and kind of a problem, never the value."""
-    error = next(iter(_validator(name).iter_errors(value)), None)
+    """Returns the value if it matches the schema. The ApiError has the place and kind of the problem, never the value."""
+    error = next(iter(_compile_validator(name).iter_errors(value)), None)
     if error is None:
         return value
     place = ".".join([*([field] if field else []), *map(str, error.instance_path)])
@@ -164,29 +164,29 @@ KEY_HEADER = "idempotency-key"
 REPLAY_HEADER = "openwop-Idempotent-Replay"
 MAX_KEY_LENGTH = 255
 ACK_TIMEOUT_S = 30
-"""How long a request waits for an earlier one with the same key; OpenWOP asks for at least 5 seconds."""
+"""How long a request waits for an earlier one with the same key; OpenWOP requires at least 5 seconds."""
 _RETRY_AFTER_S = 1
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return None
 
 
 class Mutation(Struct, frozen=True):
-    """A validated change: the response, what to write in the same transaction, and what to start afterwards."""
+    """A validated change: the response, `write` for the transaction that stores the response, and `start` for afterwards."""
 
     status: int
     body: bytes
-    write: Callable[[], None] = _nothing
-    start: Callable[[], None] = _nothing
+    write: Callable[[], None] = _do_nothing
+    start: Callable[[], None] = _do_nothing
 
 
-class _AnsweredMeanwhile(Exception):  # noqa: N818 -- it undoes a transaction; nothing is wrong
-    """Another host has executed the same key."""
+class _ExecutedElsewhere(Exception):  # noqa: N818 -- it undoes a transaction; nothing is wrong
+    """Another host has executed the request with the same key."""
 
 
 class IdempotencyCache:
-    """Executes each idempotency key once. Only digests of keys are stored."""
+    """Executes requests with the same idempotency key once. Only digests of keys are stored."""
 
     def __init__(self, store: Store, ack_timeout_s: float = ACK_TIMEOUT_S) -> None:
         self._store = store
@@ -201,7 +201,7 @@ class IdempotencyCache:
         body: bytes,
         validate: Callable[[], Awaitable[Mutation]],
     ) -> tuple[int, bytes, dict[str, str]]:
-        """Status, body and headers of the mutation, or of an earlier one with the same key.
+        """Executes a mutation. Returns its status, body and headers, or those of an earlier one with the same key.
 
         A concurrent request with the same key waits for the first one, but not for ever. An ApiError of `validate` is not stored: a
         corrected request may use the same key.
@@ -220,21 +220,21 @@ class IdempotencyCache:
             stored = self._store.find_response(*place)
             if stored is None:
                 mutation = await validate()
-                stored = self._apply(place, request, mutation)
+                stored = self._execute(place, request, mutation)
                 if stored is None:
                     return mutation.status, mutation.body, {REPLAY_HEADER: "false"}
             if stored.request != request:
                 raise ApiError(409, "idempotency_key_mismatch", "This Idempotency-Key was used for another request")
             return stored.status, stored.body, {REPLAY_HEADER: "true"}
 
-    def _apply(self, place: tuple[str, str, str], request: str, mutation: Mutation) -> StoredResponse | None:
-        """Executes a mutation. If another host was faster, nothing is executed, and its response is returned."""
+    def _execute(self, place: tuple[str, str, str], request: str, mutation: Mutation) -> StoredResponse | None:
+        """Executes a mutation and returns None. If another host was faster, returns the response of that host instead."""
         try:
             with self._store.transaction(is_durable=True):
                 if not self._store.save_response(*place, StoredResponse(request, mutation.status, mutation.body)):
-                    raise _AnsweredMeanwhile
+                    raise _ExecutedElsewhere
                 mutation.write()
-        except _AnsweredMeanwhile:
+        except _ExecutedElsewhere:
             return self._store.find_response(*place)
         mutation.start()
         return None

@@ -1,5 +1,5 @@
-"""The workflows of a host. `viva.agent` invokes an agent; the nodes of the others do nothing or wait: clients use them to test the
-API.
+"""The workflows of a host. `viva.agent` invokes an agent. The nodes of all others do nothing or wait, for clients that test
+the API.
 
 An invocation returns the agent's reply to its caller, in the outputs of the last event. Evals never return replies.
 """
@@ -28,7 +28,7 @@ from viva.host.events import (
     to_plain_name,
 )
 from viva.host.host import Host
-from viva.host.inventory import AGENT_KEYS, HostedAgent, read_agent_fields, reject_unknown_keys
+from viva.host.inventory import AGENT_KEYS, HostedAgent, parse_agent_overrides, reject_unknown_keys
 from viva.host.requests import validate_body
 from viva.host.runs import RunEnding, RunError
 from viva.host.store import Run
@@ -48,7 +48,7 @@ MAX_DELAY_MS = 60_000
 _DEFAULT_DELAY_MS = 1000
 
 
-def _workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[str, Any], kind: str = NOOP) -> Any:
+def _build_workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[str, Any], kind: str = NOOP) -> Any:
     return {
         "id": name,
         "name": title,
@@ -68,44 +68,44 @@ def _workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[st
     }
 
 
-def _by_id(*workflows: dict[str, Any]) -> Mapping[str, dict[str, Any]]:
+def _index_by_id(*workflows: dict[str, Any]) -> Mapping[str, dict[str, Any]]:
     return {workflow["id"]: workflow for workflow in workflows}
 
 
-def _variable(name: str, kind: str, description: str, *, required: bool = False) -> dict[str, Any]:
+def _build_variable(name: str, kind: str, description: str, *, required: bool = False) -> dict[str, Any]:
     return {"name": name, "type": kind, "description": description, "required": required}
 
 
-_DELAY_MS = _variable("delayMs", "number", "Delay in milliseconds, at most a minute.")
-_ADVERTISED = _by_id(
-    _workflow("conformance-noop", "No operation", ("noop",)),
-    _workflow(
+_DELAY_MS = _build_variable("delayMs", "number", "Delay in milliseconds, at most a minute.")
+_ADVERTISED = _index_by_id(
+    _build_workflow("conformance-noop", "No operation", ("noop",)),
+    _build_workflow(
         "conformance-idempotent",
         "No operation, with a nonce",
         ("noop",),
-        _variable("nonce", "string", "Distinguishes requests.", required=True),
+        _build_variable("nonce", "string", "Distinguishes requests.", required=True),
     ),
 )
 WORKFLOWS = {
     **_ADVERTISED,
-    AGENT_WORKFLOW: _workflow(
+    AGENT_WORKFLOW: _build_workflow(
         AGENT_WORKFLOW,
         "Call an agent once",
         ("agent",),
-        _variable("input", "object", "The task: a text or any value."),
-        _variable("messages", "array", "Or a conversation; the last message is the user's."),
+        _build_variable("input", "object", "The task: a text or any value."),
+        _build_variable("messages", "array", "Or a conversation; the last message is the user's."),
         kind=AGENT_WORKFLOW,
     ),
 }
-CONFORMANCE_WORKFLOWS = _by_id(
-    _workflow("conformance-agent-reasoning", "No operation", ("reasoner",)),
-    _workflow("conformance-dispatch-loop", "No operation, three times", ("supervisor", "dispatch", "worker")),
-    _workflow("conformance-delay", "Wait", ("delay",), _DELAY_MS, kind=DELAY),
-    _workflow("conformance-cancellable", "Wait, or be cancelled", ("delay",), _DELAY_MS, kind=DELAY),
+CONFORMANCE_WORKFLOWS = _index_by_id(
+    _build_workflow("conformance-agent-reasoning", "No operation", ("reasoner",)),
+    _build_workflow("conformance-dispatch-loop", "No operation, three times", ("supervisor", "dispatch", "worker")),
+    _build_workflow("conformance-delay", "Wait", ("delay",), _DELAY_MS, kind=DELAY),
+    _build_workflow("conformance-cancellable", "Wait, or be cancelled", ("delay",), _DELAY_MS, kind=DELAY),
 )
-"""Available with conformance routes only."""
+"""Workflows that exist only with `--conformance`."""
 _UNADVERTISED = frozenset({"conformance-agent-reasoning", "conformance-dispatch-loop"})
-"""They do nothing where other hosts reason and dispatch."""
+"""Conformance workflows that are not advertised as fixtures: their nodes do nothing here."""
 
 
 def list_workflows(*, is_conformance: bool) -> Mapping[str, dict[str, Any]]:
@@ -113,7 +113,7 @@ def list_workflows(*, is_conformance: bool) -> Mapping[str, dict[str, Any]]:
 
 
 def list_fixtures(*, is_conformance: bool) -> list[str]:
-    """The workflows for tests that this host really executes."""
+    """Returns the ids of the workflows for tests that the host advertises."""
     return [*_ADVERTISED, *(name for name in CONFORMANCE_WORKFLOWS if is_conformance and name not in _UNADVERTISED)]
 
 
@@ -126,8 +126,8 @@ def validate_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> N
         raise validation_error(f"delayMs must be a number from 0 to {MAX_DELAY_MS}", "inputs.delayMs")
 
 
-def select_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that the nodes use; others are not stored."""
+def select_used_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs that the nodes use. Others are not stored."""
     return {"delayMs": inputs["delayMs"]} if _DELAY_MS in workflow["variables"] and "delayMs" in inputs else {}
 
 
@@ -139,7 +139,7 @@ async def run_workflow(host: Host, run: Run, log: RunLog, _inputs: bytes | None)
 
 
 async def run_nodes(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log: RunLog) -> RunEnding:
-    """Executes the nodes that were not completed before a restart of the host."""
+    """Executes the nodes of a workflow, except those that were completed before a restart of the host."""
     started, completed = (
         {event.node_id for event in log.events_of_type(f"node.{kind}")} for kind in ("started", "completed")
     )
@@ -160,8 +160,8 @@ async def run_nodes(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log:
 InvocationOutcome = Literal["completed", "refused", "failed"]
 FailureCode = Literal["agent_failed", "structured_output_invalid", "tool_not_allowed"]
 _DECISIONS: dict[InvocationOutcome, str] = {"completed": "answer", "refused": "refuse", "failed": "fail"}
-_REFUSALS = frozenset({"content_filter", "refusal", "safety"})
-_MESSAGES: dict[FailureCode, str] = {
+_REFUSAL_REASONS = frozenset({"content_filter", "refusal", "safety"})
+_FAILURE_MESSAGES: dict[FailureCode, str] = {
     "agent_failed": "The agent did not reply",
     "structured_output_invalid": "The result does not match the agent's return schema",
     "tool_not_allowed": "The agent used a tool that it may not use",
@@ -169,7 +169,7 @@ _MESSAGES: dict[FailureCode, str] = {
 
 
 class InvocationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`options` reach the agent; `result_schema` of the caller overrides the agent's own. It is stored until it starts."""
+    """What an agent is asked. `options` are passed to the agent; `result_schema` overrides the agent's return schema."""
 
     message: Message
     history: tuple[Message, ...] = ()
@@ -177,7 +177,7 @@ class InvocationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     result_schema: dict[str, Any] | None = None
     source: str = "run-api"
     agent_fields: dict[str, Any] | None = None
-    """Fields of the agent's config entry that the caller replaces."""
+    """Fields of the agent's config entry that the caller overrides."""
 
 
 class InvocationResult(Struct, frozen=True, kw_only=True):
@@ -186,19 +186,19 @@ class InvocationResult(Struct, frozen=True, kw_only=True):
     events: tuple[EventDraft, ...]
     outcome: InvocationOutcome
     failure_code: FailureCode = "agent_failed"
-    """Of a failed invocation."""
+    """Why the invocation failed, if its outcome is `failed`."""
     output: Any = None
 
 
-def validate_invocation(host: Host, principal: Principal, body: dict[str, Any]) -> tuple[Run, bytes]:
-    """Builds a run of the workflow `viva.agent`, and its inputs."""
+def prepare_invocation_run(host: Host, principal: Principal, body: dict[str, Any]) -> tuple[Run, bytes]:
+    """Validates a request for the workflow `viva.agent`. Returns the run and its encoded inputs. Raises an ApiError."""
     agent = host.agents.find(body.get("agentId", ""), principal.tenant)
     if agent is None:
         raise validation_error("Unknown agent", "agentId")
     inputs = validate_body("INVOCATION", body.get("inputs", {}), "inputs")
     configurable = body.get("configurable", {})
     reject_unknown_keys(configurable, AGENT_KEYS)
-    fields = read_agent_fields(host.settings, agent, configurable)
+    fields = parse_agent_overrides(host.settings, agent, configurable)
     request = structs.replace(_parse_request(inputs), agent_fields=fields or None)
     task = request.message.content if request.message.data is None else request.message.data
     schema = agent.manifest.task_schema
@@ -226,7 +226,7 @@ def _parse_request(inputs: dict[str, Any]) -> InvocationRequest:
 
 
 async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None) -> RunEnding:
-    """Calls the agent. It is not called again after a restart: it may have acted already."""
+    """Calls the agent. After a restart the run fails instead: the agent may have acted already."""
     if inputs is None:
         raise RunError("host_restarted", "The host restarted during the call; the agent may have acted")
     agent = host.agents.get(run.agent or "")
@@ -238,7 +238,7 @@ async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None
         raise RunError("agent_gone", "The agent cannot be opened") from None
     run.metrics = sum_usage(log, result.events)
     if result.outcome == "failed":
-        code, message = result.failure_code, _MESSAGES[result.failure_code]
+        code, message = result.failure_code, _FAILURE_MESSAGES[result.failure_code]
         run.error = {"code": code, "message": message}
         return RunEnding("failed", (*result.events, run_failed(code, message)))
     outputs = {"output": result.output, "outcome": result.outcome}
@@ -246,7 +246,7 @@ async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None
 
 
 async def call_agent(host: Host, run: Run, agent: HostedAgent, request: InvocationRequest) -> InvocationResult:
-    """Runs a conversation of one turn."""
+    """Runs a conversation of one turn with the agent."""
     settings = host.settings
     options = RunOptions(
         inputs=(),
@@ -276,20 +276,22 @@ async def call_agent(host: Host, run: Run, agent: HostedAgent, request: Invocati
 def build_invocation_result(
     record: TrialRecord, agent: HostedAgent, invocation: str, *, source: str = "run-api", is_valid: bool | None = None
 ) -> InvocationResult:
-    """The result of one invocation. `is_valid` tells whether the reply matches a schema; a reply that does not is a failure."""
+    """Builds the result of one invocation from its record. `is_valid` tells whether the reply matches its schema, if there is one."""
     turn = record.turns[-1] if record.turns else None
     calls = () if turn is None else turn.tool_calls
     used_forbidden = any(call.error is None and not agent.is_tool_allowed(call.name) for call in calls)
     outcome = _get_outcome(record, turn, is_rejected=is_valid is False or used_forbidden)
-    agent_calls, judge_calls = _split_calls(record, turn)
+    agent_calls, judge_calls = _split_model_calls(record, turn)
     validated = {} if is_valid is None else {"schemaValidated": is_valid}
     drafts = (
-        _agent_event(agent, "invocation.started", invocationId=invocation, source=source, modelClass=agent.model_class),
-        _agent_event(agent, "reasoned", reasoning="", verbosity="off"),  # the text is never sent
-        *_tool_events(agent, calls, invocation),
+        _build_agent_event(
+            agent, "invocation.started", invocationId=invocation, source=source, modelClass=agent.model_class
+        ),
+        _build_agent_event(agent, "reasoned", reasoning="", verbosity="off"),  # the text is never sent
+        *_build_tool_events(agent, calls, invocation),
         *map(provider_usage, agent_calls),
-        _agent_event(agent, "decided", decision=_DECISIONS[outcome]),
-        _agent_event(agent, "invocation.completed", invocationId=invocation, outcome=outcome, **validated),
+        _build_agent_event(agent, "decided", decision=_DECISIONS[outcome]),
+        _build_agent_event(agent, "invocation.completed", invocationId=invocation, outcome=outcome, **validated),
         *map(provider_usage, judge_calls),
     )
     code: FailureCode = (
@@ -300,13 +302,13 @@ def build_invocation_result(
 
 
 def get_output(record: TrialRecord) -> Any:
-    """The data of the agent's last reply or, without any, its text."""
+    """Returns the data of the agent's last reply or, if it has none, the text."""
     turn = record.turns[-1] if record.turns else None
     return None if turn is None else turn.output if turn.data is None else turn.data
 
 
 def _matches_schema(schema: dict[str, Any], output: Any) -> bool:
-    """A text that is JSON counts as its value."""
+    """Does the output match a schema? A text that is JSON is decoded first."""
     if isinstance(output, str):
         with suppress(codec.DecodeError):
             output = codec.decode(output)
@@ -314,14 +316,14 @@ def _matches_schema(schema: dict[str, Any], output: Any) -> bool:
 
 
 def _get_outcome(record: TrialRecord, turn: TurnRecord | None, *, is_rejected: bool) -> InvocationOutcome:
-    """Whether the agent replied. A wrong reply is `completed` too."""
+    """Returns whether the agent replied, refused or failed. A wrong reply counts as `completed`."""
     if turn is None or turn.error is not None or record.fault in ("infra", "undetermined") or is_rejected:
         return "failed"
-    return "refused" if (turn.finish_reason or "").lower() in _REFUSALS else "completed"
+    return "refused" if (turn.finish_reason or "").lower() in _REFUSAL_REASONS else "completed"
 
 
-def _split_calls(record: TrialRecord, turn: TurnRecord | None) -> tuple[Sequence[ModelCall], Sequence[ModelCall]]:
-    """The model calls of the agent, and those of judges after it. All calls of a broken turn are the agent's."""
+def _split_model_calls(record: TrialRecord, turn: TurnRecord | None) -> tuple[Sequence[ModelCall], Sequence[ModelCall]]:
+    """Returns the model calls of the agent, and those of judges. All calls of a failed turn are the agent's."""
     calls = record.model_calls
     if turn is None or turn.error is not None:
         return calls, ()
@@ -329,21 +331,21 @@ def _split_calls(record: TrialRecord, turn: TurnRecord | None) -> tuple[Sequence
     return calls[:count], calls[count:]
 
 
-def _agent_event(agent: HostedAgent, kind: str, **payload: Any) -> EventDraft:
+def _build_agent_event(agent: HostedAgent, kind: str, **payload: Any) -> EventDraft:
     return EventDraft(f"agent.{kind}", {"agentId": agent.agent_id, **payload})
 
 
-def _tool_events(agent: HostedAgent, calls: Sequence[ToolCallRecord], invocation: str) -> Iterable[EventDraft]:
-    """Events of allowed tools only: a tool that is not allowed was not executed."""
+def _build_tool_events(agent: HostedAgent, calls: Sequence[ToolCallRecord], invocation: str) -> Iterable[EventDraft]:
+    """Yields the events of tool calls. Tools that are not allowed are left out."""
     for number, call in enumerate(calls, 1):
         if agent.is_tool_allowed(call.name):
             payload = {"toolName": to_plain_name(call.name), "callId": f"{invocation}-{number}"}
-            yield _agent_event(agent, "toolCalled", **payload)
-            yield _agent_event(agent, "toolReturned", **payload, status="ok" if call.error is None else "error")
+            yield _build_agent_event(agent, "toolCalled", **payload)
+            yield _build_agent_event(agent, "toolReturned", **payload, status="ok" if call.error is None else "error")
 
 
 def sum_usage(log: RunLog, more: Sequence[EventDraft] = ()) -> dict[str, Any] | None:
-    """Tokens and cost of a run, from its `provider.usage` events."""
+    """Sums tokens and cost of a run from its `provider.usage` events. `more` are drafts that are not in the log yet."""
     usages = [event.payload for event in log.events_of_type("provider.usage")]
     usages += [draft.payload for draft in more if draft.type == "provider.usage"]
     if not usages:

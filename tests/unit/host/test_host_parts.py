@@ -20,10 +20,10 @@ from viva.host.events import (
     RunLog,
     RunLogs,
     StreamOptions,
+    iter_frames,
     parse_last_event_id,
-    parse_modes,
     parse_number,
-    stream_frames,
+    parse_stream_modes,
     wait_for_events,
 )
 from viva.host.inventory import HostedAgent, derive_agent_id
@@ -180,7 +180,7 @@ def test_readers_and_writers_of_a_run_share_one_log(store: Store):
 
 
 async def _read(log: RunLog, options: StreamOptions, shutdown: asyncio.Event) -> list[bytes]:
-    return [frame async for frame in stream_frames(log, options, lambda _events: {}, shutdown)]
+    return [frame async for frame in iter_frames(log, options, lambda _events: {}, shutdown)]
 
 
 def test_a_reader_gets_events_until_the_run_ends(store: Store):
@@ -213,7 +213,7 @@ def test_a_stream_sends_keep_alive_frames(log: RunLog):
     assert StreamOptions().keep_alive_s <= 30
 
     async def act() -> bytes:
-        frames = stream_frames(log, StreamOptions(keep_alive_s=0.01), lambda _events: {}, asyncio.Event())
+        frames = iter_frames(log, StreamOptions(keep_alive_s=0.01), lambda _events: {}, asyncio.Event())
         assert (await anext(frames)).startswith(b"id: 0")
         frame = await asyncio.wait_for(anext(frames), 10)
         await frames.aclose()
@@ -235,11 +235,11 @@ def test_polling_returns_at_the_first_event(store: Store):
 
 
 def test_stream_parameters_are_validated(log: RunLog):
-    assert parse_modes(None) == ("updates",)
-    assert parse_modes("debug,updates") == ("updates", "debug")
+    assert parse_stream_modes(None) == ("updates",)
+    assert parse_stream_modes("debug,updates") == ("updates", "debug")
     for text in ("values,debug", "x", "updates,", "UPDATES"):
         with pytest.raises(ApiError):
-            parse_modes(text)
+            parse_stream_modes(text)
     assert parse_number("7", "n", 0, 0, 9) == 7
     for text in ("1.0", "x", "", "10", "-1"):
         with pytest.raises(ApiError):
