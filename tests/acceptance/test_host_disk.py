@@ -59,8 +59,8 @@ def test_a_full_disk_holds_runs_up_and_they_go_on_when_there_is_room(tmp_path: P
             continue
         assert (refused.status, refused.json["error"]) == (507, "disk_full")
         assert "retry-after" in refused.headers
-        not_ready_error = client.get("/readyz")
-        assert (not_ready_error.status, [each["code"] for each in not_ready_error.json["reasons"]]) == (
+        unready = client.get("/readyz")
+        assert (unready.status, [each["code"] for each in unready.json["reasons"]]) == (
             503,
             ["disk_full"],
         )

@@ -338,11 +338,13 @@ def _find_error(request: Request) -> ApiError | None:
     headers, host = request.headers, request.app.state.host
     if is_on_metrics_address(request) and request.url.path not in METRICS_PATHS:
         return not_found("endpoint")
+    if len(headers.getlist("authorization")) > 1:
+        return _header_error("A request has one header Authorization")
     if "content-length" in headers and "transfer-encoding" in headers:
-        return _framing_error("A request has either Content-Length or Transfer-Encoding, not both")
+        return _header_error("A request has either Content-Length or Transfer-Encoding, not both")
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        return _framing_error("This host takes bodies without Content-Encoding only")
+        return _header_error("This host takes bodies without Content-Encoding only")
     if not host.known_hosts.includes(headers.get("host", "")):
         return validation_error("The header Host does not name this host", "Host")
     origin = headers.get("origin")
@@ -354,7 +356,7 @@ def _find_error(request: Request) -> ApiError | None:
     return None
 
 
-def _framing_error(message: str) -> ApiError:
+def _header_error(message: str) -> ApiError:
     return ApiError(400, "validation_error", message, headers={"Connection": "close"})
 
 

@@ -219,13 +219,15 @@ def describe_request(scope: "Scope") -> dict[str, Any]:
     """Returns the log entry of a request: client, operation, run, tenant and token. Path, query and body are left out."""
     endpoint = scope.get("endpoint")
     principal = scope.get("state", {}).get("principal")
-    run = scope.get(RUN_ID_KEY) or scope.get("path_params", {}).get("run_id")
+    path_params = scope.get("path_params", {})
+    run = scope.get(RUN_ID_KEY) or path_params.get("run_id")
+    tenant = (principal.tenant if principal else None) or path_params.get("tenant")  # an administrator has none
     entry = {
         "client": scope["client"][0] if scope.get("client") else None,
         "method": _normalize_method(scope["method"]),
         "operation": getattr(endpoint, "__name__", None),
         "run": to_plain_name(run) if run else None,
-        "tenant": principal.tenant if principal else None,
+        "tenant": to_plain_name(tenant) if tenant else None,
         "token": principal.name if principal else None,
     }
     return {name: value for name, value in entry.items() if value not in (None, "")}

@@ -143,7 +143,11 @@ async def cancel_runs(request: Request) -> Response:
         filters = {"kind": body.get("kind"), "agent": body.get("agentId")}
         found, _ = await _find_runs(host, body.get("tenant"), _UNFINISHED, filters, MAX_LISTED, None)
         runs = [(run.id, run) for run in found]
-    return respond_json({"results": [cancel_one(host, run, name, principal) for name, run in runs]})
+    results: list[dict[str, Any]] = []
+    for name, run in runs:
+        results.append(cancel_one(host, run, name, principal))
+        await asyncio.sleep(0)  # other requests come first
+    return respond_json({"results": results})
 
 
 async def delete_run(request: Request) -> Response:
