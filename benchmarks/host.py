@@ -114,6 +114,8 @@ class Host:
         times: list[float] = []
         command = [sys.executable, __file__, "--probe", self.url, path]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()  # its first request is done
         try:
             yield times
         finally:
@@ -165,11 +167,13 @@ def probe_until_told(url: str, path: str) -> list[float]:
     """Response times in ms, until standard input ends."""
     times: list[float] = []
     connection = http.client.HTTPConnection(url.removeprefix("http://"))
-    while not select.select([sys.stdin], [], [], 0.005)[0]:
+    while not times or not select.select([sys.stdin], [], [], 0.005)[0]:
         began = time.perf_counter()
         connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
         connection.getresponse().read()
         times.append((time.perf_counter() - began) * 1e3)
+        if len(times) == 1:
+            print("ready", flush=True)
     return times
 
 

@@ -71,7 +71,10 @@ def test_signatures_of_thoughts_go_back_with_their_parts(streams: bool):
         "parts": [
             {"text": "Hm.", "thought": True},
             {"text": "So."},
-            {"functionCall": {"id": "f1", "name": "add", "args": {"a": 1, "b": 2}}, "thoughtSignature": THOUGHT_SIGNATURE},
+            {
+                "functionCall": {"id": "f1", "name": "add", "args": {"a": 1, "b": 2}},
+                "thoughtSignature": THOUGHT_SIGNATURE,
+            },
         ],
     }
     assert only(conversation).content == "3"
