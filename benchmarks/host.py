@@ -114,6 +114,8 @@ class Host:
         times: list[float] = []
         command = [sys.executable, __file__, "--probe", self.url, path]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()  # its first request is done
         try:
             yield times
         finally:
@@ -138,7 +140,9 @@ async def start_host(store_url: str | None) -> AsyncGenerator[Host]:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().split(";")[0].split()[-1]
-            connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=1200)
+            # A connection that is idle is closed here before the host closes it.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5)
+            timeout = aiohttp.ClientTimeout(total=1200)
             headers = {"Authorization": f"Bearer {TOKEN}"}
             async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as http:
                 yield Host(url, process.pid, http)
@@ -163,11 +167,13 @@ def probe_until_told(url: str, path: str) -> list[float]:
     """Response times in ms, until standard input ends."""
     times: list[float] = []
     connection = http.client.HTTPConnection(url.removeprefix("http://"))
-    while not select.select([sys.stdin], [], [], 0.005)[0]:
+    while not times or not select.select([sys.stdin], [], [], 0.005)[0]:
         began = time.perf_counter()
         connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
         connection.getresponse().read()
         times.append((time.perf_counter() - began) * 1e3)
+        if len(times) == 1:
+            print("ready", flush=True)
     return times
 
 

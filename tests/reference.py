@@ -212,7 +212,7 @@ class Pages:
             for route in host_server.build_routes()
             if not any(
                 route.path in outside
-                for outside in (*host_server.UNSUPPORTED_PATHS.values(), host_server.UNKNOWN_PATHS)
+                for outside in (*host_server.UNSUPPORTED_PATHS.values(), host_server.UNIMPLEMENTED_PATHS)
             )
             for method in (route.methods or set()) - {"HEAD"}
         }

@@ -59,8 +59,11 @@ def test_a_full_disk_holds_runs_up_and_they_go_on_when_there_is_room(tmp_path: P
             continue
         assert (refused.status, refused.json["error"]) == (507, "disk_full")
         assert "retry-after" in refused.headers
-        not_ready = client.get("/readyz")
-        assert (not_ready.status, [each["code"] for each in not_ready.json["reasons"]]) == (503, ["disk_full"])
+        unready = client.get("/readyz")
+        assert (unready.status, [each["code"] for each in unready.json["reasons"]]) == (
+            503,
+            ["disk_full"],
+        )
         assert client.get(f"/v1/runs/{run}").json["status"] == "running"
         (tmp_path / "go").touch()
         events = client.wait_for_events(run)

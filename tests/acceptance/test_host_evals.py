@@ -1,6 +1,7 @@
 """Eval runs on a host. `# R9` is row 9 of section 1 of the OpenWOP specification."""
 
 import base64
+import gc
 import json
 import subprocess
 import sys
@@ -412,3 +413,12 @@ def test_a_host_with_trusted_keys_serves_signed_packs_only(tmp_path: Path):
         (tmp_path / "pack" / "evals.sha256.sig").unlink()
         refused = client.start_eval("acme.evals.own@1.0.0", agent="local.acme.structured.default")
         assert (refused.status, refused.json["details"]["field"]) == (400, "evalSuiteRef")
+
+
+def test_runs_do_not_reset_the_garbage_collector(tmp_path: Path):
+    """It would never reach a full collection, and the host would grow with each run."""
+    write_project(tmp_path)
+    with run_host(tmp_path) as client:
+        frozen = gc.get_freeze_count()
+        client.run_eval()
+        assert 0 < gc.get_freeze_count() <= frozen

@@ -224,6 +224,7 @@ def test_deleting_a_tenant_removes_all_its_runs_and_no_others(client: Client, ad
     other.post(f"/v1/runs/{running}/cancel", {})
     other.wait_for_events(running)
     assert admin.send("DELETE", "/v1/admin/tenants/other/runs").json["deleted"] >= 2
+    wait_for_entry(client, folder, "audit", action="delete_tenant", status=200, tenant="other")
     assert find_traces(folder, gone) == []
     assert {"runs", "events", kept} <= set(find_traces(folder, kept))
     assert admin.get("/v1/admin/runs?tenant=other").json["runs"] == []

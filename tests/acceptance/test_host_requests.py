@@ -177,9 +177,10 @@ Content-Type: application/json
         ("Content-Length: 2\nContent-Encoding: br, identity", b"{}"),
         ("Content-Length: 2\nContent-Length: 3", b"{}"),
         ("Transfer-Encoding: gzip, chunked", b"0\r\n\r\n"),
+        ("Content-Length: 2\nAuthorization: Bearer another", b"{}"),
     ],
 )
-def test_a_body_with_two_meanings_is_refused_and_its_connection_closed(client: Client, lines: str, body: bytes):
+def test_a_request_with_two_meanings_is_refused_and_its_connection_closed(client: Client, lines: str, body: bytes):
     answer = exchange(client.port, FRAMED.format(token=ACME, lines=lines), body)
     assert answer.split()[1] in (b"400", b"501")
     assert b"connection: close" in answer.lower()

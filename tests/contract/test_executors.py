@@ -294,7 +294,7 @@ def test_versions_that_differ_are_named(project: Project, tmp_path_factory: pyte
 def test_a_run_whose_scheduler_ended_is_resumed(
     project: Project, tmp_path_factory: pytest.TempPathFactory, shorten: Callable[[str, float], None]
 ) -> None:
-    shorten("viva.executors.dask_workers._CONTACT_S", 1.0)
+    shorten("viva.executors.dask_workers._CONTACT_TIMEOUT_S", 1.0)
     project.suite(*(case(f"case{n}", f"hello {n}") for n in range(12)))
     with open_processes(tmp_path_factory.mktemp("short-lived")) as processes:
         processes.start_workers(1)

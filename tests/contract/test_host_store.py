@@ -11,8 +11,8 @@ import pytest
 
 import postgres
 from viva.host.events import EventDraft, RunLog, RunLogs, run_completed, run_started
-from viva.host.idempotency import REPLAY_HEADER, IdempotencyCache, Mutation
 from viva.host.postgres_store import PostgresStore
+from viva.host.requests import REPLAY_HEADER, IdempotencyCache, Mutation
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import LeaseLost, Run, SequenceTaken, Store, StoredResponse, StoreUnavailable
 from viva.host.tokens import Principal
@@ -99,7 +99,7 @@ def test_only_the_holder_of_the_lease_writes(store: Store):
     store.save_run(run)
     assert store.load_events("a") == [b"x", b"y"]
     assert store.load_events("a", 1) == [b"y"]
-    store.release_run("a")
+    store.release_lease("a")
     again = store.claim_run("a")
     assert again is not None
     assert (again.run.status, again.inputs) == ("running", None)  # inputs are gone when a run has started
@@ -153,7 +153,7 @@ def test_a_cancellation_is_seen_by_the_holder_of_the_lease(store: Store):
     found = store.find_run("a", "t")
     assert found is not None
     assert found.status == "cancelling"
-    store.release_run("a")
+    store.release_lease("a")
     claim = store.claim_run("a")
     assert claim is not None
     assert claim.cancelled_by == "somebody"
@@ -245,9 +245,9 @@ def test_leases_are_renewed_while_the_event_loop_is_blocked(server: postgres.Ser
     store.create_run(make_run("a"))
     store.claim_run("a")
     store.watch(lambda _run, _notice: None)
-    ends = [store._select("SELECT lease_until FROM runs")[0][0]]
+    ends = [store._query("SELECT lease_until FROM runs")[0][0]]
     while len(set(ends)) < 3:  # nothing of this thread renews it
-        ends.append(store._select("SELECT lease_until FROM runs")[0][0])
+        ends.append(store._query("SELECT lease_until FROM runs")[0][0])
     assert ends == sorted(ends)
     store.close()
 

@@ -48,8 +48,8 @@ from viva.checks.judge import _JudgeReplyParser
 from viva.engine.records import build_turn_record
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.documents import open_documents
-from viva.host.bodies import parse_json
 from viva.host.errors import ApiError
+from viva.host.requests import parse_json
 from viva.llm.calls import convert_to_utf8, extract_error_message
 from viva.llm.sse import SseParser
 from viva.model import codec

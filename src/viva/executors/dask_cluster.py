@@ -21,15 +21,15 @@ from msgspec import Struct
 
 from viva.errors import BadInput
 
-_CONNECT_S = 10
-_PROBE_S = 3.0
-_CLOSE_S = 20.0
-_MAX_MEMORY = 0.95
-"""The part of a worker's memory limit at which Dask ends a worker."""
+_CONNECT_TIMEOUT_S = 10
+_DASHBOARD_TIMEOUT_S = 3.0
+_CLOSE_TIMEOUT_S = 20.0
+_MAX_MEMORY_SHARE = 0.95
+"""The share of its memory limit at which Dask ends a worker."""
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """Which cluster to use: `worker_count` processes of this machine, or the workers of the scheduler at `address`."""
+    """Which cluster to use: `worker_count` new processes on this machine, or the workers of the scheduler at `address`."""
 
     worker_count: int | None
     address: str | None
@@ -40,7 +40,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
 @asynccontextmanager
 async def connect(cluster: Cluster) -> AsyncGenerator[Client]:
     """Start the cluster, or connect to it. Raises BadInput if that fails."""
-    with _quiet_logs():
+    with _silence_dask_logs():
         if cluster.address is not None:
             async with _connect_to(cluster.address) as client:
                 yield client
@@ -55,8 +55,8 @@ async def connect(cluster: Cluster) -> AsyncGenerator[Client]:
 
 
 @contextmanager
-def _quiet_logs() -> Generator[None]:
-    """Dask logs what Viva reports itself, such as a worker that ends."""
+def _silence_dask_logs() -> Generator[None]:
+    """Silence Dask's loggers inside the block: Viva itself reports, for example, a worker that ends."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     loggers = {logger: logger.level for logger in map(logging.getLogger, names)}
     for logger in loggers:  # some have a level of their own
@@ -70,7 +70,9 @@ def _quiet_logs() -> Generator[None]:
 
 @asynccontextmanager
 async def _connect_to(address: str) -> AsyncGenerator[Client]:
-    client = Client(address, asynchronous=True, direct_to_workers=True, timeout=_CONNECT_S, set_as_default=False)
+    client = Client(
+        address, asynchronous=True, direct_to_workers=True, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
+    )
     try:
         await client
     except (OSError, ValueError, TypeError) as error:
@@ -82,8 +84,8 @@ async def _connect_to(address: str) -> AsyncGenerator[Client]:
 
 @asynccontextmanager
 async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> AsyncGenerator[LocalCluster]:
-    """A scheduler runs code of everybody who can reach it: loopback, TLS credentials of this run only, no web pages unless
-    asked for.
+    """Start a local cluster. Whoever reaches a scheduler can run code in it, so it listens on loopback only, with TLS credentials
+    of this run, and without web pages unless the dashboard is requested.
     """
     no_pages: dict[str, Any] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
     with dask.config.set({} if has_dashboard else no_pages):
@@ -115,10 +117,10 @@ async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> Asy
 
 
 async def _close_local_cluster(local: LocalCluster) -> None:
-    """End the processes. Dask waits without a limit for one that starts again at this moment, so it has a limited time."""
+    """Close the cluster, with a time limit: Dask would wait for ever for a worker process that is restarting."""
     pids = [nanny.pid for nanny in local.workers.values()]
     try:
-        async with asyncio.timeout(_CLOSE_S):
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await cast("Any", local).close()
     except TimeoutError:
         for pid in {*pids, *(nanny.pid for nanny in local.workers.values())} - {None}:
@@ -127,7 +129,7 @@ async def _close_local_cluster(local: LocalCluster) -> None:
 
 
 async def find_dashboard(client: Client, cluster: Cluster) -> str | None:
-    """The address of the cluster's dashboard, if it has one."""
+    """Return the address of the cluster's dashboard, if it has one."""
     if cluster.address is None and not cluster.has_dashboard:
         return None
     services: dict[str, int] = (await cast("Any", client).scheduler.identity(n_workers=0))["services"]
@@ -135,39 +137,39 @@ async def find_dashboard(client: Client, cluster: Cluster) -> str | None:
         return None
     host = urlsplit(cluster.address or "//127.0.0.1").hostname
     link = format_dashboard_link(host, services["dashboard"])
-    return link if await asyncio.to_thread(_has_pages, link) else None
+    return link if await asyncio.to_thread(_serves_dashboard, link) else None
 
 
-def _has_pages(link: str) -> bool:
+def _serves_dashboard(link: str) -> bool:
     """Does the web server of the scheduler have a dashboard? Each page of it needs this script of bokeh."""
     request = Request(urljoin(link, "static/js/bokeh.min.js"), method="HEAD")  # noqa: S310 -- the address is made by Dask
     try:
-        with urlopen(request, timeout=_PROBE_S) as response:  # noqa: S310 -- see above
+        with urlopen(request, timeout=_DASHBOARD_TIMEOUT_S) as response:  # noqa: S310 -- see above
             return response.status == HTTPStatus.OK
     except (OSError, ValueError, HTTPException):
         return False
 
 
 def find_scratch_folder() -> Path:
-    """The folder of the worker that runs this code. Dask removes it when the worker ends."""
+    """Return the folder of the worker that runs this code. Dask removes it when the worker ends."""
     return Path(get_worker().local_directory)
 
 
 class ActorWatch:
-    """What Dask says about an actor of this process, and about another process that works for it."""
+    """Tells, in a worker, whether an actor is still in use and whether a process uses too much memory."""
 
     def __init__(self, actor: object) -> None:
         self._actor = actor
         self._worker = get_worker()
 
     def is_released(self) -> bool:
-        """Is the client that made the actor gone?"""
+        """Has Dask released the actor, because the client that created it is gone?"""
         return all(each is not self._actor for each in self._worker.state.actors.values())
 
     def exceeds_memory(self, pid: int) -> bool:
-        """Does the process use so much memory that Dask would end a worker?"""
+        """Does the process use more memory than the limit at which Dask ends a worker?"""
         limit = self._worker.memory_manager.memory_limit
         try:
-            return bool(limit) and psutil.Process(pid).memory_info().rss > limit * _MAX_MEMORY
+            return bool(limit) and psutil.Process(pid).memory_info().rss > limit * _MAX_MEMORY_SHARE
         except psutil.NoSuchProcess:
             return False

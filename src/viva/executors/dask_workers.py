@@ -1,7 +1,8 @@
 """Workers by Dask: a local cluster of processes (`--workers`), or an existing cluster (`--cluster`).
 
-Each worker process has one actor. A request goes to the worker with the fewest running ones. If a worker ends, its requests run
-again elsewhere. A request that was running at two such losses runs alone; if it ends its worker twice then, it is to blame.
+Each worker process has one actor. A request goes to the worker with the fewest running requests. If a worker ends, its requests
+run again on other workers. A request that has lost its worker twice gets a worker of its own; if that ends twice too, the
+request is the cause and fails.
 """
 
 import asyncio
@@ -18,25 +19,25 @@ from viva.errors import BadInput, RunStopped, WorkerCrashed
 from viva.executors.dask_cluster import Cluster, connect, find_dashboard
 from viva.executors.worker_load import WorkerLoad
 
-_POLL_S = 0.25
-_NO_WORKER_S = 60.0
-_CONTACT_S = 10.0
-_PREPARE_S = 600.0
-_CLOSE_S = 5.0
+_POLL_INTERVAL_S = 0.25
+_NO_WORKER_TIMEOUT_S = 60.0
+_CONTACT_TIMEOUT_S = 10.0
+_PREPARE_TIMEOUT_S = 600.0
+_CLOSE_TIMEOUT_S = 5.0
 _LOSSES_BEFORE_ALONE = 2
-_LOSSES_ALONE = 2
+_MAX_LOSSES_ALONE = 2
 _NO_SCHEDULER = "the scheduler of the cluster is gone"
 _LOST_ACTOR = "Worker holding Actor was lost"
-"""What Dask says in a plain RuntimeError."""
+"""The message of the RuntimeError that Dask raises."""
 
 CallActor = Callable[..., Awaitable[Any]]
-"""Calls a method of the actor of a worker: its name, then the arguments."""
+"""Calls a method of a worker's actor. Arguments: the name of the method, then its arguments."""
 
 
 class ActorSpec(Struct, frozen=True):
     """The actor of a worker: a class with async methods `run`, `cancel`, `set_worker_count` and `close`.
 
-    `prepare` makes a new one ready and returns warnings. It raises BadInput if the worker cannot be used.
+    `prepare` makes a new actor ready and returns warnings. It raises BadInput if the worker cannot be used.
     """
 
     actor_type: type
@@ -46,7 +47,7 @@ class ActorSpec(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_dask_workers(cluster: Cluster, actor: ActorSpec, load: WorkerLoad) -> AsyncGenerator["DaskWorkers"]:
-    """Start or connect to the cluster and prepare every worker. Raises BadInput with the problems of all of them."""
+    """Start or connect to the cluster, and prepare every worker. Raises BadInput with the problems of all workers."""
     async with AsyncExitStack() as exits:
         client = await exits.enter_async_context(connect(cluster))
         workers = DaskWorkers(client, actor, load, dashboard=await find_dashboard(client, cluster))
@@ -59,7 +60,7 @@ class _WorkerLostError(Exception):
     """The worker process of a call has ended."""
 
 
-async def _ask(actor: Any, method: str, *arguments: Any) -> Any:
+async def _call_actor(actor: Any, method: str, *arguments: Any) -> Any:
     """Call a method of an actor. Raises _WorkerLostError if its process has ended."""
     try:
         return await getattr(actor, method)(*arguments)
@@ -78,7 +79,7 @@ class _Worker:
         self.address = address
         self.actor = actor
         self.calls: set[asyncio.Future[bytes]] = set()
-        self.reserved_for: _Request | None = None
+        self.reserved_for: _PendingRequest | None = None
         self.is_lost = False
 
     def lose(self) -> None:
@@ -87,8 +88,8 @@ class _Worker:
             call.cancel()
 
 
-class _Request:
-    """A request and how often it has lost its worker."""
+class _PendingRequest:
+    """A request, and how many times its worker has ended."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -101,7 +102,7 @@ class _Request:
 
 
 class DaskWorkers:
-    """The workers of a cluster. Those that come while it is open are used too."""
+    """The workers of a cluster. Workers that join the cluster later are used too."""
 
     def __init__(
         self, client: Client, actor: ActorSpec, load: WorkerLoad | None = None, *, dashboard: str | None = None
@@ -112,9 +113,9 @@ class DaskWorkers:
         self.dashboard = dashboard
         self._warnings: list[str] = []
         self._workers: dict[str, _Worker] = {}
-        self._known: set[str] = set()
-        """The addresses that are used, refused, or being prepared."""
-        self._sharing: frozenset[str] = frozenset()
+        self._known_addresses: set[str] = set()
+        """Addresses of workers that are used, refused or being prepared."""
+        self._sharing_addresses: frozenset[str] = frozenset()
         self._changed = asyncio.Condition()
         self._failure: RunStopped | None = None
         self._is_closed = False
@@ -127,24 +128,24 @@ class DaskWorkers:
         return len(self._workers)
 
     async def start(self, minimum: int) -> None:
-        """Prepare all workers that are there, and at least `minimum` of them."""
+        """Wait for at least `minimum` workers, and prepare all that are there."""
         addresses = await self._wait_for_workers(minimum)
-        self._known.update(addresses)
+        self._known_addresses.update(addresses)
         results = await asyncio.gather(*map(self._add_worker, addresses), return_exceptions=True)
         problems = [problem for each in results if isinstance(each, BadInput) for problem in each.problems]
         if problems:
             raise BadInput(*dict.fromkeys(problems))
         for address, error in zip(addresses, results, strict=True):
             if error is not None:
-                raise BadInput.of(f"worker {address} cannot run the trials: {_describe(error)}") from error
+                raise BadInput.of(f"worker {address} cannot run the trials: {_describe_error(error)}") from error
         await self._share_limits()
-        watcher = self._run_in_background(self._watch())
+        watcher = self._run_in_background(self._watch_workers())
         watcher.add_done_callback(self._end_watching)
 
     async def run(self, request: bytes) -> bytes:
-        pending = _Request(request)
+        pending = _PendingRequest(request)
         while True:
-            worker = await self._take_worker(pending)
+            worker = await self._acquire_worker(pending)
             try:
                 return await self._call(worker, request)
             except _WorkerLostError:
@@ -153,8 +154,8 @@ class DaskWorkers:
                 pending.losses_alone += pending.is_alone
                 pending.losses += 1
             finally:
-                self._release(pending)
-            if pending.losses_alone == _LOSSES_ALONE:
+                self._release_reservation(pending)
+            if pending.losses_alone == _MAX_LOSSES_ALONE:
                 raise WorkerCrashed
 
     def take_warnings(self) -> list[str]:
@@ -163,7 +164,7 @@ class DaskWorkers:
 
     async def take_cancelled_results(self) -> list[bytes]:
         if self._cancellations:
-            await asyncio.wait(self._cancellations, timeout=_CLOSE_S)
+            await asyncio.wait(self._cancellations, timeout=_CLOSE_TIMEOUT_S)
         results, self._cancelled_results = self._cancelled_results, []
         return results
 
@@ -172,21 +173,23 @@ class DaskWorkers:
         if self._tasks:
             for task in self._tasks:
                 task.cancel()
-            await asyncio.wait(self._tasks, timeout=_CLOSE_S)
-        await self._ask_all("close")
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
+        await self._call_all_actors("close")
 
-    async def _ask_all(self, method: str, *arguments: Any) -> None:
-        """Call a method of all actors. One that has just ended, or that an agent blocks, is left alone."""
-        calls = [asyncio.ensure_future(_ask(worker.actor, method, *arguments)) for worker in self._workers.values()]
+    async def _call_all_actors(self, method: str, *arguments: Any) -> None:
+        """Call a method of all actors. Actors that have ended, or do not respond in time, are ignored."""
+        calls = [
+            asyncio.ensure_future(_call_actor(worker.actor, method, *arguments)) for worker in self._workers.values()
+        ]
         if calls:
-            _, late = await asyncio.wait(calls, timeout=_CLOSE_S)
+            _, late = await asyncio.wait(calls, timeout=_CLOSE_TIMEOUT_S)
             for call in late:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
 
     async def _call(self, worker: _Worker, request: bytes) -> bytes:
         """Raises _WorkerLostError if the worker ended. A cancelled request is cancelled in the worker too."""
-        call = asyncio.ensure_future(_ask(worker.actor, "run", request))
+        call = asyncio.ensure_future(_call_actor(worker.actor, "run", request))
         worker.calls.add(call)
         self._load.in_flight += 1
         try:
@@ -196,9 +199,9 @@ class DaskWorkers:
             self._cancellations.add(task)
             task.add_done_callback(self._cancellations.discard)
             raise
-        return self._end_call(worker, call)
+        return self._take_result(worker, call)
 
-    def _end_call(self, worker: _Worker, call: asyncio.Future[bytes]) -> bytes:
+    def _take_result(self, worker: _Worker, call: asyncio.Future[bytes]) -> bytes:
         try:
             return call.result()
         except (asyncio.CancelledError, _WorkerLostError):  # `lose` cancels the calls of a lost worker
@@ -209,23 +212,23 @@ class DaskWorkers:
             self._load.in_flight -= 1
 
     async def _cancel_call(self, worker: _Worker, request: bytes, call: asyncio.Future[bytes]) -> None:
-        """What a cancelled trial has cost is in its result."""
+        """Cancel a request in its worker, and keep its result, which has the cost."""
         try:
             if not call.done():
-                await _ask(worker.actor, "cancel", request)
-                await asyncio.wait([call], timeout=_CLOSE_S)
+                await _call_actor(worker.actor, "cancel", request)
+                await asyncio.wait([call], timeout=_CLOSE_TIMEOUT_S)
         except _WorkerLostError:
             pass
         finally:
             call.cancel()
             await asyncio.wait([call])
             try:
-                self._cancelled_results.append(self._end_call(worker, call))
+                self._cancelled_results.append(self._take_result(worker, call))
             except _WorkerLostError:
                 pass
             await self._notify()
 
-    async def _take_worker(self, request: _Request) -> _Worker:
+    async def _acquire_worker(self, request: _PendingRequest) -> _Worker:
         try:
             async with self._changed:
                 while (worker := self._choose_worker(request)) is None:
@@ -234,11 +237,11 @@ class DaskWorkers:
                     await self._changed.wait()
                 return worker
         except BaseException:
-            self._release(request)
+            self._release_reservation(request)
             raise
 
-    def _choose_worker(self, request: _Request) -> _Worker | None:
-        """The worker with the fewest calls. One that a request reserves gets no others, so that it becomes free."""
+    def _choose_worker(self, request: _PendingRequest) -> _Worker | None:
+        """Return the worker with the fewest calls. A worker that is reserved for a request gets no others, so that it becomes free."""
         workers = self._workers.values()
         worker = next((each for each in workers if each.reserved_for is request), None)
         if worker is None:
@@ -249,7 +252,7 @@ class DaskWorkers:
         worker.reserved_for = request
         return None if worker.calls else worker
 
-    def _release(self, request: _Request) -> None:
+    def _release_reservation(self, request: _PendingRequest) -> None:
         for worker in self._workers.values():
             if worker.reserved_for is request:
                 worker.reserved_for = None
@@ -262,10 +265,10 @@ class DaskWorkers:
     def _run_in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
+        task.add_done_callback(self._remove_task)
         return task
 
-    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+    def _remove_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # what matters was handled inside
@@ -274,7 +277,7 @@ class DaskWorkers:
         if worker.is_lost:
             return
         del self._workers[worker.address]
-        self._known.discard(worker.address)
+        self._known_addresses.discard(worker.address)
         self._load.workers -= 1
         running = len(worker.calls)
         worker.lose()
@@ -287,42 +290,42 @@ class DaskWorkers:
                 "what they had cost is not in the total"
             )
 
-    async def _watch(self) -> None:
-        """Notice workers that come and go, and stop the run if none are left."""
+    async def _watch_workers(self) -> None:
+        """Watch for workers that come and go, and stop the run if none are left."""
         last_contact = last_worker = time.monotonic()
         while self._failure is None and not self._is_closed:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
             try:
-                async with asyncio.timeout(_CONTACT_S):  # wait_for of Python 3.11 can lose a cancellation
+                async with asyncio.timeout(_CONTACT_TIMEOUT_S):  # wait_for of Python 3.11 can lose a cancellation
                     addresses = await self._list_addresses()
                 last_contact = time.monotonic()
             except (OSError, TimeoutError):
-                if time.monotonic() - last_contact > _CONTACT_S:
-                    self._fail(_NO_SCHEDULER)
+                if time.monotonic() - last_contact > _CONTACT_TIMEOUT_S:
+                    self._stop_run(_NO_SCHEDULER)
                 continue
             for address in set(self._workers) - set(addresses):
                 self._lose_worker(self._workers[address])
-            for address in set(addresses) - self._known:
-                self._known.add(address)
+            for address in set(addresses) - self._known_addresses:
+                self._known_addresses.add(address)
                 self._run_in_background(self._add_late_worker(address))
             if self._workers:
                 last_worker = time.monotonic()
-            elif time.monotonic() - last_worker > _NO_WORKER_S:
-                self._fail(f"there has been no worker for {_NO_WORKER_S:.0f} s")
-            if self._sharing != self._workers.keys():
+            elif time.monotonic() - last_worker > _NO_WORKER_TIMEOUT_S:
+                self._stop_run(f"there has been no worker for {_NO_WORKER_TIMEOUT_S:.0f} s")
+            if self._sharing_addresses != self._workers.keys():
                 self._run_in_background(self._share_limits())
             await self._notify()
 
     def _end_watching(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(f"the workers can no longer be watched: {_describe(error)}")
+            self._stop_run(f"the workers can no longer be watched: {_describe_error(error)}")
 
     async def _share_limits(self) -> None:
-        """Share the limits of connectors anew among all workers."""
-        self._sharing = frozenset(self._workers)
-        await self._ask_all("set_worker_count", len(self._sharing))
+        """Divide the limits of connectors again among all workers."""
+        self._sharing_addresses = frozenset(self._workers)
+        await self._call_all_actors("set_worker_count", len(self._sharing_addresses))
 
-    def _fail(self, reason: str) -> None:
+    def _stop_run(self, reason: str) -> None:
         """Stop every request. The run can be resumed."""
         self._failure = RunStopped(f"{reason}; continue with --resume")
         for worker in tuple(self._workers.values()):
@@ -333,18 +336,18 @@ class DaskWorkers:
         try:
             await self._add_worker(address)
         except _WorkerLostError:  # it has gone again; its successor has another address
-            self._known.discard(address)
+            self._known_addresses.discard(address)
         except Exception as error:  # a worker that cannot be used must not end the run
-            self._warnings.append(f"worker {address} is not used: {_describe(error)}")
+            self._warnings.append(f"worker {address} is not used: {_describe_error(error)}")
 
     async def _add_worker(self, address: str) -> None:
         """Raises BadInput if the worker cannot run the trials."""
         spec = self._actor
 
         async def call_actor(method: str, *arguments: Any) -> Any:
-            return await _ask(actor, method, *arguments)
+            return await _call_actor(actor, method, *arguments)
 
-        async with asyncio.timeout(_PREPARE_S):
+        async with asyncio.timeout(_PREPARE_TIMEOUT_S):
             with self._client.as_current():  # an actor takes the current client
                 future = self._client.submit(
                     spec.actor_type, *spec.arguments, actor=True, workers=[address], pure=False
@@ -353,27 +356,27 @@ class DaskWorkers:
             try:
                 self._warnings += [f"worker {address}: {text}" for text in await spec.prepare(call_actor)]
             except BadInput:
-                self._run_in_background(_ask(actor, "close"))
+                self._run_in_background(_call_actor(actor, "close"))
                 raise
             await call_actor("set_worker_count", len(self._workers) + 1)  # before it gets requests: others use the rest
         self._workers[address] = _Worker(address, actor)
         self._load.workers += 1
 
     async def _wait_for_workers(self, minimum: int) -> list[str]:
-        deadline = time.monotonic() + _NO_WORKER_S
+        deadline = time.monotonic() + _NO_WORKER_TIMEOUT_S
         while len(addresses := await self._list_addresses()) < minimum:
             if time.monotonic() > deadline:
                 raise BadInput.of(
-                    f"the cluster has {len(addresses)} workers after {_NO_WORKER_S:.0f} s; start some first"
+                    f"the cluster has {len(addresses)} workers after {_NO_WORKER_TIMEOUT_S:.0f} s; start some first"
                 )
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
         return addresses
 
     async def _list_addresses(self) -> list[str]:
         return list((await self._client.scheduler.identity(n_workers=-1))["workers"])
 
 
-def _describe(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, BadInput):
         return str(error)
     if isinstance(error, _WorkerLostError):

@@ -1,8 +1,8 @@
-"""How busy the workers of a run are, for the console."""
+"""The load of the workers of a run, for the console."""
 
 
 class WorkerLoad:
-    """The workers, the trials that run on them, and the workers that ended while the run went on."""
+    """How many workers there are, how many trials run on them, and how many workers ended during the run."""
 
     def __init__(self) -> None:
         self.workers = 0
@@ -10,6 +10,6 @@ class WorkerLoad:
         self.lost = 0
 
     def describe(self) -> str:
-        """`2 workers, 8 in flight, 1 lost`"""
+        """Return a text such as `2 workers, 8 in flight, 1 lost`."""
         workers = f"{self.workers} worker{'s' if self.workers != 1 else ''}"
         return f"{workers}, {self.in_flight} in flight" + (f", {self.lost} lost" if self.lost else "")

@@ -1,8 +1,8 @@
-"""Support for OpenWOP's conformance suite, with `viva serve --conformance` only: an agent, a suite, and test routes under
+"""What `viva serve --conformance` adds for OpenWOP's conformance suite: an agent, a suite, and test routes under
 `/v1/host/sample`.
 
-The agent echoes its input. On request it breaks a rule (a result that its schema forbids, a tool that it may not use), so
-that clients can see the host enforce the rule. Each route starts an ordinary run of its caller and waits for its end.
+The agent echoes its input. On request it breaks a rule, for example with a tool that is not allowed, so that clients can
+test whether the host enforces the rule. Routes that start runs wait for their end.
 """
 
 import asyncio
@@ -16,17 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from viva.host.agents import HostedAgent
-from viva.host.bodies import parse_json
 from viva.host.errors import ApiError, not_found, not_provided, validation_error
 from viva.host.events import EventDraft, to_plain_name
 from viva.host.host import Host
-from viva.host.invocations import InvocationRequest, build_invocation_run
+from viva.host.inventory import HostedAgent, HostedSuite
+from viva.host.requests import parse_json
 from viva.host.routes import authenticate, get_host, prepare_run, read_body, respond_json
 from viva.host.store import Run
-from viva.host.suites import HostedSuite
 from viva.host.tokens import Principal
-from viva.host.workflows import NOOP
+from viva.host.workflows import NOOP, InvocationRequest, build_invocation_run
 from viva.model import codec
 from viva.model.message import Message, ModelCall, Reply, ToolCall
 from viva.record.atomic_files import replace_file
@@ -39,7 +37,7 @@ STRICT_RESULT: dict[str, Any] = {
     "required": ["answer"],
     "additionalProperties": False,
 }
-"""The schema that `conformance-strict-handoff` names."""
+"""The return schema `conformance-strict-handoff` of OpenWOP."""
 TOOL = "viva:echo"
 PREFIX = "/v1/host/sample"
 MAX_EXECUTORS = 32
@@ -52,7 +50,7 @@ _REQUIRED_USAGE = ("provider", "model", "inputTokens", "outputTokens")
 
 
 def echo(messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Reply:
-    """Replies with its input. `options["metadata"]` asks for a result or an attempted tool call."""
+    """Replies with its input. `options["metadata"]` may ask for data in the reply, or for a tool call."""
     metadata: Mapping[str, Any] = options.get("metadata") or {}
     text = str(messages[-1].get("content", ""))
     tools = [ToolCall(str(tool), {}, id="attempt") for tool in (metadata.get("attempt_tool"),) if tool]
@@ -76,7 +74,7 @@ ECHO_AGENT = HostedAgent(
 
 
 def write_suite(folder: Path) -> HostedSuite:
-    """Writes the suite into the data folder of the host."""
+    """Writes the built-in suite into a folder."""
     tasks = [
         ("exact", "hello", "exact", "hello"),
         ("contains", "hello world", "contains", "world"),
@@ -116,7 +114,7 @@ def build_test_routes() -> list[Route]:
 
 
 async def read_log(request: Request) -> Response:
-    """Events of a run of the caller, filtered by the query; an unknown run has none."""
+    """Responds with the events of a run, filtered by the query; an unknown run has none."""
     host, principal = get_host(request), authenticate(request)
     run = host.store.find_run(request.path_params["run_id"], principal.tenant)
     query = request.query_params
@@ -145,12 +143,12 @@ async def reset(request: Request) -> Response:
 async def emit_usage(request: Request) -> Response:
     """Appends a `provider.usage` event to the log of a run, and creates the run if needed."""
     host, principal = get_host(request), authenticate(request)
-    body = await _read_object(request)
+    body = await _read_json_object(request)
     payload = _validate_usage(body.get("payload"))
-    name = _get_name(body, "runId")
+    name = _get_optional_name(body, "runId")
     if name is None:
         raise validation_error("runId is missing", "runId")
-    cause, node = _get_name(body, "correlationId"), _get_name(body, "nodeId")
+    cause, node = _get_optional_name(body, "correlationId"), _get_optional_name(body, "nodeId")
     run = host.store.find_run(name, principal.tenant)
     if run is None:
         if host.store.has_run(name):  # it belongs to another tenant
@@ -163,14 +161,14 @@ async def emit_usage(request: Request) -> Response:
         raise ApiError(409, "run_terminal", "The run is finished", {"status": run.status})
     host.logs.open_log(run.id).append([EventDraft("provider.usage", payload, node, cause)])
     if not is_executing:
-        host.store.release_run(run.id)
+        host.store.release_lease(run.id)
     return respond_json({"ok": True, "runId": run.id})
 
 
 async def race_for_run(request: Request) -> Response:
     """Lets several executors try to start one run at the same time. `delivered` counts how often its node was executed."""
     host, principal = get_host(request), authenticate(request)
-    count = (await _read_object(request)).get("executors", 2)
+    count = (await _read_json_object(request)).get("executors", 2)
     if type(count) is not int or not 2 <= count <= MAX_EXECUTORS:
         raise validation_error(f"executors must be an integer from 2 to {MAX_EXECUTORS}", "executors")
     run = host.build_run(principal, kind="workflow", workflow="conformance-noop", request={})
@@ -182,7 +180,7 @@ async def race_for_run(request: Request) -> Response:
         if number == 0:
             host.store.create_run(run)
         await asyncio.sleep(0)  # all of them see the run before the first one tries
-        host.runs.start_if_free(run.id)
+        host.runs.claim_and_start(run.id)
         return identity
 
     identities = await asyncio.gather(*map(race, range(count)))
@@ -193,7 +191,7 @@ async def race_for_run(request: Request) -> Response:
 
 
 def compute_effect_identity(run: Run, node: str, ordinal: int = 0) -> str:
-    """The identity of what a node does, as OpenWOP composes it: the same for every executor and every attempt."""
+    """Computes the id of the effect of a node, as OpenWOP defines it: the same for every executor and every attempt."""
     fields = ("openwop:activity:v2", run.tenant, run.id, node, str(ordinal), NOOP)
     return urlsafe_b64encode(sha256("\0".join(fields).encode()).digest()).decode().rstrip("=")
 
@@ -216,9 +214,9 @@ def _validate_usage(payload: Any) -> dict[str, Any]:
 
 
 async def run_builtin_suite(request: Request) -> Response:
-    """Runs the built-in suite with the built-in agent, or another one, to its end."""
+    """Runs the built-in suite, with the built-in agent or another one, and waits for the end of the run."""
     host, principal = get_host(request), authenticate(request)
-    body = await _read_object(request)
+    body = await _read_json_object(request)
     eval_request = {
         "mode": "eval",
         "evalSuiteRef": f"{SUITE_ID}@{VERSION}",
@@ -235,10 +233,10 @@ async def run_builtin_suite(request: Request) -> Response:
 
 
 async def invoke_agent(request: Request) -> Response:
-    """Invokes an agent, to its end. The built-in agent breaks the rule that the body asks for."""
+    """Invokes an agent, and waits for the end of the run. The body tells the built-in agent which rule to break."""
     host, principal = get_host(request), authenticate(request)
-    body = await _read_object(request)
-    agent = host.agents.find(_get_name(body, "agentId") or ECHO_AGENT.agent_id, principal.tenant)
+    body = await _read_json_object(request)
+    agent = host.agents.find(_get_optional_name(body, "agentId") or ECHO_AGENT.agent_id, principal.tenant)
     if agent is None:
         raise validation_error("Unknown agent", "agentId")
     metadata: dict[str, Any] = {}
@@ -264,7 +262,7 @@ async def invoke_agent(request: Request) -> Response:
 async def dispatch_agent(request: Request) -> Response:
     """Runs one turn of an agent, and returns its events."""
     host, principal = get_host(request), authenticate(request)
-    body = await _read_object(request)
+    body = await _read_json_object(request)
     agent = host.agents.find(request.path_params["agent_id"], principal.tenant)
     if agent is None:
         raise not_found("agent")
@@ -299,14 +297,14 @@ async def _run_invocation(host: Host, principal: Principal, agent: HostedAgent, 
     return await host.runs.wait_for_end(run)
 
 
-async def _read_object(request: Request) -> dict[str, Any]:
+async def _read_json_object(request: Request) -> dict[str, Any]:
     body = parse_json(await read_body(request))
     if not isinstance(body, dict):
         raise validation_error("The body must be an object")
     return cast("dict[str, Any]", body)
 
 
-def _get_name(body: Mapping[str, Any], field: str) -> str | None:
+def _get_optional_name(body: Mapping[str, Any], field: str) -> str | None:
     """An optional name of 1 to 256 characters."""
     name = body.get(field)
     if name is not None and not (isinstance(name, str) and 1 <= len(name) <= 256):

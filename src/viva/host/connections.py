@@ -1,4 +1,4 @@
-"""Connections of a host: how long one may take, how many there may be, and which are closed to make room.
+"""Connections and requests before they reach an endpoint: time limits, numbers of connections, and checks of headers.
 
 A client that sends its request slowly, or nothing at all, is cut off. Clients without a token share a part of the
 connections. When it is full, the oldest of them that waits for a request is closed, so silent clients lock out no others.
@@ -7,25 +7,30 @@ connections. When it is full, the oldest of them that waits for a request is clo
 import asyncio
 import resource
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import h11
 from msgspec import Struct, structs
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from viva.config import Settings
-from viva.host.errors import ApiError
+from viva.host.errors import ApiError, forbidden, not_found, validation_error
 from viva.model import codec
+from viva.text.addresses import is_loopback
 from viva.text.duration import parse_duration
 
 RETRY_AFTER_S = 5
-_OTHER_FILES = 200
+_RESERVED_FILES = 200
 CONNECTION_KEY = "viva.connection"
 Phase = Literal["idle", "header", "body", "response"]
-"""What a connection waits for: a next request, the rest of its header, the rest of its body, or the host."""
+"""What a connection waits for: the next request, the rest of a header, the rest of a body, or the response of the host."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -39,13 +44,13 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     max_connections: int = 2000
     max_per_address: int = 1000
     max_anonymous: int = 500
-    """Connections on which no valid token was sent yet."""
+    """How many connections may have sent no valid token yet."""
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses and networks. Their connections are those of many clients."""
+    """Addresses and networks of proxies. `max_per_address` does not apply to them."""
 
 
-def load_limits(settings: Settings) -> ConnectionLimits:
-    """The limits of `[serve]`. Raises BadInput."""
+def load_connection_limits(settings: Settings) -> ConnectionLimits:
+    """Loads the limits from `[serve]`. Raises BadInput."""
     serve = settings.serve
     durations: dict[str, float] = {}
     for key in ("header", "body", "idle", "write"):
@@ -73,9 +78,9 @@ def load_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-def fit_to_open_files(limits: ConnectionLimits) -> ConnectionLimits:
-    """The limits with no more connections than this process may have files open, beside those of its runs."""
-    room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES)
+def fit_to_open_file_limit(limits: ConnectionLimits) -> ConnectionLimits:
+    """Lowers the limits to the number of files that this process may open, with some reserved for runs."""
+    room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES)
     if room >= limits.max_connections:
         return limits
     return structs.replace(limits, max_connections=room, max_anonymous=min(limits.max_anonymous, max(1, room // 2)))
@@ -91,7 +96,7 @@ class ConnectionRegistry:
         self._per_address: Counter[str] = Counter()
         self._anonymous: dict[Connection, None] = {}
         self.closed_early: Counter[str] = Counter()
-        """How many connections the host closed itself, by reason."""
+        """How many connections the host itself has closed, by reason."""
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -101,13 +106,13 @@ class ConnectionRegistry:
         return len(self._anonymous)
 
     def add(self, connection: "Connection", address: str) -> bool:
-        """Takes a new connection, if there is room for it."""
+        """Adds a new connection. Returns False if there is no room for it."""
         limits, name = self.limits, _group_address(address)
         is_proxy = self._is_proxy(address)
         if not is_proxy and self._per_address[name] >= limits.max_per_address:
             return False
         is_full = len(self) >= limits.max_connections or len(self._anonymous) >= limits.max_anonymous
-        if is_full and not self._close_oldest():
+        if is_full and not self._close_oldest_anonymous():
             return False
         self._addresses[connection] = name
         self._anonymous[connection] = None
@@ -125,8 +130,8 @@ class ConnectionRegistry:
     def mark_authenticated(self, connection: "Connection") -> None:
         self._anonymous.pop(connection, None)
 
-    def _close_oldest(self) -> bool:
-        """Closes the oldest connection without a token that waits for its client."""
+    def _close_oldest_anonymous(self) -> bool:
+        """Closes the oldest connection that has sent no token and waits for its client. Returns whether there was one."""
         for connection in self._anonymous:
             if connection.phase != "response":
                 self.remove(connection)
@@ -142,7 +147,7 @@ class ConnectionRegistry:
 
 
 def _group_address(address: str) -> str:
-    """The address, or the network of an IPv6 address: one client has all of it."""
+    """Returns the address, or for IPv6 its /64 network, all of which belongs to one client."""
     try:
         value = ip_address(address)
     except ValueError:
@@ -151,7 +156,7 @@ def _group_address(address: str) -> str:
 
 
 class Connection(H11Protocol):
-    """One connection, with its limits."""
+    """A connection of uvicorn with time limits."""
 
     def __init__(self, registry: ConnectionRegistry, **fields: Any) -> None:
         super().__init__(**fields)
@@ -174,7 +179,9 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         if not self._registry.add(self, self.client[0] if self.client else ""):
             headers = {"Retry-After": str(RETRY_AFTER_S)}
-            self._refuse(ApiError(503, "too_many_connections", "Too many connections. Try again later", None, headers))
+            self._send_error_and_close(
+                ApiError(503, "too_many_connections", "Too many connections. Try again later", None, headers)
+            )
             self._registry.closed_early["full"] += 1
             return
         self._set_timer("header")
@@ -187,12 +194,12 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if not self.transport.is_closing():
             super().data_received(data)
-            self._follow_request(is_begun=True)
+            self._update_phase(is_begun=True)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self.transport.is_closing():
-            self._follow_request(is_begun=bool(self.conn.trailing_data[0]))
+            self._update_phase(is_begun=bool(self.conn.trailing_data[0]))
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -205,16 +212,16 @@ class Connection(H11Protocol):
             self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """For bytes that are no HTTP request."""
-        self._refuse(ApiError(400, "bad_request", "The request is not valid HTTP"))
+        """Responds to bytes that are no HTTP request."""
+        self._send_error_and_close(ApiError(400, "bad_request", "The request is not valid HTTP"))
 
     def close_early(self, reason: str) -> None:
         self._registry.closed_early[reason] += 1
         self._cancel_timers()
         self.transport.close()
 
-    def _follow_request(self, *, is_begun: bool) -> None:
-        """Sets the time limit for what the client has to send next. A part of it does not extend the limit."""
+    def _update_phase(self, *, is_begun: bool) -> None:
+        """Sets the time limit of a new phase. Data that arrives in the same phase does not extend the limit."""
         state = self.conn.their_state
         if state is h11.IDLE:
             phase: Phase = "header" if is_begun else "idle"
@@ -230,17 +237,17 @@ class Connection(H11Protocol):
             self._timer = None
         seconds = {"header": self._limits.header_s, "body": self._limits.body_s}.get(phase)
         if seconds is not None:  # uvicorn has a timer of its own for idle connections
-            self._timer = self.loop.call_later(seconds, self._time_out)
+            self._timer = self.loop.call_later(seconds, self._close_after_timeout)
 
-    def _time_out(self) -> None:
+    def _close_after_timeout(self) -> None:
         if self.transport.is_closing():
             return
         self._registry.closed_early[f"{self.phase}_timeout"] += 1
         message = f"The {self.phase} of the request took too long"
-        self._refuse(ApiError(408, "request_timeout", message))
+        self._send_error_and_close(ApiError(408, "request_timeout", message))
 
-    def _refuse(self, error: ApiError) -> None:
-        """Answers, unless this request has a response already, and closes the connection."""
+    def _send_error_and_close(self, error: ApiError) -> None:
+        """Sends an error, unless the request has a response already, and closes the connection."""
         self._cancel_timers()
         cycle: Any = self.cycle  # None before the first request
         is_answered = (
@@ -268,3 +275,93 @@ class Connection(H11Protocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._write_timer = None
+
+
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+class KnownHosts:
+    """The names and addresses under which clients may reach a host."""
+
+    def __init__(self, bind_address: str, public_url: str, names: Iterable[str] = ()) -> None:
+        self._names = {bind_address.lower(), *(name.lower() for name in names), urlsplit(public_url).hostname or ""}
+        if is_loopback(bind_address):
+            self._names.update(_LOOPBACK_NAMES)
+        # A page that a browser was sent to under a foreign name has that name as its Host, never an address.
+        self._takes_any_address = bind_address in ("0.0.0.0", "::")  # noqa: S104 -- compared, not bound
+
+    def includes(self, header: str) -> bool:
+        """Is the value of a header Host one of the names? The port is ignored: it may be forwarded."""
+        try:
+            name = "" if set("/?#@\\") & set(header) else urlsplit(f"//{header}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or (self._takes_any_address and _is_address(name))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+METRICS_PATHS = ("/metrics", "/healthz", "/readyz")
+"""The paths that the address for metrics serves."""
+
+
+class RequestChecks:
+    """ASGI middleware that responds to requests with invalid headers, and passes on all others."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            error = _find_error(Request(scope))
+            if error is not None:
+                response = Response(codec.encode(error.to_json()), error.status, error.headers, "application/json")
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def is_on_metrics_address(request: Request) -> bool:
+    """Did the request arrive on the address for metrics?"""
+    address = request.app.state.host.operations.metrics_address
+    server = request.scope.get("server")
+    return address is not None and server is not None and server[1] == address[1]
+
+
+def _find_error(request: Request) -> ApiError | None:
+    headers, host = request.headers, request.app.state.host
+    if is_on_metrics_address(request) and request.url.path not in METRICS_PATHS:
+        return not_found("endpoint")
+    if len(headers.getlist("authorization")) > 1:
+        return _header_error("A request has one header Authorization")
+    if "content-length" in headers and "transfer-encoding" in headers:
+        return _header_error("A request has either Content-Length or Transfer-Encoding, not both")
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        return _header_error("This host takes bodies without Content-Encoding only")
+    if not host.known_hosts.includes(headers.get("host", "")):
+        return validation_error("The header Host does not name this host", "Host")
+    origin = headers.get("origin")
+    if origin is not None and _parse_netloc(origin) not in (
+        headers.get("host"),
+        _parse_netloc(host.options.public_url),
+    ):
+        return forbidden("Requests from pages of other origins are refused")
+    return None
+
+
+def _header_error(message: str) -> ApiError:
+    return ApiError(400, "validation_error", message, headers={"Connection": "close"})
+
+
+def _parse_netloc(url: str) -> str | None:
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return None

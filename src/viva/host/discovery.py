@@ -6,22 +6,22 @@ from typing import Any
 
 import viva
 from viva.formats.openwop.modes import MODES
-from viva.host.bodies import (
+from viva.host.events import EVENT_LOG_VERSION, STREAM_MODES
+from viva.host.requests import (
+    ACK_TIMEOUT_S,
     ADMIN_CANCEL,
     ANNOTATION,
+    ANY_OBJECT,
     BOOLEAN,
     BULK_CANCEL,
     CANCEL,
     CREATE_RUN,
     NONEMPTY,
-    OPEN,
     TEXT,
     URL,
     array_schema,
     object_schema,
 )
-from viva.host.events import EVENT_LOG_VERSION, STREAM_MODES
-from viva.host.idempotency import ACK_TIMEOUT_S
 from viva.model import codec
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -33,11 +33,11 @@ _AGENT_SETTINGS: dict[str, Any] = {
     "maxTokens": {"type": "integer", "minimum": 1},
     "promptOverrides": {"type": "object", "properties": {"system": {"type": "string"}}, "additionalProperties": False},
 }
-"""What agents take whose model Viva calls itself; others refuse it."""
+"""Settings of a run for agents whose model Viva calls itself. Runs of other agents refuse them."""
 
 
 def build_capabilities(*, has_suites: bool, has_judge: bool, fixtures: Iterable[str]) -> dict[str, Any]:
-    """Without suites there is no `evalSuite`, without a judge no mode `rubric`. `fixtures` are workflows for tests."""
+    """Builds the capabilities: without suites no `evalSuite`, without a judge no mode `rubric`. `fixtures` are workflows for tests."""
     modes = [mode for mode in MODES if mode != "rubric" or has_judge]
     document: dict[str, Any] = {
         "protocolVersion": "1.0",
@@ -91,7 +91,7 @@ def compute_etag(document: Any) -> str:
 
 
 def compute_negotiation_etag(document: Mapping[str, Any]) -> str:
-    """Changes when a client has to negotiate again: not for another version of the same behaviour."""
+    """Computes the ETag of all but the implementation: a new version with the same capabilities needs no new negotiation."""
     return compute_etag({key: value for key, value in document.items() if key != "implementation"})
 
 
@@ -99,7 +99,7 @@ _TIME = {"type": "string", "format": "date-time"}
 _COUNT = {"type": "integer", "minimum": 0}
 
 
-def _ref(name: str) -> dict[str, str]:
+def _schema_ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -108,7 +108,7 @@ _STATUSES = [
     "cancelling", "cancelled",
 ]  # fmt: skip
 SCHEMAS: dict[str, Any] = {
-    "Error": object_schema({"details": OPEN}, error=NONEMPTY, message=NONEMPTY),
+    "Error": object_schema({"details": ANY_OBJECT}, error=NONEMPTY, message=NONEMPTY),
     "CreateRun": CREATE_RUN,
     "Created": object_schema({"statusUrl": URL}, runId=TEXT, status={"enum": ["pending", "running"]}, eventsUrl=URL),
     "RunSnapshot": object_schema(
@@ -124,11 +124,11 @@ SCHEMAS: dict[str, Any] = {
         eventId=TEXT,
         runId=TEXT,
         type=TEXT,
-        payload=OPEN,
+        payload=ANY_OBJECT,
         timestamp=_TIME,
         sequence=_COUNT,
     ),
-    "Polled": object_schema(events=array_schema(_ref("RunEvent")), isComplete=BOOLEAN),
+    "Polled": object_schema(events=array_schema(_schema_ref("RunEvent")), isComplete=BOOLEAN),
     "Cancel": CANCEL,
     "BulkCancel": BULK_CANCEL,
     "AdminCancel": ADMIN_CANCEL,
@@ -143,26 +143,26 @@ SCHEMAS: dict[str, Any] = {
     ),
     "Cancelled": object_schema(runId=TEXT, status={"enum": ["cancelled", "cancelling"]}),
     "EvalSummary": object_schema(
-        {"evaluatedModelClass": TEXT, "totalCostUsd": {"type": "number", "minimum": 0}, "regression": OPEN},
+        {"evaluatedModelClass": TEXT, "totalCostUsd": {"type": "number", "minimum": 0}, "regression": ANY_OBJECT},
         suiteId=TEXT,
         suiteVersion=TEXT,
         aggregateScore={"type": "number", "minimum": 0, "maximum": 1},
         passed=BOOLEAN,
         taskCount=_COUNT,
         passedCount=_COUNT,
-        tasks=array_schema(OPEN),
+        tasks=array_schema(ANY_OBJECT),
     ),
     "AnnotationCreate": ANNOTATION,
     "Annotation": object_schema(
-        {"note": TEXT}, annotationId=TEXT, target=OPEN, signal=OPEN, actor=OPEN, createdAt=_TIME
+        {"note": TEXT}, annotationId=TEXT, target=ANY_OBJECT, signal=ANY_OBJECT, actor=ANY_OBJECT, createdAt=_TIME
     ),
-    "Annotations": object_schema(annotations=array_schema(_ref("Annotation"))),
+    "Annotations": object_schema(annotations=array_schema(_schema_ref("Annotation"))),
     "RunDiff": object_schema(
         {"divergedAtSeq": {"type": ["integer", "null"], "minimum": 0}, "truncated": BOOLEAN},
         a=TEXT,
         b=TEXT,
-        eventDiffs=array_schema(OPEN),
-        stateDiff=OPEN,
+        eventDiffs=array_schema(ANY_OBJECT),
+        stateDiff=ANY_OBJECT,
     ),
     "Agent": object_schema(
         {"description": TEXT},
@@ -170,8 +170,8 @@ SCHEMAS: dict[str, Any] = {
         toolAllowlist=array_schema(TEXT),
         hasHandoffSchemas=BOOLEAN,
     ),
-    "Agents": object_schema(agents=array_schema(_ref("Agent")), total=_COUNT),
-    "Any": OPEN,
+    "Agents": object_schema(agents=array_schema(_schema_ref("Agent")), total=_COUNT),
+    "Any": ANY_OBJECT,
 }
 _EVENT_STREAM, _PLAIN_TEXT = "EventStream", "PlainText"
 _TEXT_TYPES = {_EVENT_STREAM: "text/event-stream", _PLAIN_TEXT: "text/plain"}
@@ -191,15 +191,20 @@ _DESCRIPTIONS = {
     501: "Capability not provided.",
     503: "The host takes no new runs at the moment.",
 }
-_RUN_ID = {"name": "runId", "in": "path", "required": True, "schema": {**TEXT, "minLength": 1, "maxLength": 128}}
-_KEY = {"name": "Idempotency-Key", "in": "header", "schema": {**TEXT, "minLength": 1, "maxLength": 255}}
+_RUN_ID_PARAMETER = {
+    "name": "runId",
+    "in": "path",
+    "required": True,
+    "schema": {**TEXT, "minLength": 1, "maxLength": 128},
+}
+_IDEMPOTENCY_KEY = {"name": "Idempotency-Key", "in": "header", "schema": {**TEXT, "minLength": 1, "maxLength": 255}}
 
 
-def _query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+def _query_parameter(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": required, "schema": schema}
 
 
-def _endpoint(
+def _build_endpoint(
     name: str,
     summary: str,
     response: tuple[int, str],
@@ -222,7 +227,7 @@ def _endpoint(
 
 
 def _json_content(schema: str) -> dict[str, Any]:
-    return {"application/json": {"schema": _ref(schema)}}
+    return {"application/json": {"schema": _schema_ref(schema)}}
 
 
 def build_openapi(public_url: str) -> dict[str, Any]:
@@ -252,28 +257,30 @@ _RUN_ERRORS = (401, 403, 404)
 def _public_paths() -> dict[str, Any]:
     return {
         "/.well-known/openwop": {
-            "get": {**_endpoint("discover", "Capabilities of this host.", (200, "Any"), (304,)), "security": []}
+            "get": {**_build_endpoint("discover", "Capabilities of this host.", (200, "Any"), (304,)), "security": []}
         },
-        "/v1/openapi.json": {"get": {**_endpoint("openapi", "This document.", (200, "Any"), ()), "security": []}},
+        "/v1/openapi.json": {"get": {**_build_endpoint("openapi", "This document.", (200, "Any"), ()), "security": []}},
     }
 
 
 def _operator_paths() -> dict[str, Any]:
-    health = _endpoint("health", "Whether the process answers.", (200, "Any"), ())
-    readiness = _endpoint("readiness", "Whether the host takes new runs, or why not.", (200, "Any"), (503,))
-    metrics = _endpoint("metrics", "Metrics as Prometheus text.", (200, _PLAIN_TEXT), (401, 403))
-    filters = [_query(name, TEXT) for name in ("tenant", "status", "kind", "agentId", "before")]
-    limit = _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100})
+    health = _build_endpoint("health", "Whether the process answers.", (200, "Any"), ())
+    readiness = _build_endpoint("readiness", "Whether the host takes new runs, or why not.", (200, "Any"), (503,))
+    metrics = _build_endpoint("metrics", "Metrics as Prometheus text.", (200, _PLAIN_TEXT), (401, 403))
+    filters = [_query_parameter(name, TEXT) for name in ("tenant", "status", "kind", "agentId", "before")]
+    limit = _query_parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100})
     admin = (401, 403)
     return {
         "/healthz": {"get": {**health, "security": []}},
         "/readyz": {"get": {**readiness, "security": []}},
         "/metrics": {"get": metrics},
         "/v1/admin/runs": {
-            "get": _endpoint("adminListRuns", "Runs of all tenants.", (200, "Any"), (400, *admin), *filters, limit)
+            "get": _build_endpoint(
+                "adminListRuns", "Runs of all tenants.", (200, "Any"), (400, *admin), *filters, limit
+            )
         },
         "/v1/admin/runs:cancel": {
-            "post": _endpoint(
+            "post": _build_endpoint(
                 "adminCancelRuns",
                 "Cancel the unfinished runs of a tenant, kind or agent, or by id.",
                 (200, "BulkCancelled"),
@@ -282,10 +289,12 @@ def _operator_paths() -> dict[str, Any]:
             )
         },
         "/v1/admin/runs/{runId}": {
-            "delete": _endpoint("adminDeleteRun", "Delete a finished run.", (200, "Any"), (*admin, 404, 409), _RUN_ID)
+            "delete": _build_endpoint(
+                "adminDeleteRun", "Delete a finished run.", (200, "Any"), (*admin, 404, 409), _RUN_ID_PARAMETER
+            )
         },
         "/v1/admin/tenants/{tenant}/runs": {
-            "delete": _endpoint(
+            "delete": _build_endpoint(
                 "adminDeleteTenant",
                 "Delete all runs of a tenant.",
                 (200, "Any"),
@@ -299,42 +308,46 @@ def _operator_paths() -> dict[str, Any]:
 def _run_paths() -> dict[str, Any]:
     return {
         "/v1/runs": {
-            "post": _endpoint(
+            "post": _build_endpoint(
                 "createRun",
                 "Start an eval, a workflow, or a single invocation of an agent.",
                 (201, "Created"),
                 (400, 401, 403, 409, 413, 429, 501),
-                _KEY,
+                _IDEMPOTENCY_KEY,
                 body="CreateRun",
             )
         },
         "/v1/runs/{runId}": {
-            "get": _endpoint("getRun", "Snapshot of a run.", (200, "RunSnapshot"), (304, *_RUN_ERRORS), _RUN_ID)
+            "get": _build_endpoint(
+                "getRun", "Snapshot of a run.", (200, "RunSnapshot"), (304, *_RUN_ERRORS), _RUN_ID_PARAMETER
+            )
         },
         "/v1/runs/{runId}/eval-summary": {
-            "get": _endpoint(
-                "getEvalSummary", "Summary of an eval.", (200, "EvalSummary"), (*_RUN_ERRORS, 409), _RUN_ID
+            "get": _build_endpoint(
+                "getEvalSummary", "Summary of an eval.", (200, "EvalSummary"), (*_RUN_ERRORS, 409), _RUN_ID_PARAMETER
             )
         },
         "/v1/runs/{runId}:diff": {
-            "get": _endpoint(
+            "get": _build_endpoint(
                 "diffRun",
                 "Compare two runs.",
                 (200, "RunDiff"),
                 (400, *_RUN_ERRORS),
-                _RUN_ID,
-                _query("against", NONEMPTY, required=True),
+                _RUN_ID_PARAMETER,
+                _query_parameter("against", NONEMPTY, required=True),
             )
         },
         "/v1/runs/{runId}/annotations": {
-            "get": _endpoint("listAnnotations", "Annotations of a run.", (200, "Annotations"), _RUN_ERRORS, _RUN_ID),
-            "post": _endpoint(
+            "get": _build_endpoint(
+                "listAnnotations", "Annotations of a run.", (200, "Annotations"), _RUN_ERRORS, _RUN_ID_PARAMETER
+            ),
+            "post": _build_endpoint(
                 "annotateRun",
                 "Annotate a run.",
                 (201, "Annotation"),
                 (400, *_RUN_ERRORS, 409, 413),
-                _RUN_ID,
-                _KEY,
+                _RUN_ID_PARAMETER,
+                _IDEMPOTENCY_KEY,
                 body="AnnotationCreate",
             ),
         },
@@ -344,23 +357,23 @@ def _run_paths() -> dict[str, Any]:
 def _cancel_paths() -> dict[str, Any]:
     return {
         "/v1/runs/{runId}/cancel": {
-            "post": _endpoint(
+            "post": _build_endpoint(
                 "cancelRun",
                 "Cancel a run.",
                 (200, "Cancelled"),
                 (400, *_RUN_ERRORS, 409, 413),
-                _RUN_ID,
-                _KEY,
+                _RUN_ID_PARAMETER,
+                _IDEMPOTENCY_KEY,
                 body="Cancel",
             )
         },
         "/v1/runs:bulk-cancel": {
-            "post": _endpoint(
+            "post": _build_endpoint(
                 "cancelRuns",
                 "Cancel several runs.",
                 (200, "BulkCancelled"),
                 (400, 401, 403, 409, 413),
-                _KEY,
+                _IDEMPOTENCY_KEY,
                 body="BulkCancel",
             )
         },
@@ -370,26 +383,26 @@ def _cancel_paths() -> dict[str, Any]:
 def _event_paths() -> dict[str, Any]:
     return {
         "/v1/runs/{runId}/events": {
-            "get": _endpoint(
+            "get": _build_endpoint(
                 "streamEvents",
                 "Stream the events of a run.",
                 (200, _EVENT_STREAM),
                 (400, *_RUN_ERRORS),
-                _RUN_ID,
-                _query("streamMode", {"type": "string", "enum": list(STREAM_MODES)}),
-                _query("bufferMs", {"type": "integer", "minimum": 0, "maximum": 5000}),
+                _RUN_ID_PARAMETER,
+                _query_parameter("streamMode", {"type": "string", "enum": list(STREAM_MODES)}),
+                _query_parameter("bufferMs", {"type": "integer", "minimum": 0, "maximum": 5000}),
                 {"name": "Last-Event-ID", "in": "header", "schema": TEXT},
             )
         },
         "/v1/runs/{runId}/events/poll": {
-            "get": _endpoint(
+            "get": _build_endpoint(
                 "pollEvents",
                 "Events after a sequence number.",
                 (200, "Polled"),
                 (400, *_RUN_ERRORS),
-                _RUN_ID,
-                _query("lastSequence", {"type": "integer", "minimum": -1, "maximum": 2**53}),
-                _query("timeout", {"type": "integer", "minimum": 1, "maximum": 60, "default": 30}),
+                _RUN_ID_PARAMETER,
+                _query_parameter("lastSequence", {"type": "integer", "minimum": -1, "maximum": 2**53}),
+                _query_parameter("timeout", {"type": "integer", "minimum": 1, "maximum": 60, "default": 30}),
             )
         },
     }
@@ -399,9 +412,11 @@ def _inventory_paths() -> dict[str, Any]:
     agent_id = {"name": "agentId", "in": "path", "required": True, "schema": NONEMPTY}
     workflow_id = {**agent_id, "name": "workflowId"}
     return {
-        "/v1/agents": {"get": _endpoint("listAgents", "The agents of this host.", (200, "Agents"), (401, 403))},
-        "/v1/agents/{agentId}": {"get": _endpoint("getAgent", "One agent.", (200, "Agent"), _RUN_ERRORS, agent_id)},
+        "/v1/agents": {"get": _build_endpoint("listAgents", "The agents of this host.", (200, "Agents"), (401, 403))},
+        "/v1/agents/{agentId}": {
+            "get": _build_endpoint("getAgent", "One agent.", (200, "Agent"), _RUN_ERRORS, agent_id)
+        },
         "/v1/workflows/{workflowId}": {
-            "get": _endpoint("getWorkflow", "A workflow of this host.", (200, "Any"), _RUN_ERRORS, workflow_id)
+            "get": _build_endpoint("getWorkflow", "A workflow of this host.", (200, "Any"), _RUN_ERRORS, workflow_id)
         },
     }

@@ -1,4 +1,4 @@
-"""Eval runs: validates the request, executes the suite with the engine, and writes its events."""
+"""Eval runs: their requests are validated, their suites executed with the engine, and their events written."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,24 +14,25 @@ from viva.errors import BadInput
 from viva.formats.openwop.modes import LIVE_MODE
 from viva.formats.openwop.suite import EvalSuite, ManifestInfo
 from viva.formats.openwop.summary import EvalSummary, TaskSummary, build_eval_summary, build_task_summary
-from viva.host.agents import (
-    AGENT_KEYS,
-    EVAL_KEYS,
-    HostedAgent,
-    add_agent_checks,
-    find_configured_agent,
-    read_agent_fields,
-    reject_unknown_keys,
-)
 from viva.host.discovery import MAX_TASKS
 from viva.host.errors import validation_error
 from viva.host.events import EventDraft, RunLog, run_completed
 from viva.host.host import Host
-from viva.host.invocations import build_invocation_result, sum_usage
+from viva.host.inventory import (
+    AGENT_KEYS,
+    EVAL_KEYS,
+    HostedAgent,
+    PlanKey,
+    add_agent_checks,
+    compute_stamp,
+    find_configured_agent,
+    parse_agent_overrides,
+    reject_unknown_keys,
+)
 from viva.host.runs import RunEnding, RunError
 from viva.host.store import LeaseLost, Run, Store, StoreUnavailable
-from viva.host.suites import PlanKey, compute_stamp
 from viva.host.tokens import Principal
+from viva.host.workflows import build_invocation_result, sum_usage
 from viva.llm.budget import Budget
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
@@ -45,12 +46,12 @@ from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import execute
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
 
-_END_NUMBER = 2**31 - 1
-"""The number of a journal's last event in a shared store."""
+_LAST_LINE_NUMBER = 2**31 - 1
+"""The number of the last line of a journal in a shared store."""
 
 
-async def validate_eval_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
-    """Builds an eval run. Raises an ApiError for the first condition that does not hold."""
+async def prepare_eval_run(host: Host, principal: Principal, body: dict[str, Any]) -> Run:
+    """Validates a request for an eval, and builds the run. Raises an ApiError for the first problem."""
     configurable = dict(body.get("configurable", {}))
     reject_unknown_keys(configurable, (*EVAL_KEYS, *AGENT_KEYS))
     hosted, suite, manifest = await host.suites.find(body["evalSuiteRef"], body["agentId"], principal.tenant)
@@ -67,7 +68,7 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
     if suite.allowed_models and agent.model_class not in suite.allowed_models:
         raise validation_error("The suite does not allow agents of this model class", "agentId")
     _check_baseline(host, principal, configurable.get("baselineRunId"), modes, suite)
-    fields = read_agent_fields(host.settings, agent, configurable)
+    fields = parse_agent_overrides(host.settings, agent, configurable)
     kept = {key: value for key, value in configurable.items() if key != "evalModes"}
     run = host.build_run(
         principal,
@@ -75,7 +76,7 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
         workflow=f"eval:{suite.suite_id}",
         agent=agent.agent_id,
         request={
-            "suite": hosted.describe_path(host.settings.folder),
+            "suite": hosted.relative_path(host.settings.folder),
             "suiteId": suite.suite_id,
             "suiteVersion": suite.version,
             "taskCount": len(suite.tasks),
@@ -85,7 +86,7 @@ async def validate_eval_run(host: Host, principal: Principal, body: dict[str, An
         },
     )
     try:
-        key = _plan_key(host, run, agent)
+        key = _compute_plan_key(host, run, agent)
     except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
         raise validation_error("This agent cannot be opened", "agentId") from None
     if host.loaded_inputs.get(key) is None:  # else an equal run was checked before
@@ -111,7 +112,7 @@ def _check_tasks(
 
 
 def _select_modes(requested: Sequence[str] | None, suite: EvalSuite, offered: Sequence[str]) -> tuple[str, ...]:
-    """The requested modes; without any, all modes of the suite. live-shadow has to be requested: it acts for real."""
+    """Returns the requested modes or, without any, those of the suite. live-shadow calls real tools, so it has to be requested."""
     modes = tuple(suite.modes if requested is None else requested)
     field = "configurable.evalModes"
     if requested is None and LIVE_MODE in modes:
@@ -151,7 +152,7 @@ def _check_inputs(suite: EvalSuite, manifest: ManifestInfo) -> None:
 
 
 def _check_fixtures(host: Host, suite: EvalSuite, agent: HostedAgent) -> None:
-    """An agent that cannot use fixtures is not run live instead."""
+    """Raises an ApiError if tasks have fixtures that the agent cannot use: it must not act for real instead."""
     provides = find_configured_agent(host.settings, agent).agent.provides
     tasks = [
         task.task_id
@@ -166,7 +167,7 @@ def _check_fixtures(host: Host, suite: EvalSuite, agent: HostedAgent) -> None:
         raise validation_error("The agent does not support fixtures, which some tasks have", "agentId", tasks=tasks)
 
 
-def _plan_key(host: Host, run: Run, agent: HostedAgent) -> PlanKey:
+def _compute_plan_key(host: Host, run: Run, agent: HostedAgent) -> PlanKey:
     request, config = run.request, host.settings.file
     path = host.settings.folder / request["suite"]
     stamps = (compute_stamp(path), compute_stamp(config) if config else ())
@@ -177,7 +178,7 @@ def _plan_key(host: Host, run: Run, agent: HostedAgent) -> PlanKey:
 
 
 async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: PreviousRun | None = None) -> RunPlan:
-    """Builds the plan in a thread: a suite may be large. Raises BadInput."""
+    """Builds the plan of a run, in a thread: a suite may be large. Raises BadInput."""
     request = run.request
     path = host.settings.folder / request["suite"]
     baseline = request["configurable"].get("baselineRunId")
@@ -191,22 +192,22 @@ async def _build_plan(host: Host, run: Run, agent: HostedAgent, previous_run: Pr
         modes=tuple(request["modes"]),
         live=LIVE_MODE in request["modes"],
         baseline=str(_write_summary(host, baseline, run.tenant)) if baseline else None,
-        allow_agent_mismatch=True,  # validate_eval_run has checked it by the ids of the host
+        allow_agent_mismatch=True,  # prepare_eval_run has checked it by the ids of the host
         retry_faults=0,
     )
-    key = _plan_key(host, run, agent)
-    async with host.planning:
+    key = _compute_plan_key(host, run, agent)
+    async with host.plan_slots:
         inputs = PlanInputs(
             budget=Budget(None, previous_run.spent_usd if previous_run else 0.0), loaded=host.loaded_inputs.get(key)
         )
-        plan = await run_in_thread(lambda: _run_without_waiting(build_run_plan(options, previous_run, inputs)))
+        plan = await run_in_thread(lambda: _run_without_event_loop(build_run_plan(options, previous_run, inputs)))
     host.loaded_inputs.add(key, plan.loaded)
     plan.redactor.add_secrets(host.settings.redactor.secrets)  # an agent may know the tokens of tenants
     return structs.replace(plan, suites=[add_agent_checks(suite, agent) for suite in plan.suites])
 
 
-def _run_without_waiting(coroutine: Coroutine[Any, Any, RunPlan]) -> RunPlan:
-    """Runs a coroutine without an event loop: to load a suite, nothing is waited for."""
+def _run_without_event_loop(coroutine: Coroutine[Any, Any, RunPlan]) -> RunPlan:
+    """Runs a coroutine that never suspends, without an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -216,7 +217,7 @@ def _run_without_waiting(coroutine: Coroutine[Any, Any, RunPlan]) -> RunPlan:
 
 
 async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
-    """Executes the tasks that are not done, and returns the summary with the end."""
+    """Executes the tasks that have no result yet, and returns how the run ends."""
     agent = host.agents.get(run.agent or "")
     if agent is None:
         raise RunError("agent_gone", "The agent is no longer in the config")
@@ -247,7 +248,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> 
     run.summary = codec.decode_own(codec.encode(summary))
     run.metrics = sum_usage(log)
     host.index_run(run.id)
-    return RunEnding("completed", (_completed_event(summary), run_completed(run.summary)))
+    return RunEnding("completed", (_build_completed_event(summary), run_completed(run.summary)))
 
 
 async def _execute_plan(
@@ -268,7 +269,7 @@ async def _execute_plan(
 
 
 def _write_summary(host: Host, name: str, tenant: str) -> Path:
-    """The summary of a run as a file, so that it can be a baseline."""
+    """Writes the summary of a run to a file, so that it can be a baseline."""
     path = host.settings.data_folder / "host" / "summaries" / name
     run = host.store.find_run(name, tenant)
     if run is None or run.summary is None:
@@ -279,7 +280,7 @@ def _write_summary(host: Host, name: str, tenant: str) -> Path:
 
 
 def _read_previous_run(host: Host, run: Run) -> PreviousRun | None:
-    """The part of the run that was done before a restart. A journal without its first event counts as none."""
+    """Reads what the run did before a restart. None without a journal, or if it lacks its first event."""
     journal = host.history.journal_path(run.id)
     try:
         return read_previous_run(journal) if journal.exists() else None
@@ -288,10 +289,10 @@ def _read_previous_run(host: Host, run: Run) -> PreviousRun | None:
 
 
 class SharedJournal:
-    """The journal of an eval in a store that other hosts use too: whoever takes over the run has all that was done.
+    """The journal of an eval in a shared store. A host that takes over the run continues from there.
 
-    What counts is in the store: the file may lack what another host did, or have a trial whose score was never sent. The
-    start has number 0, the trials follow in the order of the suite, and the end is last.
+    The journal file of a host may lack trials of other hosts, or have a trial whose score was never sent, so it is written
+    again from the store. Line 0 is the start of the run; the trials follow in the order of the suite; the end is last.
     """
 
     def __init__(self, store: Store, run: str) -> None:
@@ -304,7 +305,7 @@ class SharedJournal:
         replace_file(path, b"".join(self._store.load_journal(self._run).values()), private=True)
 
     def append(self, events: Sequence[Event]) -> None:
-        """Adds events, except those that a resumed run repeats."""
+        """Adds events to the store, except those that it has already."""
         numbered = {number: event for event in events if (number := _get_journal_number(event)) is not None}
         lines = {
             number: codec.encode(event) + b"\n" for number, event in numbered.items() if number not in self._numbers
@@ -321,15 +322,15 @@ def _get_journal_number(event: Event) -> int | None:
         case TrialEnded():
             return event.index + 1
         case RunEnded(stopped=None):
-            return _END_NUMBER
+            return _LAST_LINE_NUMBER
         case _:
             return None
 
 
 class EvalEventWriter:
-    """A reporter that writes the events of each task as one block, in the order of the suite.
+    """Writes the events of each task that ends to the log of the run, in the order of the suite. It is a sink of the event bus.
 
-    A task whose events are in the log already is not written again. `stop` is called if nothing can be written.
+    Tasks whose events are in the log already are left out. `stop` is called if the log cannot be written.
     """
 
     live = False
@@ -343,7 +344,7 @@ class EvalEventWriter:
         self._journal = journal
         self._stop = stop
         self._next_index = len(log.events_of_type("eval.scored"))
-        self._early: dict[int, TrialRecord] = {}
+        self._ended_early: dict[int, TrialRecord] = {}
         self._run_ended: RunEnded | None = None
         self.error: Exception | None = None
 
@@ -366,7 +367,7 @@ class EvalEventWriter:
                 self._journal.append(events)
             for event in events:
                 if isinstance(event, TrialEnded) and event.index >= self._next_index:
-                    self._early[event.index] = event.record
+                    self._ended_early[event.index] = event.record
                 elif isinstance(event, RunEnded):
                     self._run_ended = event
             self._write_records_in_order()
@@ -376,14 +377,14 @@ class EvalEventWriter:
             raise
 
     def _write_records_in_order(self) -> None:
-        """Writes those that ended together in one transaction."""
+        """Writes the records that are next in the order, in one transaction."""
         drafts: list[EventDraft] = []
-        while (record := self._early.pop(self._next_index, None)) is not None:
+        while (record := self._ended_early.pop(self._next_index, None)) is not None:
             task = build_task_summary([record])
             is_valid = None if task.schema_valid is UNSET else task.schema_valid
             invocation = f"inv-{self._next_index + 1}-{record.id}"
             result = build_invocation_result(record, self._agent, invocation, is_valid=is_valid)
-            drafts += [*result.events, _scored_event(task)]
+            drafts += [*result.events, _build_scored_event(task)]
             self._next_index += 1
         if drafts:
             self._log.append(drafts)
@@ -398,7 +399,7 @@ class EvalEventWriter:
         return build_eval_summary(suite, records, model_class=self._agent.model_class, diff_ref=diff_ref)
 
 
-def _scored_event(task: TaskSummary) -> EventDraft:
+def _build_scored_event(task: TaskSummary) -> EventDraft:
     payload = {
         "taskId": task.task_id,
         "score": task.score,
@@ -411,7 +412,7 @@ def _scored_event(task: TaskSummary) -> EventDraft:
     return EventDraft("eval.scored", {key: value for key, value in payload.items() if value is not UNSET})
 
 
-def _completed_event(summary: EvalSummary) -> EventDraft:
+def _build_completed_event(summary: EvalSummary) -> EventDraft:
     payload: dict[str, Any] = {
         "aggregateScore": summary.aggregate_score,
         "passed": summary.passed,

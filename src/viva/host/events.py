@@ -1,4 +1,5 @@
-"""Events of a run: their constructors, the event log, and the comparison of two logs.
+"""Events of a run: constructors, the event log, the comparison of two logs, and what clients read: snapshots, event streams
+(SSE) that can be resumed, and polling.
 
 Events hold identifiers, counts and numbers only: no text of an agent, user, judge or suite. The one exception is the end of
 a single invocation, which returns the agent's reply to the caller.
@@ -7,7 +8,7 @@ a single invocation, which returns the agent's reply to the caller.
 import asyncio
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
+from viva.host.errors import ApiError, validation_error
 from viva.host.store import Run, Store
 from viva.model import codec
 from viva.model.message import ModelCall
@@ -22,16 +24,16 @@ from viva.model.message import ModelCall
 StreamMode = Literal["values", "updates", "messages", "debug"]
 STREAM_MODES: tuple[StreamMode, ...] = ("values", "updates", "messages", "debug")
 EVENT_LOG_VERSION = 2
-"""In OpenWOP v1: runs have an event log. Below 2, clients read snapshots only."""
+"""OpenWOP's version for runs with an event log. If it is below 2, clients read snapshots only."""
 FINAL_EVENT_TYPES: frozenset[str] = frozenset({"run.completed", "run.failed", "run.cancelled"})
 UPDATE_EVENT_TYPES: frozenset[str] = FINAL_EVENT_TYPES | {
     "run.started", "run.annotated", "node.completed", "node.failed", "eval.started", "eval.scored", "eval.completed",
 }  # fmt: skip
-"""Events that change the visible state; `agent.*` and `provider.usage` are for debugging."""
-_REPEATABLE = frozenset({"run.started", "eval.started", "node.started"})
-"""What says nothing of results: after a crash of the database it may be written again."""
+"""Events that change the state of a run as clients see it; others, such as `provider.usage`, are for debugging."""
+_REPEATABLE_TYPES = frozenset({"run.started", "eval.started", "node.started"})
+"""Events without results. If a crash of the database loses one, it is written again."""
 UNKNOWN_NAME = "unknown"
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_PLAIN_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _TRANSPORT_FIELDS = frozenset({"transport", "owner"})
 
 
@@ -45,7 +47,7 @@ class EventDraft(Struct, frozen=True):
 
 
 class RunEvent(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An event as stored and sent."""
+    """An event as it is stored and sent."""
 
     event_id: str
     run_id: str
@@ -58,7 +60,7 @@ class RunEvent(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class LoggedEvent(Struct, frozen=True):
-    """An event and its JSON, which is encoded once."""
+    """An event of a log, with its JSON."""
 
     event: RunEvent
     encoded: bytes
@@ -105,51 +107,51 @@ def provider_usage(call: ModelCall) -> EventDraft:
 
 def to_plain_name(name: str) -> str:
     """The name, or `unknown` for one that is a sentence: a model may put content into the name of a tool."""
-    return name if _PLAIN_NAME.fullmatch(name) else UNKNOWN_NAME
+    return name if _PLAIN_NAME_PATTERN.fullmatch(name) else UNKNOWN_NAME
 
 
 class RunLog:
-    """The events of one run, numbered from 0 without gaps. Readers can wait for new ones; the store holds them all."""
+    """The events of one run, numbered from 0 without gaps. All of them are in the store; readers can wait for new ones."""
 
-    def __init__(self, run: str, store: Store) -> None:
-        self.run = run
+    def __init__(self, run_id: str, store: Store) -> None:
+        self.run_id = run_id
         self._store = store
-        self.events = _decode_events(store.load_events(run))
+        self.events = _decode_events(store.load_events(run_id))
         self.notices: list[RunEvent] = []
-        """Events for current readers only; they are not part of the log."""
+        """Events that only the current readers get. They are not part of the log."""
         self.change = asyncio.Event()
-        """Set at the next change and then replaced: take a reference, look at the log, then wait."""
+        """Is set at the next change, and then replaced by a new one. Readers take a reference, read the log, then wait."""
 
     @property
     def is_finished(self) -> bool:
         return bool(self.events) and self.events[-1].event.type in FINAL_EVENT_TYPES
 
     def append(self, drafts: Sequence[EventDraft], run: Run | None = None) -> None:
-        """Appends a block of events, and saves the run if given, in one transaction. Nothing follows the last event."""
+        """Appends events, and saves the run if it is given, in one transaction. Nothing may follow the last event of a run."""
         if self.is_finished or any(draft.type in FINAL_EVENT_TYPES for draft in drafts[:-1]):
-            raise RuntimeError(f"{self.run}: an event after the last one")
+            raise RuntimeError(f"{self.run_id}: an event after the last one")
         first = len(self.events)
-        events = [self._number(draft, first + offset) for offset, draft in enumerate(drafts)]
+        events = [self._build_event(draft, first + offset) for offset, draft in enumerate(drafts)]
         block = [LoggedEvent(event, codec.encode(event)) for event in events]
-        is_durable = any(draft.type not in _REPEATABLE for draft in drafts)
+        is_durable = any(draft.type not in _REPEATABLE_TYPES for draft in drafts)
         with self._store.transaction(is_durable=is_durable):
-            self._store.append_events(self.run, first, [logged.encoded for logged in block])
+            self._store.append_events(self.run_id, first, [logged.encoded for logged in block])
             if run is not None:
                 self._store.save_run(run)
         self.events += block
         self._notify_readers()
 
     def refresh(self) -> None:
-        """Reads what another host has appended."""
-        if added := _decode_events(self._store.load_events(self.run, len(self.events))):
+        """Reads the events that another host has appended."""
+        if added := _decode_events(self._store.load_events(self.run_id, len(self.events))):
             self.events += added
             self._notify_readers()
 
     def send_notice(self, draft: EventDraft) -> None:
-        """Sends a notice to the readers of this host, and of others."""
-        notice = self._number(draft, max(0, len(self.events) - 1))
+        """Sends a notice to the readers of this run, on all hosts."""
+        notice = self._build_event(draft, max(0, len(self.events) - 1))
         self.add_notice(notice)
-        self._store.announce(self.run, codec.encode(notice))
+        self._store.announce(self.run_id, codec.encode(notice))
 
     def add_notice(self, notice: RunEvent) -> None:
         self.notices.append(notice)
@@ -162,10 +164,10 @@ class RunLog:
         self.change.set()
         self.change = asyncio.Event()
 
-    def _number(self, draft: EventDraft, sequence: int) -> RunEvent:
+    def _build_event(self, draft: EventDraft, sequence: int) -> RunEvent:
         return RunEvent(
             event_id=f"evt-{secrets.token_hex(12)}",
-            run_id=self.run,
+            run_id=self.run_id,
             type=draft.type,
             payload=draft.payload,
             timestamp=utc_timestamp(),
@@ -176,30 +178,30 @@ class RunLog:
 
 
 class RunLogs:
-    """One RunLog for each run that is written or read, shared by writers and readers."""
+    """The open logs. A run has one RunLog, which its writer and readers share."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._open: WeakValueDictionary[str, RunLog] = WeakValueDictionary()
 
-    def open_log(self, run: str) -> RunLog:
-        log = self._open.get(run)
+    def open_log(self, run_id: str) -> RunLog:
+        log = self._open.get(run_id)
         if log is None:
-            log = self._open[run] = RunLog(run, self._store)
+            log = self._open[run_id] = RunLog(run_id, self._store)
         return log
 
     def refresh_logs(self) -> None:
-        """Reads what other hosts have appended to logs that are read here."""
+        """Reads what other hosts have appended to the open logs."""
         for log in list(self._open.values()):
-            if not log.is_finished and not self._store.holds_lease(log.run):
+            if not log.is_finished and not self._store.holds_lease(log.run_id):
                 log.refresh()
 
-    def note_change(self, run: str, notice: bytes | None = None) -> None:
-        """Another host has appended to the log of a run, or has a notice for its readers."""
-        log = self._open.get(run)
+    def read_remote_change(self, run_id: str, notice: bytes | None = None) -> None:
+        """Reads what another host has appended to the log of a run, or passes its notice on to readers."""
+        log = self._open.get(run_id)
         if log is not None and notice is not None:
             log.add_notice(codec.decode_own(notice, type=RunEvent))
-        elif log is not None and not self._store.holds_lease(run):
+        elif log is not None and not self._store.holds_lease(run_id):
             log.refresh()
 
 
@@ -214,7 +216,7 @@ def utc_timestamp() -> str:
 def diff_logs(a: Run, b: Run, log_a: RunLog, log_b: RunLog) -> dict[str, Any]:
     """Compares two runs by their logs.
 
-    Identifiers, timestamps and transport fields are not compared. Latency is: two runs of one suite usually differ there.
+    Identifiers, timestamps and transport fields are ignored. Latency is compared, so two runs of one suite usually differ.
     """
     truncated = not (a.is_finished and b.is_finished)
     length = min(len(log_a.events), len(log_b.events)) if truncated else None
@@ -232,7 +234,11 @@ def diff_logs(a: Run, b: Run, log_a: RunLog, log_b: RunLog) -> dict[str, Any]:
 def _diff_events(a: Sequence[LoggedEvent], b: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
     diffs: list[dict[str, Any]] = []
     for sequence, (left, right) in enumerate(zip_longest(a, b)):
-        if left is not None and right is not None and _comparable(left.event) == _comparable(right.event):
+        if (
+            left is not None
+            and right is not None
+            and _to_comparable_bytes(left.event) == _to_comparable_bytes(right.event)
+        ):
             continue
         kind = "added" if left is None else "removed" if right is None else "changed"
         sides = {"aEvent": left, "bEvent": right}
@@ -241,6 +247,173 @@ def _diff_events(a: Sequence[LoggedEvent], b: Sequence[LoggedEvent]) -> list[dic
     return diffs
 
 
-def _comparable(event: RunEvent) -> bytes:
+def _to_comparable_bytes(event: RunEvent) -> bytes:
     payload = {key: value for key, value in event.payload.items() if key not in _TRANSPORT_FIELDS}
     return codec.encode_canonically([event.type, event.node_id, payload])
+
+
+KEEP_ALIVE_S = 15.0
+MAX_BUFFER_MS = 5000
+_KEEP_ALIVE_FRAME = b": keep-alive\n\n"
+_INTEGER_PATTERN = re.compile(r"-?[0-9]{1,16}")
+
+BuildSnapshot = Callable[[Sequence[LoggedEvent]], dict[str, Any]]
+
+
+def build_snapshot(run: Run) -> dict[str, Any]:
+    """The body of `GET /v1/runs/{runId}`."""
+    snapshot = {
+        "runId": run.id,
+        "workflowId": run.workflow,
+        "status": run.status,
+        "owner": {"tenant": run.tenant, **({"principal": run.principal} if run.principal else {})},
+        "startedAt": run.started_at,
+        "completedAt": run.completed_at,
+        "agent": {"agentId": run.agent} if run.agent else None,
+        "error": run.error,
+        "engineVersion": run.engine,
+        "eventLogSchemaVersion": EVENT_LOG_VERSION,
+        "tags": run.tags,
+        "metadata": run.metadata,
+        "configurable": run.request.get("configurable") or None,
+        "metrics": run.metrics,
+    }
+    return {key: value for key, value in snapshot.items() if value is not None}
+
+
+def build_snapshot_after(run: Run, events: Sequence[LoggedEvent]) -> dict[str, Any]:
+    """The snapshot of a run as it was after these events. Without its last event, a finished run is shown as running."""
+    snapshot = build_snapshot(run)
+    if not run.is_finished or (events and events[-1].event.type in FINAL_EVENT_TYPES):
+        return snapshot
+    later = ("completedAt", "error", "metrics")
+    return {**{key: value for key, value in snapshot.items() if key not in later}, "status": "running"}
+
+
+class StreamOptions(Struct, frozen=True):
+    """Which events a reader gets, from where on, and in which batches."""
+
+    modes: tuple[StreamMode, ...] = ("updates",)
+    buffer_ms: int = 0
+    after_sequence: int = -1
+    is_resumed: bool = False
+    keep_alive_s: float = KEEP_ALIVE_S
+
+    def includes(self, kind: str) -> bool:
+        return "debug" in self.modes or (
+            kind in UPDATE_EVENT_TYPES and ("updates" in self.modes or "values" in self.modes)
+        )
+
+
+def parse_stream_modes(text: str | None) -> tuple[StreamMode, ...]:
+    """Parses modes such as `updates,debug`. Raises an ApiError; `values` cannot be combined with others."""
+    names = (text or "updates").split(",")
+    modes: tuple[StreamMode, ...] = tuple(mode for mode in STREAM_MODES if mode in names)
+    if any(name not in STREAM_MODES for name in names) or ("values" in modes and len(modes) > 1):
+        message = "Unknown stream mode, or modes that cannot be combined"
+        raise ApiError(400, "unsupported_stream_mode", message, {"supported": list(STREAM_MODES)})
+    return modes
+
+
+def parse_number(text: str | None, name: str, default: int, minimum: int, maximum: int) -> int:
+    if text is None:
+        return default
+    number = int(text) if _INTEGER_PATTERN.fullmatch(text) else None
+    if number is None or not minimum <= number <= maximum:
+        raise validation_error(f"{name} must be an integer from {minimum} to {maximum}", name)
+    return number
+
+
+def parse_last_event_id(text: str | None, log: RunLog) -> int:
+    """Parses the number or id of the last event that the reader has. Returns its sequence number, -1 without one."""
+    if not text:
+        return -1
+    if _INTEGER_PATTERN.fullmatch(text):
+        return max(-1, int(text))
+    for logged in log.events:
+        if logged.event.event_id == text:
+            return logged.event.sequence
+    raise validation_error("Last-Event-ID is not an event of this run", "Last-Event-ID")
+
+
+async def iter_frames(
+    log: RunLog, options: StreamOptions, snapshot: BuildSnapshot, shutdown: asyncio.Event
+) -> AsyncGenerator[bytes, None]:
+    """Yields SSE frames in order, without gaps or repeats, until the run ends or the host shuts down."""
+    position, notice_count = options.after_sequence + 1, len(log.notices)
+    if "values" in options.modes and options.is_resumed and log.events:
+        yield _build_snapshot_frame(log, min(position, len(log.events)) - 1, snapshot)
+    while True:
+        change = log.change
+        events, notices = log.events[position:], log.notices[notice_count:]
+        position, notice_count = position + len(events), notice_count + len(notices)
+        included = [logged for logged in events if options.includes(logged.event.type)]
+        if "values" in options.modes:
+            for logged in included:
+                yield _build_snapshot_frame(log, logged.event.sequence, snapshot)
+        elif included:
+            yield _build_event_frames(included, options)
+        for notice in notices:
+            if options.includes(notice.type):
+                yield _build_frame(notice.type, codec.encode(notice))
+        if log.is_finished and position >= len(log.events):
+            return
+        if not await _wait_for_change(change, options.keep_alive_s, shutdown):
+            if shutdown.is_set():
+                return
+            yield _KEEP_ALIVE_FRAME
+        elif options.buffer_ms:
+            await _wait_for_batch(log, options.buffer_ms / 1e3, shutdown)
+
+
+async def _wait_for_change(change: asyncio.Event, timeout_s: float, shutdown: asyncio.Event) -> bool:
+    """Waits for a change, the shutdown or the timeout. Returns whether there was a change."""
+    waits = [asyncio.ensure_future(event.wait()) for event in (change, shutdown)]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return change.is_set()
+
+
+async def _wait_for_batch(log: RunLog, timeout_s: float, shutdown: asyncio.Event) -> None:
+    """Waits while events collect for a batch. The last event of a run ends the wait."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while not log.is_finished and not shutdown.is_set() and (left := deadline - loop.time()) > 0:
+        await _wait_for_change(log.change, left, shutdown)
+
+
+def _build_event_frames(events: Sequence[LoggedEvent], options: StreamOptions) -> bytes:
+    if options.buffer_ms:
+        data = b"[%b]" % b",".join(logged.encoded for logged in events)
+        return _build_frame("batch", data, events[-1].event.sequence)
+    return b"".join(_build_frame(logged.event.type, logged.encoded, logged.event.sequence) for logged in events)
+
+
+def _build_snapshot_frame(log: RunLog, sequence: int, snapshot: BuildSnapshot) -> bytes:
+    return _build_frame("state.snapshot", codec.encode(snapshot(log.events[: sequence + 1])), max(sequence, 0))
+
+
+def _build_frame(kind: str, data: bytes, number: int | None = None) -> bytes:
+    """One SSE message. Notices have no number, since a resumed stream continues from the log."""
+    head = b"" if number is None else b"id: %d\n" % number
+    return head + b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+async def wait_for_events(
+    log: RunLog, after_sequence: int, timeout_s: float, shutdown: asyncio.Event
+) -> tuple[list[RunEvent], bool]:
+    """Returns the events after a sequence number, and whether the run is finished. Waits for at least one event if more can come."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    position = after_sequence + 1
+    while (
+        len(log.events) <= position
+        and not log.is_finished
+        and not shutdown.is_set()
+        and (left := deadline - loop.time()) > 0
+    ):
+        await _wait_for_change(log.change, left, shutdown)
+    return [logged.event for logged in log.events[max(0, position) :]], log.is_finished

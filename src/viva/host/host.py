@@ -1,4 +1,4 @@
-"""The host: what its routes share."""
+"""The host: the state that all its endpoints share."""
 
 import asyncio
 import secrets
@@ -15,35 +15,31 @@ from viva.concurrency.threads import run_in_thread
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.history.index import History
-from viva.host.agents import AgentRegistry
-from viva.host.capacity import HostLimits, Readiness, has_free_space
-from viva.host.connections import ConnectionLimits
-from viva.host.discovery import build_capabilities, compute_etag, compute_negotiation_etag
+from viva.host.connections import ConnectionLimits, KnownHosts
+from viva.host.discovery import compute_etag, compute_negotiation_etag
 from viva.host.errors import not_found
 from viva.host.events import RunLog, RunLogs, utc_timestamp
-from viva.host.idempotency import IdempotencyCache
-from viva.host.monitoring import Monitor, OperationOptions
-from viva.host.request_checks import KnownHosts
-from viva.host.runs import RunEnding, RunError, RunManager, log_line
+from viva.host.inventory import AgentRegistry, LoadedInputsCache, SuiteRegistry
+from viva.host.monitoring import Monitor, OperationOptions, log_line
+from viva.host.requests import IdempotencyCache
+from viva.host.runs import HostLimits, Readiness, RunEnding, RunManager, has_free_space
 from viva.host.store import LEASE_S, Run, RunKind, Store
-from viva.host.suites import LoadedInputsCache, SuiteRegistry
 from viva.host.tokens import Principal, TokenRegistry
-from viva.host.workflows import CONFORMANCE_WORKFLOWS, WORKFLOWS, list_fixtures, run_workflow
 from viva.model import codec
 
-MAX_PLANNING = 2
+MAX_PLANS_AT_ONCE = 2
 
 
 class ServeOptions(Struct, frozen=True, kw_only=True):
     public_url: str
     conformance: bool = False
     known_hosts: tuple[str, ...] = ()
-    """More names of this host, beside those of its address and its public URL."""
+    """Names of this host besides its address and the name in its public URL."""
     min_free_bytes: int = 0
-    """With less room on the disk no run is started."""
+    """If the disk has less room, no run is started."""
     lease_s: float = LEASE_S
     drain_s: float = 0.0
-    """How long running runs may go on after SIGTERM."""
+    """How long runs may continue after SIGTERM."""
 
 
 class HostSetup(Struct, frozen=True, kw_only=True):
@@ -55,23 +51,26 @@ class HostSetup(Struct, frozen=True, kw_only=True):
     agents: AgentRegistry
     suites: SuiteRegistry
     limits: HostLimits
-    has_judge: bool
+    workflows: Mapping[str, dict[str, Any]]
+    """By id."""
+    capabilities: dict[str, Any]
+    """The document that `/.well-known/openwop` serves."""
     bind_address: str
     port: int
     store_url: str | None = None
-    """A PostgreSQL database that several hosts share; without it the host has an SQLite file."""
+    """The PostgreSQL database that several hosts share; None for an SQLite file."""
     reload: Callable[[], "HostSetup"]
     """Loads and checks the configuration again. Raises BadInput."""
     connection_limits: ConnectionLimits = ConnectionLimits()
     operations: OperationOptions = OperationOptions()
     generated_token: str | None = None
-    """Generated where no token is configured. It is shown once."""
+    """The token that was generated because none is configured. It is printed once."""
 
 
 class Host:
-    """One host. It is created and closed on the event loop that serves it.
+    """One host. It is created and closed on the event loop that serves its requests.
 
-    `run_functions` execute evals and invocations; `shutdown` tells streams that the host is about to close.
+    `run_functions` execute evals, invocations and other workflows; `shutdown` tells streams that the host is about to close.
     """
 
     def __init__(
@@ -82,28 +81,27 @@ class Host:
         shutdown: asyncio.Event,
     ) -> None:
         self.options = setup.options
-        self._apply(setup)
+        self._apply_setup(setup)
         self.monitor = Monitor(setup.operations.access_log, setup.operations.audit_log)
-        self.workflows = {**WORKFLOWS, **(CONFORMANCE_WORKFLOWS if self.options.conformance else {})}
         self.store = store
         self.logs = RunLogs(store)
         self.idempotency = IdempotencyCache(store)
         self.shutdown = shutdown
         self.loaded_inputs = LoadedInputsCache()
-        self.planning = asyncio.Semaphore(MAX_PLANNING)
-        """How many plans are built at once, in threads: requests are answered meanwhile."""
+        self.plan_slots = asyncio.Semaphore(MAX_PLANS_AT_ONCE)
+        """Limits how many plans are built in parallel. They are built in threads, so that requests are answered meanwhile."""
         self.runs = RunManager(
             store,
             self.logs,
-            {"workflow": self._run_workflow, **{kind: partial(run, self) for kind, run in run_functions.items()}},
+            {kind: partial(run, self) for kind, run in run_functions.items()},
             setup.limits,
-            has_room=lambda: has_free_space(self.settings.data_folder, self.options.min_free_bytes),
+            has_free_space=lambda: has_free_space(self.settings.data_folder, self.options.min_free_bytes),
         )
         self.history = History(self.settings.data_folder)
         self._indexer = ThreadPoolExecutor(1, "viva-history")
 
-    def _apply(self, setup: HostSetup) -> None:
-        """Takes over what can change without a restart."""
+    def _apply_setup(self, setup: HostSetup) -> None:
+        """Applies what can change without a restart."""
         self._reload = setup.reload
         self.settings = setup.settings
         self.known_hosts = KnownHosts(setup.bind_address, self.options.public_url, setup.options.known_hosts)
@@ -111,16 +109,15 @@ class Host:
         self.tokens = setup.tokens
         self.agents = setup.agents
         self.suites = setup.suites
-        document = build_capabilities(
-            has_suites=bool(setup.suites), has_judge=setup.has_judge, fixtures=list_fixtures(self.options.conformance)
-        )
+        self.workflows = setup.workflows
+        document = setup.capabilities
         self.eval_modes: tuple[str, ...] = tuple(document["agents"].get("evalSuite", {}).get("modes", ()))
         self.capabilities = codec.encode(document)
         self.capabilities_etag = compute_etag(document)
         self.negotiation_etag = compute_negotiation_etag(document)
 
     async def reload(self) -> None:
-        """Loads tokens, keys, agents, suites and limits anew. With a mistake in the config everything stays as it was.
+        """Loads tokens, keys, agents, suites and limits again. If the config has a mistake, everything stays as it was.
 
         Runs that execute are not affected. Addresses, the public URL, logs and the store need a restart.
         """
@@ -129,14 +126,14 @@ class Host:
         except BadInput as error:
             log_line(f"The config was not reloaded: {error}")
             return
-        self._apply(setup)
+        self._apply_setup(setup)
         self.runs.limits = setup.limits
-        self.runs.start_waiting()
+        self.runs.start_waiting_runs()
         log_line("The config was reloaded")
         self.monitor.audit("reload")
 
     def build_run(self, principal: Principal, **fields: Any) -> Run:
-        """A run that is not stored yet. Its journal has the same id."""
+        """Builds a run with a new id, which its journal has too. It is not stored yet."""
         return Run(
             id=f"run-{secrets.token_hex(12)}",
             tenant=principal.tenant,
@@ -151,9 +148,10 @@ class Host:
         """Whether the host takes new runs, and why not."""
         return self.runs.readiness()
 
-    def find_run(self, principal: Principal, name: str) -> Run:
+    def find_run(self, principal: Principal, run_id: str) -> Run:
+        """The run, if it is one of the principal's tenant. Raises an ApiError."""
         principal.require_scope("runs:read")
-        run = self.store.find_run(name, principal.tenant)
+        run = self.store.find_run(run_id, principal.tenant)
         if run is None:
             raise not_found("run")
         return run
@@ -169,17 +167,11 @@ class Host:
         self.monitor.audit("stop")
         self.monitor.close()
 
-    def index_run(self, run: str) -> None:
-        """Adds a run to the project's history, in a thread. `viva runs reindex` has the same effect."""
-        self._indexer.submit(self._index_run, run)
+    def index_run(self, run_id: str) -> None:
+        """Adds a run to the project's history, in a thread."""
+        self._indexer.submit(self._index_run, run_id)
 
-    def _index_run(self, run: str) -> None:
+    def _index_run(self, run_id: str) -> None:
         with suppress(BadInput):  # the index can be rebuilt from the journals
-            if self.history.journal_path(run).exists():
-                self.history.index_run(run)
-
-    async def _run_workflow(self, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
-        workflow = self.workflows.get(run.workflow)
-        if workflow is None:
-            raise RunError("workflow_gone", "The host no longer has this workflow")
-        return await run_workflow(workflow, run.request, log)
+            if self.history.journal_path(run_id).exists():
+                self.history.index_run(run_id)

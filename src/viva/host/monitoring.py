@@ -1,11 +1,13 @@
-"""What operators see of a host: counters, an access log and an audit log. None of them has content of requests.
+"""Monitoring of a host: counters, an access log, an audit log and the log of errors. None has content of requests.
 
-An entry of a log is one line of JSON. It names the operation instead of the path, and the token by its id.
+The access log and the audit log have one line of JSON for each entry. It has the operation instead of the path, and the
+id of the token.
 """
 
 import os
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,21 +28,23 @@ if TYPE_CHECKING:  # commands without the extra `serve` write to the audit log t
 
 
 class OperationOptions(Struct, frozen=True, kw_only=True):
-    """Log files are absolute paths, or `-` for standard error. `keep_s` is how long finished runs stay; None: for ever."""
+    """Options of logs, metrics and retention. Log files are absolute paths, or `-` for standard error."""
 
     access_log: str | None = None
     audit_log: str | None = None
     metrics_address: tuple[str, int] | None = None
-    """A second address, only for metrics, health and readiness. It needs no token."""
+    """A second address that serves only metrics, health and readiness, without a token."""
     keep_s: float | None = None
+    """How long finished runs are kept. None: for ever."""
     keep_by_tenant: Mapping[str, float] = {}
 
-    def keep_of(self, tenant: str) -> float | None:
+    def keep_s_of(self, tenant: str) -> float | None:
+        """How long the finished runs of a tenant are kept."""
         return self.keep_by_tenant.get(tenant, self.keep_s)
 
     @property
     def shortest_keep_s(self) -> float | None:
-        """How long runs stay at least. None: no run is deleted."""
+        """The shortest time that runs of any tenant are kept. None: no run is deleted."""
         ages = [*self.keep_by_tenant.values(), *([] if self.keep_s is None else [self.keep_s])]
         return min(ages, default=None)
 
@@ -48,9 +52,9 @@ class OperationOptions(Struct, frozen=True, kw_only=True):
 def load_operation_options(
     settings: Settings, port: int | None = None, keep_s: float | None = None
 ) -> OperationOptions:
-    """The settings of `[serve]` and of each tenant. `keep_s` of the command line wins. Raises BadInput.
+    """Loads the options from `[serve]` and the tables of tenants. Raises BadInput.
 
-    The address for metrics is known by its port, which must not be that of the host.
+    `keep_s` from the command line overrides the config. `port` is that of the host; metrics need another one.
     """
     serve = settings.serve
     by_tenant = {
@@ -64,15 +68,15 @@ def load_operation_options(
     if metrics_address is not None and metrics_address[1] == port:
         raise settings.problem("needs another port than the host itself", "serve", "metrics_address")
     return OperationOptions(
-        access_log=_find_log(settings, "access_log"),
-        audit_log=_find_log(settings, "audit_log"),
+        access_log=_resolve_log_path(settings, "access_log"),
+        audit_log=_resolve_log_path(settings, "audit_log"),
         metrics_address=metrics_address,
         keep_s=keep_s,
         keep_by_tenant=by_tenant,
     )
 
 
-def _find_log(settings: Settings, name: str) -> str | None:
+def _resolve_log_path(settings: Settings, name: str) -> str | None:
     path = settings.serve.get(name)
     return path if path is None or path == STANDARD_ERROR else str(settings.folder / path)
 
@@ -93,12 +97,12 @@ def _parse_address(settings: Settings, text: str) -> tuple[str, int]:
 
 
 STANDARD_ERROR = "-"
-RUN_KEY = "viva.run"
-"""The id of the run that a request has created, in its ASGI scope."""
+RUN_ID_KEY = "viva.run"
+"""The key in the ASGI scope of a request for the id of the run that it has created."""
 
 
 class JsonLog:
-    """A log file. One that was renamed, as logrotate does, is opened anew. `-` is standard error."""
+    """A log file, which is opened again after logrotate has renamed it. The path `-` is standard error."""
 
     def __init__(self, path: str) -> None:
         self._path = None if path == STANDARD_ERROR else Path(path)
@@ -110,7 +114,7 @@ class JsonLog:
                 raise BadInput.of(f"cannot be written: {error.strerror}", path) from error
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """A log that cannot be written stops no request."""
+        """Writes one line. Errors are ignored: a full disk must not stop requests."""
         line = codec.encode({"at": utc_timestamp(), **entry}) + b"\n"
         with suppress(OSError):
             if self._path is None:
@@ -138,12 +142,23 @@ class JsonLog:
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
 
+def log_error(context: str, error: BaseException) -> None:
+    """Prints type and place of an exception. Its message is left out, since it may quote an agent or a suite."""
+    lines = [f"{context}: {type(error).__name__}"]
+    lines += [f"  {at.filename}:{at.lineno} in {at.name}" for at in traceback.extract_tb(error.__traceback__)[-6:]]
+    log_line("\n".join(lines))
+
+
+def log_line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 -- the log of the host
+
+
 class Monitor:
     """The counters and logs of a host."""
 
     def __init__(self, access_log: str | None = None, audit_log: str | None = None) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
-        """By method and status."""
+        """How many requests there were, by method and status."""
         self.request_seconds = 0.0
         self._access = JsonLog(access_log) if access_log else None
         self._audit = JsonLog(audit_log) if audit_log else None
@@ -158,7 +173,7 @@ class Monitor:
             self.audit(str(entry.get("operation") or "unknown"), **entry)
 
     def audit(self, action: str, **fields: Any) -> None:
-        """Notes who did what, and with which result."""
+        """Writes an entry to the audit log, if there is one. Only known fields are kept."""
         if self._audit is not None:
             kept = ("client", "tenant", "token", "run", "status", "count", "before")
             self._audit.write({"action": action, **{name: fields[name] for name in kept if name in fields}})
@@ -170,7 +185,7 @@ class Monitor:
 
 
 class RequestMonitor:
-    """Counts and logs each request."""
+    """ASGI middleware that counts and logs each request."""
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app = app
@@ -193,24 +208,26 @@ class RequestMonitor:
         finally:
             seconds = time.perf_counter() - started
             entry = describe_request(scope) | {"status": status, "ms": round(seconds * 1e3, 1), "bytes": size}
-            scope["app"].state.host.monitor.count_request(_name_method(scope["method"]), status, seconds, entry)
+            scope["app"].state.host.monitor.count_request(_normalize_method(scope["method"]), status, seconds, entry)
 
 
-def _name_method(method: str) -> str:
+def _normalize_method(method: str) -> str:
     return method if method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS") else "other"
 
 
 def describe_request(scope: "Scope") -> dict[str, Any]:
-    """Who asks for what. Paths, queries and bodies are left out."""
+    """Returns the log entry of a request: client, operation, run, tenant and token. Path, query and body are left out."""
     endpoint = scope.get("endpoint")
     principal = scope.get("state", {}).get("principal")
-    run = scope.get(RUN_KEY) or scope.get("path_params", {}).get("run_id")
+    path_params = scope.get("path_params", {})
+    run = scope.get(RUN_ID_KEY) or path_params.get("run_id")
+    tenant = (principal.tenant if principal else None) or path_params.get("tenant")  # an administrator has none
     entry = {
         "client": scope["client"][0] if scope.get("client") else None,
-        "method": _name_method(scope["method"]),
+        "method": _normalize_method(scope["method"]),
         "operation": getattr(endpoint, "__name__", None),
         "run": to_plain_name(run) if run else None,
-        "tenant": principal.tenant if principal else None,
+        "tenant": to_plain_name(tenant) if tenant else None,
         "token": principal.name if principal else None,
     }
     return {name: value for name, value in entry.items() if value not in (None, "")}

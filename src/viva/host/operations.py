@@ -1,6 +1,6 @@
-"""What operators do with a host: health, readiness, metrics, the runs of all tenants, and the deletion of runs.
+"""Endpoints for operators (health, readiness, metrics, runs of all tenants), and the deletion of runs.
 
-The endpoints show no content of runs. Those of administrators need a token with the scope admin.
+No endpoint shows content of runs. Endpoints for administrators need a token with the scope admin.
 """
 
 import asyncio
@@ -20,20 +20,19 @@ from starlette.responses import Response
 import viva
 from viva.concurrency.threads import run_in_thread
 from viva.errors import BadInput
-from viva.host.bodies import decode_body
-from viva.host.connections import ConnectionRegistry
+from viva.host.connections import ConnectionRegistry, is_on_metrics_address
 from viva.host.errors import ApiError, forbidden, not_found, validation_error
+from viva.host.events import parse_number
 from viva.host.host import Host
-from viva.host.request_checks import is_metrics_address
+from viva.host.monitoring import log_error
+from viva.host.requests import decode_body
 from viva.host.routes import authenticate, cancel_one, get_host, read_body, respond_json
-from viva.host.runs import log_error
 from viva.host.store import FINAL_STATUSES, Run, RunStatus
-from viva.host.stream import parse_number
 from viva.host.tokens import Principal
 
 # Health and metrics
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STARTED_AT = time.time()
 Samples = Iterable[tuple[Mapping[str, object], float]]
 
@@ -45,24 +44,24 @@ def format_metrics(host: Host, connections: ConnectionRegistry) -> str:
     closed = [({"reason": reason}, count) for reason, count in sorted(connections.closed_early.items())]
     count = sum(monitor.requests.values())
     families = (
-        _family("viva_build_info", "gauge", "The version of Viva.", [({"version": viva.__version__}, 1)]),
-        _family("viva_ready", "gauge", "Whether the host takes new runs.", [({}, host.readiness().is_ready)]),
-        _family("viva_http_requests_total", "counter", "Requests by method and status.", requests),
-        _family("viva_http_request_seconds_sum", "counter", "The time of all requests.", [({}, monitor.request_seconds)]),
-        _family("viva_http_request_seconds_count", "counter", "How many requests were timed.", [({}, count)]),
-        _family("viva_runs_running", "gauge", "Runs that execute, by tenant.", [({"tenant": each.tenant}, each.running) for each in queues]),
-        _family("viva_runs_waiting", "gauge", "Runs that wait, by tenant.", [({"tenant": each.tenant}, each.waiting) for each in queues]),
-        _family("viva_runs_ended_total", "counter", "Runs that ended on this host.", ended),
-        _family("viva_connections", "gauge", "Open connections.", [({}, len(connections))]),
-        _family("viva_connections_anonymous", "gauge", "Open connections without a valid token.", [({}, connections.anonymous_count)]),
-        _family("viva_connections_closed_total", "counter", "Connections that the host closed itself.", closed),
-        _family("process_start_time_seconds", "gauge", "When the process started.", [({}, _STARTED_AT)]),
-        _family("process_resident_memory_bytes", "gauge", "Memory of the process.", [({}, _read_memory())]),
+        _format_family("viva_build_info", "gauge", "The version of Viva.", [({"version": viva.__version__}, 1)]),
+        _format_family("viva_ready", "gauge", "Whether the host takes new runs.", [({}, host.readiness().is_ready)]),
+        _format_family("viva_http_requests_total", "counter", "Requests by method and status.", requests),
+        _format_family("viva_http_request_seconds_sum", "counter", "The time of all requests.", [({}, monitor.request_seconds)]),
+        _format_family("viva_http_request_seconds_count", "counter", "How many requests were timed.", [({}, count)]),
+        _format_family("viva_runs_running", "gauge", "Runs that execute, by tenant.", [({"tenant": each.tenant}, each.running) for each in queues]),
+        _format_family("viva_runs_waiting", "gauge", "Runs that wait, by tenant.", [({"tenant": each.tenant}, each.waiting) for each in queues]),
+        _format_family("viva_runs_ended_total", "counter", "Runs that ended on this host.", ended),
+        _format_family("viva_connections", "gauge", "Open connections.", [({}, len(connections))]),
+        _format_family("viva_connections_anonymous", "gauge", "Open connections without a valid token.", [({}, connections.anonymous_count)]),
+        _format_family("viva_connections_closed_total", "counter", "Connections that the host closed itself.", closed),
+        _format_family("process_start_time_seconds", "gauge", "When the process started.", [({}, _STARTED_AT)]),
+        _format_family("process_resident_memory_bytes", "gauge", "Memory of the process.", [({}, _read_memory())]),
     )  # fmt: skip
     return "".join(families)
 
 
-def _family(name: str, kind: str, description: str, samples: Samples) -> str:
+def _format_family(name: str, kind: str, description: str, samples: Samples) -> str:
     lines = [f"# HELP {name} {description}", f"# TYPE {name} {kind}"]
     lines += [f"{name}{_format_labels(labels)} {_format_number(value)}" for labels, value in samples]
     return "\n".join(lines) + "\n"
@@ -82,7 +81,7 @@ def _format_number(value: float) -> str:
 
 
 def _read_memory() -> float:
-    """The resident memory, where the system tells it; else 0."""
+    """Returns the resident memory in bytes, 0 if the system does not tell it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -103,12 +102,12 @@ async def get_readiness(request: Request) -> Response:
 
 async def get_metrics(request: Request) -> Response:
     """Prometheus text, for tokens with the scope metrics or admin; without a token on the address for metrics."""
-    if not is_metrics_address(request):
+    if not is_on_metrics_address(request):
         principal = authenticate(request)
         if not principal.scopes & {"metrics", "admin"}:
             raise forbidden("This token lacks the scope metrics", requiredScope="metrics")
     text = format_metrics(get_host(request), request.app.state.connections)
-    return Response(text, 200, {"Cache-Control": "no-store"}, CONTENT_TYPE)
+    return Response(text, 200, {"Cache-Control": "no-store"}, METRICS_CONTENT_TYPE)
 
 
 # Runs of all tenants
@@ -116,13 +115,13 @@ async def get_metrics(request: Request) -> Response:
 MAX_LISTED = 1000
 _UNFINISHED: tuple[RunStatus, ...] = ("pending", "running", "cancelling")
 _STATUSES = (*_UNFINISHED, *sorted(FINAL_STATUSES))
-_PAGE = 50
-"""How many runs are decoded at once: each has its whole summary."""
+_PAGE_SIZE = 50
+"""How many runs are decoded in one step: each has its whole summary."""
 
 
 async def list_runs(request: Request) -> Response:
     """The runs of all tenants, newest first, without their content. Filters: tenant, status, kind, agentId, limit, before."""
-    host, _ = _authenticate(request)
+    host, _ = _authenticate_admin(request)
     query = request.query_params
     limit = parse_number(query.get("limit"), "limit", 100, 1, MAX_LISTED)
     statuses = tuple((query.get("status") or "").split(",")) if query.get("status") else ()
@@ -136,7 +135,7 @@ async def list_runs(request: Request) -> Response:
 
 async def cancel_runs(request: Request) -> Response:
     """Cancels the unfinished runs that the body selects: runIds, tenant, kind, agentId. At least one of them is needed."""
-    host, principal = _authenticate(request)
+    host, principal = _authenticate_admin(request)
     body = decode_body("ADMIN_CANCEL", await read_body(request))
     if names := body.get("runIds"):
         runs = [(name, host.store.find_any_run(name)) for name in names]
@@ -144,12 +143,16 @@ async def cancel_runs(request: Request) -> Response:
         filters = {"kind": body.get("kind"), "agent": body.get("agentId")}
         found, _ = await _find_runs(host, body.get("tenant"), _UNFINISHED, filters, MAX_LISTED, None)
         runs = [(run.id, run) for run in found]
-    return respond_json({"results": [cancel_one(host, run, name, principal) for name, run in runs]})
+    results: list[dict[str, Any]] = []
+    for name, run in runs:
+        results.append(cancel_one(host, run, name, principal))
+        await asyncio.sleep(0)  # other requests come first
+    return respond_json({"results": results})
 
 
 async def delete_run(request: Request) -> Response:
     """Deletes a finished run of any tenant: its rows, its journal and its summary."""
-    host, _ = _authenticate(request)
+    host, _ = _authenticate_admin(request)
     run = host.store.find_any_run(request.path_params["run_id"])
     if run is None:
         raise not_found("run")
@@ -161,7 +164,7 @@ async def delete_run(request: Request) -> Response:
 
 async def delete_tenant(request: Request) -> Response:
     """Deletes all runs of a tenant: their rows, journals and summaries. Its tokens stay valid."""
-    host, _ = _authenticate(request)
+    host, _ = _authenticate_admin(request)
     tenant: str = request.path_params["tenant"]
     if unfinished := host.store.count_unfinished(tenant):
         message = "The tenant has unfinished runs. Cancel them first"
@@ -169,7 +172,7 @@ async def delete_tenant(request: Request) -> Response:
     return respond_json({"deleted": await delete_tenant_runs(host, tenant)})
 
 
-def _authenticate(request: Request) -> tuple[Host, Principal]:
+def _authenticate_admin(request: Request) -> tuple[Host, Principal]:
     principal = authenticate(request)
     principal.require_scope("admin")
     return get_host(request), principal
@@ -183,23 +186,23 @@ async def _find_runs(
     limit: int,
     before: str | None,
 ) -> tuple[list[Run], str | None]:
-    """The runs that match, and from where to go on if there are more."""
-    place = _parse_place(before) if before else None
+    """Returns the runs that match the filters, and the position after the last one if there are more."""
+    place = _parse_position(before) if before else None
     runs: list[Run] = []
-    while page := host.store.list_runs(tenant, statuses, place, _PAGE):
+    while page := host.store.list_runs(tenant, statuses, place, _PAGE_SIZE):
         for created, run in page:
             place = created, run.id
             if all(value is None or getattr(run, name) == value for name, value in filters.items()):
                 runs.append(run)
                 if len(runs) == limit:
                     return runs, f"{created!r}:{run.id}"
-        if len(page) < _PAGE:
+        if len(page) < _PAGE_SIZE:
             break
         await asyncio.sleep(0)  # other requests come first
     return runs, None
 
 
-def _parse_place(text: str) -> tuple[float, str]:
+def _parse_position(text: str) -> tuple[float, str]:
     created, _, name = text.partition(":")
     try:
         return float(created), name
@@ -208,7 +211,7 @@ def _parse_place(text: str) -> tuple[float, str]:
 
 
 def _describe_run(run: Run) -> dict[str, Any]:
-    """Ids, states and times: neither metadata nor tags, which tenants write."""
+    """Returns ids, states and times of a run, without metadata and tags, which tenants write."""
     entry = {
         "runId": run.id,
         "tenant": run.tenant,
@@ -228,24 +231,24 @@ def _describe_run(run: Run) -> dict[str, Any]:
 
 # Deletion and retention
 
-PASS_S = 600.0
-"""How often a host looks for runs that are too old."""
-_BATCH = 100
-_RUN_NAME = re.compile(r"run-[0-9a-f]{24}")
+RETENTION_INTERVAL_S = 600.0
+"""How often a host deletes runs that are too old."""
+_BATCH_SIZE = 100
+_RUN_ID_PATTERN = re.compile(r"run-[0-9a-f]{24}")
 
 
 async def delete_runs(host: Host, runs: Sequence[Run]) -> None:
-    """Deletes finished runs. The rows go first: what is left of a deletion that was cut off is found by its age."""
-    for start in range(0, len(runs), _BATCH):
-        names = [run.id for run in runs[start : start + _BATCH]]
+    """Deletes finished runs. Rows go first: if the deletion is interrupted, files without a row are deleted later."""
+    for start in range(0, len(runs), _BATCH_SIZE):
+        names = [run.id for run in runs[start : start + _BATCH_SIZE]]
         host.store.delete_runs(names)
         await run_in_thread(lambda names=names: _delete_files(host, names))
 
 
 async def delete_tenant_runs(host: Host, tenant: str) -> int:
-    """Deletes all runs of a tenant and its stored responses. The caller has made sure that all are finished."""
+    """Deletes all runs and stored responses of a tenant, and returns the number of runs. All runs have to be finished."""
     count = 0
-    while runs := [run for _, run in host.store.list_runs(tenant, tuple(FINAL_STATUSES), limit=_BATCH)]:
+    while runs := [run for _, run in host.store.list_runs(tenant, tuple(FINAL_STATUSES), limit=_BATCH_SIZE)]:
         await delete_runs(host, runs)
         count += len(runs)
     host.store.delete_responses(tenant)
@@ -253,22 +256,22 @@ async def delete_tenant_runs(host: Host, tenant: str) -> int:
 
 
 async def delete_old_runs(host: Host, now: float) -> int:
-    """Deletes the finished runs that are older than they may be, and files of runs that are gone."""
+    """Deletes finished runs whose time is over, and files of deleted runs. Returns the number of runs."""
     count, shortest_s = 0, host.operations.shortest_keep_s
     if shortest_s is not None:
         before = now - shortest_s, ""  # a run that was created later has not ended earlier
-        while page := host.store.list_runs(None, tuple(FINAL_STATUSES), before, _BATCH):
+        while page := host.store.list_runs(None, tuple(FINAL_STATUSES), before, _BATCH_SIZE):
             before = page[-1][0], page[-1][1].id
             old = [run for _, run in page if _is_old(host, run, now)]
             await delete_runs(host, old)
             count += len(old)
             await asyncio.sleep(0)  # other requests come first
-    await _delete_leftovers(host, now)
+    await _delete_orphaned_files(host, now)
     return count
 
 
 async def watch_retention(host: Host) -> None:
-    """Deletes old runs from time to time, until it is cancelled."""
+    """Deletes old runs at regular times, until it is cancelled."""
     while True:
         try:
             count = await delete_old_runs(host, time.time())
@@ -276,11 +279,11 @@ async def watch_retention(host: Host) -> None:
                 host.monitor.audit("delete_old_runs", count=count)
         except Exception as error:  # a full disk or a lost database: the next pass tries again
             log_error("retention", error)
-        await asyncio.sleep(PASS_S)
+        await asyncio.sleep(RETENTION_INTERVAL_S)
 
 
 def _is_old(host: Host, run: Run, now: float) -> bool:
-    keep_s = host.operations.keep_of(run.tenant)
+    keep_s = host.operations.keep_s_of(run.tenant)
     ended = datetime.fromisoformat(run.completed_at or run.created_at).astimezone(UTC).timestamp()
     return keep_s is not None and ended <= now - keep_s
 
@@ -291,31 +294,31 @@ def _delete_files(host: Host, names: Sequence[str]) -> None:
             BadInput
         ):  # a journal that is still in use, or an index that is damaged: the next pass tries again
             host.history.remove_run(name)
-        (_summaries(host) / name).unlink(missing_ok=True)
+        (_summaries_folder(host) / name).unlink(missing_ok=True)
 
 
-async def _delete_leftovers(host: Host, now: float) -> None:
-    """Files of hosted runs that are gone: another host deleted the run, or a deletion was cut off."""
+async def _delete_orphaned_files(host: Host, now: float) -> None:
+    """Deletes files of runs that have no row any more: another host deleted the run, or a deletion was interrupted."""
     deleted, keep_s = host.store.list_deletions(), host.operations.keep_s
     if not deleted and keep_s is None:
         return
-    for path, changed_at in await run_in_thread(lambda: _list_files(host)):
+    for path, changed_at in await run_in_thread(lambda: _list_run_files(host)):
         is_old = keep_s is not None and changed_at <= now - keep_s
         if path.name in deleted or (is_old and not host.store.has_run(path.name)):
-            await run_in_thread(lambda path=path: _delete_leftover(host, path))
+            await run_in_thread(lambda path=path: _delete_orphaned_path(host, path))
 
 
-def _list_files(host: Host) -> list[tuple[Path, float]]:
-    folders = (host.history.home / "runs", _summaries(host))
+def _list_run_files(host: Host) -> list[tuple[Path, float]]:
+    folders = (host.history.home / "runs", _summaries_folder(host))
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    return [(path, path.stat().st_mtime) for path in paths if _RUN_NAME.fullmatch(path.name)]
+    return [(path, path.stat().st_mtime) for path in paths if _RUN_ID_PATTERN.fullmatch(path.name)]
 
 
-def _delete_leftover(host: Host, path: Path) -> None:
+def _delete_orphaned_path(host: Host, path: Path) -> None:
     _delete_files(host, [path.name])
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _summaries(host: Host) -> Path:
+def _summaries_folder(host: Host) -> Path:
     return host.settings.data_folder / "host" / "summaries"

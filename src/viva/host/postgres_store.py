@@ -1,4 +1,4 @@
-"""The store of a host as a PostgreSQL database, which any number of hosts share."""
+"""The store of hosts that share a PostgreSQL database."""
 
 import re
 import secrets
@@ -17,19 +17,19 @@ from viva.host.store import LEASE_S, RENEW_LEASE, TABLES, LeaseLost, SequenceTak
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 3
-"""Nothing else happens on the event loop meanwhile. The server ends a statement that takes longer."""
+"""The server ends a statement that takes longer. A statement blocks the event loop."""
 REPLY_TIMEOUT_S = 4
-"""A server that has not answered by then is stopped or cut off."""
-WAIT_S = 0.5
+"""A server that has not answered within this time counts as unreachable."""
+NOTIFICATION_WAIT_S = 0.5
 MAX_BLOCKED_LEASES = 20
-"""How many times the time of a lease the event loop may be blocked before other hosts take over."""
+"""For how many times `lease_s` the event loop may be blocked before other hosts take over its runs."""
 CHANNEL = "viva_events"
 _LOCK_KEY = 0x76697661
-"""Of the advisory lock under which the tables are created: hosts may start at the same moment."""
+"""The key of the advisory lock under which the tables are created: hosts may start at the same moment."""
 _MAX_NOTICE_BYTES = 7000
 """A notification of PostgreSQL has at most 8000 bytes."""
-_WORDS = {"?": "%s", "clock()": "extract(epoch FROM clock_timestamp())", "BLOB": "BYTEA"}
-_WORD = re.compile(r"\?|clock\(\)|\bBLOB\b")
+_POSTGRES_WORDS = {"?": "%s", "clock()": "extract(epoch FROM clock_timestamp())", "BLOB": "BYTEA"}
+_WORD_PATTERN = re.compile(r"\?|clock\(\)|\bBLOB\b")
 _OPTIONS: dict[str, Any] = {
     "connect_timeout": CONNECT_TIMEOUT_S,
     "application_name": "viva serve",
@@ -38,9 +38,9 @@ _OPTIONS: dict[str, Any] = {
 
 
 class PostgresStore(Store):
-    """One connection for statements, on the thread of the event loop, and one in a thread that waits for notifications.
+    """Has one connection for statements, on the thread of the event loop, and one in a thread that waits for notifications.
 
-    A connection that is lost is opened again by `check`; until then each statement raises StoreUnavailable at once.
+    `check` opens a lost connection again; until then each statement raises StoreUnavailable at once.
     """
 
     is_shared = True
@@ -48,9 +48,9 @@ class PostgresStore(Store):
     def __init__(self, url: str, lease_s: float = LEASE_S) -> None:
         super().__init__(f"{socket.gethostname()}-{secrets.token_hex(6)}", lease_s)
         self._url = url
-        self._depth = 0
+        self._transaction_depth = 0
         self._last_renewal = time.monotonic()
-        self._watcher: _Watcher | None = None
+        self._listener: _NotificationListener | None = None
         try:
             self._db: psycopg.Connection[Any] | None = self._connect()
         except psycopg.Error as error:
@@ -58,20 +58,20 @@ class PostgresStore(Store):
                 f"The PostgreSQL database of [serve] store cannot be used: {_first_line(error)}"
             ) from error
         with self.transaction():
-            self._select("SELECT pg_advisory_xact_lock(?)", _LOCK_KEY)
+            self._query("SELECT pg_advisory_xact_lock(?)", _LOCK_KEY)
             for statement in TABLES:
-                self._change(statement)
+                self._execute(statement)
 
     def _connect(self) -> psycopg.Connection[Any]:
         return _Connection.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Generator[None]:
-        if self._depth:
+        if self._transaction_depth:
             yield
             return
         db = self._connection()
-        self._depth += 1
+        self._transaction_depth += 1
         try:
             with self._translate_errors():
                 # One message to the server. A durable one waits until all that was written before is on the disk.
@@ -84,58 +84,58 @@ class PostgresStore(Store):
                         db.execute("ROLLBACK")
                     raise
         finally:
-            self._depth -= 1
+            self._transaction_depth -= 1
 
     def _connection(self) -> "psycopg.Connection[Any]":
         if self._db is None or self._db.closed:
             raise StoreUnavailable("database_unavailable")
         return self._db
 
-    def _select(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._translate_errors():
-            return self._connection().execute(_translate(sql), values).fetchall()
+            return self._connection().execute(_to_postgres_sql(sql), values).fetchall()
 
-    def _change(self, sql: str, *values: Any) -> int:
+    def _execute(self, sql: str, *values: Any) -> int:
         with self._translate_errors():
-            return self._connection().execute(_translate(sql), values).rowcount
+            return self._connection().execute(_to_postgres_sql(sql), values).rowcount
 
-    def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _insert_rows(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         with self._translate_errors(), self._connection().cursor() as cursor:
-            cursor.executemany(_translate(sql), rows)
+            cursor.executemany(_to_postgres_sql(sql), rows)
 
-    def append_events(self, run: str, first: int, docs: Iterable[bytes]) -> None:
-        """As in `Store`, but the statements go to the server together: each round trip takes longer than a statement."""
-        rows = [(run, first + offset, doc) for offset, doc in enumerate(docs)]
-        token = self._token(run)
+    def append_events(self, run_id: str, first: int, docs: Iterable[bytes]) -> None:
+        """As `Store.append_events`, but sends all statements together: a round trip takes longer than a statement."""
+        rows = [(run_id, first + offset, doc) for offset, doc in enumerate(docs)]
+        token = self._get_lease_token(run_id)
         with self.transaction():
             db = self._connection()
             with self._translate_errors(), db.pipeline(), db.cursor() as cursor:
-                lease = db.execute(_translate(RENEW_LEASE), (self.lease_s, run, self.owner, token))
-                cursor.executemany(_translate("INSERT INTO events VALUES (?, ?, ?)"), rows)
-                db.execute("SELECT pg_notify(%s, %s)", (CHANNEL, f"{self.owner} {run} "))
+                lease = db.execute(_to_postgres_sql(RENEW_LEASE), (self.lease_s, run_id, self.owner, token))
+                cursor.executemany(_to_postgres_sql("INSERT INTO events VALUES (?, ?, ?)"), rows)
+                db.execute("SELECT pg_notify(%s, %s)", (CHANNEL, f"{self.owner} {run_id} "))
             if not lease.rowcount:
-                self.forget_lease(run)
-                raise LeaseLost(run)
+                self.forget_lease(run_id)
+                raise LeaseLost(run_id)
 
-    def announce(self, run: str, notice: bytes | None = None) -> None:
+    def announce(self, run_id: str, notice: bytes | None = None) -> None:
         if notice is None or len(notice) <= _MAX_NOTICE_BYTES:
-            payload = f"{self.owner} {run} {'' if notice is None else notice.decode()}"
-            self._select("SELECT pg_notify(?, ?)", CHANNEL, payload)
+            payload = f"{self.owner} {run_id} {'' if notice is None else notice.decode()}"
+            self._query("SELECT pg_notify(?, ?)", CHANNEL, payload)
 
     def watch(self, on_change: Callable[[str, bytes | None], object]) -> None:
-        self._watcher = _Watcher(self._connect, self.owner, on_change, self._keep_leases)
-        self._watcher.start()
+        self._listener = _NotificationListener(self._connect, self.owner, on_change, self._extend_leases)
+        self._listener.start()
 
     def renew_leases(self) -> list[str]:
         self._last_renewal = time.monotonic()
         return super().renew_leases()
 
-    def _keep_leases(self, db: "psycopg.Connection[Any]") -> None:
-        """Renews leases while an agent blocks the event loop, but not for ever."""
+    def _extend_leases(self, db: "psycopg.Connection[Any]") -> None:
+        """Renews the leases of this host while an agent blocks the event loop, but not for ever."""
         age_s = time.monotonic() - self._last_renewal
         if self.lease_s / 2 < age_s < self.lease_s * MAX_BLOCKED_LEASES:
             sql = "UPDATE runs SET lease_until = clock() + ? WHERE lease_owner = ? AND id = ANY(?)"
-            db.execute(_translate(sql), (self.lease_s, self.owner, list(self._tokens)))
+            db.execute(_to_postgres_sql(sql), (self.lease_s, self.owner, list(self._tokens)))
 
     def check(self) -> None:
         if self._db is not None and not self._db.closed:
@@ -152,8 +152,8 @@ class PostgresStore(Store):
         self._db = db
 
     def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.stop()
+        if self._listener is not None:
+            self._listener.stop()
         if self._db is not None:
             self._db.close()
 
@@ -172,14 +172,14 @@ class PostgresStore(Store):
 
 
 class _Connection(psycopg.Connection[Any]):
-    """A connection whose statements end in time, also if the server does not answer at all."""
+    """A connection whose statements have a time limit, also if the server does not answer at all."""
 
     def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **options: Any) -> Any:
-        return super().wait(_end_in_time(gen, time.monotonic() + REPLY_TIMEOUT_S), *arguments, **options)
+        return super().wait(_limit_time(gen, time.monotonic() + REPLY_TIMEOUT_S), *arguments, **options)
 
 
-def _end_in_time(gen: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
-    """What a statement waits for. psycopg asks it ten times a second, also if there is no answer."""
+def _limit_time(gen: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
+    """Wraps the generator of a statement, so that it raises after the deadline. psycopg resumes it ten times a second."""
     try:
         wanted = next(gen)
         while True:
@@ -191,21 +191,21 @@ def _end_in_time(gen: Generator[Any, Any, Any], deadline: float) -> Generator[An
         return end.value
 
 
-class _Watcher(threading.Thread):
-    """Waits for notifications of other hosts. If its connection breaks, it opens another one."""
+class _NotificationListener(threading.Thread):
+    """A thread that waits for notifications of other hosts. It opens a new connection if the old one breaks."""
 
     def __init__(
         self,
         connect: "Callable[[], psycopg.Connection[Any]]",
         owner: str,
         on_change: Callable[[str, bytes | None], object],
-        keep_leases: "Callable[[psycopg.Connection[Any]], None]",
+        extend_leases: "Callable[[psycopg.Connection[Any]], None]",
     ) -> None:
         super().__init__(name="viva-store-watcher", daemon=True)
         self._connect = connect
         self._owner = owner
         self._on_change = on_change
-        self._keep_leases = keep_leases
+        self._extend_leases = extend_leases
         self._stopped = threading.Event()
 
     def stop(self) -> None:
@@ -223,19 +223,19 @@ class _Watcher(threading.Thread):
         with closing(self._connect()) as db:
             db.execute(f"LISTEN {CHANNEL}")
             while not self._stopped.is_set():
-                self._keep_leases(db)
-                for notification in db.notifies(timeout=WAIT_S):
-                    owner, run, notice = notification.payload.split(" ", 2)
+                self._extend_leases(db)
+                for notification in db.notifies(timeout=NOTIFICATION_WAIT_S):
+                    owner, run_id, notice = notification.payload.split(" ", 2)
                     if owner != self._owner:
-                        self._on_change(run, notice.encode() or None)
+                        self._on_change(run_id, notice.encode() or None)
                     if self._stopped.is_set():
                         return
 
 
 @cache
-def _translate(sql: str) -> LiteralString:
-    """A statement as PostgreSQL understands it. All statements are constants of `store`."""
-    return cast("LiteralString", _WORD.sub(lambda word: _WORDS[word[0]], sql))
+def _to_postgres_sql(sql: str) -> LiteralString:
+    """Translates a statement of `store` for PostgreSQL. All statements are constants."""
+    return cast("LiteralString", _WORD_PATTERN.sub(lambda word: _POSTGRES_WORDS[word[0]], sql))
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,43 +8,44 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from viva.host.agents import reject_unknown_keys
-from viva.host.bodies import decode_body, parse_json, validate_body
 from viva.host.connections import CONNECTION_KEY
 from viva.host.discovery import MAX_BODY_BYTES, build_openapi, compute_etag
 from viva.host.errors import ApiError, forbidden, not_found, not_provided, validation_error
-from viva.host.evals import validate_eval_run
-from viva.host.events import EventDraft, RunLog, diff_logs, utc_timestamp
-from viva.host.host import Host
-from viva.host.idempotency import KEY_HEADER, Mutation
-from viva.host.invocations import validate_invocation
-from viva.host.monitoring import RUN_KEY
-from viva.host.store import Run
-from viva.host.stream import (
+from viva.host.evals import prepare_eval_run
+from viva.host.events import (
     MAX_BUFFER_MS,
+    EventDraft,
+    RunLog,
     StreamOptions,
     build_snapshot,
     build_snapshot_after,
+    diff_logs,
+    iter_frames,
     parse_last_event_id,
-    parse_modes,
     parse_number,
-    stream_frames,
+    parse_stream_modes,
+    utc_timestamp,
     wait_for_events,
 )
+from viva.host.host import Host
+from viva.host.inventory import reject_unknown_keys
+from viva.host.monitoring import RUN_ID_KEY
+from viva.host.requests import KEY_HEADER, Mutation, decode_body, parse_json, validate_body
+from viva.host.store import Run
 from viva.host.tokens import Principal
-from viva.host.workflows import AGENT_WORKFLOW, select_inputs, validate_inputs
+from viva.host.workflows import AGENT_WORKFLOW, prepare_invocation_run, select_used_inputs, validate_inputs
 from viva.model import codec
 
 JSON = "application/json"
 MAX_RUN_IDS = 100
 MAX_METADATA_BYTES = 50 * 1024
 REDACTED = "[redacted]"
-_SECRETS = re.compile(
+_SECRET_PATTERN = re.compile(
     r"\b(?:sk|pk|rk|hk|ghp|gho|xox[abp]|viva)[-_][A-Za-z0-9_-]{8,}|\bAKIA[0-9A-Z]{12,}"
     r"|\beyJ[\w-]+\.[\w-]+\.[\w-]+|(?i:\bbearer\s+)[\w.~+/-]{8,}=*"
     r"|(?i:\b(?:api[_-]?key|secret|password|token)\b\s*[:=]\s*)\S+"
 )
-"""The form of keys and tokens, which users may paste into an annotation."""
+"""Matches keys and tokens, which users may paste into an annotation."""
 
 
 def get_host(request: Request) -> Host:
@@ -52,7 +53,7 @@ def get_host(request: Request) -> Host:
 
 
 def authenticate(request: Request) -> Principal:
-    """The principal of a request, which is counted once."""
+    """Returns the principal of a request, and counts the request. Raises an ApiError. It may be called more than once."""
     if not hasattr(request.state, "principal"):
         host = get_host(request)
         principal = host.tokens.authenticate(request.headers)
@@ -64,7 +65,7 @@ def authenticate(request: Request) -> Principal:
 
 
 def find_run(request: Request) -> Run:
-    """The run that the path names, if the principal may read it."""
+    """Returns the run in the path of a request. Raises an ApiError if the principal may not read it."""
     return get_host(request).find_run(authenticate(request), request.path_params["run_id"])
 
 
@@ -87,7 +88,7 @@ async def read_body(request: Request) -> bytes:
 async def respond_once(
     request: Request, principal: Principal, raw: bytes, validate: Callable[[], Awaitable[Mutation]]
 ) -> Response:
-    """Executes a mutation once for each Idempotency-Key."""
+    """Responds to a mutation, which is executed once for each Idempotency-Key."""
     operation = f"{request.method} {request.url.path}"
     key = request.headers.get(KEY_HEADER)
     status, body, headers = await get_host(request).idempotency.run_once(principal, operation, key, raw, validate)
@@ -98,7 +99,7 @@ async def get_capabilities(request: Request) -> Response:
     host = get_host(request)
     headers = {"Cache-Control": "public, max-age=60", "ETag": host.capabilities_etag}
     headers["Capabilities-Etag"] = host.negotiation_etag
-    if _is_cached(request, host.capabilities_etag):
+    if _has_current_etag(request, host.capabilities_etag):
         return Response(status_code=304, headers=headers)
     return Response(host.capabilities, 200, headers, JSON)
 
@@ -113,7 +114,7 @@ async def create_run(request: Request) -> Response:
     principal.require_scope("runs:create")
     raw = await read_body(request)
     response = await respond_once(request, principal, raw, lambda: prepare_run(host, principal, raw))
-    request.scope[RUN_KEY] = codec.decode(bytes(response.body))["runId"]
+    request.scope[RUN_ID_KEY] = codec.decode(bytes(response.body))["runId"]
     return response
 
 
@@ -127,9 +128,9 @@ async def prepare_run(host: Host, principal: Principal, raw: bytes) -> Mutation:
     host.runs.check_capacity(principal.tenant)
     inputs: bytes | None = None
     if body.get("mode") == "eval":
-        run = await validate_eval_run(host, principal, body)
+        run = await prepare_eval_run(host, principal, body)
     elif body["workflowId"] == AGENT_WORKFLOW:
-        run, inputs = validate_invocation(host, principal, body)
+        run, inputs = prepare_invocation_run(host, principal, body)
     else:
         run = _build_workflow_run(host, principal, body)
     run.tags, run.metadata = body.get("tags"), body.get("metadata")
@@ -167,14 +168,16 @@ def _build_workflow_run(host: Host, principal: Principal, body: dict[str, Any]) 
     inputs = body.get("inputs", {})
     validate_inputs(workflow, inputs)
     reject_unknown_keys(body.get("configurable", {}))
-    return host.build_run(principal, kind="workflow", workflow=workflow["id"], request=select_inputs(workflow, inputs))
+    return host.build_run(
+        principal, kind="workflow", workflow=workflow["id"], request=select_used_inputs(workflow, inputs)
+    )
 
 
 async def get_run(request: Request) -> Response:
     snapshot = build_snapshot(find_run(request))
     etag = compute_etag(snapshot)
     headers = {"Cache-Control": "private, no-cache", "ETag": etag}
-    if _is_cached(request, etag):
+    if _has_current_etag(request, etag):
         return Response(status_code=304, headers=headers)
     return respond_json(snapshot, headers=headers)
 
@@ -184,7 +187,7 @@ async def stream_events(request: Request) -> Response:
     log = host.logs.open_log(run.id)
     last_event_id = request.headers.get("last-event-id")
     options = StreamOptions(
-        modes=parse_modes(request.query_params.get("streamMode")),
+        modes=parse_stream_modes(request.query_params.get("streamMode")),
         buffer_ms=parse_number(request.query_params.get("bufferMs"), "bufferMs", 0, 0, MAX_BUFFER_MS),
         after_sequence=parse_last_event_id(last_event_id, log),
         is_resumed=bool(last_event_id),
@@ -192,7 +195,7 @@ async def stream_events(request: Request) -> Response:
     headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":  # answered without waiting for events
         return Response(None, 200, headers, "text/event-stream")
-    frames = stream_frames(
+    frames = iter_frames(
         log,
         options,
         lambda events: build_snapshot_after(host.store.find_run(run.id, run.tenant) or run, events),
@@ -228,7 +231,7 @@ async def cancel_run(request: Request) -> Response:
 
 
 async def cancel_runs(request: Request) -> Response:
-    """Cancels runs of the caller. Each has a result of its own; a run that cannot be cancelled does not stop others."""
+    """Cancels runs of the caller. The response has one result for each run; one that fails does not stop the others."""
     host, principal = get_host(request), authenticate(request)
     principal.require_scope("runs:cancel")
     raw = await read_body(request)
@@ -245,7 +248,7 @@ async def cancel_runs(request: Request) -> Response:
 
 
 def cancel_one(host: Host, run: Run | None, name: str, principal: Principal) -> dict[str, Any]:
-    """Cancels a run, if it can be; returns the result."""
+    """Cancels a run if possible, and returns its entry of the response."""
     error = None
     if run is None:
         error = {"code": "not_found", "message": "run not found"}
@@ -325,7 +328,7 @@ async def create_annotation(request: Request) -> Response:
 def build_annotation(
     body: Mapping[str, Any], log: RunLog, principal: Principal, redact: Callable[[str], str]
 ) -> dict[str, Any]:
-    """An annotation without secrets. It is stored beside the run and changes neither events nor scores."""
+    """Builds an annotation, with secrets redacted. Annotations change neither events nor scores of a run."""
     target = body.get("target", {})
     if "eventId" in target and target["eventId"] not in {logged.event.event_id for logged in log.events}:
         raise validation_error("target.eventId is not an event of this run", "target.eventId")
@@ -333,12 +336,12 @@ def build_annotation(
         raise validation_error("target.nodeId is not a node of this run", "target.nodeId")
 
     def clean(text: str) -> str:
-        return redact(_SECRETS.sub(REDACTED, text))
+        return redact(_SECRET_PATTERN.sub(REDACTED, text))
 
     signal = {key: clean(value) if isinstance(value, str) else value for key, value in body["signal"].items()}
     annotation = {
         "annotationId": f"ann-{secrets.token_hex(12)}",
-        "target": {"runId": log.run, **target},
+        "target": {"runId": log.run_id, **target},
         "signal": {**signal, "kind": body["signal"]["kind"]},
         "actor": {"principalRef": principal.name},
         "createdAt": utc_timestamp(),
@@ -347,13 +350,13 @@ def build_annotation(
 
 
 async def unknown_endpoint(request: Request) -> Response:
-    """404: clients take 501 here for a feature that is advertised and broken."""
+    """Responds 404. With 501, clients would think that the feature is advertised."""
     authenticate(request)
     raise not_found("endpoint")
 
 
-def unsupported_endpoint(capability: str) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint of OpenWOP that this host does not provide: 501 with a valid token."""
+def make_unsupported_endpoint(capability: str) -> Callable[[Request], Awaitable[Response]]:
+    """Makes an endpoint that responds 501: it is part of OpenWOP, but this host does not provide it."""
 
     async def endpoint(request: Request) -> Response:
         authenticate(request)
@@ -362,6 +365,6 @@ def unsupported_endpoint(capability: str) -> Callable[[Request], Awaitable[Respo
     return endpoint
 
 
-def _is_cached(request: Request, etag: str) -> bool:
+def _has_current_etag(request: Request, etag: str) -> bool:
     known = request.headers.get("if-none-match", "")
     return known == "*" or etag in [tag.strip().removeprefix("W/") for tag in known.split(",")]

@@ -23,22 +23,21 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from viva.concurrency.garbage import collect_less_often
 from viva.concurrency.sockets import open_listening_socket
 from viva.errors import BadInput
 from viva.host import operations, routes
-from viva.host.capacity import NotReadyReason, not_ready
-from viva.host.connections import Connection, ConnectionRegistry, fit_to_open_files
+from viva.host.connections import Connection, ConnectionRegistry, RequestChecks, fit_to_open_file_limit
 from viva.host.errors import ApiError, not_found
 from viva.host.evals import run_eval
 from viva.host.host import Host, HostSetup
-from viva.host.invocations import run_invocation
 from viva.host.monitoring import RequestMonitor
 from viva.host.operations import watch_retention
-from viva.host.request_checks import RequestChecks
-from viva.host.routes import respond_json, unknown_endpoint, unsupported_endpoint
-from viva.host.runs import log_error
+from viva.host.routes import make_unsupported_endpoint, respond_json, unknown_endpoint
+from viva.host.runs import NotReadyReason, log_error, not_ready_error
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Store, StoreUnavailable
+from viva.host.workflows import run_invocation, run_workflow
 from viva.session.file_limit import raise_file_limit
 
 SHUTDOWN_TIMEOUT_S = 5
@@ -51,8 +50,8 @@ UNSUPPORTED_PATHS = {
     "agents.deployment": ("/v1/agents/{agent_id}/deployments", "/v1/agents/{agent_id}/deployments/{rest:path}"),
 }
 """Endpoints of OpenWOP that this host does not provide, by capability."""
-UNKNOWN_PATHS = tuple(f"/v1/runs/{{run_id}}{mark}{name}" for name in ("pause", "resume") for mark in ":/")
-"""Optional endpoints that no capability names."""
+UNIMPLEMENTED_PATHS = tuple(f"/v1/runs/{{run_id}}{mark}{name}" for name in ("pause", "resume") for mark in ":/")
+"""Optional endpoints of OpenWOP for which there is no capability."""
 PUBLIC_PATHS = ("/healthz", "/readyz", "/.well-known/openwop", "/v1/openapi.json")
 ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -60,17 +59,18 @@ ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 def make_app(
     open_host: Callable[[], Host], connections: ConnectionRegistry, *, has_test_routes: bool = False
 ) -> Starlette:
-    """Builds the application. `open_host` is called on the event loop that serves it."""
+    """Builds the ASGI application. `open_host` is called on the event loop that serves requests."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
-        host = app.state.host = open_host()
-        host.runs.open()
-        host.monitor.audit("start")
-        retention = asyncio.create_task(watch_retention(host))
-        yield
-        retention.cancel()
-        await host.close()
+        with collect_less_often():  # once for all runs
+            host = app.state.host = open_host()
+            host.runs.open()
+            host.monitor.audit("start")
+            retention = asyncio.create_task(watch_retention(host))
+            yield
+            retention.cancel()
+            await host.close()
 
     app = Starlette(
         routes=build_routes(has_test_routes=has_test_routes),
@@ -94,11 +94,11 @@ def make_app(
 def build_routes(*, has_test_routes: bool = False) -> list[Route]:
     run = "/v1/runs/{run_id}"
     unsupported = [
-        Route(path, unsupported_endpoint(capability), methods=ALL_METHODS)
+        Route(path, make_unsupported_endpoint(capability), methods=ALL_METHODS)
         for capability, paths in UNSUPPORTED_PATHS.items()
         for path in paths
     ]
-    unsupported += [Route(path, unknown_endpoint, methods=["POST"]) for path in UNKNOWN_PATHS]
+    unsupported += [Route(path, unknown_endpoint, methods=["POST"]) for path in UNIMPLEMENTED_PATHS]
     test_routes: list[Route] = []
     if has_test_routes:
         from viva.host.conformance import build_test_routes
@@ -133,7 +133,7 @@ def build_routes(*, has_test_routes: bool = False) -> list[Route]:
 
 
 class ErrorBoundary:
-    """Answers a request that raises an unexpected exception with 500, and logs it without its message."""
+    """ASGI middleware that responds 500 to a request that raises, and logs the exception without its message."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -169,11 +169,11 @@ async def _handle_api_error(_request: Request, error: Exception) -> Response:
 
 async def _handle_unavailable_store(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreUnavailable)
-    return await _handle_api_error(request, not_ready(NotReadyReason(error.reason)))
+    return await _handle_api_error(request, not_ready_error(NotReadyReason(error.reason)))
 
 
 async def _handle_http_error(request: Request, error: Exception) -> Response:
-    """Errors of Starlette: an unknown path or method. Without a token, all paths but the public ones answer 401."""
+    """Handles an unknown path or method. Without a valid token, all paths but the public ones respond 401."""
     assert isinstance(error, HTTPException)
     try:
         if request.url.path not in PUBLIC_PATHS:
@@ -190,7 +190,7 @@ async def _handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def open_store(setup: HostSetup) -> Store:
-    """PostgreSQL if `[serve] store` says so, else an SQLite file. Raises BadInput."""
+    """Opens the PostgreSQL database of `[serve] store` or, by default, an SQLite file. Raises BadInput."""
     if setup.store_url is None:
         return SqliteStore(setup.settings.data_folder / "host")
     try:
@@ -203,16 +203,16 @@ def open_store(setup: HostSetup) -> Store:
 
 
 def open_host(setup: HostSetup, shutdown: asyncio.Event, store: Store | None = None) -> Host:
-    """Opens a host, on the event loop that serves it."""
+    """Opens a host. Call it on the event loop that serves requests."""
     store = store or open_store(setup)
-    return Host(setup, store, {"eval": run_eval, "invocation": run_invocation}, shutdown)
+    return Host(setup, store, {"eval": run_eval, "invocation": run_invocation, "workflow": run_workflow}, shutdown)
 
 
 class HostServer(uvicorn.Server):
-    """Calls `on_ready` when it accepts requests, and handles signals.
+    """A uvicorn server that calls `on_ready` when it accepts requests, and handles signals.
 
-    SIGTERM drains: no new runs, and those that execute have `drain_s` to end. SIGINT, or a second signal, stops at once:
-    `shutdown` is set, so that open streams end. SIGHUP reloads the config.
+    After SIGTERM the host takes no new runs, and those that execute have `drain_s` to end. SIGINT, or a second signal, stops
+    the server at once: `shutdown` is set, so that open streams end. SIGHUP reloads the config.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class HostServer(uvicorn.Server):
 
 
 def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | None = None) -> HostServer:
-    """The server of a host. It opens the store when it starts, unless it is given."""
+    """Builds the server of a host. Without `store`, the server opens the store of the setup when it starts."""
     shutdown = asyncio.Event()
     registry = ConnectionRegistry(setup.connection_limits)
     app = make_app(lambda: open_host(setup, shutdown, store), registry, has_test_routes=setup.options.conformance)
@@ -282,7 +282,7 @@ def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | 
 
 
 def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
-    """Serves until a signal ends it. `on_ready` gets the public URL."""
+    """Runs the server until a signal ends it. `on_ready` gets the public URL."""
     store = open_store(setup)  # before the socket: a second host must fail
     connections, metrics_address = setup.connection_limits, setup.operations.metrics_address
     with ExitStack() as stack:
@@ -293,5 +293,5 @@ def serve(setup: HostSetup, on_ready: Callable[[str], None]) -> None:
         if setup.port == 0 and url.endswith(":0"):
             url = f"{url.removesuffix(':0')}:{listeners[0].getsockname()[1]}"
             setup = structs.replace(setup, options=structs.replace(setup.options, public_url=url))
-        setup = structs.replace(setup, connection_limits=fit_to_open_files(connections))
+        setup = structs.replace(setup, connection_limits=fit_to_open_file_limit(connections))
         build_server(setup, lambda: on_ready(url), store).run(listeners)

@@ -12,13 +12,13 @@ from viva import catalog, config
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.host import conformance
-from viva.host.agents import AgentRegistry, load_agents
-from viva.host.capacity import HostLimits
-from viva.host.connections import load_limits
+from viva.host.connections import load_connection_limits
+from viva.host.discovery import build_capabilities
 from viva.host.host import HostSetup, ServeOptions
+from viva.host.inventory import AgentRegistry, HostedSuite, SuiteRegistry, load_agents, load_hosted_suites, load_packs
 from viva.host.monitoring import load_operation_options
+from viva.host.runs import HostLimits
 from viva.host.store import LEASE_S
-from viva.host.suites import HostedSuite, SuiteRegistry, load_hosted_suites, load_packs
 from viva.host.tokens import (
     ALL_SCOPES,
     HOST_SCOPES,
@@ -30,6 +30,7 @@ from viva.host.tokens import (
     TokenRegistry,
     create_token,
 )
+from viva.host.workflows import list_fixtures, list_workflows
 from viva.record.private_files import make_private_folder
 from viva.session.agents import AgentFactory
 from viva.text.addresses import is_loopback
@@ -38,8 +39,8 @@ from viva.text.duration import parse_duration
 
 MIN_TOKEN_LENGTH = 16
 MIN_FREE_MB = 50
-_INVALID_IN_URL = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
-"""A query or fragment would swallow the path; a password would be sent to every client."""
+_INVALID_URL_CHARACTERS = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
+"""Characters that a public URL must not have: a query would hide the path, a password would be sent to every client."""
 
 
 class ServeFlags(Struct, frozen=True):
@@ -70,7 +71,7 @@ def load_setup(
 
 
 def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_token: str | None = None) -> HostSetup:
-    """A host that loads its config again keeps its generated token."""
+    """Loads and checks the config, at the start or again. A generated token is kept."""
     settings = config.load_settings(file, folder)
     catalog.load_plugins(settings.plugins, settings.folder)
     serve = settings.serve
@@ -112,10 +113,15 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
         tokens=tokens,
         agents=agents,
         suites=suites,
-        has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
+        workflows=list_workflows(is_conformance=flags.conformance_routes),
+        capabilities=build_capabilities(
+            has_suites=bool(suites),
+            has_judge=not AgentFactory(settings).find_agent_problems(settings.openwop.judge or "viva.validator"),
+            fixtures=list_fixtures(is_conformance=flags.conformance_routes),
+        ),
         bind_address=bind_address,
         port=port,
-        connection_limits=load_limits(settings),
+        connection_limits=load_connection_limits(settings),
         operations=load_operation_options(settings, port, flags.keep_s),
         store_url=_load_store_url(settings),
         reload=lambda: _load_setup(file, folder, flags, generated_token),
@@ -146,13 +152,13 @@ def is_public_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         is_http = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port >= 0)
-        return bool(is_http) and not _INVALID_IN_URL.search(url)
+        return bool(is_http) and not _INVALID_URL_CHARACTERS.search(url)
     except ValueError:
         return False
 
 
 def _load_tokens(settings: Settings, tenants: Mapping[str, Mapping[str, Any]]) -> TokenRegistry:
-    """The tokens of the config, and those that `viva serve token` adds."""
+    """Loads the tokens of the config, and opens the file of those that `viva serve token` adds."""
     tokens = TokenRegistry(TokenFile(settings.data_folder / "host"))
     fields: tuple[tuple[str, frozenset[Scope]], ...] = (("tokens", ALL_SCOPES), ("read_tokens", READ_SCOPES))
     groups: list[tuple[str, frozenset[Scope], tuple[str, ...]]] = [

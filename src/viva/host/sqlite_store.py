@@ -15,13 +15,13 @@ from viva.model import codec
 from viva.record.private_files import make_private_folder, open_private
 
 _PROBE_BYTES = 64 * 1024
-_NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_DISK_FULL_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _VERSION = 2
-"""Of the tables, as `user_version`. Files of version 0 have runs without `created`."""
+"""The version of the tables, stored as `user_version`. In version 0, the table of runs has no column `created`."""
 
 
 class SqliteStore(Store):
-    """Only one process opens the file, so the leases of an earlier one are free."""
+    """A store for one process. Leases of an earlier process end when the file is opened."""
 
     is_shared = False
 
@@ -40,17 +40,17 @@ class SqliteStore(Store):
         self._db.create_function("clock", 0, time.time)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a power failure might
-        self._depth = 0
+        self._transaction_depth = 0
         with self.transaction():
-            old_runs = self._take_old_runs()
+            old_runs = self._pop_old_runs()
             for statement in TABLES:
                 self._db.execute(statement)
             self._db.executemany("INSERT INTO runs (id, tenant, status, created, doc) VALUES (?, ?, ?, ?, ?)", old_runs)
             self._db.execute(f"PRAGMA user_version = {_VERSION}")
             self._db.execute("UPDATE runs SET lease_until = 0 WHERE lease_until > 0")
 
-    def _take_old_runs(self) -> list[tuple[Any, ...]]:
-        """The runs of a file that an older version of Viva wrote. Its table is removed."""
+    def _pop_old_runs(self) -> list[tuple[Any, ...]]:
+        """Removes the table of runs of an older version of Viva, and returns its rows in the form of the new table."""
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         has_runs = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone()
         if version == _VERSION or not has_runs:
@@ -62,10 +62,10 @@ class SqliteStore(Store):
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Generator[None]:
-        if self._depth:
+        if self._transaction_depth:
             yield
             return
-        self._depth += 1
+        self._transaction_depth += 1
         try:
             with _translate_errors():
                 self._db.execute("BEGIN IMMEDIATE")
@@ -77,16 +77,16 @@ class SqliteStore(Store):
                         self._db.execute("ROLLBACK")
                     raise
         finally:
-            self._depth -= 1
+            self._transaction_depth -= 1
 
-    def _select(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, values).fetchall()
 
-    def _change(self, sql: str, *values: Any) -> int:
+    def _execute(self, sql: str, *values: Any) -> int:
         with _translate_errors():
             return self._db.execute(sql, values).rowcount
 
-    def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _insert_rows(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         with _translate_errors():
             self._db.executemany(sql, rows)
 
@@ -114,6 +114,6 @@ def _translate_errors() -> Generator[None]:
     except sqlite3.IntegrityError as error:
         raise SequenceTaken(str(error)) from error
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in _NO_ROOM:
+        if error.sqlite_errorcode & 0xFF in _DISK_FULL_CODES:
             raise StoreUnavailable("disk_full") from error
         raise

@@ -1,11 +1,10 @@
 """The store of a host: runs, events, annotations, and responses by idempotency key.
 
-`Store` has the statements, which SQLite and PostgreSQL both understand; a subclass has the connection. A block of events,
-and a run with the response that announces it, are one transaction each: after `kill -9` either all of it is stored or
-nothing.
+`Store` has the SQL statements, which SQLite and PostgreSQL both understand; a subclass has the connection. A block of events
+is one transaction, and so is a new run with the response to its request: `kill -9` cannot leave half of one.
 
-Whoever executes a run holds its lease. Each claim of a lease has a higher token, and every write to a run compares token
-and owner, so a host that was given up for dead and wakes up again cannot write.
+The host that executes a run holds the lease of the run. Each claim of a lease gives it a higher token, and every write to a
+run compares owner and token. A host that stopped responding, so that another one took over its run, cannot write to it.
 """
 
 from abc import ABC, abstractmethod
@@ -24,13 +23,13 @@ FINAL_STATUSES: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 RESPONSE_TTL_S = 48 * 3600
 """How long a response is stored under its idempotency key; OpenWOP asks for at least a day."""
 DELETION_TTL_S = 90 * 86400
-"""How long a shared store knows which runs were deleted: a host that was stopped meanwhile deletes its files later."""
+"""How long a shared store lists deleted runs. A host that was stopped when a run was deleted removes its files of the run later."""
 LEASE_S = 15.0
-"""A host that does not renew the lease of a run for so long has lost it."""
+"""A lease ends if its host has not renewed it for this time."""
 
 
 class Run(Struct, kw_only=True, omit_defaults=True):
-    """One run of a tenant. `request` holds the part of the request that is needed to execute and to show the run."""
+    """One run of a tenant. `request` holds those fields of the HTTP request that are needed to execute and show the run."""
 
     id: str
     tenant: str
@@ -49,7 +48,7 @@ class Run(Struct, kw_only=True, omit_defaults=True):
     metrics: dict[str, Any] | None = None
     principal: str | None = None
     engine: str | None = None
-    """The version of Viva that started it."""
+    """The version of Viva that started the run."""
 
     @property
     def is_finished(self) -> bool:
@@ -65,16 +64,16 @@ class StoredResponse(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """A run whose lease this host holds now. `inputs` is what only its execution needs; it is not stored any longer."""
+    """A run whose lease this host holds now. `inputs` is needed only to start the run, and is deleted then."""
 
     run: Run
     inputs: bytes | None = None
     cancelled_by: str | None = None
-    """Who has asked to cancel it."""
+    """The principal that has asked to cancel the run."""
 
 
 class TenantQueue(Struct, frozen=True):
-    """The unfinished runs of a tenant: how many execute, how many wait, and the first that waits."""
+    """The unfinished runs of a tenant: how many execute, how many wait, and which one starts next."""
 
     tenant: str
     running: int
@@ -93,13 +92,13 @@ class StoreUnavailable(VivaError):  # noqa: N818 -- named as the errors of viva.
 class LeaseLost(VivaError):  # noqa: N818
     """Another host executes this run now; nothing was written."""
 
-    def __init__(self, run: str) -> None:
-        super().__init__(run)
-        self.run = run
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
 
 
 class SequenceTaken(VivaError):  # noqa: N818
-    """An event has this number already; nothing was written."""
+    """The run has an event with this sequence number already; nothing was written."""
 
 
 # fmt: off
@@ -130,7 +129,7 @@ class Store(ABC):
     """
 
     is_shared: bool
-    """Do other hosts use it too? Then all that they need to take over a run has to be in it."""
+    """Do other hosts use this store too? Then it has to hold all that they need to take over a run."""
 
     def __init__(self, owner: str, lease_s: float = LEASE_S) -> None:
         self.owner = owner
@@ -141,39 +140,39 @@ class Store(ABC):
 
     @abstractmethod
     def transaction(self, *, is_durable: bool = False) -> AbstractContextManager[None]:
-        """All or nothing. A transaction inside another one is part of it.
+        """A transaction. One that is opened inside another one is part of the outer one.
 
-        The death of a host loses no transaction. A crash of the database may lose the last ones, up to the last durable one.
+        A host that is killed loses no transaction. A crash of the database may lose those after the last durable one.
         """
 
     @abstractmethod
-    def _select(self, sql: str, *values: Any) -> list[tuple[Any, ...]]: ...
+    def _query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]: ...
 
     @abstractmethod
-    def _change(self, sql: str, *values: Any) -> int:
+    def _execute(self, sql: str, *values: Any) -> int:
         """Executes a statement, and returns the number of rows that it changed."""
 
     @abstractmethod
-    def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Raises SequenceTaken if a row is there already."""
+    def _insert_rows(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Inserts rows. Raises SequenceTaken if the table has one of them already."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raises StoreUnavailable if nothing can be written. It may take seconds: it is called in a thread."""
+        """Raises StoreUnavailable if nothing can be written. It may take seconds, so it is called in a thread."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def watch(self, on_change: Callable[[str, bytes | None], object]) -> None:  # noqa: B027 -- one process has no others
-        """Calls `on_change`, in another thread, with each run whose log another host changes, and with its notices."""
+        """From now on calls `on_change` in another thread with each run id whose log another host has changed, and with its notices."""
 
-    def announce(self, run: str, notice: bytes | None = None) -> None:  # noqa: B027
+    def announce(self, run_id: str, notice: bytes | None = None) -> None:  # noqa: B027
         """Tells other hosts that the log of a run has grown, or passes a notice on to their readers."""
 
     # Runs
 
     def create_run(self, run: Run, inputs: bytes | None = None) -> None:
-        self._change(
+        self._execute(
             "INSERT INTO runs (id, tenant, status, created, doc, inputs) VALUES (?, ?, ?, clock(), ?, ?)",
             run.id,
             run.tenant,
@@ -183,22 +182,22 @@ class Store(ABC):
         )
 
     def save_run(self, run: Run) -> None:
-        """Saves the state of a run whose lease this host holds. Its inputs are not needed any more."""
+        """Saves the state of a run whose lease this host holds, and deletes its inputs."""
         lease = ", lease_owner = NULL, lease_until = 0" if run.is_finished else ""
         sql = f"UPDATE runs SET status = ?, doc = ?, inputs = NULL{lease} WHERE id = ? AND lease_owner = ? AND lease_token = ?"  # noqa: S608 -- a constant
-        if not self._change(sql, run.status, codec.encode(run), run.id, self.owner, self._token(run.id)):
+        if not self._execute(sql, run.status, codec.encode(run), run.id, self.owner, self._get_lease_token(run.id)):
             self._tokens.pop(run.id, None)
             raise LeaseLost(run.id)
         if run.is_finished and self.is_shared:
-            self._change("DELETE FROM journals WHERE run = ?", run.id)
+            self._execute("DELETE FROM journals WHERE run = ?", run.id)
 
-    def find_run(self, name: str, tenant: str) -> Run | None:
-        rows = self._select("SELECT doc, cancelled_by FROM runs WHERE id = ? AND tenant = ?", name, tenant)
+    def find_run(self, run_id: str, tenant: str) -> Run | None:
+        rows = self._query("SELECT doc, cancelled_by FROM runs WHERE id = ? AND tenant = ?", run_id, tenant)
         return _decode_run(*rows[0]) if rows else None
 
-    def find_any_run(self, name: str) -> Run | None:
+    def find_any_run(self, run_id: str) -> Run | None:
         """A run of any tenant, for administrators."""
-        rows = self._select("SELECT doc, cancelled_by FROM runs WHERE id = ?", name)
+        rows = self._query("SELECT doc, cancelled_by FROM runs WHERE id = ?", run_id)
         return _decode_run(*rows[0]) if rows else None
 
     def list_runs(
@@ -208,7 +207,7 @@ class Store(ABC):
         before: tuple[float, str] | None = None,
         limit: int = 100,
     ) -> list[tuple[float, Run]]:
-        """Runs of one tenant or all, with these states or any, newest first; each with the time of its creation."""
+        """Returns runs, newest first, each with the time of its creation. `tenant=None` means all tenants, no statuses mean any."""
         conditions, values = ["1 = 1"], list[Any]()
         if tenant is not None:
             conditions.append("tenant = ?")
@@ -221,152 +220,155 @@ class Store(ABC):
             values += [before[0], before[0], before[1]]
         where = " AND ".join(conditions)
         sql = f"SELECT created, doc, cancelled_by FROM runs WHERE {where} ORDER BY created DESC, id DESC LIMIT ?"  # noqa: S608 -- constants
-        return [(created, _decode_run(doc, by)) for created, doc, by in self._select(sql, *values, limit)]
+        return [(created, _decode_run(doc, by)) for created, doc, by in self._query(sql, *values, limit)]
 
-    def delete_runs(self, names: Iterable[str]) -> None:
+    def delete_runs(self, run_ids: Iterable[str]) -> None:
         """Deletes finished runs with their events and annotations. Unfinished ones stay."""
         with self.transaction():
-            for name in names:
-                if self._change(f"DELETE FROM runs WHERE id = ? AND NOT ({_UNFINISHED})", name):  # noqa: S608 -- a constant
+            for run_id in run_ids:
+                if self._execute(f"DELETE FROM runs WHERE id = ? AND NOT ({_UNFINISHED})", run_id):  # noqa: S608 -- a constant
                     for table in ("events", "annotations", "journals"):
-                        self._change(f"DELETE FROM {table} WHERE run = ?", name)  # noqa: S608 -- a constant
+                        self._execute(f"DELETE FROM {table} WHERE run = ?", run_id)  # noqa: S608 -- a constant
                     if self.is_shared:
-                        self._change("INSERT INTO deletions VALUES (?, clock()) ON CONFLICT (run) DO NOTHING", name)
-            self._change("DELETE FROM deletions WHERE at <= clock() - ?", DELETION_TTL_S)
+                        self._execute("INSERT INTO deletions VALUES (?, clock()) ON CONFLICT (run) DO NOTHING", run_id)
+            self._execute("DELETE FROM deletions WHERE at <= clock() - ?", DELETION_TTL_S)
 
     def list_deletions(self) -> set[str]:
-        """The runs that any host has deleted: others may still have files of them."""
-        return {row[0] for row in self._select("SELECT run FROM deletions")}
+        """The runs that any host has deleted: other hosts may still have files of them."""
+        return {row[0] for row in self._query("SELECT run FROM deletions")}
 
     def delete_responses(self, tenant: str) -> None:
         """Deletes the responses that are stored under idempotency keys of a tenant."""
-        self._change("DELETE FROM answers WHERE tenant = ?", tenant)
+        self._execute("DELETE FROM answers WHERE tenant = ?", tenant)
 
-    def has_run(self, name: str) -> bool:
+    def has_run(self, run_id: str) -> bool:
         """Is there a run with this id, of any tenant?"""
-        return bool(self._select("SELECT 1 FROM runs WHERE id = ?", name))
+        return bool(self._query("SELECT 1 FROM runs WHERE id = ?", run_id))
 
     def list_queues(self) -> list[TenantQueue]:
-        """The tenants that have unfinished runs, with the run of each that is the next to start."""
+        """The queue of each tenant that has unfinished runs."""
         sql = f"""SELECT tenant, count(*), sum(CASE WHEN lease_until > clock() THEN 1 ELSE 0 END),
         (SELECT id FROM runs AS waiting WHERE waiting.tenant = runs.tenant AND {_UNFINISHED}
         AND lease_until <= clock() ORDER BY created LIMIT 1) FROM runs WHERE {_UNFINISHED} GROUP BY tenant"""  # noqa: S608 -- a constant
         return [
             TenantQueue(tenant, int(running), count - int(running), next_run)
-            for tenant, count, running, next_run in self._select(sql)
+            for tenant, count, running, next_run in self._query(sql)
         ]
 
     def count_unfinished(self, tenant: str | None = None) -> int:
         sql = f"SELECT count(*) FROM runs WHERE {_UNFINISHED}"  # noqa: S608 -- a constant
-        return self._select(*((sql,) if tenant is None else (sql + " AND tenant = ?", tenant)))[0][0]
+        return self._query(*((sql,) if tenant is None else (sql + " AND tenant = ?", tenant)))[0][0]
 
     # Leases
 
-    def claim_run(self, name: str) -> Claim | None:
-        """Takes the lease of an unfinished run, if no host holds it."""
+    def claim_run(self, run_id: str) -> Claim | None:
+        """Takes the lease of an unfinished run. None if another host holds it, or the run is finished."""
         with self.transaction():
             sql = f"""UPDATE runs SET lease_owner = ?, lease_token = lease_token + 1, lease_until = clock() + ?
             WHERE id = ? AND lease_until <= clock() AND {_UNFINISHED}"""  # noqa: S608 -- a constant
-            if not self._change(sql, self.owner, self.lease_s, name):
+            if not self._execute(sql, self.owner, self.lease_s, run_id):
                 return None
             sql = "SELECT doc, inputs, cancelled_by, lease_token FROM runs WHERE id = ?"
-            doc, inputs, cancelled_by, token = self._select(sql, name)[0]
-        self._tokens[name] = token
+            doc, inputs, cancelled_by, token = self._query(sql, run_id)[0]
+        self._tokens[run_id] = token
         return Claim(_decode_run(doc), inputs, cancelled_by)
 
     def renew_leases(self) -> list[str]:
-        """Renews the leases of this host. Returns the runs whose leases it lost."""
+        """Renews the leases of this host. Returns the ids of the runs whose leases it has lost."""
         with self.transaction():
             tokens = self._tokens.items()
             lost = [
-                name for name, token in tokens if not self._change(RENEW_LEASE, self.lease_s, name, self.owner, token)
+                name for name, token in tokens if not self._execute(RENEW_LEASE, self.lease_s, name, self.owner, token)
             ]
         for name in lost:
             del self._tokens[name]
         return lost
 
     def list_cancelled(self) -> dict[str, str]:
-        """The runs of this host that are to be cancelled, with who asked for it."""
+        """The runs of this host that are to be cancelled: run id -> who has asked for it."""
         if not self._tokens:
             return {}
         sql = f"""SELECT id, cancelled_by FROM runs WHERE lease_owner = ? AND cancelled_by IS NOT NULL
         AND {_UNFINISHED}"""  # noqa: S608 -- a constant
-        return dict(self._select(sql, self.owner))
+        return dict(self._query(sql, self.owner))
 
-    def release_run(self, name: str) -> None:
-        """Gives a lease back, so that any host can claim the run at once."""
-        token = self._tokens.pop(name, None)
+    def release_lease(self, run_id: str) -> None:
+        """Ends a lease of this host, so that any host can claim the run at once."""
+        token = self._tokens.pop(run_id, None)
         if token is not None:
             sql = """UPDATE runs SET lease_owner = NULL, lease_until = 0
             WHERE id = ? AND lease_owner = ? AND lease_token = ?"""
-            self._change(sql, name, self.owner, token)
+            self._execute(sql, run_id, self.owner, token)
 
-    def forget_lease(self, name: str) -> None:
-        """Does not renew a lease any more; it ends by itself."""
-        self._tokens.pop(name, None)
+    def forget_lease(self, run_id: str) -> None:
+        """Stops renewing a lease: it ends when its time is over."""
+        self._tokens.pop(run_id, None)
 
-    def holds_lease(self, name: str) -> bool:
-        return name in self._tokens
+    def holds_lease(self, run_id: str) -> bool:
+        return run_id in self._tokens
 
-    def request_cancel(self, name: str, cancelled_by: str) -> None:
-        """Asks the host that executes a run to cancel it. Only the first one counts."""
+    def request_cancel(self, run_id: str, cancelled_by: str) -> None:
+        """Asks the host that executes a run to cancel the run. Only the first request counts."""
         sql = f"UPDATE runs SET cancelled_by = ? WHERE id = ? AND cancelled_by IS NULL AND {_UNFINISHED}"  # noqa: S608 -- a constant
-        self._change(sql, cancelled_by, name)
+        self._execute(sql, cancelled_by, run_id)
 
-    def _token(self, run: str) -> int:
-        if run not in self._tokens:
-            raise LeaseLost(run)
-        return self._tokens[run]
+    def _get_lease_token(self, run_id: str) -> int:
+        """The token of a lease of this host. Raises LeaseLost if it has none."""
+        if run_id not in self._tokens:
+            raise LeaseLost(run_id)
+        return self._tokens[run_id]
 
     # Events
 
-    def append_events(self, run: str, first: int, docs: Iterable[bytes]) -> None:
-        """Events with the sequence numbers from `first` on, of a run whose lease this host holds. Renews the lease."""
-        rows = [(run, first + offset, doc) for offset, doc in enumerate(docs)]
+    def append_events(self, run_id: str, first: int, docs: Iterable[bytes]) -> None:
+        """Appends events, numbered from `first` on, to a run whose lease this host holds. Renews the lease."""
+        rows = [(run_id, first + offset, doc) for offset, doc in enumerate(docs)]
         with self.transaction():
-            self._lock_run(run)
-            self._insert("INSERT INTO events VALUES (?, ?, ?)", rows)
-            self.announce(run)
+            self._lock_and_renew_lease(run_id)
+            self._insert_rows("INSERT INTO events VALUES (?, ?, ?)", rows)
+            self.announce(run_id)
 
-    def load_events(self, run: str, first: int = 0) -> list[bytes]:
+    def load_events(self, run_id: str, first: int = 0) -> list[bytes]:
         sql = "SELECT doc FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence"
-        return [row[0] for row in self._select(sql, run, first)]
+        return [row[0] for row in self._query(sql, run_id, first)]
 
-    def _lock_run(self, run: str) -> None:
-        """Until the end of the transaction no other host can claim the run."""
-        if not self._change(RENEW_LEASE, self.lease_s, run, self.owner, self._token(run)):
-            self._tokens.pop(run, None)
-            raise LeaseLost(run)
+    def _lock_and_renew_lease(self, run_id: str) -> None:
+        """Renews the lease of a run. Until the end of the transaction no other host can claim the run."""
+        if not self._execute(RENEW_LEASE, self.lease_s, run_id, self.owner, self._get_lease_token(run_id)):
+            self._tokens.pop(run_id, None)
+            raise LeaseLost(run_id)
 
     # The journal of an eval, where the store is shared
 
-    def append_journal(self, run: str, lines: Mapping[int, bytes]) -> None:
-        """Lines by their numbers, of a run whose lease this host holds. They are deleted when the run ends."""
+    def append_journal(self, run_id: str, lines: Mapping[int, bytes]) -> None:
+        """Adds journal lines, by number, of a run whose lease this host holds. They are deleted when the run ends."""
         with self.transaction():
-            self._lock_run(run)
-            self._insert("INSERT INTO journals VALUES (?, ?, ?)", [(run, *line) for line in lines.items()])
+            self._lock_and_renew_lease(run_id)
+            self._insert_rows("INSERT INTO journals VALUES (?, ?, ?)", [(run_id, *line) for line in lines.items()])
 
-    def load_journal(self, run: str) -> dict[int, bytes]:
-        return dict(self._select("SELECT number, doc FROM journals WHERE run = ? ORDER BY number", run))
+    def load_journal(self, run_id: str) -> dict[int, bytes]:
+        return dict(self._query("SELECT number, doc FROM journals WHERE run = ? ORDER BY number", run_id))
 
     # Annotations and responses
 
-    def add_annotation(self, run: str, annotation: Mapping[str, Any]) -> None:
+    def add_annotation(self, run_id: str, annotation: Mapping[str, Any]) -> None:
         with self.transaction():
-            self._change("UPDATE runs SET created = created WHERE id = ?", run)  # a lock: other hosts number them too
-            self._change(
+            self._execute(
+                "UPDATE runs SET created = created WHERE id = ?", run_id
+            )  # a lock: other hosts number them too
+            self._execute(
                 "INSERT INTO annotations VALUES (?, (SELECT count(*) FROM annotations WHERE run = ?), ?)",
-                run,
-                run,
+                run_id,
+                run_id,
                 codec.encode(annotation),
             )
 
-    def load_annotations(self, run: str) -> list[dict[str, Any]]:
-        rows = self._select("SELECT doc FROM annotations WHERE run = ? ORDER BY number", run)
+    def load_annotations(self, run_id: str) -> list[dict[str, Any]]:
+        rows = self._query("SELECT doc FROM annotations WHERE run = ? ORDER BY number", run_id)
         return [codec.decode_own(row[0]) for row in rows]
 
     def find_response(self, tenant: str, operation: str, key: str) -> StoredResponse | None:
-        rows = self._select(
+        rows = self._query(
             "SELECT request, status, body FROM answers WHERE tenant = ? AND operation = ? AND key = ? AND at > clock() - ?",
             tenant,
             operation,
@@ -376,10 +378,10 @@ class Store(ABC):
         return StoredResponse(*rows[0]) if rows else None
 
     def save_response(self, tenant: str, operation: str, key: str, response: StoredResponse) -> bool:
-        """Returns whether it was saved: another host may have been faster."""
-        self._change("DELETE FROM answers WHERE at <= clock() - ?", RESPONSE_TTL_S)
+        """Saves a response. Returns False if there is one under this key already: another host may have been faster."""
+        self._execute("DELETE FROM answers WHERE at <= clock() - ?", RESPONSE_TTL_S)
         sql = "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, clock()) ON CONFLICT (tenant, operation, key) DO NOTHING"
-        return bool(self._change(sql, tenant, operation, key, response.request, response.status, response.body))
+        return bool(self._execute(sql, tenant, operation, key, response.request, response.status, response.body))
 
 
 def _decode_run(doc: bytes, cancelled_by: str | None = None) -> Run:

@@ -1,6 +1,6 @@
-"""Bearer tokens: each belongs to a tenant and has scopes, some have an end. The host stores only digests of tokens.
+"""Bearer tokens: each belongs to a tenant, has scopes, and may expire. The host stores only digests of tokens.
 
-Tokens are in the config, and in a file that `viva serve token` changes; a running host follows it.
+Tokens are in the config, and in a file that `viva serve token` changes. A running host reads the file when it changes.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput
 from viva.host.errors import forbidden, unauthenticated
-from viva.host.runs import log_line
+from viva.host.monitoring import log_line
 from viva.model import codec
 from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder, open_private
@@ -49,7 +49,7 @@ class TokenFile:
         self.path = folder / "tokens.json"
 
     def find_version(self) -> object:
-        """Changes with the content. None: there is no file."""
+        """Returns a value that changes when the file changes. None: there is no file."""
         try:
             status = self.path.stat()
         except OSError:
@@ -57,7 +57,7 @@ class TokenFile:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def load(self) -> list[StoredToken]:
-        """Raises BadInput for a file that was damaged: a host without it would refuse or accept the wrong ones."""
+        """Loads the tokens. Raises BadInput for a damaged file."""
         try:
             return codec.decode_own(self.path.read_bytes(), type=list[StoredToken])
         except FileNotFoundError:
@@ -100,7 +100,7 @@ class TokenFile:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """Two commands at once lose nothing."""
+        """Locks the file: two commands at the same time must not lose a change."""
         make_private_folder(self._folder)
         lock = open_private(self._folder / "tokens.lock", os.O_RDWR | os.O_CREAT)
         try:
@@ -113,13 +113,13 @@ class TokenFile:
 Scope = Literal["runs:read", "runs:create", "runs:cancel", "annotations:write", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 HOST_SCOPES: frozenset[Scope] = frozenset({"metrics", "admin"})
-"""Scopes of the whole host. Their tokens belong to no tenant."""
+"""Scopes for the whole host. Tokens with them belong to no tenant."""
 READ_SCOPES: frozenset[Scope] = frozenset({"runs:read"})
 ALL_SCOPES: frozenset[Scope] = frozenset(SCOPES) - HOST_SCOPES
 LOCAL_TENANT = "local"
 """The tenant of a host without configured tenants."""
 NO_TENANT = ""
-"""The tenant of tokens with scopes of the whole host."""
+"""The tenant name of tokens for the whole host."""
 
 
 class Principal(Struct, frozen=True):
@@ -136,7 +136,7 @@ class Principal(Struct, frozen=True):
 
 
 class TokenRegistry:
-    """The tokens of a host: those of the config, and those of a file, which may change at any time."""
+    """The tokens of a host: those of the config, and those of a file that may change at any time."""
 
     def __init__(self, file: TokenFile | None = None, clock: Callable[[], float] = time.time) -> None:
         self._principals: dict[bytes, Principal] = {}
@@ -146,7 +146,7 @@ class TokenRegistry:
         self._clock = clock
 
     def __len__(self) -> int:
-        self._read_file()
+        self._reload_file()
         return len(self._principals) + len(self._file_principals)
 
     def add(self, token: str, tenant: str, scopes: frozenset[Scope] = ALL_SCOPES) -> None:
@@ -159,7 +159,7 @@ class TokenRegistry:
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal:
         """Finds the principal of a request. Compares every token, so that timing reveals nothing."""
-        self._read_file()
+        self._reload_file()
         scheme, _, token = headers.get("authorization", "").partition(" ")
         digest = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
         match: Principal | None = None
@@ -173,8 +173,8 @@ class TokenRegistry:
             raise unauthenticated()
         return match
 
-    def _read_file(self) -> None:
-        """Reads the file again if it has changed: a token that was revoked is refused at once."""
+    def _reload_file(self) -> None:
+        """Reads the file again if it has changed, so that a revoked token is refused at once."""
         if self._file is None or (version := self._file.find_version()) == self._file_version:
             return
         self._file_version = version

@@ -1,20 +1,54 @@
-"""The workflows of a host. Except for `viva.agent`, their nodes do nothing or wait: clients use them to test the API."""
+"""The workflows of a host. `viva.agent` invokes an agent. The nodes of all others do nothing or wait, for clients that test
+the API.
+
+An invocation returns the agent's reply to its caller, in the outputs of the last event. Evals never return replies.
+"""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
+from msgspec import Struct, structs
+
+from viva.checks.golden import ReturnSchema, to_canonical_text
+from viva.engine.event_bus import EventBus
+from viva.engine.trial import run_trial
+from viva.errors import BadInput
 from viva.host.errors import validation_error
-from viva.host.events import RunLog, node_completed, node_started, run_completed
-from viva.host.runs import RunEnding
+from viva.host.events import (
+    EventDraft,
+    RunLog,
+    node_completed,
+    node_started,
+    provider_usage,
+    run_completed,
+    run_failed,
+    to_plain_name,
+)
+from viva.host.host import Host
+from viva.host.inventory import AGENT_KEYS, HostedAgent, parse_agent_overrides, reject_unknown_keys
+from viva.host.requests import validate_body
+from viva.host.runs import RunEnding, RunError
+from viva.host.store import Run
+from viva.host.tokens import Principal
+from viva.model import codec
+from viva.model.case import Case, Limits, UserMessage
+from viva.model.message import Message, ModelCall
+from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
+from viva.protocols import PlannedTrial
+from viva.session.options.run_options import RunOptions
+from viva.session.run import create_run_context
+from viva.session.run_plan import build_run_plan
+from viva.users.script import Script
 
 NOOP, DELAY, AGENT_WORKFLOW = "core.noop", "core.delay", "viva.agent"
 MAX_DELAY_MS = 60_000
 _DEFAULT_DELAY_MS = 1000
 
 
-def _workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[str, Any], kind: str = NOOP) -> Any:
+def _build_workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[str, Any], kind: str = NOOP) -> Any:
     return {
         "id": name,
         "name": title,
@@ -34,48 +68,52 @@ def _workflow(name: str, title: str, nodes: tuple[str, ...], *variables: dict[st
     }
 
 
-def _by_id(*workflows: dict[str, Any]) -> Mapping[str, dict[str, Any]]:
+def _index_by_id(*workflows: dict[str, Any]) -> Mapping[str, dict[str, Any]]:
     return {workflow["id"]: workflow for workflow in workflows}
 
 
-def _variable(name: str, kind: str, description: str, *, required: bool = False) -> dict[str, Any]:
+def _build_variable(name: str, kind: str, description: str, *, required: bool = False) -> dict[str, Any]:
     return {"name": name, "type": kind, "description": description, "required": required}
 
 
-_DELAY_MS = _variable("delayMs", "number", "Delay in milliseconds, at most a minute.")
-_ADVERTISED = _by_id(
-    _workflow("conformance-noop", "No operation", ("noop",)),
-    _workflow(
+_DELAY_MS = _build_variable("delayMs", "number", "Delay in milliseconds, at most a minute.")
+_ADVERTISED = _index_by_id(
+    _build_workflow("conformance-noop", "No operation", ("noop",)),
+    _build_workflow(
         "conformance-idempotent",
         "No operation, with a nonce",
         ("noop",),
-        _variable("nonce", "string", "Distinguishes requests.", required=True),
+        _build_variable("nonce", "string", "Distinguishes requests.", required=True),
     ),
 )
 WORKFLOWS = {
     **_ADVERTISED,
-    AGENT_WORKFLOW: _workflow(
+    AGENT_WORKFLOW: _build_workflow(
         AGENT_WORKFLOW,
         "Call an agent once",
         ("agent",),
-        _variable("input", "object", "The task: a text or any value."),
-        _variable("messages", "array", "Or a conversation; the last message is the user's."),
+        _build_variable("input", "object", "The task: a text or any value."),
+        _build_variable("messages", "array", "Or a conversation; the last message is the user's."),
         kind=AGENT_WORKFLOW,
     ),
 }
-CONFORMANCE_WORKFLOWS = _by_id(
-    _workflow("conformance-agent-reasoning", "No operation", ("reasoner",)),
-    _workflow("conformance-dispatch-loop", "No operation, three times", ("supervisor", "dispatch", "worker")),
-    _workflow("conformance-delay", "Wait", ("delay",), _DELAY_MS, kind=DELAY),
-    _workflow("conformance-cancellable", "Wait, or be cancelled", ("delay",), _DELAY_MS, kind=DELAY),
+CONFORMANCE_WORKFLOWS = _index_by_id(
+    _build_workflow("conformance-agent-reasoning", "No operation", ("reasoner",)),
+    _build_workflow("conformance-dispatch-loop", "No operation, three times", ("supervisor", "dispatch", "worker")),
+    _build_workflow("conformance-delay", "Wait", ("delay",), _DELAY_MS, kind=DELAY),
+    _build_workflow("conformance-cancellable", "Wait, or be cancelled", ("delay",), _DELAY_MS, kind=DELAY),
 )
-"""Available with conformance routes only."""
+"""Workflows that exist only with `--conformance`."""
 _UNADVERTISED = frozenset({"conformance-agent-reasoning", "conformance-dispatch-loop"})
-"""They do nothing where other hosts reason and dispatch."""
+"""Conformance workflows that are not advertised as fixtures: their nodes do nothing here."""
 
 
-def list_fixtures(is_conformance: bool) -> list[str]:
-    """The workflows for tests that this host really executes."""
+def list_workflows(*, is_conformance: bool) -> Mapping[str, dict[str, Any]]:
+    return {**WORKFLOWS, **(CONFORMANCE_WORKFLOWS if is_conformance else {})}
+
+
+def list_fixtures(*, is_conformance: bool) -> list[str]:
+    """Returns the ids of the workflows for tests that the host advertises."""
     return [*_ADVERTISED, *(name for name in CONFORMANCE_WORKFLOWS if is_conformance and name not in _UNADVERTISED)]
 
 
@@ -88,13 +126,20 @@ def validate_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> N
         raise validation_error(f"delayMs must be a number from 0 to {MAX_DELAY_MS}", "inputs.delayMs")
 
 
-def select_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that the nodes use; others are not stored."""
+def select_used_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the inputs that the nodes use. Others are not stored."""
     return {"delayMs": inputs["delayMs"]} if _DELAY_MS in workflow["variables"] and "delayMs" in inputs else {}
 
 
-async def run_workflow(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log: RunLog) -> RunEnding:
-    """Executes the nodes that were not completed before a restart of the host."""
+async def run_workflow(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
+    workflow = host.workflows.get(run.workflow)
+    if workflow is None:
+        raise RunError("workflow_gone", "The host no longer has this workflow")
+    return await run_nodes(workflow, run.request, log)
+
+
+async def run_nodes(workflow: Mapping[str, Any], inputs: Mapping[str, Any], log: RunLog) -> RunEnding:
+    """Executes the nodes of a workflow, except those that were completed before a restart of the host."""
     started, completed = (
         {event.node_id for event in log.events_of_type(f"node.{kind}")} for kind in ("started", "completed")
     )
@@ -110,3 +155,205 @@ async def run_workflow(workflow: Mapping[str, Any], inputs: Mapping[str, Any], l
         else:
             log.append([node_started(name, kind), node_completed(name)])
     return RunEnding("completed", (run_completed({}),))
+
+
+InvocationOutcome = Literal["completed", "refused", "failed"]
+FailureCode = Literal["agent_failed", "structured_output_invalid", "tool_not_allowed"]
+_DECISIONS: dict[InvocationOutcome, str] = {"completed": "answer", "refused": "refuse", "failed": "fail"}
+_REFUSAL_REASONS = frozenset({"content_filter", "refusal", "safety"})
+_FAILURE_MESSAGES: dict[FailureCode, str] = {
+    "agent_failed": "The agent did not reply",
+    "structured_output_invalid": "The result does not match the agent's return schema",
+    "tool_not_allowed": "The agent used a tool that it may not use",
+}
+
+
+class InvocationRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an agent is asked. `options` are passed to the agent; `result_schema` overrides the agent's return schema."""
+
+    message: Message
+    history: tuple[Message, ...] = ()
+    options: dict[str, Any] = {}
+    result_schema: dict[str, Any] | None = None
+    source: str = "run-api"
+    agent_fields: dict[str, Any] | None = None
+    """Fields of the agent's config entry that the caller overrides."""
+
+
+class InvocationResult(Struct, frozen=True, kw_only=True):
+    """The events of one invocation, and its outcome. Only the caller may see `output`, the agent's reply."""
+
+    events: tuple[EventDraft, ...]
+    outcome: InvocationOutcome
+    failure_code: FailureCode = "agent_failed"
+    """Why the invocation failed, if its outcome is `failed`."""
+    output: Any = None
+
+
+def prepare_invocation_run(host: Host, principal: Principal, body: dict[str, Any]) -> tuple[Run, bytes]:
+    """Validates a request for the workflow `viva.agent`. Returns the run and its encoded inputs. Raises an ApiError."""
+    agent = host.agents.find(body.get("agentId", ""), principal.tenant)
+    if agent is None:
+        raise validation_error("Unknown agent", "agentId")
+    inputs = validate_body("INVOCATION", body.get("inputs", {}), "inputs")
+    configurable = body.get("configurable", {})
+    reject_unknown_keys(configurable, AGENT_KEYS)
+    fields = parse_agent_overrides(host.settings, agent, configurable)
+    request = structs.replace(_parse_request(inputs), agent_fields=fields or None)
+    task = request.message.content if request.message.data is None else request.message.data
+    schema = agent.manifest.task_schema
+    if schema is not None and ReturnSchema(schema=schema).describe_errors(task) is not None:
+        raise validation_error("The input does not match the agent's task schema", "inputs")
+    run = build_invocation_run(host, principal, agent)
+    if configurable:
+        run.request["configurable"] = configurable
+    return run, codec.encode(request)
+
+
+def build_invocation_run(host: Host, principal: Principal, agent: HostedAgent) -> Run:
+    return host.build_run(principal, kind="invocation", workflow=AGENT_WORKFLOW, agent=agent.agent_id, request={})
+
+
+def _parse_request(inputs: dict[str, Any]) -> InvocationRequest:
+    if "messages" not in inputs:
+        task = inputs["input"]
+        message = Message("user", to_canonical_text(task), data=None if isinstance(task, str) else task)
+        return InvocationRequest(message=message)
+    messages = [Message(item["role"], item["content"], data=item.get("data")) for item in inputs["messages"]]
+    if messages[-1].role != "user":
+        raise validation_error("The last message must have the role user", "inputs.messages")
+    return InvocationRequest(message=messages[-1], history=tuple(messages[:-1]))
+
+
+async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None) -> RunEnding:
+    """Calls the agent. After a restart the run fails instead: the agent may have acted already."""
+    if inputs is None:
+        raise RunError("host_restarted", "The host restarted during the call; the agent may have acted")
+    agent = host.agents.get(run.agent or "")
+    if agent is None:
+        raise RunError("agent_gone", "The agent is no longer in the config")
+    try:
+        result = await call_agent(host, run, agent, codec.decode_own(inputs, type=InvocationRequest))
+    except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
+        raise RunError("agent_gone", "The agent cannot be opened") from None
+    run.metrics = sum_usage(log, result.events)
+    if result.outcome == "failed":
+        code, message = result.failure_code, _FAILURE_MESSAGES[result.failure_code]
+        run.error = {"code": code, "message": message}
+        return RunEnding("failed", (*result.events, run_failed(code, message)))
+    outputs = {"output": result.output, "outcome": result.outcome}
+    return RunEnding("completed", (*result.events, run_completed(outputs)))
+
+
+async def call_agent(host: Host, run: Run, agent: HostedAgent, request: InvocationRequest) -> InvocationResult:
+    """Runs a conversation of one turn with the agent."""
+    settings = host.settings
+    options = RunOptions(
+        inputs=(),
+        agents=(agent.instance or agent.name,),
+        agent_fields=request.agent_fields,
+        folder=settings.folder,
+        config=settings.file,
+    )
+    async with aclosing(await build_run_plan(options)) as plan:
+        plan.redactor.add_secrets(settings.redactor.secrets)  # an agent may know the tokens of tenants
+        case = Case(
+            id="invocation",
+            user=Script((UserMessage(request.message),)),
+            history=request.history,
+            options=request.options,
+            limits=Limits(timeout_s=settings.defaults.timeout_s or 300.0, max_turns=1),
+            keep_calls=True,
+        )
+        record = await run_trial(
+            create_run_context(plan, run.id, EventBus((), ())), PlannedTrial(case, 0, agent=plan.tested_agents[0].name)
+        )
+    schema = request.result_schema or agent.manifest.return_schema
+    is_valid = None if schema is None else _matches_schema(schema, get_output(record))
+    return build_invocation_result(record, agent, "invocation", source=request.source, is_valid=is_valid)
+
+
+def build_invocation_result(
+    record: TrialRecord, agent: HostedAgent, invocation: str, *, source: str = "run-api", is_valid: bool | None = None
+) -> InvocationResult:
+    """Builds the result of one invocation from its record. `is_valid` tells whether the reply matches its schema, if there is one."""
+    turn = record.turns[-1] if record.turns else None
+    calls = () if turn is None else turn.tool_calls
+    used_forbidden = any(call.error is None and not agent.is_tool_allowed(call.name) for call in calls)
+    outcome = _get_outcome(record, turn, is_rejected=is_valid is False or used_forbidden)
+    agent_calls, judge_calls = _split_model_calls(record, turn)
+    validated = {} if is_valid is None else {"schemaValidated": is_valid}
+    drafts = (
+        _build_agent_event(
+            agent, "invocation.started", invocationId=invocation, source=source, modelClass=agent.model_class
+        ),
+        _build_agent_event(agent, "reasoned", reasoning="", verbosity="off"),  # the text is never sent
+        *_build_tool_events(agent, calls, invocation),
+        *map(provider_usage, agent_calls),
+        _build_agent_event(agent, "decided", decision=_DECISIONS[outcome]),
+        _build_agent_event(agent, "invocation.completed", invocationId=invocation, outcome=outcome, **validated),
+        *map(provider_usage, judge_calls),
+    )
+    code: FailureCode = (
+        "structured_output_invalid" if is_valid is False else "tool_not_allowed" if used_forbidden else "agent_failed"
+    )
+    output = get_output(record) if outcome == "completed" else None
+    return InvocationResult(events=drafts, outcome=outcome, failure_code=code, output=output)
+
+
+def get_output(record: TrialRecord) -> Any:
+    """Returns the data of the agent's last reply or, if it has none, the text."""
+    turn = record.turns[-1] if record.turns else None
+    return None if turn is None else turn.output if turn.data is None else turn.data
+
+
+def _matches_schema(schema: dict[str, Any], output: Any) -> bool:
+    """Does the output match a schema? A text that is JSON is decoded first."""
+    if isinstance(output, str):
+        with suppress(codec.DecodeError):
+            output = codec.decode(output)
+    return ReturnSchema(schema=schema).describe_errors(output) is None
+
+
+def _get_outcome(record: TrialRecord, turn: TurnRecord | None, *, is_rejected: bool) -> InvocationOutcome:
+    """Returns whether the agent replied, refused or failed. A wrong reply counts as `completed`."""
+    if turn is None or turn.error is not None or record.fault in ("infra", "undetermined") or is_rejected:
+        return "failed"
+    return "refused" if (turn.finish_reason or "").lower() in _REFUSAL_REASONS else "completed"
+
+
+def _split_model_calls(record: TrialRecord, turn: TurnRecord | None) -> tuple[Sequence[ModelCall], Sequence[ModelCall]]:
+    """Returns the model calls of the agent, and those of judges. All calls of a failed turn are the agent's."""
+    calls = record.model_calls
+    if turn is None or turn.error is not None:
+        return calls, ()
+    count = turn.usage.calls if turn.usage else 0
+    return calls[:count], calls[count:]
+
+
+def _build_agent_event(agent: HostedAgent, kind: str, **payload: Any) -> EventDraft:
+    return EventDraft(f"agent.{kind}", {"agentId": agent.agent_id, **payload})
+
+
+def _build_tool_events(agent: HostedAgent, calls: Sequence[ToolCallRecord], invocation: str) -> Iterable[EventDraft]:
+    """Yields the events of tool calls. Tools that are not allowed are left out."""
+    for number, call in enumerate(calls, 1):
+        if agent.is_tool_allowed(call.name):
+            payload = {"toolName": to_plain_name(call.name), "callId": f"{invocation}-{number}"}
+            yield _build_agent_event(agent, "toolCalled", **payload)
+            yield _build_agent_event(agent, "toolReturned", **payload, status="ok" if call.error is None else "error")
+
+
+def sum_usage(log: RunLog, more: Sequence[EventDraft] = ()) -> dict[str, Any] | None:
+    """Sums tokens and cost of a run from its `provider.usage` events. `more` are drafts that are not in the log yet."""
+    usages = [event.payload for event in log.events_of_type("provider.usage")]
+    usages += [draft.payload for draft in more if draft.type == "provider.usage"]
+    if not usages:
+        return None
+    costs = [usage["costEstimateUsd"] for usage in usages if "costEstimateUsd" in usage]
+    tokens = {
+        "input": sum(usage["inputTokens"] for usage in usages),
+        "output": sum(usage["outputTokens"] for usage in usages),
+    }
+    total = {"tokens": tokens, "provider": usages[-1]["provider"], "model": usages[-1]["model"]}
+    return {"openwopCost": {**total, "usd": sum(costs)} if len(costs) == len(usages) else total}

@@ -38,7 +38,7 @@ def main(provider: str, script: str | None, port: int, seen: str | None, command
             if command:
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and `run` ends its child
                 sys.exit(subprocess.run(command, env=os.environ | server.env, check=False).returncode)
-            stop = _wait_for_signals()
+            stop = _create_stop_event()
             for name, value in server.env.items():
                 click.echo(f"export {name}={value}")
             stop.wait()
@@ -55,15 +55,15 @@ def _create_server(provider: str, script: Script, port: int, seen: str | None) -
         def log_request(request: ReceivedRequest) -> StubResponse:
             response = handler(request)
             with log.open("ab") as file:
-                file.write(codec.encode(_log_entry(request, response.status)) + b"\n")
+                file.write(codec.encode(_build_log_entry(request, response.status)) + b"\n")
             return response
 
         server.handler = log_request
     return server
 
 
-def _log_entry(request: ReceivedRequest, status: int) -> dict[str, object]:
-    """Return the log entry of a request, without headers, which hold keys."""
+def _build_log_entry(request: ReceivedRequest, status: int) -> dict[str, object]:
+    """Return the log entry of a request. Headers are left out: they hold keys."""
     try:
         body = request.json if request.body else None
     except codec.DecodeError:
@@ -71,8 +71,8 @@ def _log_entry(request: ReceivedRequest, status: int) -> dict[str, object]:
     return {"method": request.method, "path": request.path, "status": status, "body": body}
 
 
-def _wait_for_signals() -> threading.Event:
-    """Return an event that Ctrl-C or SIGTERM sets. Call it before printing: a reader may send a signal at once."""
+def _create_stop_event() -> threading.Event:
+    """Return an event that Ctrl-C or SIGTERM sets. Call it before printing: whoever reads the output may send a signal at once."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

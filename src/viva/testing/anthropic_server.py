@@ -14,9 +14,9 @@ from viva.model.message import Message, ToolCall
 from viva.testing.http_server import ReceivedRequest, StubResponse, json_response
 from viva.testing.model_server import KEY, MODEL, ModelServer, RequestRejected, Say, estimate_tokens, split_text
 
-SIGNATURE = "c2lnbmVk"
-_STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
-_ERRORS = {
+THOUGHT_SIGNATURE = "c2lnbmVk"
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -25,7 +25,7 @@ _ERRORS = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-_FIELDS = frozenset(
+_KNOWN_FIELDS = frozenset(
     [
         "model",
         "max_tokens",
@@ -45,7 +45,7 @@ _FIELDS = frozenset(
         "cache_control",
     ]
 )
-_BETA_FIELDS = frozenset(["container", "context_management", "inference_geo", "mcp_servers", "speed"])
+_KNOWN_BETA_FIELDS = frozenset(["container", "context_management", "inference_geo", "mcp_servers", "speed"])
 
 
 class AnthropicServer(ModelServer):
@@ -82,7 +82,10 @@ class AnthropicServer(ModelServer):
         return list(_iter_messages(body))
 
     def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
-        end = {"content": _build_blocks(say), "stop_reason": _STOP.get(say.finish, say.finish)}
+        end = {
+            "content": _build_blocks(say),
+            "stop_reason": _STOP_REASONS.get(say.effective_finish_reason, say.effective_finish_reason),
+        }
         counts = {"usage": _count_input_tokens(say) | {"output_tokens": say.output_tokens}}
         return _build_envelope(body) | end | counts | dict(say.extra)
 
@@ -94,20 +97,23 @@ class AnthropicServer(ModelServer):
             events.append({"type": "content_block_start", "index": index, "content_block": empty})
             events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
             events.append({"type": "content_block_stop", "index": index})
-        end = {"stop_reason": _STOP.get(say.finish, say.finish), "stop_sequence": None}
+        end = {
+            "stop_reason": _STOP_REASONS.get(say.effective_finish_reason, say.effective_finish_reason),
+            "stop_sequence": None,
+        }
         events.append({"type": "message_delta", "delta": end, "usage": {"output_tokens": say.output_tokens}})
         events.append({"type": "message_stop"})
         return tuple(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), codec.encode(event)) for event in events)
 
     def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
-        error = {"type": _ERRORS.get(status, "api_error"), "message": message}
+        error = {"type": _ERROR_TYPES.get(status, "api_error"), "message": message}
         return json_response({"type": "error", "error": error, "request_id": "req_1"}, status, headers)
 
 
 def _build_blocks(say: Say) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if say.thought:
-        blocks.append({"type": "thinking", "thinking": say.thought, "signature": SIGNATURE})
+        blocks.append({"type": "thinking", "thinking": say.thought, "signature": THOUGHT_SIGNATURE})
     if say.content:
         blocks.append({"type": "text", "text": say.content})
     for index, call in enumerate(say.tool_calls):
@@ -119,7 +125,7 @@ def _build_blocks(say: Say) -> list[dict[str, Any]]:
 
 
 def _split_block(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """Return a block as it starts, and its deltas."""
+    """Return an empty block and the deltas that fill it."""
     match block["type"]:
         case "text":
             return block | {"text": ""}, ({"type": "text_delta", "text": piece} for piece in split_text(block["text"]))
@@ -174,12 +180,12 @@ def _build_envelope(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_problem(body: Mapping[str, Any], *, beta: bool) -> str | None:
-    """Return why the API would reject a request, or None. Claude Code uses the beta API, which accepts more."""
+    """Return why the API would reject a request, or None. The beta API, which Claude Code uses, accepts more fields."""
     for name in ("model", "max_tokens", "messages"):
         if name not in body:
             return f"{name}: Field required"
     for name in body:
-        if name not in _FIELDS and not (beta and name in _BETA_FIELDS):
+        if name not in _KNOWN_FIELDS and not (beta and name in _KNOWN_BETA_FIELDS):
             return f"{name}: Extra inputs are not permitted"
     if not body["messages"]:
         return "messages: at least one message is required"
@@ -200,13 +206,11 @@ def _find_problem(body: Mapping[str, Any], *, beta: bool) -> str | None:
             turns[-1][1].extend(blocks)
         else:
             turns.append((message["role"], list(blocks)))
-    return _find_unmatched_tools(turns) or _find_open_object(
-        body.get("output_config", {}).get("format", {}).get("schema")
-    )
+    return _find_tool_problem(turns) or _find_open_schema(body.get("output_config", {}).get("format", {}).get("schema"))
 
 
-def _find_unmatched_tools(turns: list[tuple[str, list[dict[str, Any]]]]) -> str | None:
-    """Return a problem unless each tool use has its result in the next message, and each result its tool use."""
+def _find_tool_problem(turns: list[tuple[str, list[dict[str, Any]]]]) -> str | None:
+    """Return a problem, or None if each tool use has a result in the next message, and each result a tool use."""
     expected: list[str] = []
     for _, blocks in turns:
         results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
@@ -216,13 +220,13 @@ def _find_unmatched_tools(turns: list[tuple[str, list[dict[str, Any]]]]) -> str 
     return f"messages: `tool_use` ids {expected} were found without `tool_result` blocks" if expected else None
 
 
-def _find_open_object(schema: Any) -> str | None:
-    """Return a problem if an object of the schema allows additional properties."""
+def _find_open_schema(schema: Any) -> str | None:
+    """Return a problem if an object in the schema allows additional properties, else None."""
     if isinstance(schema, list):
-        return next((problem for below in cast("list[Any]", schema) if (problem := _find_open_object(below))), None)
+        return next((problem for below in cast("list[Any]", schema) if (problem := _find_open_schema(below))), None)
     if not isinstance(schema, dict):
         return None
     node = cast("dict[str, Any]", schema)
     if node.get("type") == "object" and node.get("additionalProperties") is not False:
         return "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
-    return _find_open_object(list(node.values()))
+    return _find_open_schema(list(node.values()))

@@ -13,9 +13,9 @@ from viva.model.message import Message, MessageRole, ToolCall
 from viva.testing.http_server import ReceivedRequest, StubResponse, json_response
 from viva.testing.model_server import KEY, MODEL, ModelServer, RequestRejected, Say, estimate_tokens, split_text
 
-SIGNATURE = "c2lnbmVk"
-_FINISH = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
-_STATUSES = {
+THOUGHT_SIGNATURE = "c2lnbmVk"
+_FINISH_REASONS = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
+_STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
@@ -25,7 +25,7 @@ _STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-_FIELDS = frozenset(
+_KNOWN_FIELDS = frozenset(
     [
         "contents",
         "systemInstruction",
@@ -37,7 +37,7 @@ _FIELDS = frozenset(
         "serviceTier",
     ]
 )
-_CONFIG = frozenset(
+_KNOWN_CONFIG_FIELDS = frozenset(
     [
         "temperature",
         "seed",
@@ -57,20 +57,20 @@ _CONFIG = frozenset(
     ]
 )
 
-_SPEAKERS: dict[str, MessageRole] = {"system": "system", "user": "user", "model": "assistant"}
-_SIDE_REQUESTS: dict[str, dict[str, Any]] = {
+_ROLES: dict[str, MessageRole] = {"system": "system", "user": "user", "model": "assistant"}
+_SIDE_ANSWERS: dict[str, dict[str, Any]] = {
     "complexity_score": {"complexity_reasoning": "Stand-in.", "complexity_score": 1},
     "model_choice": {"reasoning": "Stand-in.", "model_choice": "flash"},
     "next_speaker": {"reasoning": "Stand-in.", "next_speaker": "user"},
     "unproductive_state_confidence": {"unproductive_state_analysis": "None.", "unproductive_state_confidence": 0.0},
 }
-"""Requests of the Gemini CLI for itself: model choice, next speaker, loop detection."""
+"""Replies to requests that the Gemini CLI makes for itself (model choice, next speaker, loop detection), by schema field."""
 
 
 class GeminiServer(ModelServer):
     """Serves `/v1beta/models/NAME:generateContent`, `:streamGenerateContent?alt=sse` and `:countTokens`.
 
-    Requests of the Gemini CLI for itself, for example for a model choice, do not use the script.
+    Requests that the Gemini CLI makes for itself, for example to choose a model, do not use the script.
     """
 
     provider: ClassVar[str] = "gemini"
@@ -94,7 +94,7 @@ class GeminiServer(ModelServer):
             return {"totalTokens": estimate_tokens(body)}
         schema = body.get("generationConfig", {}).get("responseJsonSchema") or {}
         side_answer = next(
-            (answer for name, answer in _SIDE_REQUESTS.items() if name in schema.get("properties", {})), None
+            (answer for name, answer in _SIDE_ANSWERS.items() if name in schema.get("properties", {})), None
         )
         if side_answer is None or not self.is_reply_path(path):
             return None
@@ -104,7 +104,7 @@ class GeminiServer(ModelServer):
         return list(_iter_messages(body))
 
     def find_model(self, path: str, body: Mapping[str, Any]) -> str:
-        """Return the model, which is part of the path."""
+        """Return the name of the model, which is part of the path."""
         return path.rpartition("/")[2].partition(":")[0]
 
     def check_headers(self, request: ReceivedRequest) -> None:
@@ -119,7 +119,12 @@ class GeminiServer(ModelServer):
         return ":streamGenerateContent" in path
 
     def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
-        return _build_response(say, _build_parts(say), _FINISH.get(say.finish, say.finish.upper()), body["model"])
+        return _build_response(
+            say,
+            _build_parts(say),
+            _FINISH_REASONS.get(say.effective_finish_reason, say.effective_finish_reason.upper()),
+            body["model"],
+        )
 
     def build_stream(self, say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
         parts: list[dict[str, Any]] = []
@@ -130,18 +135,25 @@ class GeminiServer(ModelServer):
             else:
                 parts.append(part)
         events = [_build_response(say, [part], None, body["model"]) for part in parts]
-        events.append(_build_response(say, [], _FINISH.get(say.finish, say.finish.upper()), body["model"]))
+        events.append(
+            _build_response(
+                say,
+                [],
+                _FINISH_REASONS.get(say.effective_finish_reason, say.effective_finish_reason.upper()),
+                body["model"],
+            )
+        )
         return tuple(b"data: %b\r\n\r\n" % codec.encode(event) for event in events)
 
     def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
-        error = {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}
+        error = {"code": status, "message": message, "status": _STATUS_NAMES.get(status, "UNKNOWN")}
         return json_response({"error": error}, status, headers)
 
 
 def _iter_messages(body: Any) -> Iterator[Message]:
     system: dict[str, Any] = {"parts": [], **body.get("systemInstruction", {}), "role": "system"}
     for content in (system, *body["contents"]):
-        role = _SPEAKERS[content.get("role", "user")]
+        role = _ROLES[content.get("role", "user")]
         for part in content["parts"]:
             if answer := part.get("functionResponse"):
                 result = codec.compact_json(answer.get("response"))
@@ -154,8 +166,8 @@ def _iter_messages(body: Any) -> Iterator[Message]:
 
 
 def _build_parts(say: Say) -> list[dict[str, Any]]:
-    """Return the parts of a reply. The signature of a thought is at the first tool call, or at the text."""
-    signed = {"thoughtSignature": SIGNATURE} if say.thought else {}
+    """Return the parts of a reply. A thought is signed at the first tool call or, without one, at the text."""
+    signed = {"thoughtSignature": THOUGHT_SIGNATURE} if say.thought else {}
     parts: list[dict[str, Any]] = []
     if say.thought:
         parts.append({"text": say.thought, "thought": True})
@@ -193,7 +205,7 @@ def _build_response(say: Say, parts: list[dict[str, Any]], finish: str | None, m
 
 def _find_problem(body: Mapping[str, Any]) -> str | None:
     """Return why the API would reject a request, or None."""
-    unknown = [*(body.keys() - _FIELDS), *(body.get("generationConfig", {}).keys() - _CONFIG)]
+    unknown = [*(body.keys() - _KNOWN_FIELDS), *(body.get("generationConfig", {}).keys() - _KNOWN_CONFIG_FIELDS)]
     if unknown:
         return f'Invalid JSON payload received. Unknown name "{unknown[0]}": Cannot find field.'
     if not body.get("contents"):

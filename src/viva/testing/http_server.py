@@ -34,13 +34,13 @@ class ReceivedRequest(Struct, frozen=True):
 
 
 class StubResponse(Struct, frozen=True, kw_only=True):
-    """What the server does with a request.
+    """A response, and what the server does to it.
 
-    `chunks` are sent with chunked encoding, one write each, instead of `body`. `raw` pieces are written as they are,
-    instead of everything else. `delay_s` comes first. `hold` blocks the response until `release()`, before the first byte
-    or in the middle of the chunks. `cut` drops the connection: before the first byte, after the headers, or in the middle
-    of the body. `close` ends the connection afterwards: `announced` by a header, or `silent`, like a server after an idle
-    time-out.
+    `chunks` are sent with chunked encoding, one write each, instead of `body`. `raw` pieces are written unchanged, instead of
+    headers and body. The server first waits for `delay_s`. `hold` blocks the response until `release()` is called: at its
+    start or, with `amid_body`, in the middle of the chunks. `cut` drops the connection: before the first byte, after the
+    headers, or in the middle of the body. `close` ends the connection after the response: `announced` by a header, or
+    `silent`, like a server after an idle time-out.
     """
 
     body: bytes = b""
@@ -128,7 +128,7 @@ class HttpServer:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def release(self) -> None:
-        """Send the responses that `hold`, now and in future."""
+        """Send all responses with `hold`, those that wait now and later ones."""
         self._loop.call_soon_threadsafe(self._released.set)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -145,7 +145,7 @@ class HttpServer:
         self._ready.set()
         await self._stop.wait()
         server.close()
-        await self._run_loop_steps()
+        await self._let_loop_run()
         for connection in list(self._connections):
             connection.abort()
         if self._connections:
@@ -153,15 +153,15 @@ class HttpServer:
             await self._empty.wait()
         for handshake in asyncio.all_tasks() - {asyncio.current_task()}:
             handshake.cancel()
-        await self._run_loop_steps()
+        await self._let_loop_run()
 
-    async def _run_loop_steps(self) -> None:
-        """Let the loop finish sockets that were just accepted or closed."""
+    async def _let_loop_run(self) -> None:
+        """Let the event loop finish accepting and closing sockets."""
         for _ in range(5):
             await asyncio.sleep(0)
 
     def add_connection(self, connection: "_Connection") -> int:
-        """Internal: count a new connection and return its number."""
+        """Internal: add a new connection and return its number."""
         with self._changed:
             self._connections.add(connection)
             self.connections += 1
@@ -170,7 +170,7 @@ class HttpServer:
             return self.connections
 
     def remove_connection(self, connection: "_Connection") -> None:
-        """Internal: count a lost connection."""
+        """Internal: remove a closed connection."""
         with self._changed:
             self._connections.discard(connection)
             self.open_connections -= 1
@@ -190,7 +190,7 @@ class HttpServer:
             return StubResponse(status=500, body=repr(error).encode())
 
     async def wait_released(self) -> None:
-        """Wait for `release`."""
+        """Internal: wait until `release` is called."""
         await self._released.wait()
 
 
@@ -222,10 +222,10 @@ class _Connection(asyncio.Protocol):
         if self._buffer and not self._buffer[:1].isalpha():  # TLS, or other data that is not HTTP
             self._transport.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             self._transport.close()
-        elif self._task is None and (request := self._take_request()) is not None:
+        elif self._task is None and (request := self._pop_request()) is not None:
             self._task = asyncio.get_running_loop().create_task(self._respond(request))
 
-    def _take_request(self) -> ReceivedRequest | None:
+    def _pop_request(self) -> ReceivedRequest | None:
         """Return the next complete request in the buffer, or None."""
         if len(self._buffer) < self._needed_bytes or (end := self._buffer.find(b"\r\n\r\n")) < 0:
             return None
@@ -286,7 +286,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _decode_chunks(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
-    """Return a chunked body and its end in the buffer; None until it is complete."""
+    """Return a chunked body and the position after it in the buffer, or None if it is incomplete."""
     body = bytearray()
     while (end := buffer.find(b"\r\n", at)) >= 0:
         size = int(bytes(buffer[at:end]).partition(b";")[0], 16)

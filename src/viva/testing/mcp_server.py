@@ -16,7 +16,7 @@ from viva.testing.http_server import HttpServer, ReceivedRequest, StubResponse
 
 
 class McpServer(HttpServer):
-    """Serves canned results of tools: by name, or as stubs, of which several for one tool are used in order."""
+    """Serves canned tool results: one for each name, or stubs. Several stubs of one tool are used in order."""
 
     def __init__(
         self, tools: Mapping[str, Any] | Sequence[ToolStub], *, host: str = "127.0.0.1", port: int = 0
@@ -42,7 +42,7 @@ class McpServer(HttpServer):
 
     @property
     def is_used(self) -> bool:
-        """Has a client asked for its tools?"""
+        """Has a client listed or called the tools?"""
         return self._stub.is_used
 
     def _handle(self, request: ReceivedRequest) -> StubResponse:

@@ -47,8 +47,8 @@ class Say(Struct, frozen=True, kw_only=True):
     cut: Literal["before", "after_headers", "amid_body"] | None = None
 
     @property
-    def finish(self) -> str:
-        """The finish reason, by default derived from the reply."""
+    def effective_finish_reason(self) -> str:
+        """The finish reason or, without one, `tool_calls` or `stop`."""
         return self.finish_reason or ("tool_calls" if self.tool_calls else "stop")
 
 
@@ -65,7 +65,7 @@ ScriptLine = str | Say | Fail | StubResponse
 
 
 class When(Struct, frozen=True):
-    """A reply for matching requests, every time or `times` times.
+    """A reply for requests that match all conditions, at most `times` times.
 
     `text` and `system` are regular expressions, searched in the new messages (of the user or of tools) and in the system
     prompt; `^` and `$` match at lines. `tool` is a tool with a new result. `model` is the requested model, with `*` as
@@ -80,7 +80,7 @@ class When(Struct, frozen=True):
     times: int | None = None
 
     def matches(self, request: "ModelRequest") -> bool:
-        """Does the reply fit this request?"""
+        """Do all conditions hold for this request?"""
         return (
             (self.model is None or fnmatchcase(request.model, self.model))
             and (self.tool is None or self.tool in request.tool_results)
@@ -183,7 +183,7 @@ class ModelServer(HttpServer):
         """Raise RequestRejected if a required header is missing."""
 
     def answer_side_request(self, path: str, body: Mapping[str, Any]) -> Any | None:
-        """Return the response to a request that needs no script, for example a token count."""
+        """Return the response to a request that does not use the script, for example a token count, or None."""
         return None
 
     def find_problem(self, request: ReceivedRequest, body: Mapping[str, Any]) -> str | None:
@@ -213,7 +213,7 @@ class ModelServer(HttpServer):
         return body.get("model", MODEL)
 
     def connector(self, **fields: Any) -> Connector:
-        """Return a connector to this server, with these fields changed."""
+        """Return a connector to this server. `fields` override its defaults."""
         plain = Connector(
             name=MODEL,
             provider=self.provider,
@@ -227,11 +227,11 @@ class ModelServer(HttpServer):
 
     def _respond(self, request: ReceivedRequest) -> StubResponse:
         try:
-            return self._reply(request)
+            return self._answer_request(request)
         except RequestRejected as refused:
             return self.build_error(refused.status, refused.message)
 
-    def _reply(self, request: ReceivedRequest) -> StubResponse:
+    def _answer_request(self, request: ReceivedRequest) -> StubResponse:
         path, (list_path, models) = request.path.partition("?")[0], self.model_list
         if request.method == "GET" and path.endswith(list_path):
             self.check_headers(request)
@@ -258,7 +258,7 @@ class ModelServer(HttpServer):
             read_messages=self.read_messages,
         )
         self.model_requests.append(model_request)
-        return self._build_response(self._choose_line(model_request), model_request)
+        return self._build_response(self._choose_reply(model_request), model_request)
 
     def _build_response(self, line: ScriptLine, request: ModelRequest) -> StubResponse:
         if isinstance(line, StubResponse):
@@ -277,7 +277,7 @@ class ModelServer(HttpServer):
         return structs.replace(response, delay_s=say.delay_s, hold=hold, cut=say.cut)
 
     def _add_call_ids(self, say: Say, before: Sequence[Message]) -> Say:
-        """Return the reply with an id for each tool call that is unique in the conversation."""
+        """Return the reply with an id, unique in the conversation, for each tool call."""
         if not self.call_id_prefix or not say.tool_calls:
             return say
         first = sum(len(message.tool_calls) for message in before) + 1
@@ -287,7 +287,7 @@ class ModelServer(HttpServer):
         ]
         return structs.replace(say, tool_calls=named)
 
-    def _choose_line(self, request: ModelRequest) -> ScriptLine:
+    def _choose_reply(self, request: ModelRequest) -> ScriptLine:
         if isinstance(self._script, str):
             return self._script
         if callable(self._script):

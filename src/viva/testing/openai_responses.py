@@ -1,4 +1,4 @@
-"""The Responses API of the stand-in for OpenAI, which Codex speaks: the same replies in other envelopes."""
+"""The Responses API of the OpenAI stand-in: the same replies as for chat completions, in its own format."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,16 +7,11 @@ from viva.model import codec
 from viva.model.message import Message, MessageRole, ToolCall
 from viva.testing.model_server import MODEL, Say, split_text
 
-_SPEAKERS: dict[str, MessageRole] = {
-    "developer": "system",
-    "system": "system",
-    "user": "user",
-    "assistant": "assistant",
-}
+_ROLES: dict[str, MessageRole] = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 
 
 def read_response_messages(body: Any) -> Iterator[Message]:
-    """Return the messages of a request."""
+    """Yield the messages of a request to /v1/responses."""
     tool_names: dict[str, str] = {}
     if body.get("instructions"):
         yield Message("system", body["instructions"])
@@ -24,7 +19,7 @@ def read_response_messages(body: Any) -> Iterator[Message]:
     for item in items:
         match item.get("type", "message"):
             case "message":
-                yield Message(_SPEAKERS[item["role"]], _join_text(item["content"]))
+                yield Message(_ROLES[item["role"]], _join_text(item["content"]))
             case "function_call" | "custom_tool_call":
                 tool_names[item["call_id"]] = item["name"]
                 arguments = item.get("arguments", item.get("input"))
@@ -32,7 +27,7 @@ def read_response_messages(body: Any) -> Iterator[Message]:
             case "function_call_output" | "custom_tool_call_output":
                 name = tool_names.get(item["call_id"])
                 yield Message("tool", _join_text(item["output"]), name=name, tool_call_id=item["call_id"])
-            case _:  # reasoning, and what else a provider wants back as it came
+            case _:  # reasoning items, which are sent back unchanged
                 pass
 
 
@@ -48,17 +43,17 @@ def _join_text(content: Any) -> str:
 
 def build_response(say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the response to a request that does not stream."""
-    whole = {"output": _build_items(say, body), "usage": _build_usage(say), **_describe_end(say)}
+    whole = {"output": _build_items(say, body), "usage": _build_usage(say), **_build_incomplete_fields(say)}
     return _build_envelope(body, "completed") | whole | dict(say.extra)
 
 
-def _describe_end(say: Say) -> dict[str, Any]:
-    reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(say.finish)
+def _build_incomplete_fields(say: Say) -> dict[str, Any]:
+    reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(say.effective_finish_reason)
     return {"status": "incomplete", "incomplete_details": {"reason": reason}} if reason else {}
 
 
 def build_response_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """The events of a streamed answer: each item begins, grows and ends, and the whole comes last."""
+    """Return the events of a streamed response: for each item its start, its pieces and its end, and the whole response last."""
     start = _build_envelope(body, "in_progress")
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": start},
@@ -66,7 +61,7 @@ def build_response_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...
     ]
     for index, item in enumerate(_build_items(say, body)):
         place = {"output_index": index, "item_id": item["id"]}
-        events.append({"type": "response.output_item.added", "output_index": index, "item": _start_item(item)})
+        events.append({"type": "response.output_item.added", "output_index": index, "item": _build_started_item(item)})
         match item["type"]:
             case "message":
                 part, at = item["content"][0], place | {"content_index": 0}
@@ -105,19 +100,19 @@ def _build_items(say: Say, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     for index, call in enumerate(say.tool_calls):
         arguments = call.arguments if isinstance(call.arguments, str) else codec.compact_json(call.arguments or {})
         names = {"id": f"fc_{turn}_{index + 1}", "call_id": call.id or f"call_{index + 1}", "name": call.name}
-        space = _find_namespace(call.name, body)
+        space = _build_namespace_field(call.name, body)
         items.append({"type": "function_call", **names, **space, "arguments": arguments, "status": "completed"})
     return items
 
 
-def _find_namespace(name: str, body: Mapping[str, Any]) -> dict[str, str]:
-    """The namespace of a tool that is offered as part of one, as Codex offers those of MCP servers."""
+def _build_namespace_field(name: str, body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the field `namespace` of a tool call, if the request has the tool in a namespace, as Codex has MCP tools."""
     spaces = [tool for tool in body.get("tools") or () if tool.get("type") == "namespace"]
     found = [space["name"] for space in spaces if name in [tool.get("name") for tool in space["tools"]]]
     return {"namespace": found[0]} if found else {}
 
 
-def _start_item(item: dict[str, Any]) -> dict[str, Any]:
+def _build_started_item(item: dict[str, Any]) -> dict[str, Any]:
     empty = {"message": {"content": []}, "function_call": {"arguments": ""}}.get(item["type"])
     return item if empty is None else item | empty | {"status": "in_progress"}
 

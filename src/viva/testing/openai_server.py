@@ -13,9 +13,7 @@ from viva.model import codec
 from viva.model.message import Message, ToolCall
 from viva.testing.http_server import ReceivedRequest, StubResponse, json_response
 from viva.testing.model_server import KEY, MODEL, ModelServer, Say, split_text
-from viva.testing.openai_responses import build_response
-from viva.testing.openai_responses import build_response_stream as response_stream
-from viva.testing.openai_responses import read_response_messages as response_messages
+from viva.testing.openai_responses import build_response, build_response_stream, read_response_messages
 
 
 class OpenAIServer(ModelServer):
@@ -49,13 +47,13 @@ class OpenAIServer(ModelServer):
         return None
 
     def read_messages(self, body: Any) -> Sequence[Message]:
-        return list(response_messages(body) if "input" in body else read_chat_messages(body))
+        return list(read_response_messages(body) if "input" in body else read_chat_messages(body))
 
     def build_completion(self, say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
         return build_response(say, body) if "input" in body else build_chat_completion(say, body)
 
     def build_stream(self, say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
-        return response_stream(say, body) if "input" in body else build_chat_stream(say, body)
+        return build_response_stream(say, body) if "input" in body else build_chat_stream(say, body)
 
     def build_error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> StubResponse:
         return error_response(status, message, headers)
@@ -67,7 +65,7 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
 
 
 def read_chat_messages(body: Any) -> Iterator[Message]:
-    """Return the messages of a request."""
+    """Yield the messages of a request to /v1/chat/completions."""
     tool_names: dict[str, str] = {}
     for message in body["messages"]:
         content = message.get("content") or ""
@@ -90,12 +88,12 @@ def build_chat_completion(say: Say, body: Mapping[str, Any]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": say.content, **_encode_thought(say), **say.extra}
     if say.tool_calls:
         message["tool_calls"] = [_encode_call(index, call) for index, call in enumerate(say.tool_calls)]
-    choice = {"index": 0, "message": message, "finish_reason": say.finish, "logprobs": None}
+    choice = {"index": 0, "message": message, "finish_reason": say.effective_finish_reason, "logprobs": None}
     return _build_envelope("chat.completion", body) | {"choices": [choice], "usage": _build_usage(say)}
 
 
 def build_chat_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """The events of a streamed answer: a role, the content in pieces, tool calls in pieces, the end, perhaps usage."""
+    """Return the events of a streamed response: the role, pieces of content and of tool calls, the end, and usage if requested."""
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if say.content is not None else None}]
     deltas += [{name: value} for name, value in _encode_thought(say).items()]
     deltas += [{"content": piece} for piece in split_text(say.content or "")]
@@ -113,7 +111,7 @@ def build_chat_stream(say: Say, body: Mapping[str, Any]) -> tuple[bytes, ...]:
     events: list[Any] = [
         envelope | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
     ]
-    events.append(envelope | {"choices": [{"index": 0, "delta": {}, "finish_reason": say.finish}]})
+    events.append(envelope | {"choices": [{"index": 0, "delta": {}, "finish_reason": say.effective_finish_reason}]})
     if (body.get("stream_options") or {}).get("include_usage"):
         events.append(envelope | {"choices": [], "usage": _build_usage(say)})
     return (*(b"data: %b\n\n" % codec.encode(event) for event in events), b"data: [DONE]\n\n")

@@ -21,15 +21,15 @@ from viva.schemas.validation import find_violations
 from viva.testing.model_server import Fail, Say, ScriptLine, When
 from viva.text.duration import parse_duration
 
-_CONDITIONS = {"when": "text", "system": "system", "tool": "tool", "model": "model", "times": "times"}
+_CONDITION_FIELDS = {"when": "text", "system": "system", "tool": "tool", "model": "model", "times": "times"}
 
 
 def load_script(path: str | Path) -> list[ScriptLine | When]:
-    """Return the replies in a file; BadInput with all its problems."""
+    """Return the replies in a file. Raises BadInput with all problems of the file."""
     file = Path(path)
     problems: list[Problem] = []
     documents = list(open_documents(file, str(path)).read_valid(problems))
-    problems += [problem for document in documents for problem in _iter_problems(document)]
+    problems += [problem for document in documents for problem in _find_problems(document)]
     if not documents and not problems:
         problems = [Problem(str(path), 0, "", "has no replies")]
     if problems:
@@ -37,7 +37,7 @@ def load_script(path: str | Path) -> list[ScriptLine | When]:
     return [_parse_entry(document.value) for document in documents]
 
 
-def _iter_problems(document: Document) -> Iterator[Problem]:
+def _find_problems(document: Document) -> Iterator[Problem]:
     found = find_violations("replies", document.value)
     for complaint in found:
         yield document.make_problem(complaint.path, complaint.message, key=complaint.unknown_key)
@@ -57,11 +57,11 @@ def _iter_problems(document: Document) -> Iterator[Problem]:
 def _parse_entry(entry: str | Mapping[str, Any]) -> ScriptLine | When:
     if isinstance(entry, str):
         return entry
-    conditions = {field: entry[name] for name, field in _CONDITIONS.items() if name in entry}
-    return When(_parse_line(entry), **conditions) if conditions else _parse_line(entry)
+    conditions = {field: entry[name] for name, field in _CONDITION_FIELDS.items() if name in entry}
+    return When(_parse_reply(entry), **conditions) if conditions else _parse_reply(entry)
 
 
-def _parse_line(entry: Mapping[str, Any]) -> ScriptLine:
+def _parse_reply(entry: Mapping[str, Any]) -> ScriptLine:
     delay_s = parse_duration(entry.get("delay", 0))
     if "error" in entry:
         details = {key: entry[key] for key in ("message", "headers") if key in entry}

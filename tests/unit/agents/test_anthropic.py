@@ -11,7 +11,7 @@ from viva.errors import AgentFailed, Unreachable
 from viva.model.connector import Connector, Secret
 from viva.model.message import Audio, File, Image, Message, Text, ToolCall
 from viva.testing import AnthropicServer, Say, StubResponse, json_response
-from viva.testing.anthropic_server import SIGNATURE
+from viva.testing.anthropic_server import THOUGHT_SIGNATURE
 
 PNG = "data:image/png;base64,AAA="
 PDF = "data:application/pdf;base64,CCC="
@@ -63,7 +63,7 @@ def test_thoughts_go_back_with_their_signature(streams: bool):
     assert conversation.messages[1] == {
         "role": "assistant",
         "content": [
-            {"type": "thinking", "thinking": "A long thought.", "signature": SIGNATURE},
+            {"type": "thinking", "thinking": "A long thought.", "signature": THOUGHT_SIGNATURE},
             {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1, "b": 2}},
         ],
     }

@@ -11,7 +11,7 @@ from viva.errors import AgentFailed, Unreachable
 from viva.model.connector import Connector
 from viva.model.message import Audio, File, Image, Message, Text, ToolCall
 from viva.testing import GeminiServer, Say, StubResponse, json_response
-from viva.testing.gemini_server import SIGNATURE
+from viva.testing.gemini_server import THOUGHT_SIGNATURE
 
 
 def ask(script: Any, *said: str | Message, **fields: Any) -> HeldConversation:
@@ -71,14 +71,17 @@ def test_signatures_of_thoughts_go_back_with_their_parts(streams: bool):
         "parts": [
             {"text": "Hm.", "thought": True},
             {"text": "So."},
-            {"functionCall": {"id": "f1", "name": "add", "args": {"a": 1, "b": 2}}, "thoughtSignature": SIGNATURE},
+            {
+                "functionCall": {"id": "f1", "name": "add", "args": {"a": 1, "b": 2}},
+                "thoughtSignature": THOUGHT_SIGNATURE,
+            },
         ],
     }
     assert only(conversation).content == "3"
 
 
 def test_a_signature_on_a_text_without_a_letter_goes_back_too():
-    signed = {"text": "", "thoughtSignature": SIGNATURE}
+    signed = {"text": "", "thoughtSignature": THOUGHT_SIGNATURE}
     conversation = ask([answer_of({"text": "One"}, {"text": ""}, signed), "x"], "a", "b")
     assert conversation.sent["contents"][1]["parts"] == [{"text": "One"}, signed]
 

@@ -1,10 +1,11 @@
 """The garbage collector during a run."""
 
 import gc
+from weakref import WeakSet
 
 import pytest
 
-from viva.concurrency.process_changes import collect_less_often
+from viva.concurrency.garbage import collect_less_often
 
 
 def test_settings_of_the_caller_are_restored():
@@ -37,3 +38,20 @@ def test_what_the_caller_has_chosen_stays():
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+class Node:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_the_garbage_of_many_short_runs_is_collected():
+    """Each run freezes what the one before it left, which resets the counters of the collector."""
+    nodes: WeakSet[Node] = WeakSet()
+    most, objects = 0, len(gc.get_objects())
+    for _ in range(2000):
+        with collect_less_often():
+            for _ in range(objects // 500):
+                nodes.add(Node())
+        most = max(most, len(nodes))
+    assert most < objects  # 4 times as many were created

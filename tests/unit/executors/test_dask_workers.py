@@ -152,8 +152,8 @@ def test_without_workers_or_scheduler_every_request_stops(dask: DaskProcesses, s
             running = start(workers.run(b"wait forever"))
             waiting = start(workers.run(b"wait for ever"))
             await log.wait_for("wait for ever")
-            shorten("viva.executors.dask_workers._NO_WORKER_S", 0.5)
-            shorten("viva.executors.dask_workers._CONTACT_S", 1.0)
+            shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 0.5)
+            shorten("viva.executors.dask_workers._CONTACT_TIMEOUT_S", 1.0)
             (nanny if ended == "workers" else dask.scheduler).kill()
             if ended == "workers":
                 os.kill(await log.wait_for("wait for ever"), signal.SIGKILL)
@@ -168,7 +168,7 @@ def test_without_workers_or_scheduler_every_request_stops(dask: DaskProcesses, s
 
 
 def test_a_cluster_without_workers_is_refused(dask: DaskProcesses, shorten: Shorten) -> None:
-    shorten("viva.executors.dask_workers._NO_WORKER_S", 0.3)
+    shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 0.3)
 
     async def run() -> None:
         async with open_workers(dask):

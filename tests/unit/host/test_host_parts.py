@@ -14,23 +14,25 @@ from msgspec import structs
 
 from viva.errors import BadInput
 from viva.host import events
-from viva.host.agents import HostedAgent, derive_agent_id
 from viva.host.errors import ApiError, validation_error
-from viva.host.events import EventDraft, RunLog, RunLogs
-from viva.host.idempotency import REPLAY_HEADER, IdempotencyCache, Mutation
+from viva.host.events import (
+    EventDraft,
+    RunLog,
+    RunLogs,
+    StreamOptions,
+    iter_frames,
+    parse_last_event_id,
+    parse_number,
+    parse_stream_modes,
+    wait_for_events,
+)
+from viva.host.inventory import HostedAgent, derive_agent_id
+from viva.host.requests import REPLAY_HEADER, IdempotencyCache, Mutation
 from viva.host.setup import is_public_url
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Run, SequenceTaken, Store
-from viva.host.stream import (
-    StreamOptions,
-    parse_last_event_id,
-    parse_modes,
-    parse_number,
-    stream_frames,
-    wait_for_events,
-)
 from viva.host.tokens import ALL_SCOPES, READ_SCOPES, Principal, TokenRegistry
-from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_workflow
+from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_nodes
 from viva.model import codec
 from viva.text.addresses import is_loopback
 
@@ -178,7 +180,7 @@ def test_readers_and_writers_of_a_run_share_one_log(store: Store):
 
 
 async def _read(log: RunLog, options: StreamOptions, shutdown: asyncio.Event) -> list[bytes]:
-    return [frame async for frame in stream_frames(log, options, lambda _events: {}, shutdown)]
+    return [frame async for frame in iter_frames(log, options, lambda _events: {}, shutdown)]
 
 
 def test_a_reader_gets_events_until_the_run_ends(store: Store):
@@ -211,7 +213,7 @@ def test_a_stream_sends_keep_alive_frames(log: RunLog):
     assert StreamOptions().keep_alive_s <= 30
 
     async def act() -> bytes:
-        frames = stream_frames(log, StreamOptions(keep_alive_s=0.01), lambda _events: {}, asyncio.Event())
+        frames = iter_frames(log, StreamOptions(keep_alive_s=0.01), lambda _events: {}, asyncio.Event())
         assert (await anext(frames)).startswith(b"id: 0")
         frame = await asyncio.wait_for(anext(frames), 10)
         await frames.aclose()
@@ -233,11 +235,11 @@ def test_polling_returns_at_the_first_event(store: Store):
 
 
 def test_stream_parameters_are_validated(log: RunLog):
-    assert parse_modes(None) == ("updates",)
-    assert parse_modes("debug,updates") == ("updates", "debug")
+    assert parse_stream_modes(None) == ("updates",)
+    assert parse_stream_modes("debug,updates") == ("updates", "debug")
     for text in ("values,debug", "x", "updates,", "UPDATES"):
         with pytest.raises(ApiError):
-            parse_modes(text)
+            parse_stream_modes(text)
     assert parse_number("7", "n", 0, 0, 9) == 7
     for text in ("1.0", "x", "", "10", "-1"):
         with pytest.raises(ApiError):
@@ -300,7 +302,7 @@ def test_invalid_public_urls(url: str):
 def test_a_node_that_was_started_before_a_restart_is_not_started_again(log: RunLog):
     log.append([events.node_started("delay", "core.delay")])
     for _ in range(2):
-        asyncio.run(run_workflow(CONFORMANCE_WORKFLOWS["conformance-delay"], {"delayMs": 1}, log))
+        asyncio.run(run_nodes(CONFORMANCE_WORKFLOWS["conformance-delay"], {"delayMs": 1}, log))
     assert [logged.event.type for logged in log.events] == ["run.started", "node.started", "node.completed"]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from viva.host.request_checks import KnownHosts
+from viva.host.connections import KnownHosts
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from viva.host.capacity import HostLimits
 from viva.host.errors import ApiError
 from viva.host.events import RunLog, RunLogs, run_completed
-from viva.host.runs import RunEnding, RunManager
+from viva.host.runs import HostLimits, RunEnding, RunManager
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Run, StoreUnavailable
 
@@ -27,7 +26,7 @@ def make_limits(host_at_once: int, **tenant: int) -> HostLimits:
 def make_manager(
     store: SqliteStore, run_function: Callable[[Run, RunLog, bytes | None], Awaitable[RunEnding]], limits: HostLimits
 ) -> RunManager:
-    return RunManager(store, RunLogs(store), {"workflow": run_function}, limits, has_room=lambda: True)
+    return RunManager(store, RunLogs(store), {"workflow": run_function}, limits, has_free_space=lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +88,13 @@ class FullStore(SqliteStore):
 
     def check(self) -> None:
         with self.transaction():
-            self._change("INSERT INTO answers VALUES ('', '', '', '', 0, ?, 0)", b"x" * 100_000)
-            self._change("DELETE FROM answers WHERE tenant = ''")
+            self._execute("INSERT INTO answers VALUES ('', '', '', '', 0, ?, 0)", b"x" * 100_000)
+            self._execute("DELETE FROM answers WHERE tenant = ''")
 
 
 def test_a_run_waits_for_room_on_the_disk_and_goes_on(tmp_path: Path, shorten: Callable[[str, float], None]):
     """Its result is in memory: the agent is not asked twice."""
-    shorten("viva.host.runs.TICK_S", 0.01)
+    shorten("viva.host.runs.WATCH_INTERVAL_S", 0.01)
 
     async def act() -> tuple[int, list[str], ApiError, str]:
         store, calls = FullStore(tmp_path), 0
@@ -135,7 +134,7 @@ def test_a_run_waits_for_room_on_the_disk_and_goes_on(tmp_path: Path, shorten: C
 
 
 def test_a_run_that_cannot_write_is_interrupted_and_resumed(tmp_path: Path, shorten: Callable[[str, float], None]):
-    shorten("viva.host.runs.TICK_S", 0.01)
+    shorten("viva.host.runs.WATCH_INTERVAL_S", 0.01)
 
     async def act() -> list[bytes | None]:
         store, received = SqliteStore(tmp_path), list[bytes | None]()
