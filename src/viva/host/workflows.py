@@ -263,7 +263,7 @@ async def call_agent(host: Host, run: Run, agent: HostedAgent, request: Invocati
             history=request.history,
             options=request.options,
             limits=Limits(timeout_s=settings.defaults.timeout_s or 300.0, max_turns=1),
-            keep_calls=True,
+            records_model_calls=True,
         )
         record = await run_trial(
             create_run_context(plan, run.id, EventBus((), ())), PlannedTrial(case, 0, agent=plan.tested_agents[0].name)
