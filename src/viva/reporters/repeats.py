@@ -39,8 +39,8 @@ def format_case_rate(statuses: Sequence[Status], rule: PassRule) -> str:
         text += f", {errors} of {len(statuses)} with errors"
     if rule.test is not None:
         return f"{text}, {rule.decide(statuses) or 'undecided'}"
-    if tally.judged and rule.status(statuses) == "error":
-        return text  # too few verdicts for a stability class
+    if tally.judged and (not tally.passed or rule.status(statuses) == "error"):
+        return text  # a case that always fails is not unstable; or there are too few verdicts for a class
     return f"{text}, {(stability(statuses) or 'no verdict').replace('_', ' ')}"
 
 

@@ -180,9 +180,12 @@ function Changes({ server, two, only, shown, to, pairHref }: ChangesProps) {
       <Differences differences={differences} />
       <Metrics metrics={comparison.metrics} />
       {comparison.notes.length > 0 && (
-        <ul class="muted" id="notes">
-          {comparison.notes.map((note) => <li key={note}>{note}</li>)}
-        </ul>
+        <details class="notes" id="notes">
+          <summary>How sure these figures are</summary>
+          <ul class="muted">
+            {comparison.notes.map((note) => <li key={note}>{note}</li>)}
+          </ul>
+        </details>
       )}
       <section aria-label="Changes">
         <div class="chips" role="group" aria-label="Kind of change">
@@ -233,12 +236,14 @@ function Answer({ comparison: { metrics, cases } }: { comparison: Comparison }) 
   const sure = rate.verdict === "better" || rate.verdict === "worse";
   const rates = `${formatPercent(rate.head)} pass, before ${formatPercent(rate.base)}`;
   const chance = rate.p === null ? "this was not tested" : `p ${formatP(rate.p)}`;
-  const broken = cases.filter((each) => each.change === "broken").length;
+  const broken = cases.filter((each) => each.change === "broken");
+  const tested = broken.filter((each) => typeof each.p === "number").length;
   return (
     <p id="answer" class={`answer ${sure ? rate.verdict : ""}`}>
       <b>{sure ? `Head is ${rate.verdict}` : rate.delta === 0 ? "No difference" : `Head passes ${rate.delta < 0 ? "less" : "more"} often, but that can be chance`}</b>
       {`: ${rates} (${sure ? "more than chance, " : ""}${chance}).`}
-      {broken > 0 && ` ${formatCount(broken, "case")} ${broken === 1 ? "is" : "are"} broken, more than chance explains.`}
+      {tested > 0 && ` ${formatCount(tested, "case")} ${tested === 1 ? "is" : "are"} broken, more than chance explains.`}
+      {broken.length > tested && ` ${formatCount(broken.length - tested, "case")} passed before and ${broken.length - tested === 1 ? "fails" : "fail"} now, in one trial each: repeat them with --runs to rule out chance.`}
     </p>
   );
 }

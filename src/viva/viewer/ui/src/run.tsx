@@ -148,7 +148,7 @@ function Verdict({ overview, live, liveState, source, allowRun }: VerdictProps) 
       <p class="about">
         {overview.agent && (
           <span>
-            Agent <b><Line text={overview.agent} /></b>
+            {overview.matrix ? "Agents" : "Agent"} <b><Line text={overview.agent} /></b>
           </span>
         )}
         {(overview.inputs ?? []).length > 0 && (
