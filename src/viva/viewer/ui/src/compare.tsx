@@ -26,12 +26,7 @@ export function CompareScreen({ server, base, head, query }: Props) {
   const loaded = useLoaded(() => server.compare(base, head, agents), [base, head, agents]);
   if (loaded === null) return <p class="waiting">Opening…</p>;
   if ("error" in loaded) {
-    return (
-      <>
-        <RunPickers server={server} sides={[asSide(base), asSide(head)]} />
-        <p class="waiting" role="alert">{loaded.error}</p>
-      </>
-    );
+    return <NoComparison server={server} base={base} head={head} error={loaded.error} />;
   }
   const { comparison, ...two } = loaded.value;
   const only = query["change"] ?? "";
@@ -56,6 +51,21 @@ export function CompareScreen({ server, base, head, query }: Props) {
     );
   }
   return <Changes server={server} two={loaded.value} only={only} shown={shown} to={to} pairHref={(each) => pairHref(each) ?? ""} />;
+}
+
+/** Says why there is no comparison: the project may have too few runs. */
+function NoComparison({ server, base, head, error }: { server: ServerSource; base: string; head: string; error: string }) {
+  const runs = useLoaded(() => server.runs(), []);
+  const count = runs && "value" in runs ? runs.value.length : 2;
+  return (
+    <>
+      <div class="screen-head"><h1>Compare</h1></div>
+      {count >= 2 && <RunPickers server={server} sides={[asSide(base), asSide(head)]} />}
+      <p class="waiting" role="alert">
+        {count >= 2 ? <>{error}</> : <>A comparison needs two runs; this project has {count === 0 ? "none" : "one"}. Start one: <code>viva test -i tests/</code></>}
+      </p>
+    </>
+  );
 }
 
 function pick(query: Record<string, string>, names: string[]): Record<string, string> {
