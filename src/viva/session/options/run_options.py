@@ -1,7 +1,7 @@
 """The one table of run options. Each field of `RunOptions` is an option; its `Option` says all that others need to know.
 
 From this table come the flags of `viva test` (cli/run_flags.py), the keywords of `viva.run` and their checks
-(option_values.py), what the journal saves for a resumed run and for the printed command (saved_options.py), and the reference
+(values.py), what the journal saves for a resumed run and for the printed command (saved.py), and the reference
 pages. To add an option, add a field here and run `make reference`.
 """
 
