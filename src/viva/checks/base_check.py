@@ -48,7 +48,7 @@ class Spelling(Struct, frozen=True):
         """The fields that a value of this key gives. ValueError for a value that the schema refuses."""
         if not self.members or not isinstance(value, Mapping):
             if self.field is None:
-                raise ValueError(f"is no object with {', '.join(self.members)}")
+                raise ValueError(f"is not an object with {', '.join(self.members)}")
             return {self.field: value}
         if unknown := [key for key in cast("Mapping[str, Any]", value) if key not in self.members]:
             raise ValueError(f"unknown key {unknown[0]!r}; known keys: {', '.join(self.members)}")

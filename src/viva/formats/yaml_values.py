@@ -116,7 +116,7 @@ def _check_keys(node: Any) -> None:
         if key.tag == _MERGE:
             continue
         if key.tag != _STR:
-            raise _create_error(key, f"the key {getattr(key, 'value', '')!r} is no text; put it in quotes")
+            raise _create_error(key, f"the key {getattr(key, 'value', '')!r} is not a text; put it in quotes")
         if key.value in seen:
             raise _create_error(key, f"the key {key.value!r} stands here twice")
         seen.add(key.value)

@@ -285,7 +285,7 @@ class Recorder(LineCollector):
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Return whether `path` is free, is a cassette, or is no regular file (which is written to, not replaced)."""
+    """Return whether `path` is free, is a cassette, or is not a regular file (which is written to, not replaced)."""
     if not path.is_file():
         return True
     try:

@@ -157,8 +157,8 @@ def test_inspect_and_deepeval(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "text", "tool", "message"),
     [
-        ("x.yaml", "a: 1", None, "no known tool; known are promptfoo"),
-        ("x.yaml", "tests: [{vars: {}}]", "adk", "is no file of adk"),
+        ("x.yaml", "a: 1", None, "not a file of a known tool; known are promptfoo"),
+        ("x.yaml", "tests: [{vars: {}}]", "adk", "is not a file of adk"),
         ("x.yaml", "tests: [1]", None, "has not the form of promptfoo's files"),
         ("x.yaml", "tests: []", None, "has no cases"),
         ("x.yaml", "", None, "is empty"),

@@ -39,7 +39,7 @@ export function BreakdownPanel({ overview, filter, change }: Props) {
   return (
     <details class="breakdown" id="breakdown" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
-        {title} <span class="muted">{tabs.length > 1 && !isOpen && tabs.map((each) => TABS[each].toLowerCase()).join(" · ")}</span>
+        {title} {!isOpen && <span class="muted">{tabs.filter((each) => each !== "groups").map((each) => TABS[each].toLowerCase()).join(" · ")}</span>}
       </summary>
       {tabs.length > 1 && (
         <div class="chips" role="group" aria-label="Show failures">
