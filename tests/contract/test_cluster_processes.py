@@ -9,7 +9,7 @@ import pytest
 
 from dask_processes import open_processes
 from project import Project, case, contains, remove_times
-from viva.session.workers.process import __name__ as WORKER_MODULE  # in the command of such a process
+from viva.session.workers import process as worker_process
 
 WORDED = """\
 import asyncio
@@ -75,7 +75,7 @@ def test_what_a_killed_coordinator_had_on_a_cluster_ends(tmp_path: Path) -> None
 
 def is_worker_process(process: psutil.Process) -> bool:
     try:
-        return WORKER_MODULE in " ".join(process.cmdline())
+        return worker_process.__name__ in " ".join(process.cmdline())
     except psutil.Error:  # it has just ended
         return False
 
