@@ -89,13 +89,13 @@ def test_standard_input_is_checked_like_a_file(project: Project):
 
 FIFTY = [
     ('{"id": "c%d", "input": "x", "asertions": []}', "unknown key 'asertions'; did you mean 'assertions'?"),
-    ('{"id": "c%d"}', "misses 'input'"),
+    ('{"id": "c%d"}', "is missing 'input'"),
     ('{"id": "c%d", "input": 5}', "is the number 5; should be a text"),
     ('{"id": "c%d", "input": "x", "assert": {"type": "contians", "value": "x"}}', "did you mean 'contains'"),
-    ('{"id": "c%d", "input": "x", "assert": {"type": "regex", "pattern": "("}}', "is no regular expression"),
+    ('{"id": "c%d", "input": "x", "assert": {"type": "regex", "pattern": "("}}', "is not a regular expression"),
     ('{"id": "c%d", "input": "x", "assert": {"type": "json_path", "path": "$["}}', "is no JSONPath"),
     ('{"id": "c%d", "input": "x", "timeout": "soon"}', "should be a duration"),
-    ('{"id": "c%d", "input": "x", "assert": {"type": "contains"}}', "misses 'value'"),
+    ('{"id": "c%d", "input": "x", "assert": {"type": "contains"}}', "is missing 'value'"),
     ('{"id": "c%d", "turns": [], "name": "x"}', "is empty"),
     ('{"id": "c%d", "input": "x" "name": 3}', "is not JSON"),
 ]

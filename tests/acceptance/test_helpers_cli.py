@@ -600,7 +600,7 @@ def test_an_unknown_variable_is_found_before_anything_runs(shop: Shop):  # N28
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ('[agents.x]\ntype = "prompt"\nconnector = "model"\n', "agent 'x' misses `prompt`"),
+        ('[agents.x]\ntype = "prompt"\nconnector = "model"\n', "agent 'x' is missing `prompt`"),
         ('[agents.x]\nprompt = "viva.judge"\n', "agent 'x': viva.judge: there is no such built-in prompt"),
         ('[agents.x]\nprompt = "gone.md"\n', "agent 'x': gone.md: No such file or directory"),
         ('[agents.x]\nconnector = "model"\nreplies = ["a"]\nsystem = "b"\n', "agent 'x' (scripted): unknown key"),

@@ -160,7 +160,7 @@ def test_a_bad_suite_is_refused_whole_and_nothing_runs(project: Project):
     wrote(project, suite(task("a"), task("a"), task("B"), version="1.0"))
     never_ran(project, "suite.json:3: $.version", "suite.json:", "$.tasks[2].taskId")
     wrote(project, suite(task("a"), task("a"), task("b", expected={"kind": "golden"})))
-    never_ran(project, "task id 'a' is taken", "misses 'match'")
+    never_ran(project, "task id 'a' is taken", "is missing 'match'")
     ended = project.viva("check", "suite.json")
     assert (ended.code, ended.out.count("suite.json:")) == (4, 2), ended
 

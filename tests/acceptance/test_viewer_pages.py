@@ -221,6 +221,17 @@ def test_charts_work_with_the_keyboard(browser: Any, shared_history: History):
     visit.end()
 
 
+def test_a_comparison_without_two_runs_says_what_to_do(browser: Any, project: Project):
+    project.suite(case("a"))
+    project.test()
+    with run_viewer(project) as viewer:
+        viewer.open_link()
+        visit = Visit(browser, viewer)
+        page = visit.go("#/compare/latest~1/latest", "[role=alert]")
+        expect(page.get_by_role("alert")).to_contain_text("needs two runs; this project has one")
+        visit.context.close()
+
+
 def test_an_unknown_url_shows_an_error(browser: Any, shared_history: History):
     visit = Visit(browser, shared_history.viewer)
     page = visit.go("#/runs/nosuch", "[role=alert]")
@@ -525,6 +536,10 @@ def test_several_agents_have_a_matrix_that_leads_to_both_conversations(browser: 
         expect(page.locator("#matrix tr.worse")).to_contain_text("worse")
         expect(page.locator(".quality-plot circle")).to_have_count(2)
         assert check_all_sizes(page, "matrix") == []
+        for size in (PHONE, {"width": 1024, "height": 768}):  # issue 19, 9: a failing case is above the fold
+            page.set_viewport_size(size)
+            expect(page.locator(".matrix-cell.failed").first).to_be_in_viewport(ratio=1)
+        page.set_viewport_size(DESKTOP)
         page.locator(".cells tbody tr").first.locator("a").nth(1).click()
         page.wait_for_selector("#case-title")
         assert "on=deaf" in page.url

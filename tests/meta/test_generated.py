@@ -66,7 +66,7 @@ def test_a_new_check_is_one_file_and_one_line_of_the_catalog(tmp_path: Path, mon
     schema = generate.build_native_schema()
     assert _violations(schema, {"type": "polite", "level": "very", "words": ["please"], "weight": 2}) == []
     assert _violations(schema, {"type": "polite", "how": "hardly"}) == []
-    assert _violations(schema, {"type": "polite"}) == ["misses 'level' or 'how'"]
+    assert _violations(schema, {"type": "polite"}) == ["is missing 'level' or 'how'"]
     (wrong,) = _violations(schema, {"type": "polite", "level": "very", "word": []})
     assert wrong == "unknown key 'word'; did you mean 'words'?"
 

@@ -11,7 +11,7 @@ from viva.model.event import RunSummary, SuiteSummary
 from viva.model.message import Step
 from viva.model.record import CheckpointRecord, ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.turn import CriterionResult, HelperCall
-from viva.reporters.breakdown import Breakdown, FailureGroup, Rate
+from viva.reporters.breakdown import Breakdown, FailureGroup, NamedRate
 from viva.reporters.page import CaseRow, Overview, TurnCost
 
 CODE = sorted(path for path in (SOURCES / "src").rglob("*") if path.is_file())
@@ -58,7 +58,7 @@ def test_texts_are_never_inserted_as_html(path) -> None:
         ("Step", Step),
         ("Criterion", CriterionResult),
         ("FailureGroup", FailureGroup),
-        ("NamedRate", Rate),
+        ("NamedRate", NamedRate),
         ("Breakdown", Breakdown),
     ],
 )

@@ -32,4 +32,4 @@ def test_anything_is_a_time_or_a_clear_refusal(value):
         seconds = parse_duration(value)
     except ValueError as wrong:
         said = str(wrong)
-    assert "is no duration" in said if said else 0 <= seconds < float("inf")
+    assert "is not a duration" in said if said else 0 <= seconds < float("inf")

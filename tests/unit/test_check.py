@@ -60,9 +60,9 @@ def test_a_script_is_found_from_the_folder(tmp_path):  # N8
     [
         ({"type": "contain", "value": "x"}, "$.type: unknown assertion type"),
         ({"type": "contains", "valu": "x"}, "did you mean 'value'"),
-        (check.regex("("), "is no regular expression"),
+        (check.regex("("), "is not a regular expression"),
         (check.json_path("$["), "is no JSONPath"),
-        ({"value": "x"}, "misses 'type'"),
+        ({"value": "x"}, "is missing 'type'"),
         ({"type": "equals", "value": object()}, "cannot stand in a suite"),
         (check.all_of(), "assertions"),
     ],

@@ -104,8 +104,8 @@ price = { input = 1.0, output = 2 }
             "2: defaults.parallel: is the number 1.5; should be a number of at least 1, or auto",
         ),
         ("[serve]\npublic_url = 'host'", '2: serve.public_url: is "host"; should be a URL that starts with http://'),
-        ("[defaults]\ntimeout = 'soon'", "2: : 'soon' is no duration"),
-        ("[connectors.c]\ntimeout = 'soon'", "2: : 'soon' is no duration"),
+        ("[defaults]\ntimeout = 'soon'", "2: : 'soon' is not a duration"),
+        ("[connectors.c]\ntimeout = 'soon'", "2: : 'soon' is not a duration"),
         ("x = [", "1: : is not TOML"),
     ],
 )

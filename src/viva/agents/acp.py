@@ -98,7 +98,7 @@ class AcpConfig(ProcessConfig, frozen=True, kw_only=True):
 
     def build(self, setup: AgentSetup) -> "AcpAgent":
         if not self.command:
-            raise setup.error("misses `command`")
+            raise setup.error("is missing `command`")
         agent = AcpAgent(
             command=split_command(self.command, setup.folder),
             permissions=self.permissions,

@@ -122,7 +122,7 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
 
     def build(self, setup: AgentSetup) -> "HttpAgent":
         if not self.url:
-            raise setup.error("misses `url`")
+            raise setup.error("is missing `url`")
         url = setup.expand(self.url, "url")
         headers = {name: setup.expand(value, "headers") for name, value in self.headers.items()}
         if problem := find_url_problem(fill_variables(url, dict.fromkeys(list_variables(url), "x"))):

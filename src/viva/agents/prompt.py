@@ -152,7 +152,7 @@ class PromptConfig(CompletionConfig, frozen=True, kw_only=True):
     def build(self, setup: AgentSetup) -> "PromptAgent":
         prompt = self.prompt
         if not prompt:
-            raise setup.error("misses `prompt`")
+            raise setup.error("is missing `prompt`")
         connector = self.get_connector(setup, setup.default_judge)
         try:
             is_built_in = prompt.startswith("viva.")

@@ -70,7 +70,7 @@ class PythonConfig(ConnectedConfig, frozen=True, kw_only=True):
 
     def build(self, setup: AgentSetup) -> Agent:
         if self.use is UNSET:
-            raise setup.error("misses `use`")
+            raise setup.error("is missing `use`")
         reference = self.use.removeprefix("python:")
         module, target = import_object(reference, str(setup.folder))
         if (framework := find_framework(target)) is not None:

@@ -57,7 +57,7 @@ class RemoteConfig(AgentConfig, frozen=True, kw_only=True):
     def build_endpoint(self, setup: AgentSetup, token: Secret | None = None) -> RemoteEndpoint:
         """The endpoint with `$NAME` filled in. Its credentials are secrets from then on."""
         if not self.url:
-            raise setup.error("misses `url`")
+            raise setup.error("is missing `url`")
         url = setup.expand(self.url, "url")
         if problem := find_url_problem(url):
             raise setup.error(f"`url` {problem}", "url")

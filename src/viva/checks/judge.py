@@ -53,7 +53,7 @@ class Judge(_JudgeCheck, frozen=True, kw_only=True):
         if self.use.startswith("scripts:"):
             raise ValueError(f"{self.use!r} is a script; use the assertion type 'script' for it")
         if not self.question and self.use.removeprefix("agents:") == BUILT_IN_JUDGE:
-            raise ValueError("misses 'criteria': what must hold, in words")
+            raise ValueError("is missing 'criteria': what must hold, in words")
 
     @property
     def question(self) -> str:

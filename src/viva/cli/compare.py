@@ -34,7 +34,7 @@ from viva.reporters.formatting import (
     format_rounded_cost,
     wrap_text,
 )
-from viva.reporters.matrix import format_matrix, format_matrix_markdown, label_cases
+from viva.reporters.matrix import format_matrix, format_matrix_markdown, make_case_labeller
 from viva.reporters.table import Column, format_table, get_output_width
 from viva.stats.matrix import Matrix
 
@@ -216,7 +216,7 @@ def _format_lines(comparison: Comparison, gates: Sequence[Gate], failed: Sequenc
     lines = [f"{comparison.base} → {comparison.head}", ""]
     width = get_output_width()
     groups = {change: [case for case in comparison.cases if case.change == change] for change in _SHOWN}
-    label = label_cases((case.suite, case.case) for case in comparison.cases)
+    label = make_case_labeller((case.suite, case.case) for case in comparison.cases)
     rows = [_list_case_cells(case, label) for cases in groups.values() for case in cases[:50]]
     table = iter(format_table(_CASE_COLUMNS, rows, width)[1:])
     for change, cases in groups.items():
@@ -298,7 +298,7 @@ def _format_markdown(comparison: Comparison) -> str:
     )
     lines += [counts or "no cases", "", "| case | before | now |", "| --- | --- | --- |"]
     listed = [case for case in comparison.cases if case.change != "still passing"]
-    label = label_cases((case.suite, case.case) for case in comparison.cases)
+    label = make_case_labeller((case.suite, case.case) for case in comparison.cases)
     lines += [
         f"| {_MARKS.get(c.change, '')} {_escape_markdown(label(c.suite, c.case))} ({c.change}) | {_format_side(c.base, c.base_trials)} | {_format_side(c.head, c.head_trials)} |"
         for c in listed[:200]

@@ -17,6 +17,7 @@ from viva.model.event import RunSummary
 from viva.model.record import TrialRecord
 from viva.record.journal import read_records
 from viva.record.locks import find_lock_holder
+from viva.reporters.breakdown import RunHighlights
 from viva.reporters.console_lines import STATUS_MARKS, Palette
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms, format_rounded_cost
@@ -161,11 +162,13 @@ def show(run: str, case: str | None, agent: str | None, as_json: bool) -> int:
         for record in records:
             print(codec.compact_json(record))
     elif case is None:
-        for line in format_table(
-            _CASE_COLUMNS,
-            [_list_case_cells(record, names_agents=names_agents) for record in records],
-            get_output_width(),
-        ):
+        highlights, cells = RunHighlights(), list[list[str]]()
+        for record in records:
+            highlights.add(record)
+            cells.append(_list_case_cells(record, names_agents=names_agents))
+        for label, text in highlights.describe():
+            print(f"  {label}: {escape_controls(text)}")
+        for line in format_table(_CASE_COLUMNS, cells, get_output_width()):
             print(line)
     else:
         palette, width = Palette(use_colour(terminal=sys.stdout.isatty())), shutil.get_terminal_size((100, 24)).columns

@@ -141,7 +141,7 @@ class CaseBuilder:
         elif "checkpoints" in value and "simulator" not in value and self._suite.options.simulator is None:
             report((), "has checkpoints but no simulator; add one, or give a default with --simulator", None)
         elif not static and not dynamic and "input" not in value:
-            report((), "misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'", None)
+            report((), "is missing 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'", None)
         if static and "input" in value:
             report((), "has input and turns; put the input into the first turn", "input")
         for key in ("assertions", "assert"):
@@ -294,7 +294,7 @@ class CaseBuilder:
     def _build_checkpoint(self, definition: Mapping[str, Any], at: KeyPath) -> Checkpoint | None:
         key = self._pick_spelling(definition, at, "assertion", "assert")
         if key not in definition:
-            self._report(at, "misses 'assertion'", None)
+            self._report(at, "is missing 'assertion'", None)
             return None
         assertions = self._suite.assertion_builder.build_all(
             definition[key], (*at, key), self._report, on="reply_and_tools"

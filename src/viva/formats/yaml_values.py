@@ -53,7 +53,14 @@ def _create_dumper() -> Any:
     dumper: Any = type("CoreDumper", (yaml.SafeDumper,), {})
     for name, pattern, first in _CORE:
         dumper.add_implicit_resolver(_TAG + name, re.compile(f"(?:{pattern})$"), list(first))
+    dumper.add_representer(str, _represent_text)
     return dumper
+
+
+def _represent_text(dumper: Any, text: str) -> Any:
+    """PyYAML writes the line separators of Unicode as they are, and reads them as spaces: they are escaped in double quotes."""
+    style = '"' if any(separator in text for separator in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 def _check_depth(text: str) -> None:
@@ -116,7 +123,7 @@ def _check_keys(node: Any) -> None:
         if key.tag == _MERGE:
             continue
         if key.tag != _STR:
-            raise _create_error(key, f"the key {getattr(key, 'value', '')!r} is no text; put it in quotes")
+            raise _create_error(key, f"the key {getattr(key, 'value', '')!r} is not a text; put it in quotes")
         if key.value in seen:
             raise _create_error(key, f"the key {key.value!r} stands here twice")
         seen.add(key.value)

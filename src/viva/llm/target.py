@@ -78,13 +78,13 @@ def find_url_problem(url: str) -> str | None:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as wrong:
-        return f"is no valid address: {wrong}"
+        return f"is not a valid address: {wrong}"
     if parts.scheme in _DEFAULT_PORTS:
         return None if host else f"names no host; write {parts.scheme}://HOST"
     bare = url.partition("?")[0].rpartition("@")[2]
     if "://" in url:
         return f"starts with {parts.scheme}://; only http:// and https:// can be reached"
-    return f"misses http:// or https://; did you mean http://{bare.lstrip('/')}?"
+    return f"is missing http:// or https://; did you mean http://{bare.lstrip('/')}?"
 
 
 def resolve_target(request: Request, find_proxy: FindProxy) -> Target:

@@ -285,7 +285,7 @@ class CassetteRecorder(CassetteLineCollector):
 
 
 def _may_overwrite(path: Path) -> bool:
-    """Return whether `path` is free, is a cassette, or is no regular file (which is written to, not replaced)."""
+    """Return whether `path` is free, is a cassette, or is not a regular file (which is written to, not replaced)."""
     if not path.is_file():
         return True
     try:

@@ -1,4 +1,4 @@
-"""Statistics of failures: equal failures as groups, and pass rates by tag, suite and type of assertion."""
+"""Statistics of a run: equal failures as groups, pass rates by tag, suite, type of assertion and tool, and highlights."""
 
 import re
 from collections import Counter
@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from viva.model.record import Status
+from viva.model.record import Status, TrialRecord
 from viva.reporters.failures import TrialFailure
-from viva.reporters.formatting import fit_line
+from viva.reporters.formatting import fit_line, format_rounded_cost
+from viva.reporters.summary import Row
 from viva.stats.proportions import Interval, wilson_interval
 
 _MAX_LISTED = 100
 _MAX_GROUPS = 1000
+_MAX_TOOLS = 5
 _TITLE_ROOM = 160
 _VARYING = re.compile(
     r"0x[0-9a-f]+|\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\b[0-9a-f]{12,}\b|\d+(?:[.:,]\d+)*|(?<=[\"'«“`])[^\"'»”`]{12,}(?=[\"'»”`])",
@@ -22,15 +24,15 @@ _VARYING = re.compile(
 
 
 class FailureGroup(Struct, frozen=True, omit_defaults=True):
-    """Cases that failed in the same way. Rows refer to a group by its position."""
+    """Cases that failed in the same way. `CaseRow.group` is the position of a group in the list."""
 
     title: str
     cases: int
     status: Status
 
 
-class Rate(Struct, frozen=True, omit_defaults=True):
-    """How many passed of those with a verdict, with the 95 % interval."""
+class NamedRate(Struct, frozen=True, omit_defaults=True):
+    """How many of the judged cases, checks or calls passed, with the 95 % interval."""
 
     name: str
     passed: int
@@ -41,13 +43,15 @@ class Rate(Struct, frozen=True, omit_defaults=True):
 class Breakdown(Struct, frozen=True, omit_defaults=True):
     """The rates of cases by tag and suite, of assertions by type, and of tool calls by tool; the lowest rate first."""
 
-    tags: tuple[Rate, ...] = ()
-    suites: tuple[Rate, ...] = ()
-    types: tuple[Rate, ...] = ()
-    tools: tuple[Rate, ...] = ()
+    tags: tuple[NamedRate, ...] = ()
+    suites: tuple[NamedRate, ...] = ()
+    types: tuple[NamedRate, ...] = ()
+    tools: tuple[NamedRate, ...] = ()
 
 
-class _Counts:
+class _RateCounter:
+    """Counts passed and judged items by name."""
+
     def __init__(self) -> None:
         self.passed: Counter[str] = Counter()
         self.judged: Counter[str] = Counter()
@@ -56,9 +60,9 @@ class _Counts:
         self.passed[name] += passed
         self.judged[name] += judged
 
-    def list_rates(self) -> tuple[Rate, ...]:
+    def list_rates(self) -> tuple[NamedRate, ...]:
         rates = [
-            Rate(name, self.passed[name], judged, wilson_interval(self.passed[name], judged))
+            NamedRate(name, self.passed[name], judged, wilson_interval(self.passed[name], judged))
             for name, judged in self.judged.items()
             if judged
         ]
@@ -67,10 +71,15 @@ class _Counts:
 
 
 class BreakdownCounter:
-    """Counts case by case; keeps a few numbers for each tag, suite, type and group."""
+    """Counts passes by tag, suite, type of assertion and tool, and groups equal failures, case by case."""
 
     def __init__(self) -> None:
-        self._tags, self._suites, self._types, self._tools = _Counts(), _Counts(), _Counts(), _Counts()
+        self._tags, self._suites, self._types, self._tools = (
+            _RateCounter(),
+            _RateCounter(),
+            _RateCounter(),
+            _RateCounter(),
+        )
         self._positions: dict[tuple[Status, str], int] = {}
         self._groups: list[FailureGroup] = []
 
@@ -82,7 +91,7 @@ class BreakdownCounter:
                 self._tags.add(tag, passed=passed)
 
     def add_checks(self, verdicts: Iterable[tuple[str, bool | None]]) -> None:
-        """The type of each assertion with its verdict; one that could not be evaluated does not count."""
+        """Counts assertions, given as types and verdicts. An assertion without a verdict is left out."""
         for name, passed in verdicts:
             if passed is not None:
                 self._types.add(name, passed=int(passed))
@@ -91,7 +100,7 @@ class BreakdownCounter:
         self._tools.add(name, passed=int(not has_error))
 
     def add_failure(self, failure: TrialFailure) -> int | None:
-        """The position of the failure's group; None if there are too many groups already."""
+        """Adds a failure to its group and returns the group's position; None if there are too many groups."""
         text, is_name = describe_failure(failure)
         text = fit_line(text, _TITLE_ROOM)
         pattern = text if is_name else _VARYING.sub("…", text)
@@ -120,6 +129,40 @@ class BreakdownCounter:
     @property
     def groups(self) -> Sequence[FailureGroup]:
         return self._groups
+
+
+class RunHighlights:
+    """Finds the most expensive turn of a run and the tools whose calls failed. Records are added one by one."""
+
+    def __init__(self) -> None:
+        self._highest_cost_usd = 0.0
+        self._costliest_turn = ""
+        self._tools = _RateCounter()
+
+    def add(self, record: TrialRecord) -> None:
+        for turn in record.turns:
+            for call in turn.tool_calls:
+                self._tools.add(call.name, passed=int(call.error is None))
+            if (turn.cost_usd or 0.0) > self._highest_cost_usd:
+                self._highest_cost_usd = turn.cost_usd or 0.0
+                trial = f", trial {record.trial}" if record.trials > 1 else ""
+                self._costliest_turn = f"turn {turn.turn} of {fit_line(record.id, _TITLE_ROOM)}{trial}"
+
+    def describe(self) -> list[Row]:
+        """A row for each highlight that the run has."""
+        rows: list[Row] = []
+        if self._costliest_turn:
+            rows.append(
+                ("Most expensive turn", f"{self._costliest_turn}, {format_rounded_cost(self._highest_cost_usd)}")
+            )
+        failed = [rate for rate in self._tools.list_rates() if rate.passed < rate.judged]
+        failed.sort(key=lambda rate: rate.passed - rate.judged)
+        if failed:
+            texts = [
+                f"{fit_line(rate.name, _TITLE_ROOM)} {rate.judged - rate.passed} of {rate.judged}" for rate in failed
+            ]
+            rows.append(("Failed tool calls", ", ".join(texts[:_MAX_TOOLS])))
+        return rows
 
 
 def describe_failure(failure: TrialFailure) -> tuple[str, bool]:

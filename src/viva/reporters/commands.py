@@ -22,19 +22,19 @@ def split_source(source: str | None) -> tuple[str | None, int | None]:
 
 
 def build_case_filter(record: TrialRecord) -> tuple[str, str] | None:
-    """The values of `-i` and `-k` that select exactly this case; None for a case without a file."""
+    """The values of `-i` and `-k` that select only this case; None for a case that is in no file."""
     file, _ = split_source(record.source)
     suite = record.suite if record.suite.startswith(_SCRIPTS) else file
     return (suite, f"^{_escape_pattern(record.id)}$") if suite else None
 
 
 def list_rerun_flags(settings: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The flags to repeat when a case of the run runs again, each with its value, if it has one."""
+    """The flags of a run that its rerun commands repeat, each with its value or None."""
     return iter(settings.get("rerun_flags", ()))
 
 
 def build_rerun_command(record: TrialRecord, settings: Mapping[str, Any]) -> str | None:
-    """The command that runs exactly this case again, with the same agent; or the call, if only Python code can do it."""
+    """The command that runs only this case again, with the same agent; a `viva.run` call if the run had Python objects."""
     selector = build_case_filter(record)
     if selector is None or (record.status == "skipped" and not record.turns):
         return None
@@ -44,16 +44,16 @@ def build_rerun_command(record: TrialRecord, settings: Mapping[str, Any]) -> str
     if (evaluator := _find_evaluator(record)) is not None:
         flags.setdefault("--evaluator", evaluator)
     agent = f" -n {quote_shell(record.agent)}" if record.agent else ""
-    return f"viva test -i {quote_shell(selector[0])} -k {quote_shell(selector[1])} -v{agent}{_join_flags(flags)}"
+    return f"viva test -i {quote_shell(selector[0])} -k {quote_shell(selector[1])} -v{agent}{_format_flags(flags)}"
 
 
 def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord]) -> str | None:
-    """The command that runs the failed cases of a run again; None if one of them is in no file, or in Python code."""
+    """The command that runs the failed cases again; None if a case is in no file or the run had Python objects."""
     if not all(map(build_case_filter, failed)) or started.settings.get("has_objects"):
         return None
     inputs = "".join(f" -i {quote_shell(text)}" for text in started.inputs)
     agents = "".join(f" -n {quote_shell(agent)}" for agent in started.agents)
-    command = f"viva test{inputs}{agents}{_join_flags(dict(list_rerun_flags(started.settings)))}"
+    command = f"viva test{inputs}{agents}{_format_flags(dict(list_rerun_flags(started.settings)))}"
     if started.settings.get("journal"):
         return f"{command} --last-failed"
     if len(failed) > _MAX_NAMED_CASES:
@@ -62,7 +62,7 @@ def build_rerun_failed_command(started: RunStarted, failed: Sequence[TrialRecord
     return f"{command} -k {quote_shell(f'^({pattern})$')}"
 
 
-def _join_flags(flags: Mapping[str, str | None]) -> str:
+def _format_flags(flags: Mapping[str, str | None]) -> str:
     return "".join(f" {flag}" if value is None else f" {flag} {quote_shell(value)}" for flag, value in flags.items())
 
 

@@ -45,7 +45,7 @@ from viva.reporters.formatting import (
     wrap_text,
 )
 from viva.reporters.github import disarm_commands
-from viva.reporters.matrix import RunMatrix, create_run_matrix, format_matrix
+from viva.reporters.matrix import RunMatrixBuilder, create_matrix_builder, format_matrix
 from viva.reporters.summary import describe_stop, format_counts, format_summary, format_summary_line
 from viva.reporters.tree import CaseTree
 
@@ -79,7 +79,7 @@ class ProgressLine:
         self._start_time = self._clock()
 
     def resume(self) -> None:
-        """The trials so far ended in an earlier part of the run: they say nothing of the rate."""
+        """Restarts the clock of a resumed run: trials that ended before do not count for the rate."""
         self._earlier = self.done
         self._start_time = self._clock()
 
@@ -131,7 +131,7 @@ class ProgressLine:
 
 
 class ConsoleOptions(Struct, frozen=True, kw_only=True):
-    """`full_replies` is for people who answer the agent: replies are not cut, and no line stays open."""
+    """Options of the console output. With `full_replies`, for interactive runs, replies are not cut and lines are ended at once."""
 
     verbose: bool = False
     quiet: bool = False
@@ -168,7 +168,7 @@ class Console:
         self._failures = FailureList(self._palette, self._width)
         self._pending: list[str] = []
         self._has_blank_line = True  # above the next output
-        self._matrix: RunMatrix | None = None  # only for several agents
+        self._matrix: RunMatrixBuilder | None = None  # only for several agents
 
     def receive(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -198,7 +198,7 @@ class Console:
         self._flush()
 
     def _flush(self) -> None:
-        """Writes a batch at once. The progress line is cleared before it and drawn again below it."""
+        """Writes all pending text at once. The progress line is cleared first and drawn again below the text."""
         text = "".join(self._pending)
         self._pending.clear()
         if text and self._is_progress_shown:
@@ -216,7 +216,7 @@ class Console:
     def _on_run_started(self, event: RunStarted) -> None:
         self._started = event
         self._failures.start(event)
-        self._matrix = create_run_matrix(event)
+        self._matrix = create_matrix_builder(event)
         if self._progress is not None:
             self._progress.start(event.trials)
         self._pending += [f"{escape_controls(note)}\n" for note in event.verified]

@@ -13,10 +13,10 @@ INFO_MARK = "\N{INFORMATION SOURCE}"
 WARNING_MARK = "⚠"
 STATUS_MARKS: dict[Status, str] = {"passed": "✓", "failed": "✗", "error": "!", "skipped": "○"}
 TEXT_LINES = 3
-_CODES: dict[Style, str] = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
-_STYLES: dict[Status, Style] = {"passed": "green", "failed": "red", "error": "yellow", "skipped": "cyan"}
+_ANSI_CODES: dict[Style, str] = {"green": "32", "red": "31", "yellow": "33", "cyan": "36", "dim": "2", "bold": "1"}
+_STATUS_STYLES: dict[Status, Style] = {"passed": "green", "failed": "red", "error": "yellow", "skipped": "cyan"}
 # One ASCII character for each mark, so that lines keep their width on terminals without Unicode.
-_ASCII = str.maketrans("✓✗○►├│└─═→…·⏎" + WARNING_MARK + INFO_MARK, "+xo>||`-=>~-/!i")
+_ASCII_MARKS = str.maketrans("✓✗○►├│└─═→…·⏎" + WARNING_MARK + INFO_MARK, "+xo>||`-=>~-/!i")
 _MAX_FAILED_CHECKS = 8
 _COPYABLE_ROOM = 4096
 
@@ -31,18 +31,18 @@ class Palette:
         }
 
     def __call__(self, style: Style, text: str) -> str:
-        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self._colour else text
+        return f"\x1b[{_ANSI_CODES[style]}m{text}\x1b[0m" if self._colour else text
 
     def style_status(self, status: Status, text: str) -> str:
-        return self(_STYLES[status], text)
+        return self(_STATUS_STYLES[status], text)
 
 
 def fit_encoding(text: str, encoding: str) -> str:
     """Replaces marks by ASCII, and escapes what the encoding of a stream cannot represent."""
-    return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text.translate(_ASCII_MARKS).encode(encoding, "backslashreplace").decode(encoding)
 
 
-def label_lines(label: str, text: str | None, width: int) -> list[str]:
+def format_labelled_text(label: str, text: str | None, width: int) -> list[str]:
     """`label: text` with hanging indent; nothing without a text."""
     if not text:
         return []
@@ -65,12 +65,12 @@ def format_failed_check(check: FailedCheck, palette: Palette, width: int) -> lis
     lines = [f"{mark} {first}", *(f"  {line}" for line in more)]
     if check.expected is not None:
         lines.append(f"  expected: {fit_line(check.expected, width - 12)}")
-    if check.actual is not None:
+    if check.actual is not None and not (check.reason and check.actual == "[]"):  # "no tool was called" says it
         lines.append(f"  actual:   {fit_line(check.actual, width - 12)}")
     if check.differences:
         lines += ["  differs:", *(f"    {fit_line(line, width - 4)}" for line in check.differences)]
     for suggestion in check.suggestions:
-        lines += [f"  {line}" for line in label_lines("suggestion", suggestion, width - 2)]
+        lines += [f"  {line}" for line in format_labelled_text("suggestion", suggestion, width - 2)]
     return lines
 
 
@@ -96,7 +96,7 @@ def format_traceback(traceback: Traceback, width: int, max_printed_lines: int = 
 def format_failure(failure: TrialFailure, palette: Palette, width: int) -> list[str]:
     """The lines below a case that did not pass."""
     status = failure.status_text
-    first, *more = label_lines(status, failure.error, width) or [status]
+    first, *more = format_labelled_text(status, failure.error, width) or [status]
     lines = [palette.style_status(failure.status, status) + first.removeprefix(status), *more]
     turn = None
     for check in failure.failed_checks[:_MAX_FAILED_CHECKS]:
@@ -115,7 +115,7 @@ def format_failure(failure: TrialFailure, palette: Palette, width: int) -> list[
         lines += frames[-2:]  # the line that raised; `-v` shows all
     if failure.unanswered_question is not None:
         lines.append(f'agent asked: "{fit_line(failure.unanswered_question, width - 15)}"')
-    lines += label_lines("hint", failure.hint, width)
+    lines += format_labelled_text("hint", failure.hint, width)
     if failure.command is not None and failure.source:
         lines.append(f"at {to_copyable(failure.source)}")
     return [*lines, f"workspace: {to_copyable(failure.workspace)}"] if failure.workspace else lines

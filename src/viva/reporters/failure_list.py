@@ -110,7 +110,9 @@ class FailureList:
         for name, statuses in cases.items():
             rate = pass_rate(statuses)
             if name not in listed and rate.judged and (self._rule.test is not None or rate.passed < len(statuses)):
-                lines.append(f"{shorten_id(name[1], 40)}{self._label_agent(name[2])}: {self._format_rate(name)}")
+                lines.append(
+                    f"{shorten_id(name[1], 40)}{self._format_agent_suffix(name[2])}: {self._format_rate(name)}"
+                )
         return lines
 
     def list_next_steps(self, started: RunStarted, ended: RunEnded) -> list[tuple[str, str]]:
@@ -162,12 +164,12 @@ class FailureList:
 
         return format_case_rate(self._get_statuses(name), self._rule)
 
-    def _label_agent(self, agent: str) -> str:
+    def _format_agent_suffix(self, agent: str) -> str:
         return f" [{fit_line(agent, self._width // 4)}]" if self._names_agents else ""
 
     def _format_place(self, case: _FailedCase, width: int) -> str:
         """Id, file and line, and whose fault an error is. A long path gets a line of its own: it is not cut."""
-        name = shorten_id(case.record.id, self._width // 2) + self._label_agent(case.record.agent or "")
+        name = shorten_id(case.record.id, self._width // 2) + self._format_agent_suffix(case.record.agent or "")
         source = to_copyable(case.source or "")
         label = "" if self.has_repeats else case.label
         line = "  ".join(part for part in (name, source, label) if part)

@@ -1,4 +1,4 @@
-"""Why a trial did not pass, as data: the failed checks, their turns, expected and actual values. Reporters format it."""
+"""Explains why a trial did not pass: the failed checks with their turns, expected and actual values. Reporters format this data."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,12 +38,12 @@ class FailedCheck(Struct, frozen=True):
     expected: str | None = None
     actual: str | None = None
     differences: tuple[str, ...] = ()
-    """Where expected and actual differ, for values that are too large to see it."""
+    """The parts in which large expected and actual values differ."""
     suggestions: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
-        """The check's name, and its message from the case, unless the name contains it."""
+        """The name of the check, and the message that the case gives for it, unless the name contains that message."""
         message = "" if self.message in self.label else self.message
         return " · ".join(part for part in (self.label, message) if part)
 
@@ -112,7 +112,7 @@ def explain_failure(record: TrialRecord, settings: Mapping[str, Any] = _NO_SETTI
 
 
 def get_turn_status(turn: TurnRecord, record: TrialRecord | None = None) -> Status:
-    """The status of one turn. Without the record, a turn with an error counts as the agent's failure."""
+    """The status of one turn. A turn with an error is failed, unless the record says that the trial is in error."""
     status = get_assertions_status(turn.assertions)
     if status != "passed" or turn.error is None:
         return status
@@ -120,14 +120,14 @@ def get_turn_status(turn: TurnRecord, record: TrialRecord | None = None) -> Stat
 
 
 def get_turn_error(turn: TurnRecord, record: TrialRecord) -> str | None:
-    """The error of a turn; the record's error where it contains the turn's."""
+    """The error of a turn: the longer text of the record if that ends with the same error."""
     if turn.error is None or record.error is None or not record.error.endswith(turn.error):
         return turn.error
     return record.error
 
 
 def get_assertions_status(assertions: list[dict[str, Any]]) -> Status:
-    """A failure beats an error."""
+    """Failed if an assertion failed, else error if one has no verdict, else passed."""
     results = [assertion.get("passed") for assertion in assertions]
     return "failed" if False in results else "error" if None in results else "passed"
 
@@ -166,7 +166,7 @@ def build_failed_check(assertion: Mapping[str, Any], place: str, turn: TurnRecor
         reason=reason,
         expected=expected,
         actual=actual,
-        differences=tuple(_list_differences_of(assertion)),
+        differences=tuple(_list_value_differences(assertion)),
         suggestions=_list_suggestions(assertion),
     )
 
@@ -195,15 +195,15 @@ def _list_failed_checks(record: TrialRecord) -> Iterator[FailedCheck]:
 
 
 def _build_missed_checkpoint(checkpoint: CheckpointRecord, *, is_error: bool) -> FailedCheck:
-    reason = checkpoint.reason or format_unmet(checkpoint) or "not reached"
+    reason = checkpoint.reason or format_unmet_checkpoints(checkpoint) or "not reached"
     passed = None if is_error else False
     assertion = {**(checkpoint.assertion or {}), "reason": reason, "message": checkpoint.description, "passed": passed}
     check = build_failed_check(assertion, f"checkpoint {checkpoint.id}")
     return check if checkpoint.assertion else structs.replace(check, label="")
 
 
-def format_unmet(checkpoint: CheckpointRecord) -> str:
-    """The checkpoints that must be reached first, if any."""
+def format_unmet_checkpoints(checkpoint: CheckpointRecord) -> str:
+    """`waits for a, b`: the checkpoints that must be reached first; empty if there are none."""
     return "waits for " + ", ".join(checkpoint.unmet_after) if checkpoint.unmet_after else ""
 
 
@@ -216,7 +216,7 @@ def _format_field(assertion: Mapping[str, Any], key: str) -> str | None:
     return None if value is UNSET else format_value(value, _VALUE_ROOM)
 
 
-def _list_differences_of(assertion: Mapping[str, Any]) -> list[str]:
+def _list_value_differences(assertion: Mapping[str, Any]) -> list[str]:
     kind = assertion.get("type")
     has_other_rule = assertion.get("strategy") == "contains" or (kind == "json_path" and "value" not in assertion)
     if kind not in _EQUALITY_CHECKS or has_other_rule:

@@ -40,7 +40,7 @@ class GithubAnnotations:
                 self._rule = PassRule.from_settings(event.settings)
                 self._names_agents = len(event.agents) > 1
             elif isinstance(event, TrialEnded):
-                self._add(event)
+                self._add_event(event)
             elif isinstance(event, RunEnded):
                 self._write_cases()
                 for suite in event.summary.suites:
@@ -48,7 +48,7 @@ class GithubAnnotations:
                         self._stream.write(_format_error([("title", f"{suite.suite}: threshold not met")], text))
                 self._stream.flush()
 
-    def _add(self, event: TrialEnded) -> None:
+    def _add_event(self, event: TrialEnded) -> None:
         record, name = event.record, event.record.cell
         if event.of > 1:
             self._trials.setdefault(name, []).append(record.status)
@@ -63,16 +63,16 @@ class GithubAnnotations:
             if status not in ("failed", "error"):
                 continue  # enough of its trials passed
             rate = f"{statuses.count('passed')} of {len(statuses)} trials passed; " if len(statuses) > 1 else ""
-            place = _describe_place(failure.file or "", failure.line or 0, self._repository)
+            place = _list_place_properties(failure.file or "", failure.line or 0, self._repository)
             agent = f" on {record.agent}" if self._names_agents else ""
             title = ("title", f"{record.id}{agent} {status}")
             self._stream.write(_format_error([*place, title], rate + failure.headline))
 
 
 def annotate_problems(problems: Sequence[Problem], stream: TextIO, repository: Path) -> None:
-    """Writes the problems of files at their lines. Others are in the output already."""
+    """Writes an annotation for each problem that has a file. The output has the other problems already."""
     for problem in problems[:_MAX_ANNOTATIONS]:
-        if place := _describe_place(problem.file, problem.line, repository):
+        if place := _list_place_properties(problem.file, problem.line, repository):
             message = f"{problem.path}: {problem.message}" if problem.path else problem.message
             stream.write(_format_error([*place, ("title", "Bad input")], message))
 
@@ -82,7 +82,7 @@ def _format_error(properties: Sequence[tuple[str, str]], message: str) -> str:
     return f"::error {text}::{_escape_message(fit_line(message, _WIDTH))}\n"
 
 
-def _describe_place(file: str, line: int, repository: Path) -> list[tuple[str, str]]:
+def _list_place_properties(file: str, line: int, repository: Path) -> list[tuple[str, str]]:
     if not file:
         return []
     path = Path(file).absolute()
@@ -99,5 +99,5 @@ def _escape_property(text: str) -> str:
 
 
 def disarm_commands(text: str) -> str:
-    """The text without commands to the runner: an agent's words must not become one."""
+    """Breaks up commands to the GitHub runner in a text, since an agent could say one."""
     return _COMMAND.sub(r"\1\2 ", text)

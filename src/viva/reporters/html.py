@@ -20,23 +20,23 @@ from viva.model.record import TrialRecord
 from viva.record.labels import read_labels, select_current_labels
 from viva.reporters.commands import build_rerun_command, split_source
 from viva.reporters.page import encode_overview, escape_for_script, load_page
-from viva.reporters.repeats import compute_case_figures
+from viva.reporters.repeats import compute_case_statistics
 from viva.reporters.report import CaseTrials, Report
 from viva.stats.agreement import summarize_labels
 
 MAX_ATTACHMENT_BYTES = 2 * 1024 * 1024
-_PIECE_BYTES = 128 * 1024
-_ONLINE, _OFFLINE = b"connect-src 'self'", b"connect-src 'none'"
+_CHUNK_BYTES = 128 * 1024
+_ONLINE_POLICY, _OFFLINE_POLICY = b"connect-src 'self'", b"connect-src 'none'"
 _SHOWN_TYPES = ("image/", "audio/")
 _ATTACHMENTS_KEY = b'"attachments":['
 
 
 class HtmlReport(Report):
-    """Reads the journal twice: for the overview, and for the records."""
+    """Writes the HTML report. It reads the journal twice: for the overview, and for the records."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         page = load_page()
-        out.write(page.head.replace(_ONLINE, _OFFLINE))
+        out.write(page.head.replace(_ONLINE_POLICY, _OFFLINE_POLICY))
         out.write(b'<script type="application/json" id="viva-overview">')
         out.writelines(map(escape_for_script, encode_overview(self._started, ended, enumerate(self.cases()))))
         out.write(b"</script>\n")
@@ -44,19 +44,19 @@ class HtmlReport(Report):
             summary = codec.encode(summarize_labels(labels))
             out.write(b'<script type="application/json" id="viva-labels">%s</script>\n' % escape_for_script(summary))
         out.write(page.middle)
-        for first, piece in self._iter_pieces():
+        for first, piece in self._iter_record_chunks():
             packed = base64.b64encode(zlib.compress(piece, 6))
             out.write(b'<script type="text/plain" class="viva-records" data-first="%d">%s</script>\n' % (first, packed))
         out.write(page.tail)
 
-    def _iter_pieces(self) -> Iterator[tuple[int, bytes]]:
+    def _iter_record_chunks(self) -> Iterator[tuple[int, bytes]]:
         """JSON arrays of a few cases each, with the index of the first case."""
         settings = self._started.settings if self._started else {}
         first, cases, size = 0, list[bytes](), 0
         for index, case in enumerate(self.cases()):
             cases.append(encode_case_trials(case, Path(), settings))
             size += len(cases[-1])
-            if size >= _PIECE_BYTES:
+            if size >= _CHUNK_BYTES:
                 yield first, b"[" + b",".join(cases) + b"]"
                 first, cases, size = index + 1, [], 0
         if cases:
@@ -71,7 +71,7 @@ def encode_case_trials(case: CaseTrials, root: Path, settings: Mapping[str, Any]
     command = build_rerun_command(codec.decode_own(case.raw[0], type=TrialRecord), settings)
     if command is not None:
         data["command"] = command
-    if figures := compute_case_figures(case):
+    if figures := compute_case_statistics(case):
         data["figures"] = figures
     if attachments := load_attachments(case.raw, root):
         data["attachments"] = attachments
@@ -94,22 +94,22 @@ def load_attachments(records: Sequence[bytes], root: Path) -> dict[str, str]:
     files and other types are left out. Records without attachments are not decoded.
     """
     with_attachments = (codec.decode_own(raw, type=_Record) for raw in records if _ATTACHMENTS_KEY in raw)
-    return dict(item for record in with_attachments for item in _load_attachments(record, root))
+    return dict(item for record in with_attachments for item in _load_record_attachments(record, root))
 
 
-def _load_attachments(record: _Record, root: Path) -> Iterator[tuple[str, str]]:
+def _load_record_attachments(record: _Record, root: Path) -> Iterator[tuple[str, str]]:
     suite, _ = split_source(record.source)
     for attachment in (item for turn in record.turns for item in turn.attachments or ()):
         source = str(attachment.get("source", ""))
         if source.startswith("file://") and suite is not None:
             media_type = str(attachment.get("media_type") or mimetypes.guess_type(source)[0] or "")
-            path = _resolve_inside(source, (root / suite).parent)
+            path = _find_file_inside(source, (root / suite).parent)
             if path is not None and media_type.startswith(_SHOWN_TYPES):
                 yield source, f"data:{media_type};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 
-def _resolve_inside(source: str, folder: Path) -> Path | None:
-    """The file, if it is inside the folder and small enough."""
+def _find_file_inside(source: str, folder: Path) -> Path | None:
+    """The path of a `file://` source; None if it is outside the folder, too large, or no file."""
     try:
         path = (folder / unquote(source.removeprefix("file://"))).resolve()
         is_inside = path.is_relative_to(folder.resolve()) and path.is_file()

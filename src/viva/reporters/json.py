@@ -6,7 +6,7 @@ from typing import Any, BinaryIO, TextIO
 from viva.model import codec
 from viva.model.event import Event, RunEnded
 from viva.reporters.matrix import build_run_matrix
-from viva.reporters.repeats import RepeatFigures, compute_case_figures
+from viva.reporters.repeats import RepeatStatistics, compute_case_statistics
 from viva.reporters.report import CaseTrials, Report
 from viva.stats.pass_rate import pass_rate, stability
 
@@ -18,14 +18,14 @@ class JsonReport(Report):
         out.write(b'{"run":' + codec.encode(self._describe_run(ended)))
         out.write(b',\n"summary":' + codec.encode(ended.summary) + b',\n"cases":[')
         separator = b"\n"
-        repeats = RepeatFigures(self.rule)
+        repeats = RepeatStatistics(self.rule)
         for case in self.cases():
             out.write(separator + encode_case(case))
             repeats.add(case)
             separator = b",\n"
         out.write(b"\n]")
         if repeats.has_repeats and not self._has_several_agents:  # the matrix has those of each agent
-            out.write(b',\n"repeats":' + codec.encode(repeats.compute_figures()))
+            out.write(b',\n"repeats":' + codec.encode(repeats.compute_statistics()))
         if (matrix := build_run_matrix(self._started, self.cases())) is not None:
             out.write(b',\n"matrix":' + codec.encode(matrix))
         out.write(b"}\n")
@@ -51,7 +51,7 @@ def encode_case(case: CaseTrials) -> bytes:
             "status": case.status,
             "pass_rate": pass_rate(statuses),
             "class": stability(statuses),
-            **compute_case_figures(case),
+            **compute_case_statistics(case),
             "trials": [codec.Raw(raw) for raw in case.raw],
         }
     )

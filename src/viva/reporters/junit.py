@@ -15,14 +15,14 @@ from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import escape_controls, escape_multiline, fit_line
 from viva.reporters.plain_text import format_failure_text, format_transcript
 from viva.reporters.repeats import explain_undetermined
-from viva.reporters.report import CaseTrials, Report, group_texts, label_trial
+from viva.reporters.report import CaseTrials, Report, group_equal_texts, prefix_trial_number
 
 _TEXT_ROOM = 20_000
 _MESSAGE_ROOM = 300
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-class _Counts:
+class _SuiteCounts:
     """The counts of a suite, which JUnit needs before its cases."""
 
     def __init__(self, name: str) -> None:
@@ -42,13 +42,13 @@ class _Counts:
 
 
 class JunitReport(Report):
-    """Reads the journal twice: to count, and to write."""
+    """Writes the JUnit report. It reads the journal twice: to count, and to write."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         summaries: dict[str, list[SuiteSummary]] = {}
         for summary in ended.summary.suites:
             summaries.setdefault(summary.suite, []).append(summary)
-        total, suites = self._count(summaries)
+        total, suites = self._count_cases(summaries)
         timestamp = {"timestamp": self._started.at} if self._started else {}
         out.write(b'<?xml version="1.0" encoding="UTF-8"?>\n')
         out.write(_open_tag("testsuites", total.attributes() | timestamp))
@@ -60,10 +60,10 @@ class JunitReport(Report):
             out.write(b"</testsuite>\n")
         out.write(b"</testsuites>\n")
 
-    def _count(self, summaries: Mapping[str, Sequence[SuiteSummary]]) -> tuple[_Counts, list[_Counts]]:
-        total, suites = _Counts("viva"), list[_Counts]()
+    def _count_cases(self, summaries: Mapping[str, Sequence[SuiteSummary]]) -> tuple[_SuiteCounts, list[_SuiteCounts]]:
+        total, suites = _SuiteCounts("viva"), list[_SuiteCounts]()
         for suite, cases in groupby(self.cases(), key=lambda case: case.head.suite):
-            counts = _Counts(suite or "viva")
+            counts = _SuiteCounts(suite or "viva")
             for case in cases:
                 ms = sum(head.duration_ms for head in case.heads)
                 counts.add(case.status, ms)
@@ -117,7 +117,9 @@ def _format_outcome(case: CaseTrials, records: list[TrialRecord], settings: Mapp
         yield f"<skipped{_format_attributes({'message': message})}/>\n"
         return
     failed = (record for record in records if record.status != "passed")
-    texts = group_texts(case, ((record, format_failure_text(explain_failure(record, settings))) for record in failed))
+    texts = group_equal_texts(
+        case, ((record, format_failure_text(explain_failure(record, settings))) for record in failed)
+    )
     tag = "failure" if status == "failed" else "error"
     kind = "undetermined" if undetermined else failure.fault or status
     if case.rule.is_undecided(case.statuses):
@@ -128,7 +130,9 @@ def _format_outcome(case: CaseTrials, records: list[TrialRecord], settings: Mapp
 def _format_system_out(case: CaseTrials, record: TrialRecord) -> str:
     warnings = [f"warning: {escape_multiline(warning)}" for warning in record.warnings or ()]
     warnings += [f"note: {escape_multiline(note)}" for note in record.notes or ()]
-    return label_trial(case, record, "\n".join([record.status, format_transcript(record, _TEXT_ROOM), *warnings]))
+    return prefix_trial_number(
+        case, record, "\n".join([record.status, format_transcript(record, _TEXT_ROOM), *warnings])
+    )
 
 
 def _format_properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator[str]:
@@ -142,14 +146,14 @@ def _format_properties(case: CaseTrials, records: list[TrialRecord]) -> Iterator
     usages = [record.usage for record in records if record.usage is not None]
     if usages:
         properties.append(("tokens", str(sum(usage.total_tokens for usage in usages))))
-        properties.append(("cost_usd", _sum_cost(usages)))
+        properties.append(("cost_usd", _format_total_cost(usages)))
     if properties:
         yield "<properties>\n"
         yield from (f"<property{_format_attributes({'name': name, 'value': value})}/>\n" for name, value in properties)
         yield "</properties>\n"
 
 
-def _sum_cost(usages: list[Usage]) -> str:
+def _format_total_cost(usages: list[Usage]) -> str:
     costs = [usage.cost_usd for usage in usages]
     known = [cost for cost in costs if cost is not None]
     return f"{sum(known):.6f}" if len(known) == len(costs) else "unknown"

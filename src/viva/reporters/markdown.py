@@ -14,8 +14,8 @@ from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import fit_line, format_count, format_ms, shorten_id
 from viva.reporters.matrix import build_run_matrix, format_matrix_markdown
 from viva.reporters.plain_text import clip_text, format_failure_text, format_transcript
-from viva.reporters.repeats import RepeatFigures, explain_undetermined, format_case_rate
-from viva.reporters.report import CaseTrials, Report, group_texts, label_trial
+from viva.reporters.repeats import RepeatStatistics, explain_undetermined, format_case_rate
+from viva.reporters.report import CaseTrials, Report, group_equal_texts, prefix_trial_number
 from viva.reporters.summary import (
     describe_cost,
     describe_lost_reports,
@@ -41,14 +41,14 @@ _MARKUP = re.compile(r"[!#$&()*+.:<>\[\\\]^_`{|}~-]")
 
 
 class MarkdownReport(Report):
-    """Reads the journal once for each section: cases that did not pass, findings, transcripts."""
+    """Writes the Markdown report. It reads the journal once for each section."""
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         text = _format_overview(ended) + self._format_agents() + self._format_repeats()
-        rows, left_out = _fit_cases(self._iter_not_passed(), _format_row, _ROWS_ROOM)
+        rows, left_out = _fit_cases(self._iter_not_passed(), _format_case_row, _ROWS_ROOM)
         if rows:
             text += "\n### Not passed\n\n| Case | Status | Reason |\n| --- | --- | --- |\n" + rows
-        text += _format_left_out(left_out)
+        text += _format_omitted_count(left_out)
         text += self._format_findings()
         cases = (case for case in self._iter_not_passed() if case.status != "skipped")
         details, left_out = _fit_cases(
@@ -68,15 +68,15 @@ class MarkdownReport(Report):
         """The pass rate of each case, for runs with several trials per case."""
         if self._started is None or self._started.trials <= self._started.cases:
             return ""
-        repeats = RepeatFigures(self.rule)
+        repeats = RepeatStatistics(self.rule)
         for case in self.cases():
             repeats.add(case)
         text = None if self._has_several_agents else repeats.format_rate()  # the matrix has that of each agent
         rate = f"Pass rate: {escape_markdown(text)}\n\n" if text else ""
-        rows, left_out = _fit_cases(self.cases(), _format_repeat, _REPEATS_ROOM)
+        rows, left_out = _fit_cases(self.cases(), _format_repeated_case, _REPEATS_ROOM)
         return (
             f"\n### Repeats\n\n{rate}"
-            f"| Case | Trials (95 % interval) | Turns | Time p50, p95 |\n| --- | --- | ---: | ---: |\n{rows}{_format_left_out(left_out)}"
+            f"| Case | Trials (95 % interval) | Turns | Time p50, p95 |\n| --- | --- | ---: | ---: |\n{rows}{_format_omitted_count(left_out)}"
         )
 
     def _format_findings(self) -> str:
@@ -86,7 +86,7 @@ class MarkdownReport(Report):
             cases, lambda case: f"| {_format_title(case)} | {', '.join(case.findings)} |\n", _FINDINGS_ROOM
         )
         head = "\n### Safety findings\n\n| Case | Findings |\n| --- | --- |\n"
-        return f"{head}{rows}{_format_left_out(left_out)}" if rows else ""
+        return f"{head}{rows}{_format_omitted_count(left_out)}" if rows else ""
 
     def _iter_not_passed(self) -> Iterator[CaseTrials]:
         """Cases with a trial that did not pass."""
@@ -135,7 +135,7 @@ def _format_title(case: CaseTrials) -> str:
     return escape_markdown(f"{title} [{fit_line(case.head.agent or '', 60)}]" if case.names_agent else title)
 
 
-def _format_row(case: CaseTrials) -> str:
+def _format_case_row(case: CaseTrials) -> str:
     failure = explain_failure(case.pick_record(case.records()))
     undetermined = explain_undetermined(case.statuses, case.rule, case.missing)
     status = "undecided" if case.rule.is_undecided(case.statuses) else case.status
@@ -147,11 +147,11 @@ def _format_row(case: CaseTrials) -> str:
     return f"| {title} | {_ICONS[case.status]} {status} | <code>{reason}</code> |\n"
 
 
-def _format_left_out(count: int) -> str:
+def _format_omitted_count(count: int) -> str:
     return f"\n{count:,} more are not listed here.\n" if count else ""
 
 
-def _format_repeat(case: CaseTrials) -> str:
+def _format_repeated_case(case: CaseTrials) -> str:
     turns = summarize_values(head.total_turns for head in case.heads)
     times = summarize_values(head.duration_ms for head in case.heads)
     spread = f"{turns.mean:.1f} | {format_ms(times.p50)}, {format_ms(times.p95)}" if turns and times else "|"
@@ -161,8 +161,13 @@ def _format_repeat(case: CaseTrials) -> str:
 def _format_details(case: CaseTrials, settings: Mapping[str, Any]) -> str:
     """Failures and one transcript, folded, as escaped text inside `<pre>`."""
     failed = [record for record in case.records() if record.status != "passed"]
-    texts = group_texts(case, ((record, format_failure_text(explain_failure(record, settings))) for record in failed))
-    texts += [label_trial(case, record, f"\n{format_transcript(record, _TEXT_ROOM)}".rstrip()) for record in failed[:1]]
+    texts = group_equal_texts(
+        case, ((record, format_failure_text(explain_failure(record, settings))) for record in failed)
+    )
+    texts += [
+        prefix_trial_number(case, record, f"\n{format_transcript(record, _TEXT_ROOM)}".rstrip())
+        for record in failed[:1]
+    ]
     title = _format_title(case)
     body = html.escape(clip_text("\n\n".join(texts), _DETAILS_ROOM), quote=False)
     return f"<details><summary>{title}: {case.status}</summary>\n\n<pre>\n{body}\n</pre>\n\n</details>\n\n"

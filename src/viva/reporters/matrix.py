@@ -14,14 +14,14 @@ from viva.stats.matrix import Matrix, MatrixBuilder, MatrixCell, MatrixColumn, M
 
 _MAX_ROWS = 30
 _MAX_MARKDOWN_ROWS = 200
-_ID_ROOM = 24
+_MIN_ID_ROOM = 24
 """The least room for the ids of cases beside cells with intervals."""
 _PLOT_WIDTH, _PLOT_HEIGHT = 40, 9
 _MARKS = {"better": "▲", "worse": "▼"}
 
 
-class RunMatrix:
-    """Collects the trials of a run for its matrix."""
+class RunMatrixBuilder:
+    """Builds the matrix of a run from its trials, which are added one by one."""
 
     def __init__(self, started: RunStarted) -> None:
         self._builder = MatrixBuilder(started.agents, is_sequential=bool(started.settings.get("sequential")))
@@ -34,14 +34,14 @@ class RunMatrix:
         return self._builder.build()
 
 
-def create_run_matrix(started: RunStarted | None) -> RunMatrix | None:
-    """None for a run of one agent: its summary says the same."""
-    return RunMatrix(started) if started is not None and len(started.agents) > 1 else None
+def create_matrix_builder(started: RunStarted | None) -> RunMatrixBuilder | None:
+    """A builder for a run of several agents; None for a run of one, which has no matrix."""
+    return RunMatrixBuilder(started) if started is not None and len(started.agents) > 1 else None
 
 
 def build_run_matrix(started: RunStarted | None, cases: Iterable[CaseTrials]) -> Matrix | None:
     """The matrix of a run that has ended; None for a run of one agent."""
-    matrix = create_run_matrix(started)
+    matrix = create_matrix_builder(started)
     if matrix is None:
         return None
     for case in cases:
@@ -50,24 +50,24 @@ def build_run_matrix(started: RunStarted | None, cases: Iterable[CaseTrials]) ->
     return matrix.build()
 
 
-def name_letter(number: int) -> str:
-    """The letter that stands for a column: A to Z, then AA."""
+def get_column_letter(number: int) -> str:
+    """The letter of a column: A to Z, then AA."""
     letter = chr(ord("A") + number % 26)
-    return letter if number < 26 else name_letter(number // 26 - 1) + letter
+    return letter if number < 26 else get_column_letter(number // 26 - 1) + letter
 
 
-def label_cases(cases: Iterable[tuple[str, str]]) -> Callable[[str, str], str]:
-    """A function that names a case, given its suite and id: by its id, with its suite where several have that id."""
+def make_case_labeller(cases: Iterable[tuple[str, str]]) -> Callable[[str, str], str]:
+    """Returns a function of suite and id that returns the id, with the suite behind it if two suites have that id."""
     suites = Counter(case for _, case in set(cases))
     return lambda suite, case: f"{case} ({suite})" if suites[case] > 1 else case
 
 
 def format_matrix(matrix: Matrix, width: int) -> list[str]:
     """The matrix for the console: the agents, the cases that differ between them, and the plot."""
-    lines = _format_agents(matrix, width)
+    lines = _format_agent_table(matrix, width)
     different = [row for row in matrix.rows if row.is_different]
     if different:
-        lines += ["", *_format_cases(matrix, different, width)]
+        lines += ["", *_format_case_table(matrix, different, width)]
     else:
         lines += ["", f"All {len(matrix.rows)} cases have the same result on all agents"]
     if plot := format_plot(matrix, width):
@@ -76,10 +76,10 @@ def format_matrix(matrix: Matrix, width: int) -> list[str]:
     return [*lines, "", *notes] if notes else lines
 
 
-def _format_agents(matrix: Matrix, width: int) -> list[str]:
+def _format_agent_table(matrix: Matrix, width: int) -> list[str]:
     rows = [
         (
-            f"{name_letter(number)} {escape_controls(column.name)}",
+            f"{get_column_letter(number)} {escape_controls(column.name)}",
             _format_rate(column),
             _format_cost(column),
             format_ms(column.p95_ms) if column.p95_ms is not None else "",
@@ -94,7 +94,7 @@ def _format_agents(matrix: Matrix, width: int) -> list[str]:
     lines = align_table(table)
     for number, column in enumerate(matrix.columns):
         if column.difference is not None:
-            lines.append(f"{name_letter(number)} − A: {format_difference(column)}")
+            lines.append(f"{get_column_letter(number)} − A: {format_difference(column)}")
     return lines
 
 
@@ -118,11 +118,11 @@ def format_difference(column: MatrixColumn) -> str:
     return f"{found.delta * 100:+.1f} points{interval}, p={found.p:.2g}: {found.verdict}"
 
 
-def _format_cases(matrix: Matrix, different: Sequence[MatrixRow], width: int) -> list[str]:
-    letters = [name_letter(number) for number in range(len(matrix.columns))]
+def _format_case_table(matrix: Matrix, different: Sequence[MatrixRow], width: int) -> list[str]:
+    letters = [get_column_letter(number) for number in range(len(matrix.columns))]
     shown = different[:_MAX_ROWS]
     cells = [[format_cell(cell, has_interval=True) for cell in row.cells] for row in shown]
-    if sum(max(map(display_width, texts)) + 2 for texts in zip(*cells, strict=True)) + _ID_ROOM > width:
+    if sum(max(map(display_width, texts)) + 2 for texts in zip(*cells, strict=True)) + _MIN_ID_ROOM > width:
         cells = [[format_cell(cell) for cell in row.cells] for row in shown]
     room = max(
         16,
@@ -135,7 +135,7 @@ def _format_cases(matrix: Matrix, different: Sequence[MatrixRow], width: int) ->
     )
     title = f"{len(different)} of {len(matrix.rows)} cases differ"
     table = [(title, *letters)]
-    label = label_cases((row.suite, row.case) for row in matrix.rows)
+    label = make_case_labeller((row.suite, row.case) for row in matrix.rows)
     names = [fit_line(escape_controls(label(row.suite, row.case)), room) for row in shown]
     table += [(name, *texts) for name, texts in zip(names, cells, strict=True)]
     lines = align_table(table)
@@ -174,7 +174,7 @@ def align_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 class PlotAxis(Struct, frozen=True):
-    """What the plot shows from left to right: a value of each column, if it has one."""
+    """The horizontal axis of the plot: its label, and a value or None for each agent."""
 
     label: str
     values: Sequence[float | None]
@@ -182,7 +182,7 @@ class PlotAxis(Struct, frozen=True):
 
 
 def choose_axis(matrix: Matrix) -> PlotAxis | None:
-    """The cost of a trial or, if no cost is known, its time. None if fewer than two agents can be shown."""
+    """The axis of cost per trial, or of time if costs are unknown. None if fewer than two agents have a value."""
     cost = PlotAxis(
         "cost per trial",
         [column.cost_per_trial_usd for column in matrix.columns],
@@ -213,7 +213,7 @@ def format_plot(matrix: Matrix, width: int) -> list[str]:
         at = round((value - left) / (right - left) * (columns - 1)) if right > left else columns // 2
         row = grid[math.ceil((1 - rate) * (_PLOT_HEIGHT - 1) - 0.5)]
         free = next((place for place in (*range(at, columns), *range(at, -1, -1)) if row[place] == " "), at)
-        row[free] = name_letter(number)
+        row[free] = get_column_letter(number)
     labels = {0: "100 %", _PLOT_HEIGHT // 2: "50 %", _PLOT_HEIGHT - 1: "0 %"}
     lines = [f"Pass rate against {axis.label}"]
     lines += [f"{labels.get(number, ''):>6} │{''.join(row)}".rstrip() for number, row in enumerate(grid)]
@@ -225,14 +225,14 @@ def format_matrix_markdown(matrix: Matrix, escape: Callable[[str], str]) -> str:
     """The matrix as tables of Markdown, with the plot as text."""
     lines = ["| | agent | pass rate | vs. A | cost | p95 |", "| --- | --- | ---: | ---: | ---: | ---: |"]
     lines += [
-        f"| {name_letter(number)} | {escape(column.name)} | {_format_rate(column)} | {format_difference(column)} "
+        f"| {get_column_letter(number)} | {escape(column.name)} | {_format_rate(column)} | {format_difference(column)} "
         f"| {_format_cost(column)} | {format_ms(column.p95_ms) if column.p95_ms is not None else ''} |"
         for number, column in enumerate(matrix.columns)
     ]
-    letters = [name_letter(number) for number in range(len(matrix.columns))]
+    letters = [get_column_letter(number) for number in range(len(matrix.columns))]
     lines += ["", f"| case | {' | '.join(letters)} |", f"| --- |{' ---: |' * len(letters)}"]
     rows = sorted(matrix.rows, key=lambda row: not row.is_different)
-    label = label_cases((row.suite, row.case) for row in rows)
+    label = make_case_labeller((row.suite, row.case) for row in rows)
     for row in rows[:_MAX_MARKDOWN_ROWS]:
         lines.append(
             f"| {escape(label(row.suite, row.case))} | {' | '.join(format_cell(cell, has_interval=True) for cell in row.cells)} |"

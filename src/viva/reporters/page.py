@@ -20,7 +20,7 @@ from viva.model.record import Status, TrialRecord
 from viva.reporters.breakdown import Breakdown, BreakdownCounter, FailureGroup
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import fit_line
-from viva.reporters.matrix import create_run_matrix
+from viva.reporters.matrix import create_matrix_builder
 from viva.reporters.repeats import compute_interval, count_passes, explain_undetermined
 from viva.reporters.report import CaseTrials
 from viva.stats.matrix import Matrix
@@ -68,7 +68,7 @@ class CaseRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class RowCounts(Struct, frozen=True):
-    """What the filters of the page offer: a letter for the status of each case, and how many have each fault and tag."""
+    """The statuses of all cases, one letter each, and the number of cases with each fault and tag: for the page's filters."""
 
     statuses: str
     faults: list[tuple[str, int]]
@@ -76,7 +76,7 @@ class RowCounts(Struct, frozen=True):
 
 
 class TurnCost(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one turn cost, and where it is."""
+    """A turn, by suite, case, trial and number, and its cost."""
 
     suite: str
     id: str
@@ -156,13 +156,13 @@ class _TrialDetails(Struct):
 
     @property
     def checks_passed(self) -> int:
-        """Counted as in the summary of the run."""
+        """The number of passed checks, counted as in the summary of the run."""
         not_passed = sum(assertion.passed is not True for assertion in self.assertions)
         missed = sum(not checkpoint.reached for checkpoint in self.checkpoints or ()) if self.turns else 0
         return self.checks - not_passed - missed
 
 
-_details = codec.Decoder[_TrialDetails](_TrialDetails, codec.OWN_MAX_DEPTH)
+_details_decoder = codec.Decoder[_TrialDetails](_TrialDetails, codec.OWN_MAX_DEPTH)
 
 
 def encode_overview(
@@ -185,15 +185,15 @@ def encode_overview(
 
 
 class OverviewEncoder:
-    """Encodes the rows of an overview one by one, and then the rest of it."""
+    """Encodes the rows of an overview one by one, and then its other fields."""
 
     def __init__(self, started: RunStarted | None) -> None:
         self._started = started
-        self._figures = _Figures()
-        self._matrix = create_run_matrix(started)
+        self._figures = _OverviewFigures()
+        self._matrix = create_matrix_builder(started)
 
     def encode_row(self, index: int, case: CaseTrials) -> bytes:
-        details: list[_TrialDetails] = [_details.decode(raw) for raw in case.raw]
+        details: list[_TrialDetails] = [_details_decoder.decode(raw) for raw in case.raw]
         self._figures.add(case, details)
         if self._matrix is not None:
             for head in case.heads:
@@ -232,8 +232,8 @@ class OverviewEncoder:
         return codec.encode(rest)
 
 
-class _Figures:
-    """What the overview says of all cases together."""
+class _OverviewFigures:
+    """Collects the figures of an overview that are about all cases together."""
 
     def __init__(self) -> None:
         self.tallies: list[Tally] = []
@@ -256,11 +256,11 @@ class _Figures:
             self.breakdown.add_checks((item.type, item.passed) for item in trial.assertions if item.type)
             for call in (call for turn in trial.turns for call in turn.tool_calls):
                 self.breakdown.add_tool_call(call.name, has_error=call.error is not None)
-            self._add_costs(case, trial)
+            self._update_costliest_turn(case, trial)
         if len(case.heads) > 1 and not self.is_sequential and (name := stability(case.statuses)) is not None:
             self.classes[name] += 1
 
-    def _add_costs(self, case: CaseTrials, trial: _TrialDetails) -> None:
+    def _update_costliest_turn(self, case: CaseTrials, trial: _TrialDetails) -> None:
         for turn in trial.turns:
             if turn.cost_usd and (self.costliest_turn is None or turn.cost_usd > self.costliest_turn.cost_usd):
                 self.costliest_turn = TurnCost(
@@ -273,7 +273,7 @@ class _Figures:
                 )
 
     def estimate_pass_k(self) -> PassK | None:
-        """For repeated cases only."""
+        """pass@k and pass^k of the run; None without repeated cases."""
         judged = [tally for tally in self.tallies if tally.judged]
         k = min((tally.judged for tally in judged), default=0)
         return estimate_pass_k(judged, k) if k > 1 and not self.is_sequential else None
@@ -313,12 +313,12 @@ def _build_row(index: int, case: CaseTrials, details: Sequence[_TrialDetails], b
             {item.type: None for trial in details for item in trial.assertions if item.passed is not True}
         ),
         interval=compute_interval(count_passes(case.statuses), case.rule) if is_repeated else None,
-        stability=_classify(case) if is_repeated else "",
+        stability=_get_stability(case) if is_repeated else "",
         agent=(head.agent or "") if case.names_agent else "",
     )
 
 
-def _classify(case: CaseTrials) -> str:
+def _get_stability(case: CaseTrials) -> str:
     if case.rule.test is not None:
         return case.rule.decide(case.statuses) or "undecided"
     return stability(case.statuses) or ""
@@ -340,7 +340,7 @@ class PageTemplate:
 
     @property
     def content(self) -> bytes:
-        """The page without data: it loads them from its server."""
+        """The page of `viva view`, which loads its data from the server."""
         return self.head + self.middle + self.tail
 
 

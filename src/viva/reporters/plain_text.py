@@ -12,7 +12,7 @@ _MAX_FILES = 20
 
 
 def format_failure_text(failure: TrialFailure) -> str:
-    """Every reason on a line of its own."""
+    """The failure as text, each reason on its own line."""
     lines = [failure.status_text + (f": {escape_multiline(failure.error)}" if failure.error else "")]
     for check in failure.failed_checks:
         lines += _format_check(check)

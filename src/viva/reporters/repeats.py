@@ -39,8 +39,8 @@ def format_case_rate(statuses: Sequence[Status], rule: PassRule) -> str:
         text += f", {errors} of {len(statuses)} with errors"
     if rule.test is not None:
         return f"{text}, {rule.decide(statuses) or 'undecided'}"
-    if tally.judged and rule.status(statuses) == "error":
-        return text  # too few verdicts for a stability class
+    if tally.judged and (not tally.passed or rule.status(statuses) == "error"):
+        return text  # a case that always fails is not unstable; or there are too few verdicts for a class
     return f"{text}, {(stability(statuses) or 'no verdict').replace('_', ' ')}"
 
 
@@ -51,7 +51,7 @@ def compute_interval(tally: Tally, rule: PassRule) -> Interval | None:
 
 
 def explain_undetermined(statuses: Sequence[Status], rule: PassRule, missing: int = 0) -> str | None:
-    """Why a case with verdicts is undecided or an error; None for any other case."""
+    """The reason why a case with verdicts is undecided or in error; None for any other case."""
     tally = count_passes(statuses)
     if not tally.judged or rule.status(statuses, missing) != "error":
         return None
@@ -84,8 +84,8 @@ def format_suite_rate(cases: Iterable[Sequence[Status]], rule: PassRule) -> str 
     return f"{text}; pass@{k} {estimate.pass_at_k * 100:.1f} %, pass^{k} {estimate.pass_hat_k * 100:.1f} %"
 
 
-def compute_case_figures(case: CaseTrials) -> dict[str, Any]:
-    """The statistics of one case for `.json`: nothing for a case with one trial."""
+def compute_case_statistics(case: CaseTrials) -> dict[str, Any]:
+    """The statistics of a repeated case, as fields of the `.json` report; empty for a case with one trial."""
     if len(case.heads) < 2:
         return {}
     tally = count_passes(case.statuses)
@@ -101,8 +101,8 @@ def compute_case_figures(case: CaseTrials) -> dict[str, Any]:
     }
 
 
-class RepeatFigures:
-    """Collects the statistics of a run case by case; keeps a few numbers of each trial."""
+class RepeatStatistics:
+    """Computes the statistics of repeats of a run; cases are added one by one."""
 
     def __init__(self, rule: PassRule) -> None:
         self._rule = rule
@@ -123,7 +123,7 @@ class RepeatFigures:
     def format_rate(self) -> str | None:
         return format_suite_rate(self._statuses, self._rule)
 
-    def compute_figures(self) -> dict[str, Any]:
+    def compute_statistics(self) -> dict[str, Any]:
         """The statistics of the run for `.json`."""
         spread = _summarize_measures(self._heads)
         if self._rule.test is not None:

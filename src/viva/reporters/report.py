@@ -21,7 +21,7 @@ from viva.stats.pass_rule import PassRule
 
 
 class Report:
-    """A reporter that calls `write` at the end of the run. OSError: the file cannot be written."""
+    """A reporter that writes a file at the end of the run. Raises OSError if the file cannot be written."""
 
     live = False
 
@@ -80,7 +80,7 @@ class RecordHead(Struct):
 
     @property
     def cell(self) -> Cell:
-        """Its case on its agent."""
+        """The suite, the case and the agent of the record."""
         return self.suite, self.id, self.agent or ""
 
 
@@ -92,7 +92,7 @@ class CaseTrials(Struct):
     rule: PassRule
     missing: int = 0
     names_agent: bool = False
-    """Does its title name the agent? It does in a run of several."""
+    """Does `title` contain the agent? True in a run of several agents."""
 
     @property
     def head(self) -> RecordHead:
@@ -120,7 +120,7 @@ class CaseTrials(Struct):
         return [codec.decode_own(raw, type=TrialRecord) for raw in self.raw]
 
     def pick_record(self, records: list[TrialRecord]) -> TrialRecord:
-        """The first trial with the status of the case, or the first that did not pass."""
+        """The record that explains the case: the first with its status, or the first that did not pass."""
         status = self.status
         not_passed = [record for record in records if record.status != "passed"]
         return next((record for record in not_passed if record.status == status), (not_passed or records)[0])
@@ -136,8 +136,8 @@ def group_by_case(journal: Journal, rule: PassRule, *, names_agents: bool = Fals
         yield CaseTrials(heads, [raw for _, raw in trials], rule, max(0, missing), names_agents)
 
 
-def group_texts(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:
-    """The texts of a case's trials; equal texts once, with the numbers of their trials."""
+def group_equal_texts(case: CaseTrials, texts: Iterable[tuple[TrialRecord, str]]) -> list[str]:
+    """The texts of a case's trials, each with its trial numbers. Equal texts are joined into one."""
     trials: dict[str, list[int]] = {}
     for record, text in texts:
         trials.setdefault(text, []).append(record.trial)
@@ -152,6 +152,6 @@ def _format_trials(numbers: Sequence[int]) -> str:
     return f"Trials {', '.join(map(str, numbers))} ({len(numbers)} times the same)"
 
 
-def label_trial(case: CaseTrials, record: TrialRecord, text: str) -> str:
-    """The text of a trial, with its number if the case has several."""
+def prefix_trial_number(case: CaseTrials, record: TrialRecord, text: str) -> str:
+    """`Trial 2: text` if the case has several trials, else the text."""
     return f"Trial {record.trial}: {text}" if len(case.heads) > 1 else text

@@ -12,7 +12,7 @@ Row = tuple[str, str]
 
 
 def format_summary(started: RunStarted | None, ended: RunEnded) -> list[str]:
-    """What the line of counts does not say (N34): turns, checks, cost, thresholds and files. Zeros are left out."""
+    """The lines above the line of counts (N34): turns, checks, cost, thresholds and files. Zeros are left out."""
     summary = ended.summary
     rows: list[Row] = []
     if summary.total_turns:
@@ -28,7 +28,7 @@ def format_summary(started: RunStarted | None, ended: RunEnded) -> list[str]:
 
 
 def format_counts(summary: RunSummary, *, with_faults: bool = False) -> str:
-    """The counts in one line, without zeros. `with_faults` says whose fault the errors were."""
+    """The counts in one line, without zeros. `with_faults` adds whose fault the errors are."""
     faults = _format_faults(summary) if with_faults else ""
     unchecked = f" ({summary.unchecked:,} without checks)" if with_faults and summary.unchecked else ""
     counts = (
@@ -64,7 +64,7 @@ def format_trial_counts(summary: RunSummary) -> str:
 
 
 def describe_details(summary: RunSummary) -> list[Row]:
-    """Everything beside the counts."""
+    """Thresholds, retries, cost and lost reports of a run."""
     return [
         *describe_suites(summary),
         *describe_retries(summary),

@@ -14,7 +14,7 @@ _UNLIMITED = 10_000
 
 
 class Column(Struct, frozen=True):
-    """A column of a table. Where the table is too wide, flexible ones are shortened; then optional ones are left out."""
+    """A column of a table. If the table is too wide, flexible columns are shortened, then optional columns are left out."""
 
     title: str
     align: Literal["left", "right"] = "left"

@@ -19,15 +19,15 @@ from viva.reporters.console_lines import (
     Palette,
     format_check_title,
     format_failed_check,
+    format_labelled_text,
     format_traceback,
-    label_lines,
     to_copyable,
 )
 from viva.reporters.failures import (
     build_failed_check,
     explain_failure,
     find_unanswered_question,
-    format_unmet,
+    format_unmet_checkpoints,
     get_assertions_status,
     get_turn_error,
     get_turn_status,
@@ -43,8 +43,8 @@ from viva.reporters.formatting import (
     wrap_text,
 )
 
-_DETAIL = "  │          "
-_LAST = "     "
+_DETAIL_PREFIX = "  │          "
+_LAST_PREFIX = "     "
 _PRINTED_LINES = 20
 _STATUS_ROOM = len(" → SKIPPED (59m 59s)")
 _SOURCES: dict[InputSource, str] = {
@@ -56,7 +56,7 @@ _SOURCES: dict[InputSource, str] = {
 
 
 class CaseTree:
-    """Each method returns the next text, so that a tree can be printed live or as a whole.
+    """Formats the tree of one case. Each method returns the next text, so that a tree can be printed live or as a whole.
 
     A turn that may have been cut off is printed when the next event tells its status.
     """
@@ -89,33 +89,33 @@ class CaseTree:
         return f"► [{self._palette('bold', shown)}]{title}{note}\n"
 
     def start_turn(self, number: int, source: InputSource, message: str) -> str:
-        """The user's message was sent."""
+        """The line of a turn whose message was sent to the agent; its status follows later."""
         text = ""
         if self._open_turn is not None:  # the conversation continues, so its last turn is complete
             turn, self._open_turn = self._open_turn, None
-            text = self._end(turn, get_turn_status(turn))
+            text = self._format_turn_end(turn, get_turn_status(turn))
         head = f"  ├─ Turn {number}: {_SOURCES[source]}"
         room = max(self._width - len(head) - 2 - _STATUS_ROOM, 10)
-        text += self._format_item(f'{head}"{fit_line(message, room)}"')
+        text += self._put_gap_before(f'{head}"{fit_line(message, room)}"')
         self._started_turn, self._is_midline = number, True
         return text
 
     def end_turn(self, turn: TurnRecord) -> str:
-        """The agent has replied, or was cut off."""
+        """The status and the details of a turn, when the agent has replied or was cut off."""
         has_reply = turn.output or turn.tool_calls or turn.assertions or turn.data is not None
         if turn.error is not None or not has_reply:
             self._open_turn = turn
             return ""
-        return self._end(turn, get_turn_status(turn))
+        return self._format_turn_end(turn, get_turn_status(turn))
 
     def break_line(self) -> str:
-        """Ends a line that waits for a status, so that other output may follow."""
+        """A line break if the last line still waits for its status, so that other output can follow."""
         is_midline, self._is_midline = self._is_midline, False
         return "\n" if is_midline else ""
 
     def abandon(self, reason: str) -> str:
-        """Ends the tree of a trial without an outcome."""
-        return self.break_line() + self._format_item(f"  └─ {reason}\n")
+        """The end of the tree of a trial that has no outcome, with the reason."""
+        return self.break_line() + self._put_gap_before(f"  └─ {reason}\n")
 
     def finish(self, record: TrialRecord) -> str:
         """The turns that are not printed yet, checkpoints, final assertions and the result."""
@@ -123,7 +123,7 @@ class CaseTree:
         text = ""
         for turn in record.turns:
             if turn.turn > self._ended_turn:
-                text += self._end(turn, get_turn_status(turn, record), get_turn_error(turn, record))
+                text += self._format_turn_end(turn, get_turn_status(turn, record), get_turn_error(turn, record))
         text += self.break_line()
         if record.goal_achieved:
             text += self._format_details([f"Goal achieved: {fit_line(record.goal_reason or '', self._room - 15)}"])
@@ -134,23 +134,25 @@ class CaseTree:
 
     @property
     def _room(self) -> int:
-        return max(self._width - len(_DETAIL), 20)
+        return max(self._width - len(_DETAIL_PREFIX), 20)
 
-    def _format_item(self, text: str) -> str:
+    def _put_gap_before(self, text: str) -> str:
         gap, self._needs_gap = self._needs_gap, False
         return f"  │\n{text}" if gap else text
 
     def _format_details(self, lines: list[str]) -> str:
         self._needs_gap = bool(lines)
-        return "".join(f"{_DETAIL}{line}\n" for line in lines)
+        return "".join(f"{_DETAIL_PREFIX}{line}\n" for line in lines)
 
-    def _end(self, turn: TurnRecord, status: Status, error: str | None = None) -> str:
+    def _format_turn_end(self, turn: TurnRecord, status: Status, error: str | None = None) -> str:
         """The status of a turn; its head too, if that is not printed yet."""
         text = "" if self._started_turn == turn.turn else self.start_turn(turn.turn, turn.input_source, turn.input)
         status_text = f"→ {self._palette.style_status(status, status.upper())} ({format_turn_time(turn)})\n"
-        text += f" {status_text}" if self._is_midline else f"{_DETAIL}{status_text}"
+        text += f" {status_text}" if self._is_midline else f"{_DETAIL_PREFIX}{status_text}"
         self._is_midline, self._ended_turn = False, turn.turn
-        return text + self._format_details([*self._format_turn_details(turn), *label_lines("Error", error, self._room)])
+        return text + self._format_details(
+            [*self._format_turn_details(turn), *format_labelled_text("Error", error, self._room)]
+        )
 
     def _format_turn_details(self, turn: TurnRecord) -> list[str]:
         palette, room = self._palette, self._room
@@ -199,19 +201,19 @@ class CaseTree:
             number += 1
             head = f"  ├─ Turn {number}: "
             shown = fit_line(line, max(self._width - len(head) - 2 - len(" → NOT RUN"), 10))
-            text += self._format_item(f'{head}"{shown}" → {self._palette("dim", "NOT RUN")}\n')
+            text += self._put_gap_before(f'{head}"{shown}" → {self._palette("dim", "NOT RUN")}\n')
         question = find_unanswered_question(record)
         if question is None:
             return text
         status = self._palette.style_status(record.status, record.status.upper())
-        text += self._format_item(f"  ├─ Turn {number + 1}: {status}\n")
-        lines = label_lines("Reason", record.error, self._room)
+        text += self._put_gap_before(f"  ├─ Turn {number + 1}: {status}\n")
+        lines = format_labelled_text("Reason", record.error, self._room)
         lines.append(f'Agent asked: "{fit_line(question, self._room - 15)}"')
-        return text + self._format_details([*lines, *label_lines("Hint", record.hint, self._room)])
+        return text + self._format_details([*lines, *format_labelled_text("Hint", record.hint, self._room)])
 
     def _format_checkpoints(self, checkpoints: list[CheckpointRecord], status: Status) -> str:
         reached = sum(checkpoint.reached for checkpoint in checkpoints)
-        text = self._format_item(f"  ├─ Checkpoints: {reached}/{len(checkpoints)} reached\n")
+        text = self._put_gap_before(f"  ├─ Checkpoints: {reached}/{len(checkpoints)} reached\n")
         lines: list[str] = []
         for checkpoint in checkpoints:
             missed: Status = "skipped" if not checkpoint.required or status in ("passed", "skipped") else "failed"
@@ -223,28 +225,28 @@ class CaseTree:
 
     def _format_result(self, record: TrialRecord) -> str:
         """The last branch: the final assertions if they decide the status, else the result."""
-        palette, room = self._palette, self._width - len(_LAST)
+        palette, room = self._palette, self._width - len(_LAST_PREFIX)
         status_text = palette.style_status(record.status, record.status.upper())
         if record.fault:
             status_text += f" (fault: {record.fault})"
         finals = [line for assertion in record.final_assertions for line in self._format_assertion(assertion, room)]
         status = get_assertions_status(record.final_assertions)
         if finals and status == record.status:
-            text = self._format_item(f"  └─ Final Assertions: {status_text}\n") + _join_lines(_LAST, finals)
+            text = self._put_gap_before(f"  └─ Final Assertions: {status_text}\n") + _join_lines(_LAST_PREFIX, finals)
         elif finals:
-            text = self._format_item(f"  ├─ Final Assertions: {palette.style_status(status, status.upper())}\n")
-            text += self._format_details(finals) + self._format_item(f"  └─ Result: {status_text}\n")
+            text = self._put_gap_before(f"  ├─ Final Assertions: {palette.style_status(status, status.upper())}\n")
+            text += self._format_details(finals) + self._put_gap_before(f"  └─ Result: {status_text}\n")
         else:
-            text = self._format_item(f"  └─ Result: {status_text}\n")
-        return text + _join_lines(_LAST, self._format_closing(record, room))
+            text = self._put_gap_before(f"  └─ Result: {status_text}\n")
+        return text + _join_lines(_LAST_PREFIX, self._format_explanation(record, room))
 
-    def _format_closing(self, record: TrialRecord, room: int) -> list[str]:
+    def _format_explanation(self, record: TrialRecord, room: int) -> list[str]:
         """Error, hint, tracebacks, warnings and paths."""
         failure = explain_failure(record)
         lines: list[str] = []
         if failure.unanswered_question is None:
-            lines += label_lines("Reason" if record.status == "skipped" else "Error", failure.error, room)
-            lines += label_lines("Hint", failure.hint, room)
+            lines += format_labelled_text("Reason" if record.status == "skipped" else "Error", failure.error, room)
+            lines += format_labelled_text("Hint", failure.hint, room)
         for traceback in record.tracebacks:
             lines += format_traceback(traceback, room, _PRINTED_LINES)
         if record.findings:
@@ -286,5 +288,5 @@ def _format_checkpoint(checkpoint: CheckpointRecord) -> str:
     if checkpoint.reached:
         return f"reached at turn {checkpoint.turn}" + (f" by {checkpoint.reason}" if checkpoint.reason else "")
     optional = "" if checkpoint.required else " (optional)"
-    reason = checkpoint.reason or format_unmet(checkpoint)
+    reason = checkpoint.reason or format_unmet_checkpoints(checkpoint)
     return f"not reached{optional}" + (f": {reason}" if reason else "")

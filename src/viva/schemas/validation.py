@@ -113,7 +113,7 @@ def _join_type_names(types: Sequence[str]) -> str:
 
 
 def _describe_missing(path: KeyPath, *names: str) -> SchemaViolation:
-    return SchemaViolation(path, "misses " + " or ".join(map(repr, names)), missing=names)
+    return SchemaViolation(path, "is missing " + " or ".join(map(repr, names)), missing=names)
 
 
 def _format_unknown_key(key: str, known: Sequence[str], suggestion: str | None) -> str:

@@ -385,7 +385,7 @@ class ProjectSetup(Struct, frozen=True):
         return values
 
     def error(self, message: str, *field: str) -> BadInput:
-        separator = "" if message.startswith(("misses ", "has ")) else ":"
+        separator = "" if message.startswith(("is missing ", "has ")) else ":"
         return self._problem(f"agent {self.name!r}{separator} {message}", *field)
 
     def describe_violation(self, kind: str, violation: SchemaViolation) -> Problem:

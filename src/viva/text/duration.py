@@ -31,7 +31,7 @@ def parse_duration(value: str | float) -> float:
     except (TypeError, OverflowError):
         seconds = None
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{value!r} is no duration: {_EXAMPLES}")
+        raise ValueError(f"{value!r} is not a duration: {_EXAMPLES}")
     return seconds
 
 
@@ -43,7 +43,7 @@ def parse_age(text: str) -> float:
         rest = _parse_seconds(match[2]) if match[2] else 0.0
         seconds = None if rest is None or not (match[1] or match[2]) else float(match[1] or 0) * 86400 + rest
     if not seconds or not math.isfinite(seconds):
-        raise ValueError(f"{text!r} is no age: write for example 30d, 12h or 1d12h")
+        raise ValueError(f"{text!r} is not an age: write for example 30d, 12h or 1d12h")
     return seconds
 
 

@@ -74,7 +74,7 @@ def compile_pattern(pattern: str) -> Any:
     try:
         return regex.compile(pattern, cache_pattern=False)  # our own cache has a limit in bytes
     except regex.error as wrong:
-        raise ValueError(f"{pattern!r} is no regular expression: {wrong}") from wrong
+        raise ValueError(f"{pattern!r} is not a regular expression: {wrong}") from wrong
     except (MemoryError, OverflowError, RecursionError) as wrong:
         raise ValueError(f"{pattern[:60]!r} is too large for a regular expression") from wrong
 

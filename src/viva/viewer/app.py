@@ -59,7 +59,7 @@ from viva.reporters.page import load_page
 from viva.reporters.report import CaseTrials
 from viva.viewer.labels import LabelRequest, LabelStore, RunLabels
 from viva.viewer.launcher import RunLauncher, RunRequest
-from viva.viewer.rows import MAX_PIECE, RowFilter, RowTable
+from viva.viewer.rows import MAX_BATCH_ROWS, RowFilter, RowTable
 from viva.viewer.runs import ProjectRuns, RunAgent, RunJournal
 from viva.viewer.stream import stream_journal
 
@@ -142,15 +142,15 @@ class ViewerRoutes:
 
     def list_rows(self, request: Request) -> Response:
         query = request.query_params
-        numbers = [query.get(name, default) for name, default in (("offset", "0"), ("limit", str(MAX_PIECE)))]
+        numbers = [query.get(name, default) for name, default in (("offset", "0"), ("limit", str(MAX_BATCH_ROWS)))]
         if not all(map(_INDEX.fullmatch, numbers)):
             raise HTTPException(400, "offset and limit are numbers")
-        table = self._find_rows(request)
-        return _respond_json(table.load_piece(RowFilter.from_query(query), *map(int, numbers)))
+        table = self._find_row_table(request)
+        return _respond_json(table.load_batch(RowFilter.from_query(query), *map(int, numbers)))
 
     def find_case(self, request: Request) -> Response:
         query = request.query_params
-        table = self._find_rows(request)
+        table = self._find_row_table(request)
         found = table.find_case(
             RowFilter.from_query(query), (query.get("of", ""), query.get("case", ""), query.get("on", ""))
         )
@@ -158,10 +158,10 @@ class ViewerRoutes:
             raise HTTPException(404, "The run has no such case")
         return _respond_json(found)
 
-    def _find_rows(self, request: Request) -> RowTable:
+    def _find_row_table(self, request: Request) -> RowTable:
         if len(request.query_params.get("q", "")) > _MAX_SEARCH:
             raise HTTPException(400, f"The parameter q is longer than {_MAX_SEARCH} characters")
-        table = self._find(request).load_rows()
+        table = self._find(request).load_row_table()
         if table is None:
             raise HTTPException(404, "The overview of this run has all its rows")
         return table
@@ -207,7 +207,7 @@ class ViewerRoutes:
         return _respond_json(self._labels.load(self._find(request)))
 
     def list_labels(self, request: Request) -> Response:
-        return _respond_json(self._labels.list_points(self._runs))
+        return _respond_json(self._labels.list_agreements(self._runs))
 
     async def add_label(self, request: Request) -> Response:
         raw = await _read_body(request)

@@ -1,4 +1,4 @@
-"""What differs between two runs beside their results: agent, model, prompt, settings, suites, commit."""
+"""Lists how two runs differ in agent, model, prompt, settings, suites and commit."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -11,7 +11,7 @@ from viva.model.event import AGENTS_KEY, RunStarted
 
 _ABSENT = object()
 _FILES = "files"
-_NOT_SETTINGS = frozenset(
+_IGNORED_OPTIONS = frozenset(
     {
         "agents",
         "agent",
@@ -26,7 +26,7 @@ _NOT_SETTINGS = frozenset(
     }
     | {"reporter", "record", "rerun_of", "dry_run", "inputs"}
 )
-"""Options that say where a run happened or what it wrote, or that have a line of their own."""
+"""Options that do not count as a difference, or that have a line of their own."""
 
 
 class RunDifference(Struct, frozen=True, omit_defaults=True):
@@ -38,7 +38,7 @@ class RunDifference(Struct, frozen=True, omit_defaults=True):
 
 
 class RunSide(Struct, frozen=True, kw_only=True):
-    """One of two runs that are compared, and the agents to choose from."""
+    """One of two compared runs: its compared agent, and all its agents."""
 
     run: str
     at: str
@@ -51,7 +51,7 @@ def describe_side(row: RunRow, agent: str) -> RunSide:
 
 
 def list_differences(history: History, base: RunSide, head: RunSide) -> list[RunDifference]:
-    """Empty if the journals are gone."""
+    """The differences between two runs; none if a journal is missing."""
     before, after = (read_run_start(history.journal_path(side.run)) for side in (base, head))
     if before is None or after is None:
         return []
@@ -63,9 +63,11 @@ def list_differences(history: History, base: RunSide, head: RunSide) -> list[Run
         ("Viva", before.viva, after.viva),
     ]
     found = [RunDifference(name, was or None, now or None) for name, was, now in pairs if was != now]
-    found += _compare(_find_definition(before, base.agent), _find_definition(after, head.agent), "agent")
-    found += _compare(_list_suites(before), _list_suites(after), "suite")
-    found += _compare(_list_options(before), _list_options(after), "setting")
+    found += _compare_values(
+        _get_agent_definition(before, base.agent), _get_agent_definition(after, head.agent), "agent"
+    )
+    found += _compare_values(_get_suite_versions(before), _get_suite_versions(after), "suite")
+    found += _compare_values(_get_options(before), _get_options(after), "setting")
     return found
 
 
@@ -73,29 +75,33 @@ def _format_commit(started: RunStarted) -> str:
     return " ".join(filter(None, (started.origin.commit[:10], started.origin.branch)))
 
 
-def _find_definition(started: RunStarted, agent: str) -> Mapping[str, Any]:
-    """What the agent is made of; of a run of an older Viva only its digest is known."""
+def _get_agent_definition(started: RunStarted, agent: str) -> Mapping[str, Any]:
+    """The definition of an agent; only its digest if an older Viva made the run."""
     definitions: Mapping[str, Any] = started.settings.get(AGENTS_KEY, {})
     digests: Mapping[str, Any] = started.settings.get("fingerprint", {}).get("agents", {})
     return definitions.get(agent) or {"definition": digests.get(agent, "")}
 
 
-def _list_suites(started: RunStarted) -> Mapping[str, Any]:
+def _get_suite_versions(started: RunStarted) -> Mapping[str, Any]:
     digests: Mapping[str, str] = started.settings.get("fingerprint", {}).get("suites", {})
     return {name: f"version {digest[:8]}" for name, digest in digests.items()}
 
 
-def _list_options(started: RunStarted) -> Mapping[str, Any]:
+def _get_options(started: RunStarted) -> Mapping[str, Any]:
     options: Mapping[str, Any] = started.settings.get("options", {})
-    return {name: value for name, value in options.items() if name not in _NOT_SETTINGS and value not in (None, [], ())}
+    return {
+        name: value for name, value in options.items() if name not in _IGNORED_OPTIONS and value not in (None, [], ())
+    }
 
 
-def _compare(before: Any, after: Any, path: str) -> Iterator[RunDifference]:
+def _compare_values(before: Any, after: Any, path: str) -> Iterator[RunDifference]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         was, now = cast("Mapping[str, Any]", before), cast("Mapping[str, Any]", after)
         for key in dict.fromkeys([*was, *now]):
             name = f"{path} file {key}" if path.endswith(_FILES) else f"{path} {key}"
-            yield from _compare(was.get(key, _ABSENT), now.get(key, _ABSENT), name.replace(f"{_FILES} file", "file"))
+            yield from _compare_values(
+                was.get(key, _ABSENT), now.get(key, _ABSENT), name.replace(f"{_FILES} file", "file")
+            )
     elif _ABSENT in (before, after) or codec.encode_canonically(before) != codec.encode_canonically(after):
         is_digest = path.startswith(("agent file", "agent definition"))
         yield RunDifference(path, _to_text(before, is_digest=is_digest), _to_text(after, is_digest=is_digest))

@@ -24,14 +24,14 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-_DENY_ALL = "default-src 'none'; frame-ancestors 'none'"
+_DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
 _ERROR_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Viva</title>
 <h1>{title}</h1><p>{text}</p><p><a href="./">Try again</a></p></html>
 """
 
 
 class Guard:
-    """ASGI middleware that refuses requests without access. The token of the link works once."""
+    """ASGI middleware that answers requests without access itself. The token in the printed link works once."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -51,30 +51,30 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                headers.setdefault("content-security-policy", _DENY_ALL)
+                headers.setdefault("content-security-policy", _DENY_ALL_POLICY)
             await send(message)
 
-        await (self._refuse_request(scope) or self._app)(scope, receive, send_guarded)
+        await (self._check_access(scope) or self._app)(scope, receive, send_guarded)
 
-    def _refuse_request(self, scope: Scope) -> Response | None:
-        """The error response, or None for a request with access."""
+    def _check_access(self, scope: Scope) -> Response | None:
+        """The response to a request without access, or to the one-time link; None for a request with access."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not _LOOPBACK.fullmatch(host):
-            return _refuse(421, "This server accepts only loopback host names")
+            return _make_refusal(421, "This server accepts only loopback host names")
         if not self._is_same_origin(scope["method"], scope["path"], headers, host):
-            return _refuse(403, "Requests from other sites are refused")
+            return _make_refusal(403, "Requests from other sites are refused")
         if scope["path"] == "/" and (token := _find_token(scope["query_string"])) is not None:
             return self._exchange_token(token, scope["method"], headers)
         if not self._has_cookie(headers):
             if scope["path"] == "/":
-                return _error_page(401, "No access", "Open the link that <code>viva view</code> prints.")
-            return _refuse(401, "No access. Open the link that `viva view` prints")
+                return _make_error_page(401, "No access", "Open the link that <code>viva view</code> prints.")
+            return _make_refusal(401, "No access. Open the link that `viva view` prints")
         return None
 
     @staticmethod
     def _is_same_origin(method: str, path: str, headers: Headers, host: str) -> bool:
-        """Does it come from a page of this server? Another port is another origin."""
+        """Is the request from a page of this server? A page on another port is of another origin."""
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host}".lower():
             return False
@@ -89,13 +89,15 @@ class Guard:
         )
 
     def _exchange_token(self, token: str, method: str, headers: Headers) -> Response:
-        """Exchanges the token for a cookie. Prefetch and HEAD requests do not use it up."""
+        """Exchanges the token for a cookie. The token stays valid after prefetch and HEAD requests."""
         if method != "GET" or headers.get("sec-purpose"):
-            return _refuse(403, "Open the link in a browser")
+            return _make_refusal(403, "Open the link in a browser")
         if self.token is None or not hmac.compare_digest(token.encode(), self.token.encode()):
             if self._has_cookie(headers):
                 return RedirectResponse("./", 303)  # the same browser opens the same link again
-            return _error_page(403, "Link already used", "The link works once. Start <code>viva view</code> again.")
+            return _make_error_page(
+                403, "Link already used", "The link works once. Start <code>viva view</code> again."
+            )
         self.token = None
         response = RedirectResponse("./", 303)
         response.set_cookie(self._cookie, self._session, path="/", httponly=True, samesite="strict")
@@ -111,9 +113,9 @@ def _find_token(query: bytes) -> str | None:
     return match[1].decode() if match else None
 
 
-def _refuse(status: int, message: str) -> Response:
+def _make_refusal(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status)
 
 
-def _error_page(status: int, title: str, text: str) -> Response:
+def _make_error_page(status: int, title: str, text: str) -> Response:
     return HTMLResponse(_ERROR_PAGE.format(title=title, text=text), status)

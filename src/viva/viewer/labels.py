@@ -1,4 +1,4 @@
-"""Labels that people give in the browser: stored beside the run, with the verdict that they are about."""
+"""Labels that people give to verdicts in the browser. They are stored beside the run."""
 
 import getpass
 import re
@@ -17,12 +17,12 @@ from viva.viewer.runs import ProjectRuns, RunJournal
 
 _MAX_NOTE = 10_000
 _MAX_RUNS = 100
-_JUDGES = frozenset({"judge", "agent", "rubric"})
-_CHECK = re.compile(r"(?:(\d{1,6})|end|checkpoint)-(\d{1,6})", re.ASCII)
+_JUDGE_TYPES = frozenset({"judge", "agent", "rubric"})
+_CHECK_NAME = re.compile(r"(?:(\d{1,6})|end|checkpoint)-(\d{1,6})", re.ASCII)
 
 
 class LabelRequest(Struct, forbid_unknown_fields=True):
-    """A label that the page sends. A null `label` takes an earlier one back."""
+    """A label that the page sends. A null `label` removes the earlier label."""
 
     label: LabelValue | None
     trial: int = 1
@@ -31,14 +31,14 @@ class LabelRequest(Struct, forbid_unknown_fields=True):
 
 
 class RunLabels(Struct):
-    """The labels of a run, and who gives new ones."""
+    """The labels of a run, and the user name of new labels."""
 
     who: str
     summary: LabelSummary
 
 
 class LabelPoint(Struct):
-    """How often people agree with the verdicts of one run: a point of the chart over time."""
+    """How often people agree with the verdicts of one run: a point of the chart of all runs."""
 
     run: str
     at: str
@@ -52,7 +52,7 @@ class LabelStore:
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact
-        self._who = _find_user()
+        self._who = _get_user_name()
 
     def load(self, run: RunJournal) -> RunLabels:
         return RunLabels(self._who, summarize_labels(select_current_labels(read_labels(run.path))))
@@ -76,7 +76,7 @@ class LabelStore:
             check=request.check,
             name=name,
             type=str(check.get("type") or ""),
-            is_judge=check.get("type") in _JUDGES,
+            is_judge=check.get("type") in _JUDGE_TYPES,
             verdict=_get_status(check) if request.check else record.status,
             label=request.label,
             note=self._redact(request.note.strip()),
@@ -87,7 +87,7 @@ class LabelStore:
             raise BadInput.of(f"The label cannot be stored: {error.strerror}") from error
         return self.load(run)
 
-    def list_points(self, runs: ProjectRuns) -> list[LabelPoint]:
+    def list_agreements(self, runs: ProjectRuns) -> list[LabelPoint]:
         """The runs with labels, oldest first."""
         points: list[LabelPoint] = []
         for row in runs.history.list_runs(limit=_MAX_RUNS):
@@ -98,7 +98,7 @@ class LabelStore:
         return points[::-1]
 
 
-def _find_user() -> str:
+def _get_user_name() -> str:
     """The name of the account: the viewer listens on this machine only."""
     try:
         return getpass.getuser()
@@ -107,7 +107,7 @@ def _find_user() -> str:
 
 
 def _find_check(record: TrialRecord, name: str) -> Mapping[str, Any]:
-    match = _CHECK.fullmatch(name)
+    match = _CHECK_NAME.fullmatch(name)
     position = int(match[2]) - 1 if match else -1
     if match and match[1]:
         checks = [check for turn in record.turns if turn.turn == int(match[1]) for check in turn.assertions]

@@ -1,6 +1,6 @@
-"""Runs that are started from the page: `viva test` in a process of its own.
+"""Starts runs from the page: each is `viva test` in a process.
 
-The page may name files of the project, and inputs and agents of the config or of earlier runs: no new code.
+The page can choose files of the project, and agents and inputs of the config or of earlier runs, so it cannot run new code.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _LINE_BYTES = 64 * 1024 * 1024
 
 
 class RunRequest(Struct, forbid_unknown_fields=True):
-    """A run that the page asks for."""
+    """The inputs, agent and options of a run that the page wants to start."""
 
     inputs: list[str]
     agent: str | None = None
@@ -113,7 +113,7 @@ class RunLauncher:
             await asyncio.wait(self._running.values(), timeout=10)
 
     def _is_pulled(self, run: str) -> bool:
-        """Does another machine say what its agent and inputs are? Nothing that it names is started here."""
+        """Was the run made on another machine? Its agents and inputs are not started on this one."""
         return History(self._folder / ".viva").is_pulled(run)
 
     def _is_project_file(self, text: str) -> bool:
@@ -149,10 +149,10 @@ class RunLauncher:
                 process.kill()
             await process.wait()
             raise BadInput.of((await errors).strip() or "The run did not start") from error
-        self._running[process] = asyncio.create_task(self._wait(process, process.stdout, errors))
+        self._running[process] = asyncio.create_task(self._wait_for_end(process, process.stdout, errors))
         return run
 
-    async def _wait(
+    async def _wait_for_end(
         self, process: asyncio.subprocess.Process, out: asyncio.StreamReader, errors: asyncio.Task[str]
     ) -> None:
         while await out.read(1 << 20):

@@ -1,5 +1,5 @@
-"""The rows of a large run: filtered, searched and sorted here, and sent in pieces. The page does the same with the rows of
-a small run: `ui/src/filters.ts`.
+"""The rows of a large run: filtered, searched and sorted here, and sent in batches. For a small run the page does this
+itself, in `ui/src/filters.ts`.
 """
 
 from collections import Counter
@@ -13,15 +13,15 @@ from viva.model.record import Cell
 from viva.reporters.page import CaseRow, RowCounts
 from viva.viewer.search import FoundCase, SearchHit, split_words
 
-MAX_PIECE = 500
-_RANK = {"failed": 0, "error": 1, "skipped": 2, "passed": 3}
-_LETTERS = {"passed": "p", "failed": "f", "error": "e", "skipped": "s"}
+MAX_BATCH_ROWS = 500
+_STATUS_ORDER = {"failed": 0, "error": 1, "skipped": 2, "passed": 3}
+_STATUS_LETTERS = {"passed": "p", "failed": "f", "error": "e", "skipped": "s"}
 _MAX_TAGS = 200
-_rows = codec.Decoder[CaseRow](CaseRow, codec.OWN_MAX_DEPTH)
+_row_decoder = codec.Decoder[CaseRow](CaseRow, codec.OWN_MAX_DEPTH)
 
 
 class RowFilter(Struct, frozen=True):
-    """Which rows are wanted, and in which order. The names are those of the page's URL."""
+    """Selects and sorts rows. The fields are the parameters of the page's URL."""
 
     status: str = ""
     fault: str = ""
@@ -37,8 +37,8 @@ class RowFilter(Struct, frozen=True):
         return cls(**{name: query[name] for name in cls.__struct_fields__ if name in query})
 
 
-class RowPiece(Struct, frozen=True, omit_defaults=True):
-    """Some rows of a selection, from `offset`. `hits` has the places of the words for these rows, by index."""
+class RowBatch(Struct, frozen=True, omit_defaults=True):
+    """Some of the selected rows, from `offset`. `hits` has the search hits of these rows by the index of the case."""
 
     total: int
     offset: int
@@ -47,7 +47,7 @@ class RowPiece(Struct, frozen=True, omit_defaults=True):
 
 
 class CasePosition(Struct, frozen=True, omit_defaults=True):
-    """A row and its neighbours in a selection; without `position` it is not part of it."""
+    """The row of a case with its neighbours among the selected rows. `position` is None if the case is not selected."""
 
     row: codec.Raw
     total: int
@@ -56,31 +56,31 @@ class CasePosition(Struct, frozen=True, omit_defaults=True):
     after: codec.Raw | None = None
 
 
-Search = Callable[[str], Sequence[FoundCase]]
+SearchFunction = Callable[[str], Sequence[FoundCase]]
 
 
 class RowTable:
-    """The encoded rows of a run. The last selection is kept: its next piece is wanted soon."""
+    """The encoded rows of a run. The last selection is cached, since the page loads it batch by batch."""
 
-    def __init__(self, rows: Sequence[bytes], search: Search) -> None:
+    def __init__(self, rows: Sequence[bytes], search: SearchFunction) -> None:
         self._rows = rows
         self._search = search
         self._last: tuple[RowFilter, list[int], dict[int, tuple[SearchHit, ...]]] | None = None
 
-    def count(self) -> RowCounts:
+    def count_rows(self) -> RowCounts:
         statuses, faults, tags = list[str](), Counter[str](), Counter[str]()
-        for row in map(_rows.decode, self._rows):
-            statuses.append(_LETTERS[row.status])
+        for row in map(_row_decoder.decode, self._rows):
+            statuses.append(_STATUS_LETTERS[row.status])
             faults.update([row.fault] if row.fault else [])
             tags.update(row.tags)
         return RowCounts("".join(statuses), faults.most_common(), tags.most_common(_MAX_TAGS))
 
-    def load_piece(self, wanted: RowFilter, offset: int, limit: int) -> RowPiece:
-        places, hits = self._select(wanted)
-        piece = places[offset : offset + min(limit, MAX_PIECE)]
+    def load_batch(self, wanted: RowFilter, offset: int, limit: int) -> RowBatch:
+        places, hits = self._select_rows(wanted)
+        piece = places[offset : offset + min(limit, MAX_BATCH_ROWS)]
         rows = [self._rows[place] for place in piece]
-        shown = {row.index for row in map(_rows.decode, rows)} if hits else set[int]()
-        return RowPiece(
+        shown = {row.index for row in map(_row_decoder.decode, rows)} if hits else set[int]()
+        return RowBatch(
             len(places),
             offset,
             [codec.Raw(row) for row in rows],
@@ -88,10 +88,10 @@ class RowTable:
         )
 
     def find_case(self, wanted: RowFilter, case: Cell) -> CasePosition | None:
-        place = next((at for at, row in enumerate(self._rows) if _is_case(row, case)), None)
+        place = next((at for at, row in enumerate(self._rows) if _is_row_of(row, case)), None)
         if place is None:
             return None
-        places, _ = self._select(wanted)
+        places, _ = self._select_rows(wanted)
         row = codec.Raw(self._rows[place])
         if place not in places:
             return CasePosition(row, len(places))
@@ -100,8 +100,8 @@ class RowTable:
         before, after = (None if at is None else codec.Raw(self._rows[at]) for at in neighbours)
         return CasePosition(row, len(places), position, before, after)
 
-    def _select(self, wanted: RowFilter) -> tuple[list[int], dict[int, tuple[SearchHit, ...]]]:
-        """The places of the rows in order, and where the words were found, by the index of the case."""
+    def _select_rows(self, wanted: RowFilter) -> tuple[list[int], dict[int, tuple[SearchHit, ...]]]:
+        """The positions of the selected rows in order, and the search hits by the index of the case."""
         if self._last is not None and self._last[0] == wanted:
             return self._last[1:]
         words = split_words(wanted.q)
@@ -109,7 +109,7 @@ class RowTable:
         statuses = set(filter(None, wanted.status.split(",")))
         matches = [
             (place, row)
-            for place, row in enumerate(map(_rows.decode, self._rows))
+            for place, row in enumerate(map(_row_decoder.decode, self._rows))
             if (not statuses or row.status in statuses)
             and (not wanted.fault or row.fault == wanted.fault)
             and (not wanted.tag or wanted.tag in row.tags)
@@ -118,18 +118,18 @@ class RowTable:
             and (not wanted.group or str(row.group) == wanted.group)
             and (not words or row.index in hits or _has_words(row, words))
         ]
-        if (key := _sort_key(wanted.sort)) is not None:
+        if (key := _get_sort_key(wanted.sort)) is not None:
             matches.sort(key=lambda match: key(match[1]))
         places = [place for place, _ in matches]
         self._last = wanted, places, hits
         return places, hits
 
 
-def _is_case(raw: bytes, case: Cell) -> bool:
+def _is_row_of(raw: bytes, case: Cell) -> bool:
     suite, name, agent = case
     if codec.encode(name) not in raw:
         return False
-    row = _rows.decode(raw)
+    row = _row_decoder.decode(raw)
     return (row.suite, row.id) == (suite, name) and (not row.agent or agent in ("", row.agent))
 
 
@@ -138,7 +138,7 @@ def _has_words(row: CaseRow, words: Sequence[str]) -> bool:
     return all(word in text for word in words)
 
 
-def _sort_key(sort: str) -> Callable[[CaseRow], Any] | None:
+def _get_sort_key(sort: str) -> Callable[[CaseRow], Any] | None:
     """The sort is stable: equal rows stay in input order."""
     match sort:
         case "input":
@@ -152,4 +152,4 @@ def _sort_key(sort: str) -> Callable[[CaseRow], Any] | None:
         case "name":
             return lambda row: row.id
         case _:
-            return lambda row: (_RANK[row.status], len(set(row.trials)) == 1)
+            return lambda row: (_STATUS_ORDER[row.status], len(set(row.trials)) == 1)

@@ -37,24 +37,24 @@ from viva.viewer.differences import RunDifference, RunSide, describe_side, list_
 from viva.viewer.rows import RowTable
 from viva.viewer.search import FoundCase, search_cases
 
-_MAX_OPEN = 16
-WHOLE_ROWS = 5000
-"""A run with more cases sends its rows in pieces."""
+_MAX_OPEN_JOURNALS = 16
+MAX_OVERVIEW_ROWS = 5000
+"""The overview of a run with more cases has no rows: the page loads them in batches."""
 
 
-class _Outcome(Struct):
-    """The fields of a record that are counted while a run goes on."""
+class _CountedFields(Struct):
+    """The fields of a record that the progress of a run is counted from."""
 
     status: Status
     cost_usd: float | None = None
 
 
-class _Line(Struct):
-    """The fields of a journal line that identify it."""
+class _JournalLine(Struct):
+    """The fields of a journal line that say which event it is and, for a trial, of which case."""
 
     event: str
     at: str = ""
-    record: _Outcome | None = None
+    record: _CountedFields | None = None
     index: int = -1
     key: Key | None = None
     journal_version: int = 1
@@ -62,7 +62,7 @@ class _Line(Struct):
 
 
 class Progress(Struct, omit_defaults=True):
-    """How far a run is. `earlier` trials ended before it was resumed: they say nothing about how long the others take."""
+    """How far a run is. `earlier` trials ended before the run was resumed and are left out of the estimated time."""
 
     trials: int = 0
     done: int = 0
@@ -79,8 +79,8 @@ class Progress(Struct, omit_defaults=True):
     workers: int | None = None
 
 
-_lines = codec.Decoder[_Line](_Line, codec.OWN_MAX_DEPTH)
-_heads = codec.Decoder[RecordHead](RecordHead, codec.OWN_MAX_DEPTH)
+_line_decoder = codec.Decoder[_JournalLine](_JournalLine, codec.OWN_MAX_DEPTH)
+_head_decoder = codec.Decoder[RecordHead](RecordHead, codec.OWN_MAX_DEPTH)
 
 
 class RunJournal:
@@ -92,9 +92,9 @@ class RunJournal:
         self.ended: RunEnded | None = None
         self.progress = Progress()
         self._read_bytes = 0
-        self._places: dict[int, array[int]] = {}  # case -> trial, offset and length of each of its records
+        self._record_positions: dict[int, array[int]] = {}  # case -> trial, offset and length of each of its records
         self._overview: bytes | None = None
-        self._table: RowTable | None = None
+        self._row_table: RowTable | None = None
         self._lock = threading.Lock()
 
     @property
@@ -117,7 +117,7 @@ class RunJournal:
 
     def _add_line(self, line: bytes) -> None:
         try:
-            head = _lines.decode(line)
+            head = _line_decoder.decode(line)
             match head.event:
                 case "run_started":
                     if head.journal_version != JOURNAL_VERSION:
@@ -136,14 +136,14 @@ class RunJournal:
                     start, length = locate_record(line)
                     first = head.index - head.key.trial + 1
                     place = (head.key.trial, self._read_bytes + start, length)
-                    self._places.setdefault(first, array("q")).extend(place)
-                    self._count(head.record)
+                    self._record_positions.setdefault(first, array("q")).extend(place)
+                    self._count_trial(head.record)
                 case _:
                     pass
         except codec.DecodeError as error:
             raise BadInput.of(f"byte {self._read_bytes}: not an event: {error}", str(self.path)) from error
 
-    def _count(self, outcome: _Outcome | None) -> None:
+    def _count_trial(self, outcome: _CountedFields | None) -> None:
         if outcome is None:
             return
         progress, name = self.progress, "errors" if outcome.status == "error" else outcome.status
@@ -153,12 +153,12 @@ class RunJournal:
             progress.cost_usd = (progress.cost_usd or 0.0) + outcome.cost_usd
 
     def load_live_view(self) -> LiveView | None:
-        """The conversations that run now. The run writes them because this asks for them."""
+        """The conversations in progress. The process of the run writes them only while somebody watches: this call says so."""
         mark_watched(self.path)
         return read_live_view(self.path)
 
     def load_progress(self) -> Progress:
-        """How far the run is, with what it says of itself."""
+        """How far the run is, with the numbers of running conversations and workers that its process writes."""
         if (view := self.load_live_view()) is None:
             return self.progress
         cost_usd = self.progress.cost_usd if view.cost_usd is None else view.cost_usd
@@ -168,12 +168,12 @@ class RunJournal:
 
     def load_case(self, index: int) -> CaseTrials | None:
         """A case with its encoded records; None if none of its trials has ended."""
-        return next(self._cases([index]), None) if index in self._places else None
+        return next(self._iter_cases([index]), None) if index in self._record_positions else None
 
     def iter_raw_cases(self) -> Iterator[tuple[int, list[bytes]]]:
         """The index of each case with the encoded records of its trials, in input order."""
         with self._lock:
-            indexes = sorted(self._places)
+            indexes = sorted(self._record_positions)
         with self.path.open("rb") as file:
             for index in indexes:
                 yield index, self._read_records(file.fileno(), index)
@@ -181,7 +181,7 @@ class RunJournal:
     def _read_records(self, descriptor: int, index: int) -> list[bytes]:
         """The last attempt of each trial, in order."""
         with self._lock:
-            places = self._places[index].tolist()
+            places = self._record_positions[index].tolist()
         trials = dict(zip(places[::3], zip(places[1::3], places[2::3], strict=True), strict=True))
         return [os.pread(descriptor, length, at) for _, (at, length) in sorted(trials.items())]
 
@@ -191,47 +191,47 @@ class RunJournal:
         if (overview := self._overview) is not None:
             return overview
         with self._lock:
-            indexes = sorted(self._places)
+            indexes = sorted(self._record_positions)
         encoder = OverviewEncoder(self.started)
-        rows = [encoder.encode_row(*each) for each in zip(indexes, self._cases(indexes), strict=True)]
+        rows = [encoder.encode_row(*each) for each in zip(indexes, self._iter_cases(indexes), strict=True)]
         # The page follows a run in progress row by row.
-        is_large = self.ended is not None and len(rows) > WHOLE_ROWS
-        self._table = table = RowTable(rows, self.search) if is_large else None
-        counts = table.count() if table else None
+        is_large = self.ended is not None and len(rows) > MAX_OVERVIEW_ROWS
+        self._row_table = table = RowTable(rows, self.search) if is_large else None
+        counts = table.count_rows() if table else None
         rest = encoder.encode_rest(self.ended, self.path.parent.name, counts)[1:]
         self._overview = overview = b'{"cases":[%b],%b' % (b"" if table else b",".join(rows), rest)
         return overview
 
-    def load_rows(self) -> RowTable | None:
-        """The rows of the cases of a large run, whose overview has none; None for a small run."""
+    def load_row_table(self) -> RowTable | None:
+        """The rows of a large run, to be sent in batches; None for a small run, whose overview has all rows."""
         self.load_overview()
-        return self._table
+        return self._row_table
 
     def search(self, text: str) -> list[FoundCase]:
         """The cases whose conversations have all words."""
         return list(search_cases(self.iter_raw_cases(), text))
 
-    def _cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
+    def _iter_cases(self, indexes: Sequence[int]) -> Iterator[CaseTrials]:
         rule = PassRule.from_settings(self.started.settings if self.started else {})
         names_agents = self.started is not None and len(self.started.agents) > 1
         with self.path.open("rb") as file:
             for index in indexes:
                 raw = self._read_records(file.fileno(), index)
-                heads = [_heads.decode(record) for record in raw]
+                heads = [_head_decoder.decode(record) for record in raw]
                 # While the run is in progress, missing trials may still end: the status is that of the trials so far.
                 missing = max(head.trials for head in heads) - len(heads) if self.ended else 0
                 yield CaseTrials(heads, raw, rule, max(0, missing), names_agents)
 
 
 class RunAgent(Struct, frozen=True):
-    """An agent of a run. Without a name it is the first."""
+    """A run and one of its agents; without a name, the first agent."""
 
     run: str
     agent: str = ""
 
 
 class TwoRuns(Struct, frozen=True):
-    """Two runs compared, and what differs between them beside their results."""
+    """The comparison of two runs, and the differences of their agents, settings and suites."""
 
     comparison: Comparison
     base: RunSide
@@ -239,14 +239,14 @@ class TwoRuns(Struct, frozen=True):
     differences: list[RunDifference]
 
 
-class RunsMatrix(Struct, frozen=True):
-    """The matrix of several runs; `columns` are the run and agent of each column."""
+class LinkedMatrix(Struct, frozen=True):
+    """The matrix of several runs, with the run and agent of each column, which the page links to."""
 
     matrix: Matrix
     columns: list[RunAgent]
 
 
-def _choose_side(row: RunRow, agent: str) -> RunSide:
+def _make_side(row: RunRow, agent: str) -> RunSide:
     if agent and agent not in row.agents:
         raise BadInput.of(f"run {row.id} has no agent {agent!r}; it has {', '.join(row.agents)}")
     return describe_side(row, agent or next(iter(row.agents), row.agent))
@@ -268,7 +268,7 @@ class ProjectRuns:
         with self._lock:
             file = self._open.pop(run, None) or RunJournal(self.history.journal_path(run))
             self._open[run] = file
-            while len(self._open) > _MAX_OPEN:
+            while len(self._open) > _MAX_OPEN_JOURNALS:
                 self._open.popitem(last=False)
         try:
             file.refresh()
@@ -303,7 +303,7 @@ class ProjectRuns:
     def compare_runs(self, base: RunAgent, head: RunAgent) -> TwoRuns:
         """Compares an agent of two runs. The last comparison of finished runs is cached: it takes seconds for many cases."""
         rows = [self.history.find_run(each.run) for each in (base, head)]
-        sides = [_choose_side(row, each.agent) for row, each in zip(rows, (base, head), strict=True)]
+        sides = [_make_side(row, each.agent) for row, each in zip(rows, (base, head), strict=True)]
         key = tuple(part for row, side in zip(rows, sides, strict=True) for part in (row.id, row.ended, side.agent))
         if (comparison := self._comparisons.get(key)) is None:
             flaky = find_known_flaky(self.history, [row.id for row in rows], {side.agent for side in sides})
@@ -314,17 +314,17 @@ class ProjectRuns:
         return TwoRuns(comparison, sides[0], sides[1], list_differences(self.history, sides[0], sides[1]))
 
     def _iter_results(self, side: RunSide) -> Iterable[ResultRow]:
-        """Those of its agent; the only agent of a run need not be named in the results of an older Viva."""
+        """The results of one agent in a run. In a run of a single agent all results: older journals do not name the agent."""
         rows = partial(self.history.iter_results, side.run)
         return AgentRows(rows, side.agent) if len(side.agents) > 1 else rows()
 
-    def build_matrix(self, names: Sequence[str]) -> RunsMatrix:
+    def build_matrix(self, names: Sequence[str]) -> LinkedMatrix:
         """The matrix of all agents of several runs."""
         rows = [self.history.find_run(name) for name in names]
         results = [RunResults(row.id, partial(self.history.iter_results, row.id), row.agents) for row in rows]
         columns = split_columns(results)
         places = [RunAgent(column.run, column.agent) for column in columns]
-        return RunsMatrix(compare_columns(columns), places)
+        return LinkedMatrix(compare_columns(columns), places)
 
     def _is_live(self, row: RunRow) -> bool:
         return row.ended is None and is_journal_in_use(self.history.journal_path(row.id))

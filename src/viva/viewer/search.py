@@ -1,7 +1,7 @@
 """Full-text search over the conversations, tool arguments and reasons of a run.
 
-The bytes of a record are searched first; only a record that may have all words is decoded. The page searches a report in the
-same way: the list of texts is repeated in `ui/src/search.ts`.
+The bytes of a record are searched first; only a record that may have all words is decoded. A report has no server: there
+`ui/src/search.ts` searches the same texts.
 """
 
 import re
@@ -15,13 +15,13 @@ from viva.state.trial_state import to_text
 
 _WORD = re.compile(r'"([^"]+)"|[^\s"]+')
 _SNIPPET = 70
-_MAX_HITS = 3
+_MAX_HITS_PER_CASE = 3
 _MAX_CASES_WITH_HITS = 500
-"""Further cases are given without places."""
+"""Further cases are returned without hits."""
 
 
 class SearchHit(Struct, frozen=True):
-    """A place of a case with one of the words: the id of its element on the page, what it is, and the text around."""
+    """A text that has one of the searched words: the id of its HTML element (`place`), its kind, and the words around."""
 
     trial: int
     place: str
@@ -30,7 +30,7 @@ class SearchHit(Struct, frozen=True):
 
 
 class FoundCase(Struct, frozen=True, omit_defaults=True):
-    """A case with all words, by its index, and its first places."""
+    """The index of a case that has all searched words, and its first hits."""
 
     index: int
     hits: tuple[SearchHit, ...] = ()
@@ -64,8 +64,8 @@ class _Traceback(Struct):
     printed: str = ""
 
 
-class _Record(Struct):
-    """The texts of a record."""
+class _SearchedRecord(Struct):
+    """The fields of a record that are searched."""
 
     trial: int
     turns: list[_Turn]
@@ -76,9 +76,9 @@ class _Record(Struct):
     tracebacks: list[_Traceback] = []
 
 
-_records = codec.Decoder[_Record](_Record, codec.OWN_MAX_DEPTH)
-_Text = tuple[str, str, str]
-"""Place, kind, text."""
+_record_decoder = codec.Decoder[_SearchedRecord](_SearchedRecord, codec.OWN_MAX_DEPTH)
+_PlacedText = tuple[str, str, str]
+"""The id of an HTML element on the page, the kind of text, and the text."""
 
 
 def split_words(text: str) -> list[str]:
@@ -87,13 +87,13 @@ def split_words(text: str) -> list[str]:
 
 
 def search_cases(cases: Iterator[tuple[int, Sequence[bytes]]], text: str) -> Iterator[FoundCase]:
-    """The cases with all words, in the order given."""
+    """The cases that have all words of a query, in the order of `cases`."""
     words = split_words(text)
     encoded = [codec.encode(word)[1:-1].lower() for word in words]
     is_ascii = text.isascii()
     found = 0
     for index, raw in cases if words else ():
-        if not _may_have(raw, encoded, is_ascii=is_ascii):
+        if not _may_have_all_words(raw, encoded, is_ascii=is_ascii):
             continue
         hits = _search_records(raw, words)
         if hits is not None:
@@ -101,8 +101,8 @@ def search_cases(cases: Iterator[tuple[int, Sequence[bytes]]], text: str) -> Ite
             yield FoundCase(index, hits if found <= _MAX_CASES_WITH_HITS else ())
 
 
-def _may_have(raw: Sequence[bytes], words: Sequence[bytes], *, is_ascii: bool) -> bool:
-    """Bytes know the case of ASCII letters only."""
+def _may_have_all_words(raw: Sequence[bytes], words: Sequence[bytes], *, is_ascii: bool) -> bool:
+    """False if a word is in none of the encoded records. Lower case of bytes covers ASCII only, so other texts are decoded."""
     lower = [record.lower() if is_ascii else record.decode().lower().encode() for record in raw]
     return all(any(word in record for record in lower) for word in words)
 
@@ -110,50 +110,52 @@ def _may_have(raw: Sequence[bytes], words: Sequence[bytes], *, is_ascii: bool) -
 def _search_records(raw: Sequence[bytes], words: Sequence[str]) -> tuple[SearchHit, ...] | None:
     missing = set(words)
     hits: dict[tuple[str, str], SearchHit] = {}
-    for record in map(_records.decode, raw):
-        for place, kind, text in _list_texts(record):
+    for record in map(_record_decoder.decode, raw):
+        for place, kind, text in _iter_texts(record):
             lower = text.lower()
             for word in words:
                 at = lower.find(word)
                 if at >= 0:
                     missing.discard(word)
-                    if len(hits) < _MAX_HITS and (place, kind) not in hits:
+                    if len(hits) < _MAX_HITS_PER_CASE and (place, kind) not in hits:
                         hits[place, kind] = SearchHit(record.trial, place, kind, _cut_snippet(text, at, len(word)))
     return None if missing else tuple(hits.values())
 
 
-def _list_texts(record: _Record) -> Iterator[_Text]:
+def _iter_texts(record: _SearchedRecord) -> Iterator[_PlacedText]:
     for message in record.history or ():
-        yield "turn-0", "history", _join(message.get("content"))
+        yield "turn-0", "history", _join_texts(message.get("content"))
     for turn in record.turns:
         place = f"turn-{turn.turn}"
         yield place, "user", turn.input
         yield place, "reply", turn.output
         if turn.data is not None:
-            yield place, "data", _join(turn.data)
+            yield place, "data", _join_texts(turn.data)
         if turn.error:
             yield place, "error", turn.error
         for call in turn.tool_calls:
-            yield place, f"tool {call.name}", _join([call.name, call.args, call.result or "", call.error or ""])
+            yield place, f"tool {call.name}", _join_texts([call.name, call.args, call.result or "", call.error or ""])
         for number, check in enumerate(turn.assertions, 1):
-            yield f"check-{turn.turn}-{number}", "check", _check_text(check)
+            yield f"check-{turn.turn}-{number}", "check", _get_check_text(check)
     for number, check in enumerate(record.final_assertions, 1):
-        yield f"check-end-{number}", "check", _check_text(check)
+        yield f"check-end-{number}", "check", _get_check_text(check)
     for checkpoint in record.checkpoints or ():
-        yield "checkpoints", "checkpoint", _join([checkpoint.id, checkpoint.description, checkpoint.reason or ""])
+        yield "checkpoints", "checkpoint", _join_texts([checkpoint.id, checkpoint.description, checkpoint.reason or ""])
     if record.error:
         yield "why", "error", record.error
     for traceback in record.tracebacks:
-        yield "why", "traceback", _join([traceback.error, traceback.printed])
+        yield "why", "traceback", _join_texts([traceback.error, traceback.printed])
 
 
-def _check_text(check: Mapping[str, Any]) -> str:
-    return _join([check.get("label") or check.get("type") or "", check.get("message") or "", check.get("reason") or ""])
+def _get_check_text(check: Mapping[str, Any]) -> str:
+    return _join_texts(
+        [check.get("label") or check.get("type") or "", check.get("message") or "", check.get("reason") or ""]
+    )
 
 
-def _join(value: Any) -> str:
+def _join_texts(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(map(_join, cast("list[Any]", value)))
+        return " ".join(map(_join_texts, cast("list[Any]", value)))
     return to_text(value)
 
 

@@ -21,7 +21,7 @@ _SHUTDOWN_TIMEOUT_S = 2
 _log = logging.getLogger("uvicorn.error")
 
 
-class _Server(uvicorn.Server):
+class _ViewerServer(uvicorn.Server):
     """Calls `on_ready` when it accepts requests. Ctrl-C ends it; a second Ctrl-C ends it at once."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
@@ -64,5 +64,5 @@ def serve(
             proxy_headers=False,
             timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
         )
-        server = _Server(settings, lambda: on_ready(link))
+        server = _ViewerServer(settings, lambda: on_ready(link))
         server.run(sockets=[listener])

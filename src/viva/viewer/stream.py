@@ -1,4 +1,4 @@
-"""Streams the journal of a run until it ends. Another process may write it."""
+"""Streams the events of a run from its journal, which another process may still write."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,12 +12,12 @@ from viva.viewer.runs import RunJournal
 
 _POLL_S = 0.2
 _KEEP_ALIVE_S = 15.0
-_PIECE_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 STOPPED_UNEXPECTEDLY = "The run stopped unexpectedly. Continue with `viva test --resume {run}`"
 
 
 class StreamEnd(Struct, frozen=True, kw_only=True):
-    """The last message. `killed`: the run stopped without writing its end."""
+    """The last message of a stream. `killed`: the run stopped without writing its end."""
 
     run: str
     killed: bool = False
@@ -27,7 +27,7 @@ class StreamEnd(Struct, frozen=True, kw_only=True):
 
 
 async def stream_journal(run: RunJournal, should_stop: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
-    """All events of the journal, one message each, and the message `end`."""
+    """Yields each event of the journal as a server-sent message, then the message `end`."""
     position = 0
     quiet_since = monotonic()
     while True:
@@ -38,7 +38,7 @@ async def stream_journal(run: RunJournal, should_stop: Callable[[], Awaitable[bo
             quiet_since = monotonic()
         if not is_live:
             await asyncio.to_thread(run.refresh)
-            yield b"event: end\ndata: %s\n\n" % codec.encode(_build_end(run))
+            yield b"event: end\ndata: %s\n\n" % codec.encode(_build_stream_end(run))
             return
         if monotonic() - quiet_since > _KEEP_ALIVE_S:
             yield b": keep-alive\n\n"
@@ -53,11 +53,11 @@ def _read_lines(path: Path, position: int) -> list[bytes]:
     """The next complete lines of a file, about 1 MB of them."""
     with path.open("rb") as file:
         file.seek(position)
-        lines = file.readlines(_PIECE_BYTES)
+        lines = file.readlines(_READ_BYTES)
     return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
 
 
-def _build_end(run: RunJournal) -> StreamEnd:
+def _build_stream_end(run: RunJournal) -> StreamEnd:
     name = run.path.parent.name
     if (ended := run.ended) is None:
         return StreamEnd(run=name, killed=True, stop_message=STOPPED_UNEXPECTEDLY.format(run=name))

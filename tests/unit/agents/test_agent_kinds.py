@@ -97,7 +97,7 @@ def test_a_new_kind_has_a_schema(kind: str):
         ('sufix = "!"', 3, "unknown key 'sufix'; did you mean 'suffix'?"),
         ('suffix = "!"\ntimes = "two"', 4, "should be an integer"),
         ('suffix = "!"\n\ntimes = 0', 5, "should be at least 1"),
-        ("", 1, "misses 'suffix'"),
+        ("", 1, "is missing 'suffix'"),
         ('suffix = "$NOT_SET_ANYWHERE"', 3, "NOT_SET_ANYWHERE is not set"),
     ],
 )

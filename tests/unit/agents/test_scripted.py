@@ -84,8 +84,8 @@ def test_as_a_helper_its_table_is_the_answer():
     [
         (5, "reply 1 is an int"),
         (["a"], "reply 1 is a list"),
-        ({"delay": "soon"}, "is no duration"),
-        ({"when": "("}, "is no regular expression"),
+        ({"delay": "soon"}, "is not a duration"),
+        ({"when": "("}, "is not a regular expression"),
     ],
 )
 def test_what_cannot_be_said_is_found_when_it_is_made(reply: Any, what: str):

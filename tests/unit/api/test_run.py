@@ -47,7 +47,7 @@ def test_values_are_checked_as_strictly_as_a_file():  # N2
         run([case(inputt="x"), case("two", assertions=[viva.check.regex("(")]), case("two", said="x")])
     told = str(raised.value)
     assert "cases:1: $: unknown key 'inputt'; did you mean 'input'?" in told
-    assert "cases:2: $.assertions[0]: '(' is no regular expression" in told
+    assert "cases:2: $.assertions[0]: '(' is not a regular expression" in told
 
 
 def test_what_no_file_could_hold_is_refused():
@@ -124,7 +124,7 @@ def test_flags_are_arguments(tmp_path):
     result = run([case("one"), case("two")], slow, runs=3, only="^one$", outputs=report, parallel=1)
     assert (len(turns), result.summary.total, result.passed) == (3, 1, True)
     assert json.loads(report.read_text())["summary"]["passed"] == 1
-    with pytest.raises(viva.errors.BadInput, match="is no duration"):
+    with pytest.raises(viva.errors.BadInput, match="is not a duration"):
         run(case(), timeout="soon")
 
 

@@ -171,7 +171,7 @@ def test_evidence_suggestions_and_calls_are_kept(bench):
         ({"type": "all", "assertions": ["a"]}, "assertions[0] is an assertion, like"),
         (
             {"type": "all", "assertions": [P, {"type": "regex", "pattern": "("}]},
-            "assertions[1]: '(' is no regular expression",
+            "assertions[1]: '(' is not a regular expression",
         ),
         ({"type": "all", "assertions": [P], "min": 1}, "unknown field 'min'"),
         ({"type": "not", "assertions": [P]}, "unknown field 'assertions'; the only one here is 'assertion'"),

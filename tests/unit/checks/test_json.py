@@ -179,7 +179,7 @@ def test_a_json_path_of_a_turn_does_not_search_tool_results(bench):  # N12
         ({"path": "$.a["}, "'$.a[' is no JSONPath"),
         ({"path": "a-b"}, "$['some-key']"),
         ({"path": ""}, "of length >= 1"),
-        ({"path": "$.a", "matches": "("}, "is no regular expression"),
+        ({"path": "$.a", "matches": "("}, "is not a regular expression"),
         ({"path": "$.a", "gt": "5"}, "Expected `int | float`, got `str`"),
         ({"path": "$.a", "gt": True}, "got `bool`"),
         ({"path": "$.a", "eq": 5}, "unknown field `eq`"),

@@ -259,7 +259,7 @@ def test_a_rubric_waits_for_all_its_judges(bench: Bench):
 @pytest.mark.parametrize(
     ("definition", "message"),
     [
-        ({"type": "agent"}, "misses 'criteria'"),
+        ({"type": "agent"}, "is missing 'criteria'"),
         ({"type": "agent", "use": "scripts:a.b", "criteria": "x"}, "use the assertion type 'script'"),
         ({"type": "rubric", "criteria": [{"criterion": "a", "weight": 0}]}, "add up to 0"),
     ],

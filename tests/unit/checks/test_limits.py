@@ -152,8 +152,8 @@ def test_durations_are_not_bare_seconds(bench, type_, reply, actual):
 @pytest.mark.parametrize(
     ("definition", "message"),
     [
-        ({"type": "max_latency", "value": "5 parsecs"}, "'5 parsecs' is no duration: write for example 30s"),
-        ({"type": "max_latency", "value": -1}, "-1 is no duration"),
+        ({"type": "max_latency", "value": "5 parsecs"}, "'5 parsecs' is not a duration: write for example 30s"),
+        ({"type": "max_latency", "value": -1}, "-1 is not a duration"),
         ({"type": "max_latency", "value": True}, "got `bool`"),
         ({"type": "max_cost", "value": "5"}, "got `str`"),
         ({"type": "max_cost", "value": -0.1}, ">= 0"),

@@ -75,7 +75,7 @@ def test_a_long_text_is_shortened_in_the_reason(bench):
         ({"type": "contains", "value": ""}, "value is empty"),
         ({"type": "not_contains", "value": ["a"]}, "Expected `str`, got `array`"),
         ({"type": "not_contains", "value": ""}, "value is empty"),
-        ({"type": "regex", "pattern": "("}, "'(' is no regular expression: missing )"),
+        ({"type": "regex", "pattern": "("}, "'(' is not a regular expression: missing )"),
         ({"type": "regex", "pattern": "a", "ignore_case": True}, "unknown field `ignore_case`"),
     ],
 )

@@ -143,7 +143,7 @@ def test_tool_called_shows_the_actual_calls(bench, fields, reply, reason):
         ({"name": ["a", ""]}, "name is empty"),
         ({"name": 5}, "got `int`"),
         ({"name": "t", "arguments": "x"}, "got `str`"),
-        ({"name": "t", "arguments": {"a": [{"matches": "("}]}}, "is no regular expression"),
+        ({"name": "t", "arguments": {"a": [{"matches": "("}]}}, "is not a regular expression"),
         ({"name": "t", "times": -1}, ">= 0"),
         ({"name": "t", "times": {"min": 3, "max": 1}}, "times has min 3 above max 1"),
         ({"name": "t", "times": {}}, "times allows any number of calls"),
@@ -272,7 +272,7 @@ def test_tool_result_shows_the_actual_result(bench, fields, reply, reason):
 
 
 def test_tool_result_misuse(bench):
-    with pytest.raises(ValueError, match="is no regular expression"):
+    with pytest.raises(ValueError, match="is not a regular expression"):
         bench.assertion({"type": "tool_result", "name": "t", "result": {"a": ["regex:("]}})
     with pytest.raises(ValueError, match="name is empty"):
         bench.assertion({"type": "tool_result", "name": ""})

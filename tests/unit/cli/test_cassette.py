@@ -76,7 +76,7 @@ def test_diff_finds_the_first_reply_that_differs(taped: Project):
         (("show", "absent"), "does not exist"),
         (("show", "suite.jsonl"), "suite.jsonl:1: is not a line of a cassette"),
         (("prune", "c.cassette"), "Nothing selected"),
-        (("prune", "c.cassette", "-k", "("), "is no regular expression"),
+        (("prune", "c.cassette", "-k", "("), "is not a regular expression"),
     ],
 )
 def test_what_cannot_be_done_is_exit_4(taped: Project, arguments: tuple[str, ...], message: str):

@@ -34,7 +34,7 @@ def test_cases_are_selected_by_id_and_tag(project: Project):
     ]
     assert not (project.folder / "report.jsonl").exists()
     assert "remove one of them" in project.test("-k", "greet", "--tag", "slow").err
-    assert "is no regular expression" in project.test("-k", "(", code=4).err
+    assert "is not a regular expression" in project.test("-k", "(", code=4).err
 
 
 def test_a_dry_run_lists_and_writes_the_cases_and_runs_nothing(project: Project):

@@ -50,6 +50,27 @@ def test_runs_are_listed_and_looked_at(project: Project):
     assert (hint.code, "viva runs show latest b" in hint.err) == (4, True)
 
 
+COSTLY = """
+def agent(messages, options):
+    said = messages[-1]["content"]
+    calls = [{"name": "pay", "arguments": {}, **({"error": "refused"} if said == "b" else {})}, {"name": "look", "arguments": {}}]
+    return {"content": said, "tool_calls": calls, "usage": {"input_tokens": 1, "output_tokens": 1, "cost_usd": 0.5 if said == "b" else 0.25}}
+"""
+
+
+def test_a_run_names_its_most_expensive_turn_and_the_tools_that_failed(project: Project):
+    """Issue 19: both are found in the console without a search."""
+    project.write("agent.py", COSTLY)
+    project.suite({"id": "talk", "turns": [{"input": "a"}, {"input": "b", "assertions": [contains("b")]}]})
+    project.test()
+    shown = project.viva("runs", "show", "latest").out
+    assert "  Most expensive turn: turn 2 of talk, $0.50\n" in shown
+    assert "  Failed tool calls: pay 1 of 2\n" in shown
+    project.suite(case("a"))
+    project.test()
+    assert "Failed tool calls" not in project.viva("runs", "show", "latest").out
+
+
 def test_the_trials_of_a_run_are_told_apart(project: Project):
     project.suite(case("a", name="Greeting"), case("b"))
     project.test("--runs", "2")

@@ -68,7 +68,7 @@ NATIVE: dict[str, tuple[str, list[Found]]] = {
             (3, "$[0].timeout", "should be a duration"),
             (4, "$[0].turn_timeout", "more than nothing"),
             (5, "$[0]", "there is no nowhere.py"),
-            (7, "$[0].assertions[0]", "is no regular expression"),
+            (7, "$[0].assertions[0]", "is not a regular expression"),
             (8, "$[0].assertions[1]", "unknown key 'valu'; did you mean 'value'?"),
             (9, "$[0].assertions[2]", "there is no agent 'ghost'"),
             (10, "$[0].assertions[3]", "is the number 7"),
@@ -92,7 +92,7 @@ NATIVE: dict[str, tuple[str, list[Found]]] = {
             (2, "$[0]", "mode is 'single', but the case has 'turns'"),
             (4, "$[0].turns[0].set.v", "is no JSONPath"),
             (5, "$[0].turns[1]", "did you mean 'input'?"),
-            (5, "$[0].turns[1].assert", "is no regular expression"),
+            (5, "$[0].turns[1].assert", "is not a regular expression"),
             (6, "$[0].turns[2]", "is the number 7"),
             (7, "$[0].turns[3].input", "nothing sets {{w}}"),
             (8, "$[0].max_turns", "is 2, but there are 4 turns"),
@@ -115,10 +115,10 @@ NATIVE: dict[str, tuple[str, list[Found]]] = {
             (2, "$[0].simulator", "unknown key 'tempo'"),
             (2, "$[0].simulator", "there is no agent 'ghost'"),
             (4, "$[0].checkpoints[0]", "after names no checkpoint 'two'"),
-            (5, "$[0].checkpoints[1]", "misses 'id'"),
+            (5, "$[0].checkpoints[1]", "is missing 'id'"),
             (5, "$[0].checkpoints[1].assertion.type", "unknown assertion type"),
             (6, "$[0].checkpoints[2]", "after names no checkpoint 'none'"),
-            (7, "$[0].checkpoints[3]", "misses 'assertion'"),
+            (7, "$[0].checkpoints[3]", "is missing 'assertion'"),
         ],
     ),
     "no-simulator": (
@@ -131,7 +131,7 @@ NATIVE: dict[str, tuple[str, list[Found]]] = {
     ),
     "siblings": (
         "name: suite\ncases:\n  - {id: a, input: x}\n  - {id: b}\n",
-        [(1, "$", "unknown key 'name' beside 'cases'"), (4, "$.cases[1]", "misses 'input'")],
+        [(1, "$", "unknown key 'name' beside 'cases'"), (4, "$.cases[1]", "is missing 'input'")],
     ),
     "what-sets-variables-is-wrong": (
         "- id: a\n  turns: [{input: x, set: 5}, {input: '{{v}}'}]\n- {id: b, input: '{{v}}', for: 5}\n",
@@ -170,12 +170,12 @@ persona:
             (4, "$.tmpdir.link_paths[0]", "leaves the working folder"),
             (5, "$.evaluator_model", "is the number 7"),
             (7, "$.steps[0].user_input", "is empty"),
-            (8, "$.steps[1]", "misses 'expected_outcome'"),
+            (8, "$.steps[1]", "is missing 'expected_outcome'"),
             (12, "$.persona.success_criteria.files_exist[1]", "is the number 5"),
             (13, "$.persona.success_criteria.flow_contains", "is the number 9"),
         ],
     ),
-    "no-steps": ("name: x\nagent_model: 5\n", [(1, "$", "misses 'steps' or 'persona'"), (2, "$.agent_model", "is the number 5")]),
+    "no-steps": ("name: x\nagent_model: 5\n", [(1, "$", "is missing 'steps' or 'persona'"), (2, "$.agent_model", "is the number 5")]),
 }  # fmt: skip
 
 
@@ -196,12 +196,12 @@ EVALS: dict[str, tuple[str, list[Found]]] = {
 """,
         [
             (1, "$.suiteId", "should be scope.org.evals.name"),
-            (1, "$", "misses 'version'"),
+            (1, "$", "is missing 'version'"),
             (1, "$.modes[1]", 'unknown value "silver"'),
             (3, "$.tasks[1]", "task id 'a' is taken"),
-            (3, "$.tasks[1].expected", "is rubric but misses 'rubric'"),
+            (3, "$.tasks[1].expected", "is rubric but is missing 'rubric'"),
             (4, "$.tasks[2]", "did you mean 'input'?"),
-            (4, "$.tasks[2].expected", "is golden but misses 'match'"),
+            (4, "$.tasks[2].expected", "is golden but is missing 'match'"),
         ],
     ),
 }

@@ -47,22 +47,22 @@ def asserting(**assertion: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        ({"input": "x"}, "$: misses 'id'"),
+        ({"input": "x"}, "$: is missing 'id'"),
         ({"id": "", "input": "x"}, "$.id: is empty"),
         ({"id": 5, "input": "x"}, "$.id: is the number 5; should be a string"),
         ({"id": "a", "inptu": "x"}, "$: unknown key 'inptu'; did you mean 'input'?"),
         ({"id": "a", "input": "x", "colour": 1}, "$: unknown key 'colour'; known keys: id, name,"),
-        ({"id": "a"}, "$: misses 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'"),
+        ({"id": "a"}, "$: is missing 'input' (one turn), 'turns' (a script) or 'simulator' with 'checkpoints'"),
         ({"id": "a", "input": []}, "$.input: is empty"),
         ({"id": "a", "input": [{"role": "robot", "content": "x"}]}, '$.input[0].role: unknown value "robot"'),
         (
             {"id": "a", "input": [{"role": "assistant", "content": "x"}]},
             "$.input: the message to send has the role 'assistant'",
         ),
-        ({"id": "a", "input": {"role": "user"}}, "$.input: misses 'content'"),
+        ({"id": "a", "input": {"role": "user"}}, "$.input: is missing 'content'"),
         ({"id": "a", "turns": []}, "$.turns: is empty"),
         ({"id": "a", "turns": ["x"]}, "$.turns[0]: is a string; should be"),
-        ({"id": "a", "turns": [{"assert": OK}]}, "$.turns[0]: misses 'input'"),
+        ({"id": "a", "turns": [{"assert": OK}]}, "$.turns[0]: is missing 'input'"),
         (
             {"id": "a", "turns": [{"input": "x"}], "input": "y"},
             "$: has input and turns; put the input into the first turn",
@@ -117,27 +117,27 @@ def asserting(**assertion: Any) -> dict[str, Any]:
             "$: gives both 'assertions' and 'assert'; keep one of them",
         ),
         ({"id": "a", "turns": [{"input": "x", "set": {"v": "$["}}]}, "$.turns[0].set.v: '$[' is no JSONPath"),
-        (asserting(value="x"), "$.assertions[0]: misses 'type'"),
+        (asserting(value="x"), "$.assertions[0]: is missing 'type'"),
         (
             asserting(type="contians", value="x"),
             "$.assertions[0].type: unknown assertion type \"contians\"; did you mean 'contains'",
         ),
-        (asserting(type="contains"), "$.assertions[0]: misses 'value'"),
+        (asserting(type="contains"), "$.assertions[0]: is missing 'value'"),
         (asserting(type="contains", value=5), "$.assertions[0].value: is the number 5; should be a string"),
         (
             asserting(type="contains", value="x", ignorecase=True),
             "$.assertions[0]: unknown key 'ignorecase'; did you mean 'ignore_case'?",
         ),
-        (asserting(type="regex"), "$.assertions[0]: misses 'pattern'"),
-        (asserting(type="regex", pattern="("), "$.assertions[0]: '(' is no regular expression"),
+        (asserting(type="regex"), "$.assertions[0]: is missing 'pattern'"),
+        (asserting(type="regex", pattern="("), "$.assertions[0]: '(' is not a regular expression"),
         (
             asserting(type="regex", pattern="a", value="b"),
             "$.assertions[0]: gives both spellings of 'pattern'; keep one",
         ),
         (asserting(type="json_path", path="$.a["), "$.assertions[0]: '$.a[' is no JSONPath"),
-        (asserting(type="json_path", path="a", matches="["), "$.assertions[0]: '[' is no regular expression"),
+        (asserting(type="json_path", path="a", matches="["), "$.assertions[0]: '[' is not a regular expression"),
         (asserting(type="type", value="text"), '$.assertions[0].value: unknown value "text"'),
-        (asserting(type="tool_called"), "$.assertions[0]: misses 'name'"),
+        (asserting(type="tool_called"), "$.assertions[0]: is missing 'name'"),
         (asserting(type="tool_called", name="a", value="b"), "$.assertions[0]: gives both spellings of 'name'"),
         (
             asserting(type="tool_called", name="a", times={"min": 2, "maks": 3}),
@@ -184,7 +184,7 @@ DYNAMIC = {"id": "a", "simulator": {"use": "s"}}
             "$.checkpoints[1]: id 'c' is taken by another checkpoint",
         ),
         ([{"id": "c", "assertion": OK, "required": False}], "$.checkpoints: none of them is required"),
-        ([{"id": "c"}], "$.checkpoints[0]: misses 'assertion'"),
+        ([{"id": "c"}], "$.checkpoints[0]: is missing 'assertion'"),
         ([{"id": "c", "assertion": OK, "assert": OK}], "$.checkpoints[0]: gives both 'assertion' and 'assert'"),
     ],
 )
@@ -405,18 +405,18 @@ def test_an_attachment_that_is_gone_when_the_case_is_due_stops_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("assertion", "what"),
     [
-        ({"type": "regex", "pattern": "(", "message": "{{x}}"}, "'(' is no regular expression"),
+        ({"type": "regex", "pattern": "(", "message": "{{x}}"}, "'(' is not a regular expression"),
         ({"type": "regex", "pattern": "a", "value": "{{x}}"}, "gives both spellings of 'pattern'"),
         ({"type": "json_path", "path": "$[", "value": "{{x}}"}, "'$[' is no JSONPath"),
-        ({"type": "json_path", "path": "$.a", "matches": "(", "value": "{{x}}"}, "'(' is no regular expression"),
+        ({"type": "json_path", "path": "$.a", "matches": "(", "value": "{{x}}"}, "'(' is not a regular expression"),
         ({"type": "script", "use": "scripts:nowhere.f", "metadata": {"a": "{{x}}"}}, "there is no nowhere.py"),
         ({"type": "json_schema", "schema": {"type": 5}, "message": "{{x}}"}, "not a JSON Schema"),
-        ({"type": "tool_called", "message": "{{x}}"}, "misses 'name'"),
+        ({"type": "tool_called", "message": "{{x}}"}, "is missing 'name'"),
         (
             {"type": "all", "assertions": [{"type": "contains", "value": "{{x}}"}, {"type": "regex", "value": "("}]},
-            "assertions[1]: '(' is no regular expression",
+            "assertions[1]: '(' is not a regular expression",
         ),
-        ({"type": "not", "assertion": {"type": "regex", "value": "(", "message": "{{x}}"}}, "'(' is no regular"),
+        ({"type": "not", "assertion": {"type": "regex", "value": "(", "message": "{{x}}"}}, "'(' is not a regular"),
     ],
 )
 def test_a_variable_in_one_field_excuses_no_other(assertion: dict[str, Any], what: str):
@@ -444,7 +444,7 @@ def test_one_problem_of_a_case_hides_no_other():
     late = {"id": "b", "turns": [{"input": "x", "assert": {"type": "script", "use": "scripts:nowhere.f"}}, 7]}
     said = wrong(bad, {"id": "a", "input": "x", "inputt": "y"}, late, {"id": "a", "input": "x"}, "rubbish", ["b"])
     assert len([each for each in said if "id 'a' is taken" in each]) == 2, said  # N2
-    assert any(each.startswith("$.assertions[0]: '(' is no regular") for each in said), said
+    assert any(each.startswith("$.assertions[0]: '(' is not a regular") for each in said), said
     assert any(each.startswith("$.turns[0].assert: 'scripts:nowhere.f'") for each in said), said
 
 

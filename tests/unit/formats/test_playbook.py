@@ -96,9 +96,9 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
     [
         ({"name": "x", "steps": []}, "$.steps: is empty, and there is no persona: the playbook has no message"),
         ({"name": "x", "stesp": [STEP]}, "$: unknown key 'stesp'; did you mean 'steps'?"),
-        ({"steps": [STEP]}, "$: misses 'name'"),
-        ({"name": "x", "tmpdir": {}}, "$: misses 'steps' or 'persona'"),
-        ({"name": "x", "steps": [{"user_input": "a"}]}, "$.steps[0]: misses 'expected_outcome'"),
+        ({"steps": [STEP]}, "$: is missing 'name'"),
+        ({"name": "x", "tmpdir": {}}, "$: is missing 'steps' or 'persona'"),
+        ({"name": "x", "steps": [{"user_input": "a"}]}, "$.steps[0]: is missing 'expected_outcome'"),
         ({"name": "x", "steps": [{**STEP, "user_input": " "}]}, "$.steps[0].user_input: is empty; there would be"),
         (
             {"name": "x", "steps": [{**STEP, "expected_outcome": ""}]},
@@ -141,7 +141,7 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
         ),
         (
             {"name": "x", "persona": {"context": "c", "success_criteria": {"flow_contains": ["a"]}}},
-            "$.persona: misses 'initial_user_input'",
+            "$.persona: is missing 'initial_user_input'",
         ),
     ],
 )

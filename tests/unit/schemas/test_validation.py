@@ -28,7 +28,7 @@ def test_a_mistyped_key_is_one_violation():
 
 def test_a_missing_key_and_an_unknown_one_are_two():
     missing, foreign = said({"id": "a", "input": "x", "assertions": [{"type": "contains", "zzz": "x"}]})
-    assert missing == "misses 'value'"
+    assert missing == "is missing 'value'"
     assert foreign.startswith("unknown key 'zzz'; known keys: type, value,")
 
 

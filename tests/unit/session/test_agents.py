@@ -91,14 +91,14 @@ def test_scripted_agents_come_from_the_config_or_a_file(agents, tmp_path: Path):
         ("[agents.a]\n\ntype = 'scripted'\nfile = 'absent.yaml'\n", "viva.toml:4: agent 'a': there is no file"),
         (
             "\n[agents.a]\ntype = 'scripted'\nreplies = [{ content = 'x', delay = 'soon' }]\n",
-            "viva.toml:2: agent 'a': 'soon' is no duration",
+            "viva.toml:2: agent 'a': 'soon' is not a duration",
         ),
         (
             "[agents.a]\ntype = 'scripted'\nreplies = [{ content = 'x', when = '(' }]\n",
-            "agent 'a': '(' is no regular expression",
+            "agent 'a': '(' is not a regular expression",
         ),
-        ("[agents.a]\ntype = 'python'\n", "viva.toml:1: agent 'a' misses `use`"),
-        ("[agents.a]\ntype = 'http'\n", "viva.toml:1: agent 'a' misses `url`"),
+        ("[agents.a]\ntype = 'python'\n", "viva.toml:1: agent 'a' is missing `use`"),
+        ("[agents.a]\ntype = 'http'\n", "viva.toml:1: agent 'a' is missing `url`"),
         (
             "[agents.a]\ntype = 'chat'\nconnector = 'acme'\n[connectors.acne]\nmodel = 'm'\n",
             "there is no connector 'acme'; did you mean acne?",

@@ -61,7 +61,7 @@ def test_lines_of_json_and_a_json_list_are_read_too(tmp_path: Path):
     [
         ("- { whn: a, text: b }", "replies.yaml:1: $[0]: unknown key 'whn'; did you mean 'when'?"),
         ("- ok\n- { when: '(' }", "replies.yaml:2: $[1].when: is not a regular expression"),
-        ("- { delay: soon }", "replies.yaml:1: $[0].delay: 'soon' is no duration"),
+        ("- { delay: soon }", "replies.yaml:1: $[0].delay: 'soon' is not a duration"),
         ("- { error: 200 }", "$[0].error"),
         ("- { message: late }", "error"),
         ("- { tool_calls: [{}] }", "replies.yaml:1: $[0].tool_calls[0]"),

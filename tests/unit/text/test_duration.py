@@ -60,7 +60,7 @@ def test_go_style_durations_and_bare_seconds_are_read(written, seconds):  # N6
     ],
 )
 def test_anything_else_is_refused_with_what_would_be_right(written):  # N2, N6
-    with pytest.raises(ValueError, match="is no duration: write for example 30s, 2m30s, 500ms or 1h"):
+    with pytest.raises(ValueError, match="is not a duration: write for example 30s, 2m30s, 500ms or 1h"):
         parse_duration(written)
 
 

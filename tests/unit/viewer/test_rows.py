@@ -32,7 +32,7 @@ TABLE = RowTable([*map(codec.encode, ROWS)], search)
 
 
 def select(**wanted: str) -> list[str]:
-    piece = TABLE.load_piece(RowFilter(**wanted), 0, 100)
+    piece = TABLE.load_batch(RowFilter(**wanted), 0, 100)
     assert piece.total == len(piece.rows)
     return [codec.decode(raw, type=CaseRow).id for raw in piece.rows]
 
@@ -62,10 +62,10 @@ def test_rows_are_filtered_searched_and_sorted_as_on_the_page(wanted: dict[str, 
 
 
 def test_rows_come_in_pieces_with_the_places_of_their_words():
-    piece = TABLE.load_piece(RowFilter(sort="input"), 1, 2)
+    piece = TABLE.load_batch(RowFilter(sort="input"), 1, 2)
     assert (piece.total, piece.offset, len(piece.rows), piece.hits) == (5, 1, 2, {})
-    assert TABLE.load_piece(RowFilter(q="whale"), 0, 9).hits == {"6": (HIT,)}
-    assert TABLE.load_piece(RowFilter(), 99, 9).rows == []
+    assert TABLE.load_batch(RowFilter(q="whale"), 0, 9).hits == {"6": (HIT,)}
+    assert TABLE.load_batch(RowFilter(), 99, 9).rows == []
 
 
 def ids(found: CasePosition) -> list[str | None]:
@@ -84,6 +84,6 @@ def test_a_case_has_neighbours_in_the_selection():
 
 
 def test_the_counts_are_those_of_the_filters():
-    counts = TABLE.count()
+    counts = TABLE.count_rows()
     assert counts.statuses == "pfeps"
     assert (counts.faults, counts.tags) == ([("agent", 1), ("infra", 1)], [("x", 2), ("y", 1)])

@@ -204,7 +204,7 @@ class FrameworkConfig(AgentConfig, frozen=True, kw_only=True):
 
     def build(self, setup: AgentSetup) -> "FrameworkAgent":
         if self.use is UNSET:
-            raise setup.error("misses `use`")
+            raise setup.error("is missing `use`")
         module, target = import_object(self.use.partition(":")[2], str(setup.folder))
         context = None
         if self.context is not UNSET:

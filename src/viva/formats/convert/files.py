@@ -78,7 +78,7 @@ def convert_file(path: Path, tool_name: str | None = None) -> Conversion:
         else next((each for each in TOOLS.values() if each.recognises(document.value)), None)
     )
     if tool is None or not tool.recognises(document.value):
-        what = f"is no file of {tool.name}" if tool else "is a file of no known tool"
+        what = f"is not a file of {tool.name}" if tool else "is not a file of a known tool"
         raise BadInput.of(f"{what}; known are {', '.join(TOOLS)}", file)
     source = Source(document, path.parent)
     try:

@@ -24,7 +24,7 @@ def check_pack_path(name: str) -> str:
     """A normalized name below the root; ValueError if it leaves the root."""
     path = PurePosixPath(name)
     if path.is_absolute() or "\\" in name or ":" in name.partition("/")[0]:
-        raise ValueError("is no path inside the pack: it is absolute, or an address")
+        raise ValueError("is not a path inside the pack: it is absolute, or an address")
     if ".." in path.parts:
         raise ValueError("leaves the pack by '..'")
     if not path.parts or "\x00" in name or len(path.parts) > MAX_DEPTH:

@@ -81,7 +81,7 @@ class Signer:
         except TypeError as error:
             raise ValueError("is encrypted; give a key without a password") from error
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise ValueError("is no private key in PEM") from error
+            raise ValueError("is not a private key in PEM") from error
         if not isinstance(key, Ed25519PrivateKey):
             raise ValueError("is no Ed25519 private key; `openssl genpkey -algorithm ed25519` makes one")
         self._key = key

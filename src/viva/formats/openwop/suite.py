@@ -192,9 +192,11 @@ def _find_problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Pro
             yield document.make_problem(place, what, key="taskId")
         seen.setdefault(name, at)
         if expected["kind"] == "golden" and "match" not in expected:
-            yield document.make_problem((*place, "expected"), "is golden but misses 'match': the expected value")
+            yield document.make_problem((*place, "expected"), "is golden but is missing 'match': the expected value")
         if expected["kind"] == "rubric" and "rubric" not in expected:
-            yield document.make_problem((*place, "expected"), "is rubric but misses 'rubric': the weighted criteria")
+            yield document.make_problem(
+                (*place, "expected"), "is rubric but is missing 'rubric': the weighted criteria"
+            )
         if not sum(each["weight"] for each in expected.get("rubric", [{"weight": 1}])):
             yield document.make_problem(
                 (*place, "expected"), "has weights that are all 0: nothing could score", key="rubric"

@@ -206,7 +206,7 @@ def test_a_suite_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path):
 
 
 def test_problems_of_the_manifest_and_of_the_suite_have_their_places(tmp_path: Path):
-    assert "p/pack.json:1: $: misses 'name'" in refused(folder(tmp_path / "p", {"pack.json": b"{}"}))
+    assert "p/pack.json:1: $: is missing 'name'" in refused(folder(tmp_path / "p", {"pack.json": b"{}"}))
     files = {**pack_files(), "evals/suite.json": json.dumps(suite(task("B")), indent=1).encode()}
     assert "q/evals/suite.json:9: $.tasks[0].taskId" in refused(folder(tmp_path / "q", files))
     assert "no agent of it refers to an eval suite" in refused(

@@ -46,11 +46,11 @@ def refused(written: Any, **asked: Any) -> str:
 
 
 CROSS_FIELD = [
-    ({"kind": "golden"}, "is golden but misses 'match'"),
-    ({"kind": "rubric"}, "is rubric but misses 'rubric'"),
+    ({"kind": "golden"}, "is golden but is missing 'match'"),
+    ({"kind": "rubric"}, "is rubric but is missing 'rubric'"),
     (rubric(("a", 0), ("b", 0)), "weights that are all 0"),
     ({"kind": "golden", "match": {"strategy": "regex", "value": "x"}}, "should be one of exact, contains, json-match"),
-    ({"kind": "golden", "match": {"strategy": "exact"}}, "misses 'value'"),
+    ({"kind": "golden", "match": {"strategy": "exact"}}, "is missing 'value'"),
     (rubric(("a", 2)), "should be at most 1"),
     ({"kind": "rubric", "rubric": []}, "is empty"),
     ({"kind": "gold", "match": {"strategy": "exact", "value": 1}}, "did you mean 'golden'?"),
@@ -123,12 +123,12 @@ def test_a_schema_error_hides_nothing_else():
     said = refused(suite(same, same, task(taskId="B B"), {"input": "x"}, modes=()), modes=("rubric",))
     assert sorted(line.split(": ")[1:3] for line in said.splitlines()) == [
         ["$.modes", "is empty"],
-        ["$.tasks[0].expected", "is golden but misses 'match'"],
+        ["$.tasks[0].expected", "is golden but is missing 'match'"],
         ["$.tasks[1]", "task id 'a' is taken; tasks[0] has it too"],
-        ["$.tasks[1].expected", "is golden but misses 'match'"],
+        ["$.tasks[1].expected", "is golden but is missing 'match'"],
         ["$.tasks[2].taskId", 'is "B B"; should be lower-case letters, digits and hyphens, such as refund-window'],
-        ["$.tasks[3]", "misses 'expected'"],
-        ["$.tasks[3]", "misses 'taskId'"],
+        ["$.tasks[3]", "is missing 'expected'"],
+        ["$.tasks[3]", "is missing 'taskId'"],
     ]  # N2
 
 

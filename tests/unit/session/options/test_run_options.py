@@ -37,7 +37,7 @@ from viva.stats.sequential import SequentialTest
         ({"shard": 3}, "shard: 3 is not a string"),
         ({"before": 5}, "before: 5 is neither a function nor the name of one"),
         ({"config": 3}, "config: 3 is not a path"),
-        ({"timeout": "soon"}, "timeout: 'soon' is no duration"),
+        ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
         ({"turn_timeout": 0}, "turn_timeout: must be greater than 0"),
         ({"fail_fast": "yes"}, "fail_fast: 'yes' is not True or False"),
         ({"sequential": 0.9}, "sequential: 0.9 is not a viva.types.SequentialTest"),

@@ -126,7 +126,7 @@ def test_every_check_is_a_method_with_the_arguments_of_its_function():
     assert t.assert_.all_of(reply, check.contains("order"), check.not_(check.contains("refund")))
     last = collect_results(t._state)[2]
     assert (last.assertion.definition["type"], last.assertion.message) == ("tool_not_called", "It must not ship")
-    with pytest.raises(BadInput, match="is no regular expression"):
+    with pytest.raises(BadInput, match="is not a regular expression"):
         t.assert_.regex(reply, "(")
 
 

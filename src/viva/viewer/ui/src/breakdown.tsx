@@ -38,7 +38,9 @@ export function BreakdownPanel({ overview, filter, change }: Props) {
   const title = groups.length ? `${formatCount(failing, "case")} in ${formatCount(groups.length, "kind")} of failure` : "Pass rates";
   return (
     <details class="breakdown" id="breakdown" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary>{title}</summary>
+      <summary>
+        {title} {!isOpen && <span class="muted">{tabs.filter((each) => each !== "groups").map((each) => TABS[each].toLowerCase()).join(" · ")}</span>}
+      </summary>
       {tabs.length > 1 && (
         <div class="chips" role="group" aria-label="Show failures">
           {tabs.map((each) => (
@@ -91,8 +93,10 @@ function Rates({ rates, noun, chosen, choose }: { rates: NamedRate[]; noun: stri
               <b>{formatPercent(passed / judged, 0)}</b>
               <RateBar rate={passed / judged} interval={interval} />
               <span class="muted">
-                {formatNumber(passed)} of {formatCount(judged, noun)} {noun === "call" ? "without error" : "passed"}
-                {interval && `, ${formatSpan(interval)}`}
+                {noun === "call"
+                  ? `${formatNumber(judged - passed)} of ${formatCount(judged, noun)} failed; without error`
+                  : `${formatNumber(passed)} of ${formatCount(judged, noun)} passed`}
+                {interval && `${noun === "call" ? "" : ","} ${formatSpan(interval)}`}
               </span>
             </button>
           </li>

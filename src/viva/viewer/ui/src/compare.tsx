@@ -26,12 +26,7 @@ export function CompareScreen({ server, base, head, query }: Props) {
   const loaded = useLoaded(() => server.compare(base, head, agents), [base, head, agents]);
   if (loaded === null) return <p class="waiting">Opening…</p>;
   if ("error" in loaded) {
-    return (
-      <>
-        <RunPickers server={server} sides={[asSide(base), asSide(head)]} />
-        <p class="waiting" role="alert">{loaded.error}</p>
-      </>
-    );
+    return <NoComparison server={server} base={base} head={head} error={loaded.error} />;
   }
   const { comparison, ...two } = loaded.value;
   const only = query["change"] ?? "";
@@ -56,6 +51,21 @@ export function CompareScreen({ server, base, head, query }: Props) {
     );
   }
   return <Changes server={server} two={loaded.value} only={only} shown={shown} to={to} pairHref={(each) => pairHref(each) ?? ""} />;
+}
+
+/** Says why there is no comparison: the project may have too few runs. */
+function NoComparison({ server, base, head, error }: { server: ServerSource; base: string; head: string; error: string }) {
+  const runs = useLoaded(() => server.runs(), []);
+  const count = runs && "value" in runs ? runs.value.length : 2;
+  return (
+    <>
+      <div class="screen-head"><h1>Compare</h1></div>
+      {count >= 2 && <RunPickers server={server} sides={[asSide(base), asSide(head)]} />}
+      <p class="waiting" role="alert">
+        {count >= 2 ? <>{error}</> : <>A comparison needs two runs; this project has {count === 0 ? "none" : "one"}. Start one: <code>viva test -i tests/</code></>}
+      </p>
+    </>
+  );
 }
 
 function pick(query: Record<string, string>, names: string[]): Record<string, string> {
@@ -180,9 +190,12 @@ function Changes({ server, two, only, shown, to, pairHref }: ChangesProps) {
       <Differences differences={differences} />
       <Metrics metrics={comparison.metrics} />
       {comparison.notes.length > 0 && (
-        <ul class="muted" id="notes">
-          {comparison.notes.map((note) => <li key={note}>{note}</li>)}
-        </ul>
+        <details class="notes" id="notes">
+          <summary>How sure these figures are</summary>
+          <ul class="muted">
+            {comparison.notes.map((note) => <li key={note}>{note}</li>)}
+          </ul>
+        </details>
       )}
       <section aria-label="Changes">
         <div class="chips" role="group" aria-label="Kind of change">
@@ -233,12 +246,14 @@ function Answer({ comparison: { metrics, cases } }: { comparison: Comparison }) 
   const sure = rate.verdict === "better" || rate.verdict === "worse";
   const rates = `${formatPercent(rate.head)} pass, before ${formatPercent(rate.base)}`;
   const chance = rate.p === null ? "this was not tested" : `p ${formatP(rate.p)}`;
-  const broken = cases.filter((each) => each.change === "broken").length;
+  const broken = cases.filter((each) => each.change === "broken");
+  const tested = broken.filter((each) => typeof each.p === "number").length;
   return (
     <p id="answer" class={`answer ${sure ? rate.verdict : ""}`}>
       <b>{sure ? `Head is ${rate.verdict}` : rate.delta === 0 ? "No difference" : `Head passes ${rate.delta < 0 ? "less" : "more"} often, but that can be chance`}</b>
       {`: ${rates} (${sure ? "more than chance, " : ""}${chance}).`}
-      {broken > 0 && ` ${formatCount(broken, "case")} ${broken === 1 ? "is" : "are"} broken, more than chance explains.`}
+      {tested > 0 && ` ${formatCount(tested, "case")} ${tested === 1 ? "is" : "are"} broken, more than chance explains.`}
+      {broken.length > tested && ` ${formatCount(broken.length - tested, "case")} passed before and ${broken.length - tested === 1 ? "fails" : "fail"} now, in one trial each: repeat them with --runs to rule out chance.`}
     </p>
   );
 }

@@ -1,5 +1,6 @@
 // Several agents side by side: a row for each agent, a plot, and the matrix of cases and agents.
 import { useState } from "preact/hooks";
+import { useNarrow } from "./narrow";
 import type { Matrix, MatrixCell, MatrixColumn, MatrixRow, RunAgent } from "./compare_data";
 import type { ServerSource } from "./source";
 import { formatCost, formatCount, formatMs, formatPercent } from "./format";
@@ -21,9 +22,13 @@ interface Props {
   pairHref?: ((at: number) => string) | undefined;
 }
 
+/** The agents, then the cases; where the window is narrow the cases come first, so that a failing one is in sight. */
 export function MatrixPanel({ matrix, name, cellHref, pairHref }: Props) {
+  const isNarrow = useNarrow();
+  const cases = <CaseTable matrix={matrix} cellHref={cellHref} />;
   return (
     <section class="matrix" id="matrix" aria-label="Agents">
+      {isNarrow && cases}
       <h2>Agents</h2>
       <div class="matrix-top">
         <AgentTable matrix={matrix} pairHref={pairHref} />
@@ -34,7 +39,7 @@ export function MatrixPanel({ matrix, name, cellHref, pairHref }: Props) {
           {matrix.notes.map((note) => <li key={note}><Line text={note} room={600} /></li>)}
         </ul>
       )}
-      <CaseTable matrix={matrix} cellHref={cellHref} />
+      {!isNarrow && cases}
     </section>
   );
 }
@@ -115,11 +120,16 @@ function isDifferent(row: MatrixRow): boolean {
   return new Set(row.cells.map(outcome)).size > 1;
 }
 
+function isFailing(row: MatrixRow): boolean {
+  return row.cells.some((cell) => cell && ((cell.errors ?? 0) > 0 || cell.passed < cell.judged));
+}
+
+/** The cases that differ between the agents, or all of them with the failing ones first. */
 function CaseTable({ matrix, cellHref }: { matrix: Matrix; cellHref: Props["cellHref"] }) {
   const different = matrix.rows.filter(isDifferent);
   const [all, setAll] = useState(different.length === 0);
   const [many, setMany] = useState(FIRST_ROWS);
-  const rows = all ? matrix.rows : different;
+  const rows = all ? [...matrix.rows].sort((a, b) => Number(isFailing(b)) - Number(isFailing(a))) : different;
   return (
     <>
       <p class="matrix-choice" role="group" aria-label="Cases of the matrix">

@@ -148,7 +148,7 @@ function Verdict({ overview, live, liveState, source, allowRun }: VerdictProps) 
       <p class="about">
         {overview.agent && (
           <span>
-            Agent <b><Line text={overview.agent} /></b>
+            {overview.matrix ? "Agents" : "Agent"} <b><Line text={overview.agent} /></b>
           </span>
         )}
         {(overview.inputs ?? []).length > 0 && (
@@ -303,11 +303,6 @@ function Figures({ overview, source, places }: { overview: Overview; source: Sou
         )}
         <SuiteCertainty overview={overview} />
         <Figure name="Checks" value={`${formatShort(summary.checks_passed)}/${formatShort(summary.checks)}`} note={summary.checks ? `${formatPercent(summary.checks_passed / summary.checks)} passed` : "none"} />
-        <Figure name="Turns" value={formatNumber(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} per trial`} />
-        {(summary.retried ?? 0) > 0 && <Figure name="Retried" value={formatCount(summary.retried ?? 0, "trial")} note="totals include earlier attempts" />}
-        <Figure name="Time" value={summary.duration_ms ? formatMs(summary.duration_ms) : "unknown"} note={overview.case_ms ? `p95 ${formatMs(overview.case_ms.p95)} per case` : ""} />
-        {reply_ms && <Figure name="Reply p95" value={formatMs(reply_ms.p95)} note={`p50 ${formatMs(reply_ms.p50)}`} />}
-        {tokens > 0 && <Figure name="Tokens" value={formatShort(tokens)} note={`${formatShort(summary.input_tokens ?? 0)} in, ${formatShort(summary.output_tokens ?? 0)} out`} />}
         {(typeof summary.cost_usd === "number" || unpriced > 0) && (
           <Figure
             name="Cost"
@@ -326,6 +321,11 @@ function Figures({ overview, source, places }: { overview: Overview; source: Sou
             </dd>
           </div>
         )}
+        <Figure name="Turns" value={formatNumber(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} per trial`} />
+        {(summary.retried ?? 0) > 0 && <Figure name="Retried" value={formatCount(summary.retried ?? 0, "trial")} note="totals include earlier attempts" />}
+        {summary.duration_ms > 0 && <Figure name="Time" value={formatMs(summary.duration_ms)} note={overview.case_ms ? `p95 ${formatMs(overview.case_ms.p95)} per case` : ""} />}
+        {reply_ms && <Figure name="Reply p95" value={formatMs(reply_ms.p95)} note={`p50 ${formatMs(reply_ms.p50)}`} />}
+        {tokens > 0 && <Figure name="Tokens" value={formatShort(tokens)} note={`${formatShort(summary.input_tokens ?? 0)} in, ${formatShort(summary.output_tokens ?? 0)} out`} />}
         <AgreementFigures source={source} run={overview.run} />
       </dl>
     </div>

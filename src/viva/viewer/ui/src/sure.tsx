@@ -25,7 +25,7 @@ function countTrials(row: CaseRow): { passed: number; judged: number; errors: nu
   return { passed: count("passed"), judged: count("passed") + count("failed"), errors: count("error") };
 }
 
-/** "6 of 8, 41–93 %, unstable": narrow lists leave the class out. */
+/** "6 of 8, 41–93 %, unstable": narrow lists leave the class out; a case that never passed has none. */
 export function Repeats({ row }: { row: CaseRow }) {
   const { passed, judged, errors } = countTrials(row);
   const parts = [`${passed} of ${judged}`];
@@ -34,7 +34,7 @@ export function Repeats({ row }: { row: CaseRow }) {
   return (
     <span class="repeats-text">
       {parts.join(", ")}
-      {row.stability && <span class="stability">, {row.stability.replace(/_/g, " ")}</span>}
+      {row.stability && passed > 0 && <span class="stability">, {row.stability.replace(/_/g, " ")}</span>}
     </span>
   );
 }
