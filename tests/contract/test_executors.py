@@ -288,7 +288,7 @@ def test_versions_that_differ_are_named(project: Project, tmp_path_factory: pyte
         processes.start_workers(1, path=packages / "viva")
         ended = project.test("--cluster", processes.address)
         assert ended.code == 4, ended
-        assert "the version of Viva: a worker has others" in ended.err
+        assert "the version of Viva: not as in the process that started the run" in ended.err
 
 
 def test_a_run_whose_scheduler_ended_is_resumed(
@@ -350,13 +350,15 @@ def test_a_worker_without_disk_space_is_named(project: Project, tmp_path_factory
 def test_workers_report_what_they_miss(project: Project, cluster: str) -> None:
     project.write(
         "viva.toml",
-        '[connectors.one]\nprovider = "openai"\nmodel = "m"\napi_key_env = "FIRST_KEY"\n[agents.chat]\ntype = "chat"\nconnector = "one"\n',
+        '[connectors.one]\nprovider = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1/${PART}"\napi_key_env = "FIRST_KEY"\n'
+        '[agents.chat]\ntype = "chat"\nconnector = "one"\n[agents.web]\nurl = "http://127.0.0.1/"\nheaders.x-key = "${OTHER_KEY}"\n',
     )
     project.suite(case("one"))
-    ended = project.test("--cluster", cluster, "-n", "chat", env={"FIRST_KEY": "secret-value-1"})
+    env = {"FIRST_KEY": "secret-value-1", "OTHER_KEY": "secret-value-2", "PART": "v1"}
+    ended = project.test("--cluster", cluster, "-n", "chat", "-n", "web", env=env)
     assert ended.code == 4, ended
-    assert "FIRST_KEY" in ended.err
-    assert "secret-value-1" not in ended.out + ended.err
+    missing = "these environment variables are not set: FIRST_KEY, OTHER_KEY, PART"
+    assert ended.err.strip() == f"worker on {platform.node()}: {missing}"
 
 
 @pytest.mark.parametrize(
