@@ -114,6 +114,10 @@ class DaskWorkers:
         self._workers: dict[str, _Worker] = {}
         self._known: set[str] = set()
         """The addresses that are used, refused, or being prepared."""
+        self._preparing = 0
+        """How many workers are being prepared."""
+        self._last_worker = 0.0
+        """When there was a worker, or one that was being prepared."""
         self._sharing: frozenset[str] = frozenset()
         self._changed = asyncio.Condition()
         self._failure: RunStopped | None = None
@@ -276,6 +280,7 @@ class DaskWorkers:
         del self._workers[worker.address]
         self._known.discard(worker.address)
         self._load.workers -= 1
+        self._last_worker = time.monotonic()  # it may have come and gone between two looks of `_watch`
         running = len(worker.calls)
         worker.lose()
         if self._failure is not None:
@@ -289,7 +294,7 @@ class DaskWorkers:
 
     async def _watch(self) -> None:
         """Notice workers that come and go, and stop the run if none are left."""
-        last_contact = last_worker = time.monotonic()
+        last_contact = self._last_worker = time.monotonic()
         while self._failure is None and not self._is_closed:
             await asyncio.sleep(_POLL_S)
             try:
@@ -305,9 +310,9 @@ class DaskWorkers:
             for address in set(addresses) - self._known:
                 self._known.add(address)
                 self._run_in_background(self._add_late_worker(address))
-            if self._workers:
-                last_worker = time.monotonic()
-            elif time.monotonic() - last_worker > _NO_WORKER_S:
+            if self._workers or self._preparing:
+                self._last_worker = time.monotonic()
+            elif time.monotonic() - self._last_worker > _NO_WORKER_S:
                 self._fail(f"there has been no worker for {_NO_WORKER_S:.0f} s")
             if self._sharing != self._workers.keys():
                 self._run_in_background(self._share_limits())
@@ -330,12 +335,16 @@ class DaskWorkers:
         self._run_in_background(self._notify())
 
     async def _add_late_worker(self, address: str) -> None:
+        self._preparing += 1
         try:
             await self._add_worker(address)
         except _WorkerLostError:  # it has gone again; its successor has another address
             self._known.discard(address)
         except Exception as error:  # a worker that cannot be used must not end the run
             self._warnings.append(f"worker {address} is not used: {_describe(error)}")
+        finally:
+            self._preparing -= 1
+            self._last_worker = time.monotonic()
 
     async def _add_worker(self, address: str) -> None:
         """Raises BadInput if the worker cannot run the trials."""
