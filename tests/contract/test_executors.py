@@ -14,6 +14,8 @@ import pytest
 import bubblewrap
 from dask_processes import DaskProcesses, open_processes
 from project import InProcessProject, Project, case, contains, remove_times
+from viva.testing import HttpServer
+from viva.testing.http_server import StubResponse
 
 AGENT = """\
 import asyncio, os
@@ -361,11 +363,19 @@ def test_workers_report_what_they_miss(project: Project, cluster: str) -> None:
     assert ended.err.strip() == f"worker on {platform.node()}: {missing}"
 
 
+def test_a_folder_that_workers_do_not_see_is_named(project: Project, cluster: str) -> None:
+    project.suite(case("one"))
+    ended = project.test("--cluster", cluster, "--cluster-folder", "/nowhere")
+    assert ended.code == 4, ended
+    assert f"worker on {platform.node()}: there is no folder /nowhere" in ended.err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (("--cluster", "localhost"), "is not the address of a scheduler"),
         (("--cluster", "tcp://127.0.0.1:9", "--workers", "2"), "exclude each other"),
+        (("--cluster", "tls://127.0.0.1:9"), "needs credentials in Dask's configuration: distributed.comm.tls.ca-file"),
         (("--workers", "0"), "0 is not in the range"),
         (("--cluster-folder", "."), "needs --cluster"),
         (("--workers", "2", "--interactive"), "exclude each other"),
@@ -391,3 +401,13 @@ def test_a_scheduler_that_is_not_there_is_named(project: Project, shorten: Calla
     assert ended.code == 4
     assert "tcp://127.0.0.1:9: cannot be reached" in ended.err
     assert project.viva("test", "--resume", "latest").code == 1  # nothing is lost
+
+
+def test_a_server_that_is_no_scheduler_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
+    shorten("viva.executors.dask_cluster._CONNECT_S", 0.3)
+    project.suite(case("one"))
+    with HttpServer(lambda _request: StubResponse(status=404)) as server:
+        address = server.url.replace("http:", "tcp:")
+        ended = project.test("--cluster", address)
+    assert ended.code == 4, ended
+    assert f"--cluster {address}: cannot be reached" in ended.err

@@ -139,6 +139,13 @@ class TrialWorker:
         return b""
 
 
+def _check_folder(folder: str) -> None:
+    if not Path(folder).is_dir():
+        raise BadInput.of(
+            f"there is no folder {folder}; --cluster-folder is the project's folder as the workers see it"
+        )
+
+
 def _locate_problem(problem: Problem, root: Path) -> tuple[str, int, str, str]:
     """The fields of a problem that says on which machine it is; its file is named as in the project."""
     file = Path(problem.file)
@@ -170,6 +177,7 @@ class _TrialRunner:
             generated_cases=setup.generated_cases, standard_input=setup.standard_input, budget=calls, is_worker=True
         )
         async with AsyncExitStack() as exits:
+            _check_folder(setup.folder)
             options = restore_worker_options(setup.options, Path(setup.folder), setup.subfolder)
             if missing := find_unset_variables(setup.variables, options.env_file):
                 raise BadInput.of(f"these environment variables are not set: {', '.join(missing)}")
