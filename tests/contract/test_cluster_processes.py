@@ -74,7 +74,7 @@ def test_what_a_killed_coordinator_had_on_a_cluster_ends(tmp_path: Path) -> None
 
 def is_worker_process(process: psutil.Process) -> bool:
     try:
-        return "worker_process" in " ".join(process.cmdline())
+        return "viva.session.workers.process" in " ".join(process.cmdline())
     except psutil.Error:  # it has just ended
         return False
 
