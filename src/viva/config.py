@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -106,6 +106,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     source_text: str = ""
     unset_variables: list[str] | None = None
     """Collects messages about unset variables. None: an unset variable is an error."""
+    used_variables: set[str] = field(default_factory=set[str])
+    """Collects the names of the variables that were replaced by their values."""
 
     @property
     def data_folder(self) -> Path:
@@ -133,6 +135,7 @@ class Settings(Struct, frozen=True, kw_only=True):
                 self.unset_variables.append(str(problem))
                 return match[0]
             self.redactor.add_secrets([self.environ[name]])
+            self.used_variables.add(name)
             return self.environ[name]
 
         return _VARIABLE.sub(get_value, text)
@@ -234,6 +237,12 @@ def load_settings(
         history=HistorySettings(**config.get("history", {})),
         serve=config.get("serve", {}),
     )
+
+
+def find_unset_variables(names: Iterable[str], env_file: Path | None) -> list[str]:
+    """Those of the variables that neither the environment nor the file of `--env-file` sets."""
+    environ = os.environ | (_read_env_file(env_file) if env_file else {})
+    return [name for name in names if not environ.get(name)]
 
 
 def _read_config(file: Path) -> tuple[str, dict[str, Any]]:

@@ -14,6 +14,8 @@ import pytest
 import bubblewrap
 from dask_processes import DaskProcesses, open_processes
 from project import InProcessProject, Project, case, contains, remove_times
+from viva.testing import HttpServer
+from viva.testing.http_server import StubResponse
 
 AGENT = """\
 import asyncio, os
@@ -288,7 +290,7 @@ def test_versions_that_differ_are_named(project: Project, tmp_path_factory: pyte
         processes.start_workers(1, path=packages / "viva")
         ended = project.test("--cluster", processes.address)
         assert ended.code == 4, ended
-        assert "the version of Viva: a worker has others" in ended.err
+        assert "the version of Viva: not as in the process that started the run" in ended.err
 
 
 def test_a_run_whose_scheduler_ended_is_resumed(
@@ -350,13 +352,22 @@ def test_a_worker_without_disk_space_is_named(project: Project, tmp_path_factory
 def test_workers_report_what_they_miss(project: Project, cluster: str) -> None:
     project.write(
         "viva.toml",
-        '[connectors.one]\nprovider = "openai"\nmodel = "m"\napi_key_env = "FIRST_KEY"\n[agents.chat]\ntype = "chat"\nconnector = "one"\n',
+        '[connectors.one]\nprovider = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1/${PART}"\napi_key_env = "FIRST_KEY"\n'
+        '[agents.chat]\ntype = "chat"\nconnector = "one"\n[agents.web]\nurl = "http://127.0.0.1/"\nheaders.x-key = "${OTHER_KEY}"\n',
     )
     project.suite(case("one"))
-    ended = project.test("--cluster", cluster, "-n", "chat", env={"FIRST_KEY": "secret-value-1"})
+    env = {"FIRST_KEY": "secret-value-1", "OTHER_KEY": "secret-value-2", "PART": "v1"}
+    ended = project.test("--cluster", cluster, "-n", "chat", "-n", "web", env=env)
     assert ended.code == 4, ended
-    assert "FIRST_KEY" in ended.err
-    assert "secret-value-1" not in ended.out + ended.err
+    missing = "these environment variables are not set: FIRST_KEY, OTHER_KEY, PART"
+    assert ended.err.strip() == f"worker on {platform.node()}: {missing}"
+
+
+def test_a_folder_that_workers_do_not_see_is_named(project: Project, cluster: str) -> None:
+    project.suite(case("one"))
+    ended = project.test("--cluster", cluster, "--cluster-folder", "/nowhere")
+    assert ended.code == 4, ended
+    assert f"worker on {platform.node()}: there is no folder /nowhere" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -364,6 +375,7 @@ def test_workers_report_what_they_miss(project: Project, cluster: str) -> None:
     [
         (("--cluster", "localhost"), "is not the address of a scheduler"),
         (("--cluster", "tcp://127.0.0.1:9", "--workers", "2"), "exclude each other"),
+        (("--cluster", "tls://127.0.0.1:9"), "needs credentials in Dask's configuration: distributed.comm.tls.ca-file"),
         (("--workers", "0"), "0 is not in the range"),
         (("--cluster-folder", "."), "needs --cluster"),
         (("--workers", "2", "--interactive"), "exclude each other"),
@@ -389,3 +401,13 @@ def test_a_scheduler_that_is_not_there_is_named(project: Project, shorten: Calla
     assert ended.code == 4
     assert "tcp://127.0.0.1:9: cannot be reached" in ended.err
     assert project.viva("test", "--resume", "latest").code == 1  # nothing is lost
+
+
+def test_a_server_that_is_no_scheduler_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
+    shorten("viva.executors.dask_cluster._CONNECT_S", 0.3)
+    project.suite(case("one"))
+    with HttpServer(lambda _request: StubResponse(status=404)) as server:
+        address = server.url.replace("http:", "tcp:")
+        ended = project.test("--cluster", address)
+    assert ended.code == 4, ended
+    assert f"--cluster {address}: cannot be reached" in ended.err

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 import dask.config
 import psutil
 from distributed import Client, LocalCluster, Security, get_worker
+from distributed.core import rpc
 from distributed.utils import format_dashboard_link
 from msgspec import Struct
 
@@ -24,8 +25,9 @@ from viva.errors import BadInput
 _CONNECT_TIMEOUT_S = 10
 _DASHBOARD_TIMEOUT_S = 3.0
 _CLOSE_TIMEOUT_S = 20.0
+_NO_SCHEDULER = "the server there is no Dask scheduler"
 _MAX_MEMORY_SHARE = 0.95
-"""The share of its memory limit at which Dask ends a worker."""
+"""The part of a worker's memory limit at which Dask ends a worker."""
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -70,16 +72,30 @@ def _silence_dask_logs() -> Generator[None]:
 
 @asynccontextmanager
 async def _connect_to(address: str) -> AsyncGenerator[Client]:
-    client = Client(
+    await _check_scheduler(address)
+    async with Client(
         address, asynchronous=True, direct_to_workers=True, timeout=_CONNECT_TIMEOUT_S, set_as_default=False
+    ) as client:
+        yield client
+
+
+async def _check_scheduler(address: str) -> None:
+    """Raises BadInput if there is no scheduler. A client that cannot connect leaves tasks behind."""
+    scheduler: Any = rpc(
+        address, timeout=_CONNECT_TIMEOUT_S, connection_args=Security().get_connection_args("client"), deserialize=False
     )
     try:
-        await client
-    except (OSError, ValueError, TypeError) as error:
-        await cast("Any", client).close(timeout=1)  # a coroutine here, as the client is asynchronous
-        raise BadInput.of(f"--cluster {address}: cannot be reached: {error}") from error
-    async with client:
-        yield client
+        async with asyncio.timeout(2 * _CONNECT_TIMEOUT_S):  # a server of another kind can stay silent for ever
+            await scheduler.identity(n_workers=0)
+    except TypeError as error:  # how Dask says that it has no credentials
+        reason = "needs credentials in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
+        raise BadInput.of(f"--cluster {address}: {reason}") from error
+    except (OSError, ValueError) as error:
+        raise BadInput.of(f"--cluster {address}: cannot be reached: {str(error) or _NO_SCHEDULER}") from error
+    except Exception as error:  # Dask takes the bytes of any server for a message, with lengths that fit no memory
+        raise BadInput.of(f"--cluster {address}: cannot be reached: {_NO_SCHEDULER}") from error
+    finally:
+        await scheduler.close_rpc()
 
 
 @asynccontextmanager

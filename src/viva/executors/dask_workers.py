@@ -114,7 +114,11 @@ class DaskWorkers:
         self._warnings: list[str] = []
         self._workers: dict[str, _Worker] = {}
         self._known_addresses: set[str] = set()
-        """Addresses of workers that are used, refused or being prepared."""
+        """The addresses that are used, refused, or being prepared."""
+        self._preparing = 0
+        """How many workers are being prepared."""
+        self._last_worker = 0.0
+        """When there was a worker, or one that was being prepared."""
         self._sharing_addresses: frozenset[str] = frozenset()
         self._changed = asyncio.Condition()
         self._failure: RunStopped | None = None
@@ -279,6 +283,7 @@ class DaskWorkers:
         del self._workers[worker.address]
         self._known_addresses.discard(worker.address)
         self._load.workers -= 1
+        self._last_worker = time.monotonic()  # it may have come and gone between two looks of `_watch_workers`
         running = len(worker.calls)
         worker.lose()
         if self._failure is not None:
@@ -291,8 +296,8 @@ class DaskWorkers:
             )
 
     async def _watch_workers(self) -> None:
-        """Watch for workers that come and go, and stop the run if none are left."""
-        last_contact = last_worker = time.monotonic()
+        """Notice workers that come and go, and stop the run if none are left."""
+        last_contact = self._last_worker = time.monotonic()
         while self._failure is None and not self._is_closed:
             await asyncio.sleep(_POLL_INTERVAL_S)
             try:
@@ -308,9 +313,9 @@ class DaskWorkers:
             for address in set(addresses) - self._known_addresses:
                 self._known_addresses.add(address)
                 self._run_in_background(self._add_late_worker(address))
-            if self._workers:
-                last_worker = time.monotonic()
-            elif time.monotonic() - last_worker > _NO_WORKER_TIMEOUT_S:
+            if self._workers or self._preparing:
+                self._last_worker = time.monotonic()
+            elif time.monotonic() - self._last_worker > _NO_WORKER_TIMEOUT_S:
                 self._stop_run(f"there has been no worker for {_NO_WORKER_TIMEOUT_S:.0f} s")
             if self._sharing_addresses != self._workers.keys():
                 self._run_in_background(self._share_limits())
@@ -333,12 +338,16 @@ class DaskWorkers:
         self._run_in_background(self._notify())
 
     async def _add_late_worker(self, address: str) -> None:
+        self._preparing += 1
         try:
             await self._add_worker(address)
         except _WorkerLostError:  # it has gone again; its successor has another address
             self._known_addresses.discard(address)
         except Exception as error:  # a worker that cannot be used must not end the run
             self._warnings.append(f"worker {address} is not used: {_describe_error(error)}")
+        finally:
+            self._preparing -= 1
+            self._last_worker = time.monotonic()
 
     async def _add_worker(self, address: str) -> None:
         """Raises BadInput if the worker cannot run the trials."""

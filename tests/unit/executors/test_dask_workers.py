@@ -167,6 +167,29 @@ def test_without_workers_or_scheduler_every_request_stops(dask: DaskProcesses, s
     asyncio.run(run())
 
 
+def test_a_worker_that_is_being_prepared_is_waited_for(dask: DaskProcesses, shorten: Shorten) -> None:
+    """Building the plan can take longer than a run waits for a worker."""
+    log = Log(dask.folder)
+    nanny = dask.start_workers()
+
+    async def run() -> None:
+        async with open_workers(dask) as workers:
+            running = start(workers.run(b"wait first"))
+            pid = await log.wait_for("wait first")
+            dask.start_workers(env={"WORKER_WAITS": "1"})
+            await log.wait_for("preparing")
+            shorten("viva.executors.dask_workers._NO_WORKER_S", 0.3)
+            nanny.kill()
+            os.kill(pid, signal.SIGKILL)
+            await asyncio.wait([running], timeout=2)
+            assert (workers.count, running.done()) == (0, False)
+            for name in ("prepared", "first"):
+                (dask.folder / name).touch()
+            assert int(await running) != pid
+
+    asyncio.run(run())
+
+
 def test_a_cluster_without_workers_is_refused(dask: DaskProcesses, shorten: Shorten) -> None:
     shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 0.3)
 

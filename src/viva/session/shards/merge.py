@@ -33,7 +33,7 @@ from viva.record.atomic_files import open_replacement
 from viva.record.journal import take_next_run_number
 from viva.record.private_files import make_data_folder, make_private_folder
 from viva.reporters.formatting import format_count
-from viva.session.shards.merge_sources import JOURNAL, MERGED_KEY, MergeSource
+from viva.session.shards.merge_sources import JOURNAL, MERGED_KEY, SAME_TIMES, MergeSource
 from viva.session.shards.shard import Shard
 from viva.stats.pass_rule import PassRule
 
@@ -189,8 +189,7 @@ class Merger:
             selected = self._count_cases(self._first.suites)
             if len(self._shards) == self._shards[0].count and planned < selected:
                 yield _create_warning(
-                    f"{selected - planned} of {selected} cases are in no shard: the machines knew different times. "
-                    "--shard-by time needs the same .viva everywhere"
+                    f"{selected - planned} of {selected} cases are in no shard: they knew different times: {SAME_TIMES}"
                 )
             return
         for suite in self._join_suites():

@@ -22,6 +22,7 @@ from viva.session.shards.shard import Shard
 JOURNAL = "journal.jsonl"
 MERGED_KEY = "merged"
 """A setting of a merged run: the runs that it was made of, each with its shard and the number of its cases."""
+SAME_TIMES = "--shard-by time needs the same .viva for all shards, without those that ran in between"
 _MAX_NAMES = 5
 _FILTERS = ("only", "tags", "selected_cases", "shard_by")
 """Options that select cases: they must agree between shards, which split the same selection."""
@@ -261,7 +262,14 @@ def _find_doubled_trials(sources: Sequence[MergeSource]) -> Iterator[str]:
             yield f"{source} and {other} number their trials differently, so they cannot be merged"
         elif names:
             cases = _list_names(dict.fromkeys(case for _, case, _ in names))
-            yield f"the runs {source.started.run} and {other.started.run} both have {cases}; leave one of the runs out"
+            runs = f"the runs {source.started.run} and {other.started.run}"
+            yield f"{runs} both have {cases}; {_explain_doubled_trials(source)}"
+
+
+def _explain_doubled_trials(source: MergeSource) -> str:
+    if source.shards and source.options.get("shard_by") == "time":
+        return f"they knew different times: {SAME_TIMES}"
+    return "leave one of the runs out"
 
 
 def _list_names(names: Iterable[str]) -> str:

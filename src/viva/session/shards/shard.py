@@ -37,6 +37,8 @@ class Shard(Struct, frozen=True, order=True):
         if match is None:
             raise ValueError(f"{text!r} is not a shard; the second of eight is 2/8")
         number, count = int(match[1]), int(match[2])
+        if count == 0:
+            raise ValueError("a run has at least one shard: 1/1")
         if not 1 <= number <= count:
             raise ValueError(f"there is no shard {number} of {count}; the first is 1/{count}, the last {count}/{count}")
         return cls(number, count)

@@ -201,10 +201,11 @@ def _check_cluster_options(options: RunOptions) -> None:
 
 
 def _list_variables(plan: RunPlan) -> list[str]:
-    """The environment variables that hold secrets of the connectors and playbooks. A worker checks all others itself."""
-    connectors = plan.settings.connectors.values()
-    keys = {each.key_source for each in connectors if each.api_key and not each.is_built_in}
-    return sorted(keys.union(plan.redactor.variable_names))
+    """The environment variables that the config, agents and playbooks of the run name, if they have a value here."""
+    settings = plan.settings
+    keys = {each.key_source for each in settings.connectors.values() if each.api_key and not each.is_built_in}
+    names = keys.union(plan.redactor.variable_names, settings.used_variables)
+    return sorted(name for name in names if settings.environ.get(name))
 
 
 def _find_root(plan: RunPlan) -> Path:

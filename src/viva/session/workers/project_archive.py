@@ -19,6 +19,8 @@ from viva.record.atomic_files import replace_file
 
 _MAX_BYTES = 64 * 1024 * 1024
 _MAX_STORED = 4
+_FILE_TIME = 946_684_800
+"""The first of January 2000: ZIP archives have no times before 1980."""
 _SKIPPED = frozenset({".git", ".viva", ".venv", "__pycache__", "node_modules"})
 
 
@@ -53,8 +55,13 @@ def _pack_files(root: Path, secret_file: Path | None) -> bytes:
                     f"the files of {root} are more than {_MAX_BYTES >> 20} MB, too many to send to workers; let them share the "
                     "folder and pass --cluster-folder, or add large files to .gitignore"
                 )
-            archive.add(path, path.relative_to(root).as_posix(), recursive=False)
+            archive.add(path, path.relative_to(root).as_posix(), recursive=False, filter=_forget_origin)
     return out.getvalue()
+
+
+def _forget_origin(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without owner and time: another checkout of the same files gives the same digest."""
+    return entry.replace(mtime=_FILE_TIME, uid=0, gid=0, uname="", gname="", deep=False)
 
 
 def unpack_project(archive: bytes, parent: Path) -> Path:

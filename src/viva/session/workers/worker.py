@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 
 from viva.concurrency.prints import capture_prints
 from viva.concurrency.threads import is_being_cancelled
+from viva.config import find_unset_variables
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput, Problem, RunStopped
@@ -106,8 +107,8 @@ class TrialWorker:
         try:
             self._runner = await _TrialRunner.open(self._setup)
         except BadInput as error:
-            problems = tuple((each.file, each.line, each.path, each.message) for each in error.problems)
-            return codec.encode(WorkerReport(problems=problems))
+            root = Path(self._setup.folder)
+            return codec.encode(WorkerReport(problems=tuple(_locate_problem(each, root) for each in error.problems)))
         except OSError as error:
             return codec.encode(report_error(error))
         return codec.encode(WorkerReport(warnings=tuple(_compare_packages(self._setup.packages))))
@@ -138,6 +139,20 @@ class TrialWorker:
         return b""
 
 
+def _check_folder(folder: str) -> None:
+    if not Path(folder).is_dir():
+        raise BadInput.of(
+            f"there is no folder {folder}; --cluster-folder is the project's folder as the workers see it"
+        )
+
+
+def _locate_problem(problem: Problem, root: Path) -> tuple[str, int, str, str]:
+    """The fields of a problem that says on which machine it is; its file is named as in the project."""
+    file = Path(problem.file)
+    name = str(file.relative_to(root)) if file.is_relative_to(root) else problem.file
+    return name, problem.line, problem.path, f"worker on {platform.node()}: {problem.message}"
+
+
 def report_error(error: OSError) -> WorkerReport:
     """What keeps this machine from running trials, such as a full disk."""
     return WorkerReport(problems=(("", 0, "", f"worker on {platform.node()}: {error}"),))
@@ -162,20 +177,15 @@ class _TrialRunner:
             generated_cases=setup.generated_cases, standard_input=setup.standard_input, budget=calls, is_worker=True
         )
         async with AsyncExitStack() as exits:
+            _check_folder(setup.folder)
             options = restore_worker_options(setup.options, Path(setup.folder), setup.subfolder)
+            if missing := find_unset_variables(setup.variables, options.env_file):
+                raise BadInput.of(f"these environment variables are not set: {', '.join(missing)}")
             plan = await build_run_plan(options, inputs=inputs)
             exits.push_async_callback(plan.aclose)
-            if missing := [name for name in setup.variables if not plan.settings.environ.get(name)]:
-                host = platform.node()
-                raise BadInput(
-                    *(
-                        Problem("", 0, "", f"the worker on {host} has no environment variable {name}")
-                        for name in missing
-                    )
-                )
             if changes := find_changes(setup.fingerprint, plan.fingerprint):
                 raise BadInput.of(
-                    f"{', '.join(changes)}: a worker has others than this process. Start the run in the project's folder, with "
+                    f"{', '.join(changes)}: not as in the process that started the run. Start the run in the project's folder, with "
                     "relative paths, and use the same version of Viva everywhere"
                 )
             exits.enter_context(capture_prints())

@@ -16,7 +16,7 @@ CASES = [Case(id=f"c{number}", suite="s", user=Script(())) for number in range(2
 
 @pytest.mark.parametrize("text", ["9/8", "0/8", "1/0", "8", "1/8/2", "-1/8", "1.0/2", "", "a/b", "1/1000000000000"])
 def test_a_shard_that_does_not_exist_is_refused(text: str):
-    with pytest.raises(ValueError, match=r"is not a shard|there is no shard"):
+    with pytest.raises(ValueError, match=r"is not a shard|there is no shard|at least one shard"):
         Shard.parse(text)
 
 

@@ -17,6 +17,7 @@ def test_the_same_files_give_the_same_digest(tmp_path: Path) -> None:
     (root / ".env").write_text("KEY=1")
     (root / "own-secrets").write_text("KEY=1")
     first = pack_project(root, root / "own-secrets")
+    os.utime(root / "viva.toml", (1, 1))  # as another checkout
     assert pack_project(root, root / "own-secrets") == first
     folder = unpack_project(first, tmp_path)
     assert [path.name for path in folder.iterdir()] == ["viva.toml"]
