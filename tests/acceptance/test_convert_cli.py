@@ -31,7 +31,7 @@ def test_misuse(project: Project):
         (("-o", "tests/x.txt"), "must end in .yaml or .jsonl"),
         (("-o", "tests/kept.yaml/x.yaml"), "cannot be written"),
         (("--strict", "-o", "tests/new.yaml"), "$.tests[1].assert[0]"),
-        (("--from", "inspect"), "is no file of inspect"),
+        (("--from", "inspect"), "is not a file of inspect"),
     ):
         ended = project.viva("convert", "promptfooconfig.yaml", *arguments)
         assert ended.code == 4, ended

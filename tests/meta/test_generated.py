@@ -60,7 +60,7 @@ def test_a_new_check_is_one_file_and_one_line_of_the_catalog(tmp_path: Path, mon
     (tmp_path / "polite_check.py").write_text(POLITE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(catalog.BUILT_IN["check"], "polite", "polite_check:Polite")
-    monkeypatch.setattr(catalog, "_registered", {})
+    monkeypatch.setattr(catalog, "_registered_components", {})
     importlib.invalidate_caches()
 
     schema = generate.build_native_schema()

@@ -90,7 +90,7 @@ def test_signing_writes_nothing_outside_of_the_pack(project: Project):
 @pytest.mark.usefixtures("signer")
 def test_a_key_that_cannot_sign_is_named(project: Project):
     project.write("junk.pem", "junk")
-    assert "is no private key in PEM" in project.viva("pack", "sign", "pack", "--key", "junk.pem", code=4).err
+    assert "is not a private key in PEM" in project.viva("pack", "sign", "pack", "--key", "junk.pem", code=4).err
     assert "is not a pack" in project.viva("pack", "sign", "agent.py", "--key", "signer.pem", code=4).err
 
 

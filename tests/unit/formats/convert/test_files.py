@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from viva.errors import BadInput
@@ -157,9 +157,9 @@ def test_inspect_and_deepeval(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "text", "tool", "message"),
     [
-        ("x.yaml", "a: 1", None, "no known tool; known are promptfoo"),
-        ("x.yaml", "tests: [{vars: {}}]", "adk", "is no file of adk"),
-        ("x.yaml", "tests: [1]", None, "has not the form of promptfoo's files"),
+        ("x.yaml", "a: 1", None, "not a file of a known tool; files of promptfoo"),
+        ("x.yaml", "tests: [{vars: {}}]", "adk", "is not a file of adk"),
+        ("x.yaml", "tests: [1]", None, "cannot be read as a file of promptfoo"),
         ("x.yaml", "tests: []", None, "has no cases"),
         ("x.yaml", "", None, "is empty"),
         ("x.yaml", "a: [", None, "is not YAML"),
@@ -234,6 +234,7 @@ def test_cells_of_a_csv_file_may_have_several_lines(tmp_path: Path):
     assert second["input"].startswith("next\n\nA) x\nB) y\n")
 
 
+@example("a\x85b")
 @given(st.recursive(st.text() | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3)))
 def test_what_is_written_as_yaml_is_read_as_the_same(value: Any):
     assert [read for read, _ in parse_yaml(format_yaml([value, "1e3", "no", "0o7", "12:30", "~"]))] == [
