@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -28,6 +29,15 @@ def imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     files = [getattr(sys.modules[name], "__file__", None) or "" for name in sys.modules.keys() - modules]
     if any(file.startswith(folder) for file in files):
         catalog.forget_modules(folder)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kept workspaces and the like stay below pytest's own folder, out of the way of tests in other processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("t", numbered=False)))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ class Server:
         """SIGINT breaks connections and stops in good order; SIGQUIT stops at once."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(stop_signal)
-            self._process.wait(60)
+            self._process.wait(300)
             self._process = None
 
     @contextmanager

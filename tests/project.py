@@ -85,7 +85,7 @@ class Project:
         with suppress(OSError):  # how Linux says that the other side has closed
             while select.select([mine], [], [], 120)[0] and (piece := os.read(mine, 65536)):
                 pieces.append(piece)
-        process.wait(timeout=60)
+        process.wait(timeout=300)
         os.close(mine)
         return Ended(process.returncode, b"".join(pieces).decode(), "")
 
@@ -100,7 +100,7 @@ class Project:
         self,
         *arguments: str,
         input: str | None = None,  # noqa: A002
-        timeout_s: float = 60,
+        timeout_s: float = 300,
         code: int | None = None,
         **kwargs: Any,
     ) -> Ended:

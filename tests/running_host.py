@@ -191,7 +191,7 @@ class Client:
         return Client(self.port, token)
 
     def send(
-        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout_s: float = 60
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, timeout_s: float = 300
     ) -> HostResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
@@ -258,7 +258,7 @@ class Client:
     @contextmanager
     def open_stream(self, run: str, query: str = "", last: str | None = None) -> Generator[http.client.HTTPResponse]:
         """A stream that is read while it is open."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
             connection.request(
                 "GET", f"/v1/runs/{run}/events{query}", headers=self.headers({"Last-Event-ID": last} if last else None)
@@ -301,11 +301,11 @@ def run_host(folder: Path, *, conformance: bool = False) -> Generator[Client]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            assert ready.wait(30)
+            assert ready.wait(300)
             yield Client(port)
         finally:
             server.handle_exit(signal.SIGTERM, None)
-            thread.join(30)
+            thread.join(300)
 
 
 def free_port() -> int:
@@ -334,7 +334,7 @@ def start_host(
         yield Client(int(re.findall(r":(\d+)", line)[-1])), process
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(300)
         if process.stdout is not None:
             process.stdout.close()
 

@@ -44,7 +44,7 @@ class ViewerProcess:
         return response
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> ViewerResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=300)
         with contextlib.closing(connection):
             raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, raw, self._headers(headers))
@@ -60,7 +60,7 @@ class ViewerProcess:
 
     def events(self, path: str) -> Iterator[tuple[str, Any]]:
         """The messages of a stream until the server ends it."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.address.port or 0, timeout=300)
         connection.request("GET", path, headers=self._headers({}))
         response = connection.getresponse()
         assert response.status == 200, response.read()
@@ -98,7 +98,7 @@ def run_viewer(project: Project, *arguments: str) -> Generator[ViewerProcess]:
             text += line
         yield ViewerProcess(process, found[0])
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=300)
         assert (process.returncode, err) == (0, ""), out + err
     finally:
         process.kill()

@@ -43,7 +43,7 @@ def interrupted(project: Project) -> Callable[..., Ended]:
                 process.wait(timeout=0.3)
             process.send_signal(number)
         try:
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=300)
         finally:
             process.kill()
         return Ended(process.returncode, seen + out, err)

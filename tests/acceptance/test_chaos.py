@@ -685,7 +685,7 @@ def in_sandbox(folder: Path, *commands: str) -> tuple[Ended, list[str], list[dic
         "--setenv", "TMPDIR", "/mnt", "--setenv", "HOME", "/mnt", "--setenv", "PYTHONDONTWRITEBYTECODE", "1",
         "bash", "-c", script,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"')]
     ended = Ended(done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr, ended

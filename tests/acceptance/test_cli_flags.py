@@ -95,7 +95,7 @@ def on_terminal(project: Project, env: dict[str, str]) -> str:
         if not piece:
             break
         said += piece
-    process.wait(timeout=30)
+    process.wait(timeout=300)
     os.close(mine)
     return said.decode()
 

@@ -18,7 +18,7 @@ finally:
 
 def peak_bytes(folder: Path, name: str, count: int) -> int:
     done = subprocess.run(
-        [sys.executable, "-c", MEASURED, name], cwd=folder, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", MEASURED, name], cwd=folder, capture_output=True, text=True, timeout=300, check=True
     )
     said, peak = done.stdout.splitlines()
     assert said == f"{count} case{'s' if count > 1 else ''} in 1 file: no problems"

@@ -70,7 +70,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path, capsys: pytest.CaptureFixture[
     unit = tmp_path / "viva-serve.service"
     unit.write_text(text.replace("/opt/viva/bin/viva", str(Path(sys.executable).with_name("viva"))))
     checked = subprocess.run(
-        ["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=300, check=False
     )
     about_it = [line for line in checked.stderr.splitlines() if "viva-serve" in line]
     assert about_it == []
@@ -83,7 +83,7 @@ def run_nginx(folder: Path, port: int, host_port: int) -> Generator[None]:
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=evals.example.com",
          "-addext", "subjectAltName=DNS:evals.example.com", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-        check=True, capture_output=True, timeout=60,
+        check=True, capture_output=True, timeout=300,
     )  # fmt: skip
     text = (DEPLOY / "nginx.conf").read_text()
     for old, new in (
@@ -107,7 +107,7 @@ def run_nginx(folder: Path, port: int, host_port: int) -> Generator[None]:
         yield
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=300)
 
 
 class ProxyClient:

@@ -18,7 +18,7 @@ COMMENTED_OBJECT = re.compile(r"(?:^//[^\n]*\n)*^\{\n.*?^\}$", re.MULTILINE | re
 
 def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def viva_test(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ def test_two_runs_at_once_are_both_kept(project: Project):
     project.suite(*(case(f"c{n}") for n in range(40)))
     arguments = ("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-q")
     both = [project.start(*arguments) for _ in range(3)]
-    said = [Ended(process.wait(), *process.communicate(timeout=60)) for process in both]
+    said = [Ended(process.wait(), *process.communicate(timeout=300)) for process in both]
     assert [ended.code for ended in said] == [0, 0, 0], said
     rows = [json.loads(line) for line in project.viva("runs", "--json").out.splitlines()]
     assert [row["summary"]["passed"] for row in rows] == [40, 40, 40]

@@ -92,7 +92,7 @@ def test_an_eval_sends_no_content(tmp_path: Path):
             heard = client.received
         finally:
             process.terminate()
-            printed = process.communicate(timeout=20)[0]
+            printed = process.communicate(timeout=300)[0]
             log.seek(0)
             errors = log.read()
             log.close()

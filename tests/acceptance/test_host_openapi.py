@@ -48,7 +48,7 @@ def test_every_response_matches_the_openapi_document(path: str, method: str, cli
             base_url=f"http://127.0.0.1:{client.port}",
             headers={"Authorization": f"Bearer {ACME}"},
             checks=applied,
-            timeout=30,
+            timeout=300,
         )
 
     check()

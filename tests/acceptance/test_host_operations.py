@@ -287,7 +287,7 @@ def test_a_log_that_was_renamed_is_opened_anew(client: Client, folder: Path):
 
 
 def get_from(port: int, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

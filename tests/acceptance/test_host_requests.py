@@ -152,7 +152,7 @@ def test_a_key_that_stands_twice_is_refused(client: Client, body: bytes):
 
 def exchange(port: int, head: str, body: bytes = b"") -> bytes:
     """Sends bytes as they are; returns all that comes back until the host closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         connection.sendall(head.replace("\n", "\r\n").encode() + body)
         received = b""
         while part := connection.recv(65536):

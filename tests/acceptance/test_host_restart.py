@@ -71,7 +71,7 @@ def test_a_run_continues_after_a_kill(folder: Path):
             while b'"taskId":"task-3"' not in received:
                 received += watched.readline()
             process.send_signal(signal.SIGKILL)
-            process.wait(20)
+            process.wait(300)
     before = [json.loads(line[6:]) for line in received.decode().splitlines() if line.startswith("data: ")]
     (folder / "go").touch()
     with start_host(folder, port) as (client, _):
@@ -155,7 +155,7 @@ def test_a_stop_without_drain_ends_streams_and_the_run_continues_later(folder: P
                 continue
             process.send_signal(signal.SIGTERM)
             assert b"run." not in watched.read()  # the stream ends, the run does not
-        assert process.wait(20) in (0, -signal.SIGTERM)
+        assert process.wait(300) in (0, -signal.SIGTERM)
     (folder / "go").touch()
     with start_host(folder, port) as (client, _):
         assert client.wait_for_events(run)[-1]["type"] == "run.completed"
@@ -174,7 +174,7 @@ def test_a_queued_call_is_made_after_a_restart(folder: Path):
         assert client.get(f"/v1/runs/{asked_before}/events/poll?timeout=20").json["events"]
         queued = client.post("/v1/runs", {**call, "agentId": "local.acme.echo"}).json["runId"]
         process.send_signal(signal.SIGKILL)
-        process.wait(20)
+        process.wait(300)
     with start_host(folder, port) as (client, _):
         assert client.wait_for_events(asked_before)[-1]["payload"]["error"]["code"] == "host_restarted"
         events = client.wait_for_events(queued)
@@ -197,7 +197,7 @@ def test_sigterm_lets_running_runs_end(folder: Path):
             assert [each["code"] for each in client.get("/readyz").json["reasons"]] == ["draining"]
             (folder / "go").touch()
             assert b"event: run.completed" in watched.read()
-        assert process.wait(20) == 0
+        assert process.wait(300) == 0
 
 
 def test_sighup_reloads_tokens_and_suites(folder: Path):
@@ -226,7 +226,7 @@ def test_two_hosts_cannot_share_a_store(folder: Path):
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert second.returncode == 4
@@ -250,7 +250,7 @@ def test_without_tokens_one_is_generated_on_loopback_only(tmp_path: Path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (refused.returncode, "reachable from other machines" in refused.stderr) == (4, True)
@@ -278,7 +278,7 @@ def test_kills_at_ten_moments_lose_and_repeat_nothing(tmp_path: Path):
                 process.send_signal(signal.SIGKILL)
                 continue
             for reader in readers:
-                reader.join(120)
+                reader.join(300)
                 events = client.wait_for_events(reader.run_id)
                 assert reader.seen == events
                 assert [event["sequence"] for event in events] == list(range(len(events)))

@@ -240,7 +240,7 @@ def test_viva_run_ends_in_order_and_gives_the_signals_back(project: Project, run
     """The reports are written, and the program hears of the Ctrl-C; also where its caller has a loop already."""
     project.write("program.py", PROGRAM.format(send="os.kill(os.getpid(), signal.SIGINT)", run=run))
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=project.folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "program.py"], cwd=project.folder, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout.splitlines()) == (0, said), done
     assert [record["id"] for record in project.records()] == ["a"]
@@ -342,7 +342,7 @@ def test_a_run_that_goes_on_is_not_resumed_and_its_process_is_named(project: Pro
     assert f"process {process.pid}" in removed.err
     assert project.viva("runs", "gc", "--keep", "0").out == "removed 0 runs\n"
     (project.folder / "wait").unlink()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, (out, err)
     assert calls(project) == ["one", "two"]
 
@@ -357,7 +357,7 @@ def test_of_two_resumes_at_once_one_runs_and_the_other_names_it(project: Project
     both = [project.start("test", "--resume", run, "-o", "report.jsonl") for _ in range(2)]
     until(lambda: any(each.poll() is not None for each in both))  # the one that is refused does not wait
     (project.folder / "wait").unlink()
-    ended = {each.pid: (each.communicate(timeout=60), each.returncode) for each in both}
+    ended = {each.pid: (each.communicate(timeout=300), each.returncode) for each in both}
     (winner,) = (pid for pid, (_, code) in ended.items() if code == 0)
     (((_, err), _),) = (each for pid, each in ended.items() if pid != winner and each[1] == 4)
     assert f"is in use by process {winner};" in err
@@ -470,7 +470,7 @@ def test_a_disk_that_is_full_loses_nothing_that_had_ended(tmp_path: Path):
         *["--dev-bind", "/", "/", "--size", "4194304", "--tmpfs", "/small", "--unshare-pid", "--die-with-parent"],
     ]
     done = subprocess.run(
-        [*sandbox, sys.executable, str(driver)], capture_output=True, text=True, timeout=120, check=False
+        [*sandbox, sys.executable, str(driver)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done
     told = json.loads(done.stdout)

@@ -86,7 +86,7 @@ class Pytest:
         if plugins:
             env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the many plugins of this environment take seconds to import
         ended = subprocess.run(
-            command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300, check=False
         )
         out = ended.stdout + ended.stderr
         outcomes = re.findall(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|XFAIL|ERROR)", out, re.MULTILINE)
@@ -422,7 +422,7 @@ import pytest
 
 class Shop:
     # Four calls have to meet, so this works only if cases run at once.
-    barrier = threading.Barrier(4, timeout=60)
+    barrier = threading.Barrier(4, timeout=300)
 
     def reply(self, message: str):
         if message == "meet":
@@ -642,14 +642,14 @@ def test_a_test_can_be_debugged_and_measured(inner: Pytest):
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:asyncio", "-p", "no:cacheprovider", "--pdb", "-q"],
-        cwd=inner.folder, input="p 'mine', mine\nq\n", capture_output=True, text=True, timeout=120, check=False,
+        cwd=inner.folder, input="p 'mine', mine\nq\n", capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert "('mine', 1)" in done.stdout, done
     command = ["-m", "coverage", "run", "-m", "pytest", "-p", "no:asyncio", "-p", "no:cacheprovider", "cases.viva.yaml"]
-    done = subprocess.run([sys.executable, *command], cwd=inner.folder, capture_output=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, *command], cwd=inner.folder, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done
     report = subprocess.run(
         [sys.executable, "-m", "coverage", "report", "-m", "--include=conftest.py"],
-        cwd=inner.folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=inner.folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert re.search(r"conftest\.py +\d+ +1 ", report.stdout), report.stdout  # only the line of `meet`

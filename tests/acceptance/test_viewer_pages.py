@@ -262,7 +262,7 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         project.write("three", "")
         expect(page.locator("#verdict")).to_have_text("Passed")
         assert "3 of 3 passed" in page.text_content("h1")
-        running.communicate(timeout=30)
+        running.communicate(timeout=300)
         visit.end()
 
 
@@ -288,7 +288,7 @@ def test_what_was_shown_stays_when_the_viewer_goes(browser: Any, project: Projec
         visit.context.close()
     finally:
         project.write("go", "")
-        running.communicate(timeout=30)
+        running.communicate(timeout=300)
 
 
 def test_the_page_shows_that_a_run_was_killed(browser: Any, project: Project):

@@ -305,7 +305,7 @@ def test_a_run_of_another_process_streams_in(project: Project):
         assert next(events)[1]["event"] == "run_ended"
         (last,) = events
         assert last == ("end", {"run": run, "killed": False, "exit_code": 0, "stopped": None, "stop_message": None})
-        running.communicate(timeout=30)
+        running.communicate(timeout=300)
         assert viewer.get("/api/status").json["live"] == []
         assert viewer.get(f"/api/runs/{run}/live").json is None
         assert not [file for file in files if file.exists()], "no file of it stays"
@@ -342,7 +342,7 @@ def test_the_viewer_ends_at_once_with_an_open_stream(project: Project):
         events = viewer.events(f"/api/runs/{run}/events")
     assert "end" not in [name for name, _ in events]
     project.write("go", "")
-    running.communicate(timeout=30)
+    running.communicate(timeout=300)
     assert running.returncode == 0
 
 
@@ -495,7 +495,7 @@ def test_a_run_of_the_command_line_opens_in_the_browser(project: Project):
     while not opened.exists():
         os.sched_yield()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     run = json.loads(project.viva("runs", "--json").out)["id"]
     assert link.endswith(f"#/runs/{run}")
     assert opened.read_text().strip() == link

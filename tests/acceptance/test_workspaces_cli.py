@@ -206,7 +206,7 @@ def test_no_process_is_left_after_a_timeout(project: Project, base: Path, daemon
     """P7."""
     process = started(project, base, *daemon, "--turn-timeout", "1s")
     assert of(base)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 1, out + err
     assert "timeout after 1s" in out
     assert of(base) == []
@@ -217,7 +217,7 @@ def test_no_process_is_left_after_ctrl_c(project: Project, base: Path, daemon: t
     family = of(base)
     assert family
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 2
     assert gone(family)
     assert workspaces(base) == []
@@ -231,7 +231,7 @@ def test_no_process_is_left_when_viva_is_killed_and_its_workspace_is_swept_later
     family = of(base)
     (left,) = workspaces(base)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert gone(family)
     assert left.is_dir()
     project.suite({"id": "b", "input": "x", "assertions": [exists("b")]})

@@ -167,7 +167,7 @@ def test_ctrl_c_stops_the_run_and_a_resume_completes_it(project: Project, flags:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 2, (out, err)
     assert [each["id"] for each in project.records()] == ["first"]
     ended = project.viva("test", "--resume", "latest", "-o", "report.jsonl")
@@ -284,7 +284,7 @@ def test_versions_that_differ_are_named(project: Project, tmp_path_factory: pyte
         assert ended.code == 0, ended
         assert re.search(r"worker tcp://127.0.0.1:\d+: msgspec 0.1 instead of \d", ended.out)
         worker.terminate()
-        worker.wait(timeout=60)
+        worker.wait(timeout=300)
         processes.start_workers(1, path=packages / "viva")
         ended = project.test("--cluster", processes.address)
         assert ended.code == 4, ended

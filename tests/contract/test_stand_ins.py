@@ -63,7 +63,7 @@ class Client(Struct, frozen=True):
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         request = urllib.request.Request(server.origin + path, data, self.headers)
         try:
-            with urllib.request.urlopen(request, timeout=20) as response:
+            with urllib.request.urlopen(request, timeout=300) as response:
                 text = response.read().decode()
         except urllib.error.HTTPError as refused:
             with refused:
@@ -294,7 +294,7 @@ def test_a_function_of_the_request_gives_the_line(client: Client):
 def test_an_error_has_its_status_headers_and_words(client: Client, status: int):
     with client.stand_in([Fail(status, "not now", {"Retry-After": "7"}, delay_s=0.01)]) as server:
         body = json.dumps(client.first("Hi", "x"))
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
         connection.request("POST", client.path(stream=False), body, client.headers)
         answer = connection.getresponse()
         outcome = json.load(answer)
@@ -307,7 +307,7 @@ def test_an_error_has_its_status_headers_and_words(client: Client, status: int):
 def test_a_reply_can_get_stuck_amid_its_stream_and_go_on(client: Client):
     with client.stand_in([Say(content="x" * 70, hold="amid_body")]) as server:
         body = client.first("Hi", "x") | client.streaming(stream=True)
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
         connection.request("POST", client.path(stream=True), json.dumps(body), client.headers)
         answer = connection.getresponse()
         begun = answer.read1(100)
@@ -363,7 +363,7 @@ def test_it_can_be_used_in_an_event_loop(client: Client):
 def test_a_request_may_come_in_chunks(client: Client):
     with client.stand_in() as server:
         data = json.dumps(client.first("Hi", "x")).encode()
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
         for _ in range(2):  # the second stands behind the first on the same connection
             connection.request(
                 "POST", client.path(stream=False), iter([data[:9], data[9:]]), client.headers, encode_chunked=True
@@ -386,7 +386,7 @@ def test_a_script_that_breaks_is_not_overlooked(client: Client):
 
 
 def client_status(client: Client, server: ModelServer) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     connection.request("POST", client.path(stream=False), json.dumps(client.first("Hi", "x")), client.headers)
     status = connection.getresponse().status
     connection.close()
@@ -449,7 +449,7 @@ def test_what_has_an_id_has_one_of_its_own_in_its_conversation(client: Client):
             request = urllib.request.Request(
                 server.origin + client.path(stream=False), json.dumps(body).encode(), client.headers
             )
-            with urllib.request.urlopen(request, timeout=20) as response:
+            with urllib.request.urlopen(request, timeout=300) as response:
                 text = response.read().decode()
             ids.append(set(re.findall(r'"(?:id|call_id)":"([^"]+)"', text)))
     assert "mine" in ids[0]

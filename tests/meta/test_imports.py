@@ -61,7 +61,7 @@ def loaded_after(code: str, *, whole_names: bool = False) -> set[str]:
     """The modules that a fresh interpreter has loaded after this code; by default only the names of their packages."""
     name = "name" if whole_names else "name.partition('.')[0]"
     script = f"import sys\n{code}\nprint('\\n'.join({{{name} for name in sys.modules}}), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     return set(done.stderr.split())
 
 

@@ -360,7 +360,7 @@ def test_a_program_without_a_guard_can_name_its_own_functions(tmp_path):
     )
     (tmp_path / "other.py").write_text("import viva\nviva.run('Hello there', len)\n")
     command = [sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done
     later, other = done.stdout.splitlines()
     assert "has to define it above the call of viva.run" in later
@@ -389,7 +389,7 @@ def test_a_program_without_a_guard_can_name_itself_as_a_module(tmp_path, command
         "    chat.say('Hello')\n"
     )
     done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done
     hello, other = done.stdout.splitlines()
@@ -425,7 +425,7 @@ def test_ctrl_c_ends_a_sync_conversation_at_once(tmp_path, keyword):
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGINT)
         try:
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=300)
         finally:
             process.kill()
     assert output.splitlines() == ["the session with the agent was interrupted", "interrupted"]

@@ -172,7 +172,7 @@ def test_each_trial_has_one_session_of_its_own():
 def test_cases_run_in_parallel_and_turns_do_not():
     busy: dict[str, int] = {}
     most = {"turns": 0, "cases": 0}
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=300)
 
     def agent(messages: list[Any], session_id: str) -> str:
         busy[session_id] = busy.get(session_id, 0) + 1

@@ -261,7 +261,7 @@ def test_several_runs_at_once_do_not_harm_each_other(history: History):
         subprocess.Popen([sys.executable, "-c", WRITER, str(history.home), str(n), here], stderr=subprocess.PIPE)
         for n in range(6)
     ]
-    message = [writer.communicate(timeout=60)[1] for writer in writers]
+    message = [writer.communicate(timeout=300)[1] for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * 6, message
     assert len(history.list_runs()) == 48
     assert all(len(history.list_results(row.id)) == 2 and row.exit_code == 1 for row in history.list_runs())

@@ -11,7 +11,7 @@ from viva.testing import HttpServer, StubResponse, json_response
 
 
 def connect(server: HttpServer) -> "closing[http.client.HTTPConnection]":
-    return closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10))
+    return closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=300))
 
 
 def test_it_hears_and_answers():

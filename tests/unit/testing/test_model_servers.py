@@ -19,7 +19,7 @@ def call(server: ModelServer, path: str, body: Any, headers: dict[str, str]) -> 
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(server.origin + path, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=300) as response:
             text = response.read().decode()
             return response.status, json.loads(text) if text.startswith("{") else text
     except urllib.error.HTTPError as refused:

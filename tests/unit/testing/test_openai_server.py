@@ -14,7 +14,7 @@ from viva.testing import OpenAIServer, Say, error_response
 
 def ask(server: OpenAIServer, path: str = "/chat/completions", **body) -> Any:
     data = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], **body}).encode()
-    with urllib.request.urlopen(server.url + path, data, timeout=10) as response:
+    with urllib.request.urlopen(server.url + path, data, timeout=300) as response:
         return response.read().decode() if body.get("stream") else json.load(response)
 
 
@@ -87,7 +87,7 @@ def test_errors_are_worded_as_the_api_does(script, path, status, message):
 
 
 def test_it_lists_its_model():
-    with OpenAIServer() as server, urllib.request.urlopen(server.url + "/models", timeout=10) as response:
+    with OpenAIServer() as server, urllib.request.urlopen(server.url + "/models", timeout=300) as response:
         assert json.load(response)["data"][0]["id"] == "stand-in"
 
 

@@ -199,7 +199,7 @@ def test_an_async_test_goes_on_while_an_agent_is_called(script, folder):  # N31
         folder,
         "waits",
         "import threading\ngo = threading.Event()\n"
-        "def waits(messages):\n    return 'free' if go.wait(20) else 'stuck'\n",
+        "def waits(messages):\n    return 'free' if go.wait(300) else 'stuck'\n",
     )
     record = script("""
 import asyncio, sys, viva
@@ -274,9 +274,9 @@ def test_tests_run_at_once(script):
 import threading
 both = threading.Barrier(2)
 def test_one(t, ctx):
-    t.assert_.not_nil(both.wait(20))
+    t.assert_.not_nil(both.wait(300))
 def test_two(t, ctx):
-    t.assert_.not_nil(both.wait(20))
+    t.assert_.not_nil(both.wait(300))
 """,
         parallel=2,
     )
