@@ -78,7 +78,7 @@ def test_a_new_check_is_one_file_and_one_line_of_the_catalog(tmp_path: Path, mon
         "message": "m",
     }
     assert "How polite it is." in helper.__doc__
-    assert "    polite = _method(check.polite)\n" in generate.write_methods_module()
+    assert "    polite = _create_method(check.polite)\n" in generate.write_methods_module()
     assert '{"type": "polite", "level": "very"}\n' in generate.write_prompt()
 
     monkeypatch.setattr(reference_schemas, "read_schema", lambda _name: json.dumps(schema).encode())

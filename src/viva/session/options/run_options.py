@@ -1,8 +1,7 @@
 """The table of run options. Each field of `RunOptions` is an option; its `Option` describes its flag, keyword, help and rules.
 
-It makes the flags of `viva test` (cli/run_flags.py), the keywords of `viva.run` and their checks (keyword_values.py), what the
-journal saves for a resumed run and for the command that runs one case again (saved.py), and the reference pages. To add an
-option, add a field here and run `make reference`.
+It makes the flags of `viva test`, the keywords of `viva.run` (keyword_values.py), what the journal saves for a resumed run
+(saved.py), and the reference pages. To add an option, add a field here and run `make reference`.
 """
 
 import math
