@@ -555,7 +555,7 @@ def test_a_simulators_answer_is_read_tolerantly(shop: Shop, words: str):  # N29
     _, records = shop.report(code=0)
     assert "W1" in records[0]["turns"][1]["input"]
     again = json.loads(shop.asked["simulator"][1])["messages"][-1]["content"]
-    assert "Your last answer cannot be used: the report is empty" in again
+    assert "Your last answer cannot be used: it is empty" in again
 
 
 # Prompt agents of one's own
