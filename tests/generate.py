@@ -163,7 +163,7 @@ class Common(TypedDict, total=False):
 '''
 CHECK_TAIL = '''
 
-def _build(type_: str, arguments: dict[str, Any], *required: str) -> AssertionDict:
+def _create_assertion(type_: str, arguments: dict[str, Any], *required: str) -> AssertionDict:
     """The assertion, without options that are not given."""
     common = arguments.pop("common")
     fields = {key: value for key, value in arguments.items() if value is not None or key in required}
@@ -198,7 +198,7 @@ def _function(name: str) -> str:
     return (
         f"def {python_name(name)}({', '.join([*parameters, '**common: Unpack[Common]'])}) -> AssertionDict:\n"
         f'    """{_summary(_find(name))}\n\n{docs}\n    """\n'
-        f'    return _build("{name}", locals(){required})\n'
+        f'    return _create_assertion("{name}", locals(){required})\n'
     )
 
 
@@ -262,7 +262,7 @@ from viva import check
 P = ParamSpec("P")
 
 
-def _method(build: Callable[P, check.AssertionDict]) -> Callable[Concatenate["CheckMethods", Any, P], bool]:
+def _create_method(build: Callable[P, check.AssertionDict]) -> Callable[Concatenate["CheckMethods", Any, P], bool]:
     def run(self: "CheckMethods", response: Any, *args: P.args, **kwargs: P.kwargs) -> bool:
         return self.run_check(response, build(*args, **kwargs))
 
@@ -284,7 +284,7 @@ def write_methods_module() -> str:
     """The text of the base class of `t.assert_`."""
     taken = {name for name in vars(SoftAssertions) if not name.startswith("_")}
     names = [each for name in catalog.BUILT_IN["check"] if (each := python_name(name)) not in taken]
-    return _format(METHODS_HEAD + "".join(f"    {each} = _method(check.{each})\n" for each in names))
+    return _format(METHODS_HEAD + "".join(f"    {each} = _create_method(check.{each})\n" for each in names))
 
 
 # The prompt

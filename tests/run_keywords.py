@@ -10,8 +10,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from viva.session.options.keyword_values import build_keyword_docs
 from viva.session.options.run_options import KEYWORDS, Option
-from viva.session.options.values import list_keyword_docs
 from viva.stats.sequential import SequentialTest
 
 FILE = Path(__file__).resolve().parents[1] / "src" / "viva" / "api" / "run_options.py"
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from viva.check import AgentFunction
-from viva.session.options.values import check_values
+from viva.session.options.keyword_values import check_keyword_values
 from viva.stats.sequential import SequentialTest
 
 
@@ -37,7 +37,7 @@ class RunOptions:
 '''
 MIDDLE = '''
     def __post_init__(self) -> None:
-        check_values(vars(self))
+        check_keyword_values(vars(self))
 
 
 class RunKeywords(TypedDict, total=False):
@@ -46,7 +46,7 @@ class RunKeywords(TypedDict, total=False):
 '''
 
 
-def list_written_keywords() -> list[str]:
+def list_signature_keywords() -> list[str]:
     """The keywords in the signature of `viva.run`. It is read, not imported: it needs the file that is made here."""
     tree = ast.parse((FILE.parent / "run.py").read_text(encoding="utf-8"))
     run = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run")
@@ -54,8 +54,8 @@ def list_written_keywords() -> list[str]:
 
 
 def make_module() -> str:
-    docs = list_keyword_docs()
-    written = list_written_keywords()
+    docs = build_keyword_docs()
+    written = list_signature_keywords()
     options = [
         f"    {keyword}: {keyword_type(option)} = {default_text(option)}\n{docstring(docs[keyword])}"
         for keyword, option in KEYWORDS.items()

@@ -16,7 +16,7 @@ from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
 from viva.model.message import Message, ModelCall, Reply
 from viva.protocols import SessionContext
-from viva.session.agents import ProjectSetup
+from viva.session.agents import ProjectAgentSetup
 from viva.session.connectors import ConnectorLookup
 from viva.workspace.folders import LocalWorkspaces
 
@@ -59,7 +59,7 @@ def host(folder: Path, **more: str) -> dict[str, str]:
 def command_agent(host: Mapping[str, str] | None = None, **fields: Any) -> CliAgent:
     """The agent of an entry `type = "command"`."""
     settings = Settings(folder=Path(), environ=host or {})
-    setup = ProjectSetup("a", Path(), settings, ConnectorLookup(settings, needs_keys=False))
+    setup = ProjectAgentSetup("a", Path(), settings, ConnectorLookup(settings, needs_keys=False))
     return CommandConfig(**fields).build(setup)
 
 

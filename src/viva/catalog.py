@@ -133,10 +133,10 @@ AGENT_KIND_BY_TYPE = {
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}
 """Other names of built-in components."""
 
-_registered: dict[tuple[ComponentKind, str], type] = {}
-_in_import: ContextVar[str | None] = ContextVar("in_import", default=None)
+_registered_components: dict[tuple[ComponentKind, str], type] = {}
+_module_in_import: ContextVar[str | None] = ContextVar("in_import", default=None)
 """The module of the user that is being imported."""
-_folders: list[str] = []
+_plugin_folders: list[str] = []
 """The config's folder, where modules of plugins are looked for first."""
 
 
@@ -159,7 +159,7 @@ def register(kind: ComponentKind, name: str) -> Callable[[C], C]:
     def decorate(component: C) -> C:
         if not isinstance(component, type):
             raise BadInput.of(f"register: {component!r} is not a class; @register({kind!r}, {name!r}) stands above one")
-        _registered[kind, name] = component
+        _registered_components[kind, name] = component
         return component
 
     return decorate
@@ -168,17 +168,17 @@ def register(kind: ComponentKind, name: str) -> Callable[[C], C]:
 def list_components(kind: ComponentKind) -> list[str]:
     """All names of a kind, built-in ones first."""
     built_in = [*BUILT_IN[kind], *ALIASES[kind]]
-    return [*built_in, *(name for k, name in _registered if k == kind and name not in built_in)]
+    return [*built_in, *(name for k, name in _registered_components if k == kind and name not in built_in)]
 
 
 def find_component(kind: ComponentKind, name: str) -> type[Any] | None:
     """The component of that name, or None. Raises BadInput for a `module:Name` that does not import."""
-    if (component := _registered.get((kind, name))) is not None:
+    if (component := _registered_components.get((kind, name))) is not None:
         return component
     path = BUILT_IN[kind].get(ALIASES[kind].get(name, name)) or (name if ":" in name else None)
     if path is None:
         return None
-    component = _registered[kind, name] = _import(path)
+    component = _registered_components[kind, name] = _import_component(path)
     return component
 
 
@@ -187,15 +187,15 @@ def load_plugins(paths: Iterable[str] = (), folder: str | Path | None = None) ->
 
     Modules are looked for in `folder`, which is the config's, then among installed packages.
     """
-    _folders[:] = [os.path.abspath(folder)] if folder is not None else []  # noqa: PTH100 -- as sys.path spells it
-    _load_installed()
+    _plugin_folders[:] = [os.path.abspath(folder)] if folder is not None else []  # noqa: PTH100 -- as sys.path spells it
+    _load_installed_plugins()
     for path in paths:
-        _import(path)
+        _import_component(path)
 
 
 @cache
-def _load_installed() -> None:
-    """Once per process: the search takes a while, and its result does not change."""
+def _load_installed_plugins() -> None:
+    """Load the plugins of installed packages. Done once per process, because the search is slow."""
     if not _may_have_plugins():
         return
     from importlib.metadata import entry_points  # slow to import
@@ -230,10 +230,10 @@ def _may_have_plugins() -> bool:
     return False
 
 
-def _import(path: str) -> Any:
+def _import_component(path: str) -> Any:
     module, _, attribute = path.partition(":")
     try:
-        with nullcontext() if module.startswith("viva.") else import_from(tuple(_folders), module):
+        with nullcontext() if module.startswith("viva.") else import_from_folders(tuple(_plugin_folders), module):
             target: Any = importlib.import_module(module)
         for part in attribute.split(".") if attribute else ():
             target = getattr(target, part)
@@ -257,7 +257,7 @@ def _find_script(reference: str, roots: tuple[str, ...]) -> tuple[ModuleType, Ca
     name, colon, attribute = reference.removeprefix("scripts:").replace("-", "_").partition(":")
     if not all(part.isidentifier() for part in name.split(".")) or (colon and not attribute.isidentifier()):
         raise ValueError(f"{reference!r} names no script: write scripts:module.function or module:function")
-    with import_from(roots, name):
+    with import_from_folders(roots, name):
         module = _import_script(reference, name)
         if module is not None and not colon:
             return module, None
@@ -283,7 +283,7 @@ def suggest_functions(module: object, name: str) -> str:
 
 def _import_script(reference: str, name: str) -> ModuleType | None:
     top, _, rest = name.partition(".")
-    if (program := find_program(top)) is not None:
+    if (program := find_running_program(top)) is not None:
         return None if rest else program  # a program has no modules in it
     try:
         return importlib.import_module(name)
@@ -294,7 +294,7 @@ def _import_script(reference: str, name: str) -> ModuleType | None:
 
 
 def find_loaded_module(file: str) -> ModuleType | None:
-    """The module that was loaded from a file, under whatever name, also as the program that runs: there is one copy of it."""
+    """The module that was loaded from a file, under any name, also as `__main__`; None if there is none."""
     name, target = os.path.basename(file), os.path.realpath(file)  # noqa: PTH119 -- as sys.modules spells it
     for module in tuple(sys.modules.values()):
         loaded: Any = getattr(module, "__dict__", {}).get("__file__")  # getattr would load a lazy module
@@ -304,28 +304,28 @@ def find_loaded_module(file: str) -> ModuleType | None:
 
 
 def is_module_name_taken(name: str) -> bool:
-    """Does another module have that name, here or in the folder of another suite?"""
-    is_known = any(name in modules for modules in _scripts.values())
+    """Is there a loaded, standard library or script module of that name?"""
+    is_known = any(name in modules for modules in _modules_by_folder.values())
     return is_known or name in sys.modules or name in sys.stdlib_module_names
 
 
 def find_module_in_import() -> str | None:
-    """The module of the user whose import by Viva has not ended, if this code runs inside it."""
-    return _in_import.get()
+    """The name of the user's module that Viva is importing now, if this code runs during the import."""
+    return _module_in_import.get()
 
 
 @contextmanager
 def mark_import(name: str) -> Generator[None]:
-    """Inside, `find_module_in_import` returns this name."""
-    token = _in_import.set(name)
+    """Inside the block, `find_module_in_import` returns this name."""
+    token = _module_in_import.set(name)
     try:
         yield
     finally:
-        _in_import.reset(token)
+        _module_in_import.reset(token)
 
 
-def find_program(name: str) -> ModuleType | None:
-    """The program that runs, if a module of that name is its file: a second copy of it would run again."""
+def find_running_program(name: str) -> ModuleType | None:
+    """The running program (`__main__`) if a module of that name is its file: importing it again would run it twice."""
     program = sys.modules.get("__main__")
     if program is not None and getattr(program.__spec__, "name", None) == name:
         return program  # started by `python -m`
@@ -337,11 +337,11 @@ def find_program(name: str) -> ModuleType | None:
     return program if is_same else None
 
 
-_scripts: dict[str, dict[str, ModuleType]] = {}  # folder -> the modules imported from it, by name
+_modules_by_folder: dict[str, dict[str, ModuleType]] = {}  # folder -> the modules imported from it, by name
 
 
 @contextmanager
-def import_from(roots: tuple[str, ...], name: str) -> Generator[None]:
+def import_from_folders(roots: tuple[str, ...], name: str) -> Generator[None]:
     """Imports inside find the modules of these folders first: two suites may each have a `helpers.py`.
 
     Meanwhile `sys.modules` has no module of another folder, and none from elsewhere that has the name of a module in these
@@ -349,14 +349,18 @@ def import_from(roots: tuple[str, ...], name: str) -> Generator[None]:
     later import then fails instead of finding the wrong one.
     """
     before = dict(sys.modules)
-    for folder, modules in _scripts.items():
+    for folder, modules in _modules_by_folder.items():
         for known, module in modules.items():
             if folder not in roots and sys.modules.get(known) is module:
                 del sys.modules[known]
     for folder in reversed(roots):
-        sys.modules.update(_scripts.get(folder, {}))
+        sys.modules.update(_modules_by_folder.get(folder, {}))
     top = name.partition(".")[0]
-    if top in sys.modules and _find_root(top) not in roots and PathFinder.find_spec(top, list(roots)) is not None:
+    if (
+        top in sys.modules
+        and _find_import_root(top) not in roots
+        and PathFinder.find_spec(top, list(roots)) is not None
+    ):
         for other in [other for other in sys.modules if other == top or other.startswith(f"{top}.")]:
             del sys.modules[other]
     sys.path[:0] = roots
@@ -369,17 +373,17 @@ def import_from(roots: tuple[str, ...], name: str) -> Generator[None]:
             if folder in sys.path:  # the script may have removed it
                 sys.path.remove(folder)
         for known, module in list(sys.modules.items()):
-            if before.get(known) is not module and (root := _find_root(known)) in roots:
-                _scripts.setdefault(root, {})[known] = module
+            if before.get(known) is not module and (root := _find_import_root(known)) in roots:
+                _modules_by_folder.setdefault(root, {})[known] = module
         sys.modules.update(before)
-        for known in {known for folder in roots for known in _scripts.get(folder, ())}:
-            namesakes = [modules[known] for modules in _scripts.values() if known in modules]
+        for known in {known for folder in roots for known in _modules_by_folder.get(folder, ())}:
+            namesakes = [modules[known] for modules in _modules_by_folder.values() if known in modules]
             if len(namesakes) > 1 and any(sys.modules.get(known) is module for module in namesakes):
                 del sys.modules[known]
 
 
-def _find_root(name: str) -> str:
-    """The folder in which a loaded module is found by its name; empty if there is none."""
+def _find_import_root(name: str) -> str:
+    """The folder from which a loaded module was imported by its name; empty if there is none."""
     members: dict[str, Any] = getattr(sys.modules[name], "__dict__", {})  # getattr would load a lazy module
     if (file := members.get("__file__")) is not None:
         path = Path(file).parent if Path(file).stem == "__init__" else Path(file)
@@ -397,9 +401,9 @@ def forget_modules(root: str) -> None:
     def is_inside(path: Any) -> bool:
         return isinstance(path, str) and path.startswith(spellings)
 
-    for folder in [folder for folder in _scripts if is_inside(folder + os.sep)]:
-        del _scripts[folder]
-    for modules in (sys.modules, *_scripts.values()):
+    for folder in [folder for folder in _modules_by_folder if is_inside(folder + os.sep)]:
+        del _modules_by_folder[folder]
+    for modules in (sys.modules, *_modules_by_folder.values()):
         for name, module in tuple(modules.items()):
             if is_inside(getattr(module, "__dict__", {}).get("__file__")):
                 del modules[name]

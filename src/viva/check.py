@@ -44,7 +44,7 @@ def equals(value: Any, **common: Unpack[Common]) -> AssertionDict:
 
     value: The expected value.
     """
-    return _build("equals", locals(), "value")
+    return _create_assertion("equals", locals(), "value")
 
 
 def contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -53,7 +53,7 @@ def contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Co
     value: The text to find.
     ignore_case: Ignore upper and lower case.
     """
-    return _build("contains", locals(), "value")
+    return _create_assertion("contains", locals(), "value")
 
 
 def not_contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -62,7 +62,7 @@ def not_contains(value: str, *, ignore_case: bool | None = None, **common: Unpac
     value: The text that must be absent.
     ignore_case: Ignore upper and lower case.
     """
-    return _build("not_contains", locals(), "value")
+    return _create_assertion("not_contains", locals(), "value")
 
 
 def flow_contains(value: str, *, ignore_case: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -71,7 +71,7 @@ def flow_contains(value: str, *, ignore_case: bool | None = None, **common: Unpa
     value: The text to find.
     ignore_case: Ignore upper and lower case.
     """
-    return _build("flow_contains", locals(), "value")
+    return _create_assertion("flow_contains", locals(), "value")
 
 
 def regex(pattern: str, **common: Unpack[Common]) -> AssertionDict:
@@ -79,7 +79,7 @@ def regex(pattern: str, **common: Unpack[Common]) -> AssertionDict:
 
     pattern: The regular expression. Flags are part of it: `(?i)yes`.
     """
-    return _build("regex", locals(), "pattern")
+    return _create_assertion("regex", locals(), "pattern")
 
 
 def json_path(
@@ -105,7 +105,7 @@ def json_path(
     lte: A number that the value must be at most.
     matches: A regular expression that the value must match.
     """
-    return _build("json_path", locals(), "path", "value")
+    return _create_assertion("json_path", locals(), "path", "value")
 
 
 def type_is(
@@ -119,7 +119,7 @@ def type_is(
     value: The expected type.
     path: A JSONPath.
     """
-    return _build("type", locals(), "value")
+    return _create_assertion("type", locals(), "value")
 
 
 def json_schema(schema: Mapping[str, Any] | bool, **common: Unpack[Common]) -> AssertionDict:
@@ -127,7 +127,7 @@ def json_schema(schema: Mapping[str, Any] | bool, **common: Unpack[Common]) -> A
 
     schema: A JSON Schema, draft 2020-12.
     """
-    return _build("json_schema", locals(), "schema")
+    return _create_assertion("json_schema", locals(), "schema")
 
 
 def tool_called(
@@ -145,7 +145,7 @@ def tool_called(
     arguments: Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression.
     status: Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all.
     """
-    return _build("tool_called", locals(), "name")
+    return _create_assertion("tool_called", locals(), "name")
 
 
 def tool_calls_contain(
@@ -156,7 +156,7 @@ def tool_calls_contain(
     name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one.
     values: The texts. Without any, the tool must have been called.
     """
-    return _build("tool_calls_contain", locals(), "name")
+    return _create_assertion("tool_calls_contain", locals(), "name")
 
 
 def tool_not_called(
@@ -172,7 +172,7 @@ def tool_not_called(
     arguments: Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression.
     status: Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all.
     """
-    return _build("tool_not_called", locals(), "name")
+    return _create_assertion("tool_not_called", locals(), "name")
 
 
 def tool_sequence(*names: str, exact: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -181,7 +181,7 @@ def tool_sequence(*names: str, exact: bool | None = None, **common: Unpack[Commo
     names: The names of the tools, in order.
     exact: No other calls before, between or after.
     """
-    return _build("tool_sequence", locals(), "names")
+    return _create_assertion("tool_sequence", locals(), "names")
 
 
 def path_contains(*names: str, exact: bool | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -190,7 +190,7 @@ def path_contains(*names: str, exact: bool | None = None, **common: Unpack[Commo
     names: The names of the nodes or agents, in order.
     exact: No others before, between or after.
     """
-    return _build("path_contains", locals(), "names")
+    return _create_assertion("path_contains", locals(), "names")
 
 
 def tool_result(name: str, result: Any | UnsetType = UNSET, **common: Unpack[Common]) -> AssertionDict:
@@ -199,7 +199,7 @@ def tool_result(name: str, result: Any | UnsetType = UNSET, **common: Unpack[Com
     name: The tool's name.
     result: A deep subset of the result. A text `regex:...` is a regular expression.
     """
-    return _build("tool_result", locals(), "name", "result")
+    return _create_assertion("tool_result", locals(), "name", "result")
 
 
 def file_exists(path: str, **common: Unpack[Common]) -> AssertionDict:
@@ -207,7 +207,7 @@ def file_exists(path: str, **common: Unpack[Common]) -> AssertionDict:
 
     path: The path, relative to the workspace.
     """
-    return _build("file_exists", locals(), "path")
+    return _create_assertion("file_exists", locals(), "path")
 
 
 def file_contains(value: str | Sequence[str], path: str, **common: Unpack[Common]) -> AssertionDict:
@@ -216,7 +216,7 @@ def file_contains(value: str | Sequence[str], path: str, **common: Unpack[Common
     value: The text, or a list of texts.
     path: The path, relative to the workspace.
     """
-    return _build("file_contains", locals(), "value", "path")
+    return _create_assertion("file_contains", locals(), "value", "path")
 
 
 def snapshot(path: str, *, of: Literal["reply", "tool_calls"] | None = None, **common: Unpack[Common]) -> AssertionDict:
@@ -225,7 +225,7 @@ def snapshot(path: str, *, of: Literal["reply", "tool_calls"] | None = None, **c
     path: The file, relative to the suite's folder.
     of: What is compared: the reply's text or data, or the names and arguments of its tool calls.
     """
-    return _build("snapshot", locals(), "path")
+    return _create_assertion("snapshot", locals(), "path")
 
 
 def max_latency(value: str | float, **common: Unpack[Common]) -> AssertionDict:
@@ -233,7 +233,7 @@ def max_latency(value: str | float, **common: Unpack[Common]) -> AssertionDict:
 
     value: A duration such as `2s` or `2m30s`; a bare number is seconds.
     """
-    return _build("max_latency", locals(), "value")
+    return _create_assertion("max_latency", locals(), "value")
 
 
 def max_first_token(value: str | float, **common: Unpack[Common]) -> AssertionDict:
@@ -241,7 +241,7 @@ def max_first_token(value: str | float, **common: Unpack[Common]) -> AssertionDi
 
     value: A duration such as `800ms` or `2s`; a bare number is seconds.
     """
-    return _build("max_first_token", locals(), "value")
+    return _create_assertion("max_first_token", locals(), "value")
 
 
 def max_cost(value: float, **common: Unpack[Common]) -> AssertionDict:
@@ -249,7 +249,7 @@ def max_cost(value: float, **common: Unpack[Common]) -> AssertionDict:
 
     value: USD. An unknown price makes the check an error.
     """
-    return _build("max_cost", locals(), "value")
+    return _create_assertion("max_cost", locals(), "value")
 
 
 def max_tokens(value: int, **common: Unpack[Common]) -> AssertionDict:
@@ -257,7 +257,7 @@ def max_tokens(value: int, **common: Unpack[Common]) -> AssertionDict:
 
     value: Input and output tokens together.
     """
-    return _build("max_tokens", locals(), "value")
+    return _create_assertion("max_tokens", locals(), "value")
 
 
 def max_turns(value: int, **common: Unpack[Common]) -> AssertionDict:
@@ -265,7 +265,7 @@ def max_turns(value: int, **common: Unpack[Common]) -> AssertionDict:
 
     value: The number of turns.
     """
-    return _build("max_turns", locals(), "value")
+    return _create_assertion("max_turns", locals(), "value")
 
 
 def golden(strategy: Literal["exact", "contains", "json-match"], value: Any, **common: Unpack[Common]) -> AssertionDict:
@@ -274,7 +274,7 @@ def golden(strategy: Literal["exact", "contains", "json-match"], value: Any, **c
     strategy: Equal as text, contained in it, or equal as JSON. As text, what is not a string is JSON with sorted keys and no spaces.
     value: The expected value.
     """
-    return _build("golden", locals(), "strategy", "value")
+    return _create_assertion("golden", locals(), "strategy", "value")
 
 
 def safety(
@@ -294,7 +294,7 @@ def safety(
     secrets: Values that it must not reveal.
     allowed_tools: All tools that the agent may call; any tool, if left out.
     """
-    return _build("safety", locals())
+    return _create_assertion("safety", locals())
 
 
 def script(
@@ -310,7 +310,7 @@ def script(
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
     """
-    return _build("script", locals(), "use")
+    return _create_assertion("script", locals(), "use")
 
 
 def judge(
@@ -332,7 +332,7 @@ def judge(
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
     """
-    return _build("judge", locals())
+    return _create_assertion("judge", locals())
 
 
 def rubric(
@@ -353,7 +353,7 @@ def rubric(
     metadata: Metadata of the call. Another spelling of `options.metadata`.
     options: Options of the call, with `metadata` among them.
     """
-    return _build("rubric", locals(), "criteria")
+    return _create_assertion("rubric", locals(), "criteria")
 
 
 def all_of(*assertions: AssertionInput, **common: Unpack[Common]) -> AssertionDict:
@@ -361,7 +361,7 @@ def all_of(*assertions: AssertionInput, **common: Unpack[Common]) -> AssertionDi
 
     assertions: The assertions: a list, or a single one.
     """
-    return _build("all", locals(), "assertions")
+    return _create_assertion("all", locals(), "assertions")
 
 
 def any_of(*assertions: AssertionInput, **common: Unpack[Common]) -> AssertionDict:
@@ -369,7 +369,7 @@ def any_of(*assertions: AssertionInput, **common: Unpack[Common]) -> AssertionDi
 
     assertions: The assertions: a list, or a single one.
     """
-    return _build("any", locals(), "assertions")
+    return _create_assertion("any", locals(), "assertions")
 
 
 def not_(assertion: AssertionInput, **common: Unpack[Common]) -> AssertionDict:
@@ -377,10 +377,10 @@ def not_(assertion: AssertionInput, **common: Unpack[Common]) -> AssertionDict:
 
     assertion: The assertion.
     """
-    return _build("not", locals(), "assertion")
+    return _create_assertion("not", locals(), "assertion")
 
 
-def _build(type_: str, arguments: dict[str, Any], *required: str) -> AssertionDict:
+def _create_assertion(type_: str, arguments: dict[str, Any], *required: str) -> AssertionDict:
     """The assertion, without options that are not given."""
     common = arguments.pop("common")
     fields = {key: value for key, value in arguments.items() if value is not None or key in required}

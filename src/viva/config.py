@@ -31,7 +31,7 @@ _BASE_URL_VARIABLES = {
     "anthropic": "ANTHROPIC_BASE_URL",
     "gemini": "GOOGLE_GEMINI_BASE_URL",
 }
-"""Variables in which the providers' own programs look for another base URL."""
+"""Environment variables that set another base URL, as in the providers' own programs."""
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _CONNECTOR_FIELDS = (
     *("model", "temperature", "seed", "max_tokens", "retries", "requests_per_minute", "tokens_per_minute"),
@@ -41,7 +41,7 @@ _CONNECTOR_FIELDS = (
 _VARIABLE = LazyPattern(r"\$(?:\{(\w+)\}|(\w+))")
 
 _WRONG_PREFIX = LazyPattern(r"agents?:(.+)", re.IGNORECASE)
-_ADDRESS = LazyPattern(r"[\w.-]+:\d+(/\S*)?")
+_URL_WITHOUT_SCHEME = LazyPattern(r"[\w.-]+:\d+(/\S*)?")
 """A URL without its scheme."""
 
 
@@ -74,11 +74,11 @@ class OpenwopSettings(Struct, frozen=True):
     agents: tuple[str, ...] | None = None
     """The agents of `viva serve` for all tenants. None: all but judges, simulators and agents of single tenants."""
     tenants: Mapping[str, Mapping[str, Any]] = {}
-    """What `viva serve` offers, to all and to each tenant."""
+    """The settings of each tenant of `viva serve`."""
 
 
 class HistorySettings(Struct, frozen=True):
-    """`[history]`: where the team keeps its runs, and what fsspec needs to get there, with variables as written."""
+    """`[history]`: the URL of the team's history and the options for fsspec. Variables are not expanded yet."""
 
     remote: str | None = None
     options: Mapping[str, Any] = {}
@@ -92,7 +92,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     defaults: Defaults = Defaults()
     agents: Mapping[str, Mapping[str, Any]] = {}
     connectors: Mapping[str, Connector] = {}
-    """The connectors of the config; `Connectors` also has those of well-known models."""
+    """The connectors of the config. Models without one use the default connector of their provider."""
     plugins: tuple[str, ...] = ()
     attachment_roots: tuple[str, ...] = ()
     confirmation_tools: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     serve: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
     redactor: Redactor = field(default_factory=Redactor)
-    """The only redactor of the project. It knows all secrets of config and environment; agents add theirs."""
+    """Knows the secrets of config and environment; agents add theirs. A project has only this one."""
     source_text: str = ""
     unset_variables: list[str] | None = None
     """Collects messages about unset variables. None: an unset variable is an error."""
@@ -113,10 +113,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     def data_folder(self) -> Path:
         """The folder of runs and history."""
         return self.folder / ".viva"
-
-    def describe_place(self, *place: str) -> str:
-        """The file and line of a value: `viva.toml:12`."""
-        return f"{self.file.name}:{find_toml_line(self.source_text, place)}" if self.file else "the defaults"
 
     def problem(self, message: str, *place: str) -> BadInput:
         """A BadInput with the file and line of a value."""
@@ -140,10 +136,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 
         return _VARIABLE.sub(get_value, text)
 
-    def expand_history(self) -> HistorySettings:
-        """The remote history with its variables replaced; a remote without a scheme is a folder beside the config.
+    def expand_history_settings(self) -> HistorySettings:
+        """The settings of the remote history with variables expanded. A `remote` without a scheme is a folder relative to the config.
 
-        Only commands that use it call this: a run needs no variable of it.
+        Only commands that use the remote history call this, so that a run needs none of its variables.
         """
         strict = structs.replace(self, unset_variables=None)
         remote = self.history.remote
@@ -165,15 +161,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(known) or 'none'}"
         return f"there is no connector {name!r}; {hint}"
 
-    def unknown_agent_error(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
+    def create_unknown_agent_error(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
         known, name = list(self.agents), credentials.mask_agent_reference(name)
         if wrong_prefix := _WRONG_PREFIX.fullmatch(name):
             return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{wrong_prefix[1]}")
-        if _ADDRESS.fullmatch(name):
+        if _URL_WITHOUT_SCHEME.fullmatch(name):
             return BadInput.of(f"there is no agent {name!r}; did you mean http://{name}?")
         similar = find_similar_names(name, known) or find_similar_names(name, built_in)
         kind, colon, place = name.partition(":")
-        if colon and not similar:  # a kind with a mistake, as in langgrap:./app.py:graph
+        if colon and not similar:  # a mistyped kind, as in langgrap:./app.py:graph
             similar = [f"{each}:{place}" for each in find_similar_names(kind, catalog.BUILT_IN["agent"], 1)]
         if similar:
             return BadInput.of(f"there is no agent {name!r}; did you mean {' or '.join(similar)}?")
@@ -194,7 +190,7 @@ def find_config(start: Path) -> Path | None:
 def load_settings(
     file: Path | None, start: Path, env_file: Path | None = None, *, allow_unset: bool = False
 ) -> Settings:
-    """The settings of a project; without a config, the defaults. With `allow_unset`, variables may be unset."""
+    """Load the settings of a project; without a config file, the defaults. With `allow_unset`, environment variables may be unset."""
     added = {} if env_file is None else _read_env_file(env_file)
     os.environ.update(added)  # Python agents read it themselves
     environ = dict(os.environ)
@@ -219,7 +215,7 @@ def load_settings(
         unset_variables=unset_variables,
     )
     problems = {
-        _create_problem(file, text, c.path, c.message, c.unknown_key) for c in find_violations("config", config)
+        _create_schema_problem(file, text, c.path, c.message, c.unknown_key) for c in find_violations("config", config)
     }
     connectors = dict(_load_connectors(config, settings, problems))
     if problems:
@@ -259,7 +255,7 @@ def _read_config(file: Path) -> tuple[str, dict[str, Any]]:
         raise BadInput.of(f"is not TOML: {error}", str(file), int(line[1]) if line else 1) from error
 
 
-def _create_problem(file: Path, text: str, path: KeyPath, message: str, key: str | None) -> Problem:
+def _create_schema_problem(file: Path, text: str, path: KeyPath, message: str, key: str | None) -> Problem:
     place = (*path, key) if key is not None else path
     return Problem(str(file), find_toml_line(text, place), ".".join(str(step) for step in path), message)
 

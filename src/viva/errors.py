@@ -49,12 +49,12 @@ class VivaError(Exception):
     """The base of all errors that Viva raises on purpose."""
 
 
-def natural_key(text: str) -> str:
-    """Sort key with `c2` before `c10`: before each number stands its length, since it may have any."""
-    return _NUMBER.sub(_mark_length, text)
+def natural_sort_key(text: str) -> str:
+    """A sort key that puts `c2` before `c10`: each number is prefixed with its length."""
+    return _NUMBER.sub(_prefix_with_length, text)
 
 
-def _mark_length(match: re.Match[str]) -> str:
+def _prefix_with_length(match: re.Match[str]) -> str:
     number = match[0].lstrip("0")
     return f"\0{chr(min(len(number), 0xD7FF))}{number}"
 
@@ -69,11 +69,11 @@ class Problem:
     message: str
 
     def __lt__(self, other: "Problem") -> bool:
-        return self._order < other._order
+        return self._sort_key < other._sort_key
 
     @property
-    def _order(self) -> tuple[str, int, str, str]:
-        return self.file, self.line, natural_key(self.path), self.message
+    def _sort_key(self) -> tuple[str, int, str, str]:
+        return self.file, self.line, natural_sort_key(self.path), self.message
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
@@ -147,7 +147,7 @@ class Undetermined(TrialFault):
 
 
 class TrialEnd(TrialFault):
-    """Ends the trial from wherever it is raised: no check or helper turns it into an error of its own."""
+    """Ends the trial from any place: checks and helpers do not turn it into another error."""
 
 
 class Skipped(TrialEnd):

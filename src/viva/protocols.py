@@ -22,7 +22,7 @@ from viva.state.trial_state import CheckContext, TrialState
 
 T = TypeVar("T")
 Meter = Callable[[ModelCall], None]
-"""Is called with every model call, also of replies that are cut off later."""
+"""Called with every model call, including calls of replies that are cut off later."""
 
 
 class Request(Struct, frozen=True):
@@ -86,7 +86,7 @@ class Workspace(Protocol):
 
     @property
     def link_targets(self) -> Sequence[str]:
-        """The targets of the case's own links, outside of the folder."""
+        """The paths outside the folder that links of the case lead to."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class Workspace(Protocol):
         ...
 
     def resolve_inside(self, path: str) -> str | None:
-        """The real path of a file; None if it is outside of the folder and of the targets of the case's own links."""
+        """The real path of a file; None if it is neither in the folder nor below a link target."""
         ...
 
     async def take_snapshot(self) -> Any:
@@ -185,7 +185,7 @@ class Agent(Protocol):
 
     @property
     def provides(self) -> frozenset[Feature]:
-        """The fixtures it supports: tool_stubs, memory, workspace."""
+        """The features that the agent supports: tool_stubs, memory, workspace."""
         ...
 
     def open(self, context: SessionContext) -> AbstractAsyncContextManager[AgentSession]:
@@ -230,7 +230,7 @@ class Check(Protocol):
 
     @property
     def costly(self) -> bool:
-        """Does it call a model?"""
+        """Does the check call a model?"""
         ...
 
     @property
@@ -248,17 +248,17 @@ class HelperSession(Protocol):
 
     @property
     def may_repeat(self) -> bool:
-        """May it repeat itself? True for rules and scripts, which are no models."""
+        """May the helper send the same message twice? True for rules and scripts, which are not models."""
         ...
 
     @property
     def must_quote(self) -> bool:
-        """Must it quote the evidence for its verdict?"""
+        """Must the judge quote the evidence for its verdict?"""
         ...
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What it gets with every message: the metadata of the config, the case and the assertion, merged."""
+        """The metadata sent with every message: those of the config, the case and the assertion, merged."""
         ...
 
     async def ask(self, text: str, parse: Callable[[Reply], T], metadata: Mapping[str, Any] | None = None) -> T: ...
@@ -284,7 +284,7 @@ class Hooks(Protocol):
         ...
 
     async def after(self, state: TrialState, record: TrialRecord) -> str | None:
-        """Gets the record of a trial whose `before` succeeded; returns what went wrong in the hook itself, if anything."""
+        """Called after a trial whose `before` succeeded. Returns a warning if the hook itself fails."""
         ...
 
 
@@ -297,7 +297,7 @@ class RedactorProtocol(Protocol):
 
 
 class CassetteInfo(Protocol):
-    """What the cassette of a run knows of its trials."""
+    """What the engine needs to know from the cassette of a run."""
 
     @property
     def is_active(self) -> bool:
@@ -355,11 +355,11 @@ class Sink(Protocol):
 
     @property
     def live(self) -> bool:
-        """Does it also want each turn as it happens?"""
+        """Does the sink also get each turn as it happens?"""
         ...
 
     def receive(self, events: Sequence[Event]) -> None:
-        """Takes events, in order, after they were journaled."""
+        """Handle events. They arrive in order, after they were journaled."""
         ...
 
 
@@ -370,7 +370,7 @@ class EventStore(Protocol):
 
 
 class PlannedTrial(Struct, frozen=True):
-    """A trial to run: its case, its number of `total` trials of that case on its agent, and its place in the input."""
+    """A trial to run: trial number `trial` of `total` trials of a case on an agent. `index` is its place in the input."""
 
     case: Case
     index: int
@@ -381,7 +381,7 @@ class PlannedTrial(Struct, frozen=True):
 
     @property
     def cell(self) -> Cell:
-        """Its case on its agent."""
+        """The suite, the case and the agent of the trial."""
         return self.case.suite, self.case.id, self.agent
 
 
@@ -419,9 +419,9 @@ class Workers(Protocol):
         ...
 
     async def take_cancelled_results(self) -> Sequence[bytes]:
-        """The results of requests that were cancelled: what they cost until then."""
+        """The results of cancelled requests, with the model calls that were made until then."""
         ...
 
     def take_warnings(self) -> Sequence[str]:
-        """What happened to workers since the last call."""
+        """Warnings about workers since the last call."""
         ...

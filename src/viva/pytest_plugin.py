@@ -38,8 +38,8 @@ _SUFFIXES = (
     *(".playbook.yaml", ".playbook.yml", ".playbook.json"),
 )
 _AGENT_FIXTURE = "viva_agent"
-_MARKS_OF_PYTEST = frozenset({"skip", "skipif", "xfail", "usefixtures", "parametrize", "filterwarnings"})
-_MAX_STARTED = 500
+_PYTEST_MARKS = frozenset({"skip", "skipif", "xfail", "usefixtures", "parametrize", "filterwarnings"})
+_MAX_STARTED_CASES = 500
 _session_key = pytest.StashKey["PytestSession"]()
 _test_context_key = pytest.StashKey["TestContext"]()
 _fixture_key = pytest.StashKey["VivaFixture"]()
@@ -87,7 +87,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Fail or skip the test by what `t` has recorded when the test function ends."""
+    """When the test function ends, fail or skip the test according to what `t` has recorded."""
     context = item.stash.get(_test_context_key, None)
     if context is None:
         return (yield)
@@ -97,7 +97,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     try:
         result = yield
     except FailTest:
-        pass  # recorded, so it is reported below
+        pass  # the failure is recorded, so it is reported below
     except SkipTest as skip:
         skip_reason = skip.reason
     except Exception as error:
@@ -112,13 +112,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if skip_reason is None and _fixture_key not in item.stash:  # `t` does not see the checks of `viva`
         skip_reason = context.unchecked_reason
     if skip_reason is not None:
-        _skip(skip_reason)
+        _skip_item(skip_reason)
     return result
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show why a run did not pass: of `assert result, result`, pytest itself shows only the repr."""
+    """Add the text of failed results to the report: of `assert result, result`, pytest itself shows only the repr."""
     report = yield
     if call.excinfo is not None and call.excinfo.errisinstance(AssertionError):
         report.sections += [("viva", str(result)) for result in _list_failed_results(call.excinfo)]
@@ -126,7 +126,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 
 
 def _list_failed_results(excinfo: pytest.ExceptionInfo[BaseException]) -> "list[RunResult]":
-    """The results in the function that asserts and did not pass. Without its module, there is no result."""
+    """The failed RunResults among the local variables of the function that raised. Empty if `run_result` was never imported."""
     if (module := sys.modules.get("viva.session.run_result")) is None:
         return []
     values = {id(value): value for value in excinfo.traceback[-1].locals.values()}
@@ -140,7 +140,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _get_session(config: pytest.Config) -> "PytestSession":
-    """Created when it is first needed."""
+    """The PytestSession of a pytest run, created on first use."""
     if _session_key not in config.stash:
         from viva.api.pytest_session import PytestSession
 
@@ -172,14 +172,14 @@ def _open_fixture(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
 
     session = _get_session(request.config)
     folder = request.config.rootpath if request.scope == "session" else request.path.parent
-    fixture = VivaFixture(session, folder, lambda: _get_agent(request))
+    fixture = VivaFixture(session, folder, lambda: _request_agent(request))
     request.node.stash[_fixture_key] = fixture
     yield fixture
     fixture.close()
 
 
-def _get_agent(request: pytest.FixtureRequest) -> Any:
-    """What the fixture `viva_agent` of the project makes, if there is one and no flag names another agent."""
+def _request_agent(request: pytest.FixtureRequest) -> Any:
+    """The value of the project's fixture `viva_agent`; None if there is no such fixture, or if a flag names the agent."""
     if request.config.getoption("--viva-agent") is not None:
         return None
     try:
@@ -203,7 +203,7 @@ def ctx(request: pytest.FixtureRequest) -> "Context | AsyncContext":
 
 
 def _get_test_context(request: pytest.FixtureRequest) -> "TestContext":
-    """One for both fixtures of a test."""
+    """The TestContext that the fixtures `t` and `ctx` of a test share."""
     stash = request.node.stash
     if _test_context_key not in stash:
         from viva.api.pytest_session import TestContext
@@ -223,7 +223,7 @@ class CaseNotPassed(Exception):  # noqa: N818 -- named after the outcome of a ca
 
 
 class VivaFile(pytest.Module):
-    """A suite file, with one item per case. A Module for pytest, so that fixtures of that scope work."""
+    """A suite file, with one item per case. It is a pytest.Module, so that fixtures with module scope work."""
 
     obj = None  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType] -- as doctest's files
 
@@ -254,7 +254,7 @@ class VivaFile(pytest.Module):
 
 
 class SuiteItem(pytest.Item):
-    """An item of a suite, with the fixtures that pytest gives to a test."""
+    """The base of the items of a suite. It requests fixtures, as a test function does."""
 
     def __init__(self, *, suite: "LoadedSuite", **known: Any) -> None:
         super().__init__(**known)
@@ -269,17 +269,17 @@ class SuiteItem(pytest.Item):
         self.has_agent_fixture = suite.plan.tested_agents[0].kind == "given"
         definitions = manager.getfixturedefs(_AGENT_FIXTURE, self) if self.has_agent_fixture else None
         used = [*self._fixtureinfo.name2fixturedefs.values(), *([definitions] if definitions else [])]
-        self.fixtures = {each[-1] for each in used if _is_of_project(each[-1].func)}
-        """The fixtures of the project that this item uses, by `autouse` or as its agent. Those of plugins do not matter to it."""
+        self.fixtures = {each[-1] for each in used if _is_in_conftest(each[-1].func)}
+        """The project's fixtures that this item uses, by `autouse` or as its agent; fixtures of plugins are left out."""
         self.funcargs: dict[str, object] = {}
         self._request: Any = TopRequest(self, _ispytest=True)  # pyright: ignore[reportArgumentType] -- as doctest does it
 
     def setup(self) -> None:
         self._request._fillfixtures()  # noqa: SLF001 -- as above
         if self.has_agent_fixture:
-            self.loaded = self._load_with(self._request.getfixturevalue(_AGENT_FIXTURE))
+            self.loaded = self._load_suite_for_agent(self._request.getfixturevalue(_AGENT_FIXTURE))
 
-    def _load_with(self, agent: object) -> "LoadedSuite":
+    def _load_suite_for_agent(self, agent: object) -> "LoadedSuite":
         from viva.errors import BadInput
 
         session = _get_session(self.config)
@@ -294,7 +294,7 @@ class SuiteItem(pytest.Item):
         return super().repr_failure(excinfo, *rest, **more)
 
     def _format_failure(self, error: CaseNotPassed) -> Any:
-        """The text of the failure; its headline stands in pytest's summary."""
+        """The representation of a failure for pytest: the text, and the headline for the summary."""
         from _pytest._code.code import ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
         line = (self.reportinfo()[1] or 0) + 1
@@ -306,14 +306,14 @@ class SuiteItem(pytest.Item):
 
 
 class CaseItem(SuiteItem):
-    """A case. It fails with the reasons that `viva test` shows. Its tags are markers."""
+    """One case as a pytest item. It fails with the reasons that `viva test` shows; its tags are markers."""
 
     def __init__(self, *, suite: "LoadedSuite", **known: Any) -> None:
         super().__init__(suite=suite, **known)
         case = suite.trials[self.name][0].case
         self.extra_keyword_matches.update(case.tags)
         for tag in case.tags:
-            if tag not in _MARKS_OF_PYTEST:
+            if tag not in _PYTEST_MARKS:
                 _register_mark(self.config, tag)
                 mark = pytest.Mark(tag, (), {}, _ispytest=True)
                 self.add_marker(pytest.MarkDecorator(mark, _ispytest=True))
@@ -323,14 +323,14 @@ class CaseItem(SuiteItem):
         from viva.stats.pass_rate import decide_case_status
 
         session = _get_session(self.config)
-        session.start_cases((item.loaded_like(self), item.name) for item in self._list_cases_to_start())
+        session.start_cases((item.get_suite_for_agent_of(self), item.name) for item in self._list_cases_to_start())
         records = session.run_case(self.loaded, self.name)
         status = decide_case_status([record.status for record in records])
         if status == "passed":
             return
         record: TrialRecord = next(record for record in records if record.status == status)
         if status == "skipped":
-            _skip(record.error or "skipped")
+            _skip_item(record.error or "skipped")
         trial = f"trial {record.trial} of {len(records)}: " if len(records) > 1 else ""
         headline = trial + format_headline(record)
         if status == "failed" and self.loaded.threshold is not None and not self.config.option.runxfail:
@@ -339,21 +339,23 @@ class CaseItem(SuiteItem):
 
     @property
     def _rerun_command(self) -> str | None:
-        """The command for an agent that only a fixture can make."""
+        """The pytest command that runs the case again, if a fixture makes its agent; `viva test` cannot do that."""
         return f"pytest {shlex.quote(self.nodeid)}" if self.has_agent_fixture else None
 
-    def loaded_like(self, other: "CaseItem") -> "LoadedSuite":
-        """The suite for the agent that the other item has: only items with the same agent are started together."""
-        return self._load_with(other.loaded.plan.options.agents[0]) if self.has_agent_fixture else self.loaded
+    def get_suite_for_agent_of(self, other: "CaseItem") -> "LoadedSuite":
+        """This item's suite, loaded for the agent of another item: only items with the same agent are started together."""
+        return (
+            self._load_suite_for_agent(other.loaded.plan.options.agents[0]) if self.has_agent_fixture else self.loaded
+        )
 
     def _list_cases_to_start(self) -> "list[CaseItem]":
-        """This case and those after it that can run at the same time."""
+        """This case and the following cases that can run at the same time."""
         option = self.config.option
         scopes = {fixture.scope for fixture in self.fixtures}
         if option.maxfail or option.usepdb or scopes & {"function", "class"}:
             return [self]
         cases: list[CaseItem] = []
-        for item in islice(_list_items_from(self), _MAX_STARTED):
+        for item in islice(_list_items_starting_with(self), _MAX_STARTED_CASES):
             is_near = item.path == self.path or scopes <= {"session"}
             if not isinstance(item, CaseItem) or item.fixtures != self.fixtures or not is_near:
                 break
@@ -367,7 +369,7 @@ class CaseItem(SuiteItem):
 
 
 class ThresholdItem(SuiteItem):
-    """What a suite must reach as a whole: it fails if the cases that ran before it do not reach it."""
+    """The threshold of a suite as a pytest item. It fails if the cases that ran before it do not reach the threshold."""
 
     def runtest(self) -> None:
         from viva.engine.thresholds import SuiteTally
@@ -377,7 +379,7 @@ class ThresholdItem(SuiteItem):
         missing = len(self.loaded.trials) - len({record.id for record in records})
         if missing:
             where = "; with several workers, pass --dist loadfile" if hasattr(self.config, "workerinput") else ""
-            _skip(f"{missing} of {len(self.loaded.trials)} cases of the suite did not run here{where}")
+            _skip_item(f"{missing} of {len(self.loaded.trials)} cases of the suite did not run here{where}")
         tally = SuiteTally(suite, len(self.loaded.trials))
         for record in records:
             tally.count_trial(record)
@@ -391,8 +393,8 @@ class ThresholdItem(SuiteItem):
         return self.path, 0, f"{self.path.name}: threshold"
 
 
-def _list_items_from(first: CaseItem) -> Iterator[pytest.Item]:
-    """The item and those that this process runs after it. A worker of xdist knows only some of them."""
+def _list_items_starting_with(first: CaseItem) -> Iterator[pytest.Item]:
+    """The item, and the items that this process runs after it. A worker of xdist runs only some of the items."""
     yield first
     items = first.session.items
     worker = next((plugin for plugin in first.config.pluginmanager.get_plugins() if hasattr(plugin, "torun")), None)
@@ -404,19 +406,19 @@ def _list_items_from(first: CaseItem) -> Iterator[pytest.Item]:
         yield from (items[index] for index in indexes if isinstance(index, int))
 
 
-def _is_of_project(function: Callable[..., Any]) -> bool:
+def _is_in_conftest(function: Callable[..., Any]) -> bool:
     """Is a fixture defined in a conftest.py?"""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and Path(code.co_filename).name == "conftest.py"
 
 
 def _register_mark(config: pytest.Config, tag: str) -> None:
-    """Make a tag known to pytest: with --strict-markers, `-m` takes no others."""
+    """Register a tag as a marker, because with --strict-markers pytest accepts only registered markers."""
     known = {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
     if tag not in known:
         config.addinivalue_line("markers", f"{tag}: a tag of Viva cases")
 
 
-def _skip(reason: str) -> NoReturn:
-    """Skip the item that runs; the report points to it, not to this file."""
+def _skip_item(reason: str) -> NoReturn:
+    """Skip the running item. The report shows the location of the item, not of this file."""
     raise pytest.skip.Exception(reason, _use_item_location=True)

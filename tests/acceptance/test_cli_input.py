@@ -124,7 +124,7 @@ def test_a_suite_with_fifty_mistakes_reports_all_of_them_at_once(project: Projec
 
 
 UNUSABLE: dict[str, tuple[bytes, str]] = {
-    "alias.yaml": (b"- &a\n  id: x\n  metadata: {a: *a}\n", "1: is not YAML: is an alias of something"),
+    "alias.yaml": (b"- &a\n  id: x\n  metadata: {a: *a}\n", "1: is not YAML: is an alias of a value"),
     "comments.jsonl": (b"// nothing\n\n", "1: holds no cases"),
     "deep.json": (b"[" * 100_000, "1: is nested more than 128 levels deep"),
     "deep.jsonl": (b"[" * 100_000, "1: is nested more than 128 levels deep"),
@@ -141,7 +141,7 @@ UNUSABLE: dict[str, tuple[bytes, str]] = {
         b'{"id": "a", "input": "x"}\n\n{"id": "a", "input": "y"}\n',
         "3: $.id: id 'a' is taken; line 1 has",
     ),
-    "twice.yaml": (b"- id: a\n  input: x\n  input: y\n", "3: is not YAML: the key 'input' stands here twice"),
+    "twice.yaml": (b"- id: a\n  input: x\n  input: y\n", "3: is not YAML: the key 'input' is there twice"),
     "utf16.jsonl": (json.dumps(case("a")).encode("utf-16"), "1: is UTF-16 text"),
     "utf8.jsonl": (json.dumps(case("a")).encode() + b'\n{"id": "b", "input": "\xff"}\n', "2: is not UTF-8"),
 }

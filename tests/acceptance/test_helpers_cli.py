@@ -248,7 +248,9 @@ def test_cases_that_do_not_load_are_asked_for_again(shop: Shop, second: str, cod
     ended = shop.test("-i", "agents:viva.generator?count=3", "-n", "python:./agent.py:loop", code=code)
     assert "inptu" in shop.prompts("generator")[1]
     if code:
-        assert re.match(r"generator viva\.generator: (it contains no JSON|agents:.*unknown key 'inptu')", ended.err)
+        assert re.match(
+            r"generator viva\.generator: (the answer contains no JSON|agents:.*unknown key 'inptu')", ended.err
+        )
 
 
 def test_the_reporter_writes_the_report(shop: Shop):  # N28

@@ -22,7 +22,7 @@ from viva.agents.openwop_client import MAX_STREAM_FAILURES, HostClient
 from viva.errors import BadInput, Unreachable
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
-from viva.session.remote import RemoteRun, RemoteSuite, resolve_remote_suite
+from viva.session.remote_run import RemoteRun, RemoteSuite, resolve_remote_suite
 from viva.testing import HttpServer, ReceivedRequest, StubResponse
 
 GOOD = build_suite("good", golden_task("one", "hello", "hello"), golden_task("two", "a", "a"), targetAgentId=ECHO)

@@ -367,7 +367,7 @@ def test_a_baseline_of_another_suite_or_version_is_refused(project: Project):
     wrote(project, suite(modes=modes, suiteId="acme.evals.other"))
     never_ran(project, f"is about {SUITE_ID}, not about acme.evals.other", arguments=("--baseline", "before.json"))
     project.write("broken.json", "{}")
-    never_ran(project, "is no eval summary", arguments=("--baseline", "broken.json"))
+    never_ran(project, "is not an eval summary", arguments=("--baseline", "broken.json"))
     project.suite({"id": "n", "input": "hello", "assertions": [{"type": "contains", "value": "hello"}]})
     project.test()
     (project.folder / "ran").unlink()

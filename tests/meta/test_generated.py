@@ -60,7 +60,7 @@ def test_a_new_check_is_one_file_and_one_line_of_the_catalog(tmp_path: Path, mon
     (tmp_path / "polite_check.py").write_text(POLITE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(catalog.BUILT_IN["check"], "polite", "polite_check:Polite")
-    monkeypatch.setattr(catalog, "_registered", {})
+    monkeypatch.setattr(catalog, "_registered_components", {})
     importlib.invalidate_caches()
 
     schema = generate.build_native_schema()
@@ -78,7 +78,7 @@ def test_a_new_check_is_one_file_and_one_line_of_the_catalog(tmp_path: Path, mon
         "message": "m",
     }
     assert "How polite it is." in helper.__doc__
-    assert "    polite = _method(check.polite)\n" in generate.write_methods_module()
+    assert "    polite = _create_method(check.polite)\n" in generate.write_methods_module()
     assert '{"type": "polite", "level": "very"}\n' in generate.write_prompt()
 
     monkeypatch.setattr(reference_schemas, "read_schema", lambda _name: json.dumps(schema).encode())

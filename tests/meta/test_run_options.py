@@ -15,8 +15,8 @@ import viva
 from viva.api import run_options as api_options
 from viva.api.run import run
 from viva.session.options import run_options
+from viva.session.options.keyword_values import list_signature_keywords, parse_value
 from viva.session.options.run_options import FLAGS, GROUPS, KEYWORDS, RUN_OPTIONS
-from viva.session.options.values import list_written_keywords, parse_value
 
 DUMMY = """\
     dummy_level: Annotated[int | None, Option(
@@ -37,19 +37,19 @@ sys.modules[name] = module
 exec(compile(source.replace(before, sys.argv[1] + before), spec.origin, "exec"), module.__dict__)
 
 import click, reference, run_keywords, viva
-from viva.cli.run_flags import build_options, list_flags
+from viva.cli.run_flags import build_options, list_flags_of_action
 from viva.cli.test import command
 from viva.record.redaction import Redactor
 from viva.reporters.commands import list_rerun_flags
-from viva.session.options.values import build_run_options
-from viva.session.options.saved import replace_options, restore_options, save_options
+from viva.session.options.keyword_values import build_run_options
+from viva.session.options.saved import apply_resume_flags, restore_options, build_saved_settings
 
 def parse(*arguments):
     with command.make_context("viva", list(arguments)) as context:
         return build_options(context.params)
 
 options = parse("-i", "x", "--dummy-level", "3")
-saved = json.loads(json.dumps(save_options(options, Redactor())))
+saved = json.loads(json.dumps(build_saved_settings(options, Redactor())))
 def problem(**keywords):
     try:
         build_run_options(keywords)
@@ -64,10 +64,10 @@ print(json.dumps({
     "doc": "A dummy option." in run_keywords.make_module(),
     "saved": saved["options"]["dummy_level"],
     "restored": restore_options(saved["options"]).dummy_level,
-    "replaced": replace_options(restore_options(saved["options"]), parse("-i", "x", "--dummy-level", "5")).dummy_level,
+    "replaced": apply_resume_flags(restore_options(saved["options"]), parse("-i", "x", "--dummy-level", "5")).dummy_level,
     "rerun": list(map(list, list_rerun_flags(saved))),
-    "chat": "dummy_level" in list_flags("chat"),
-    "resume": "dummy_level" in list_flags("resume"),
+    "chat": "dummy_level" in list_flags_of_action("chat"),
+    "resume": "dummy_level" in list_flags_of_action("resume"),
     "reference": "| `--dummy-level` `N` | A dummy option. |" in reference.Pages().texts["commands.md"],
 }))
 """
@@ -101,7 +101,7 @@ def test_typed_keywords_are_those_of_the_table():
 
 
 def test_the_signature_of_run_agrees_with_the_table():
-    named = [name for name in list_written_keywords(run) if name not in ("inputs", "options")]
+    named = [name for name in list_signature_keywords(run) if name not in ("inputs", "options")]
     for name in named:
         assert name in KEYWORDS
         assert name == "agent" or (run.__kwdefaults__ or {}).get(name) == KEYWORDS[name].default, name

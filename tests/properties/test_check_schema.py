@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import ValidationError
 
 from viva import catalog
-from viva.formats.assertions import AssertionBuilder, normalize_fields
+from viva.formats.assertions import AssertionBuilder, normalize_spellings
 from viva.model import codec
 from viva.model.component import BuildContext
 from viva.schemas.validation import find_violations, read_schema
@@ -57,7 +57,7 @@ def decode(definition: dict[str, Any]) -> bool | None:
     check: Any = catalog.find_component("check", definition["type"])
     builder = AssertionBuilder(".", (".",), may_hold_variables=False)
     try:
-        check.build(normalize_fields(check, definition), BuildContext(".", (".",), builder._build))
+        check.build(normalize_spellings(check, definition), BuildContext(".", (".",), builder._build_definition))
     except ValidationError as error:
         return False if error.__cause__ is None else None
     except ValueError:

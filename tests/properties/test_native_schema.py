@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from viva.formats.documents import wrap_values
 from viva.formats.load_options import LoadOptions
-from viva.formats.native import _Reader
+from viva.formats.native import _SuiteReader
 from viva.formats.typed_case import fits_types
 from viva.model import codec
 from viva.schemas.validation import find_violations, read_schema
@@ -87,8 +87,8 @@ cases = objects(
 
 def loads_without_schema(case: Any) -> bool:
     documents = wrap_values([case], "x")
-    reader = _Reader(documents, "x", Path(), LoadOptions())
-    return bool(reader._build_typed(documents.documents[0]))
+    reader = _SuiteReader(documents, "x", Path(), LoadOptions())
+    return bool(reader._build_by_types(documents.documents[0]))
 
 
 @settings(max_examples=1500, deadline=None)

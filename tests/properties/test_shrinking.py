@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viva.api.shrink import FailedConversation, FailureRate, Shrinker, ShrinkResult, find_case, minimize_items
+from viva.api.shrink import FailedConversation, FailureRate, Shrinker, ShrinkResult, find_recorded_case, minimize_items
 from viva.errors import BadInput
 from viva.session.options.run_options import RunOptions
 from viva.session.run import execute
@@ -78,7 +78,7 @@ def shrunk(turns: list[str], agent: Planted, *, final: bool) -> ShrinkResult:
         prepared = await build_run_plan(RunOptions(inputs=(), cases=(case,), agents=(agent,), history=False))
         (record,) = (await execute(prepared)).records()
         assert record.status == "failed"
-        held = FailedConversation(await find_case(prepared, record), record)
+        held = FailedConversation(await find_recorded_case(prepared, record), record)
         return await Shrinker(prepared, held).shrink(Path())
 
     return asyncio.run(scenario())
@@ -132,7 +132,7 @@ def test_of_an_unsteady_agent_nothing_is_taken_that_fails_by_chance(
         (record,) = (await execute(prepared)).records()
         if record.status != "failed":
             return None
-        held = FailedConversation(await find_case(prepared, record), record)
+        held = FailedConversation(await find_recorded_case(prepared, record), record)
         try:
             return await Shrinker(prepared, held, required=FailureRate(3, 5), max_trials=2000).shrink(Path())
         except BadInput:
@@ -194,7 +194,9 @@ def test_of_what_came_along_only_the_cause_is_left(memory: list[str], said_befor
         prepared = await build_run_plan(RunOptions(inputs=(), cases=(case,), agents=(agent,), history=False))
         (record,) = (await execute(prepared)).records()
         assert record.status == "failed", record
-        return await Shrinker(prepared, FailedConversation(await find_case(prepared, record), record)).shrink(Path())
+        return await Shrinker(prepared, FailedConversation(await find_recorded_case(prepared, record), record)).shrink(
+            Path()
+        )
 
     found = asyncio.run(scenario())
     assert found.case["fixtures"] == {"tools": [{"tool": "look_up", "response": "rotten"}], "memory": ("poison",)}

@@ -86,7 +86,6 @@ price = { input = 1.0, output = 2 }
     assert acme.api_key.reveal() == "sk-0123456789"
     assert "sk-0123456789" not in repr(acme.api_key)
     assert {"sk-0123456789", "example.test"} <= set(settings.redactor.secrets)
-    assert settings.describe_place("agents", "a") == "viva.toml:14"
 
 
 @pytest.mark.parametrize(

@@ -401,7 +401,7 @@ def _import_file(place: str, folder: str) -> ModuleType:
     name, root = _find_module_name(path)
     is_free = not catalog.is_module_name_taken(name.partition(".")[0])
     try:
-        with catalog.import_from((root,), name):
+        with catalog.import_from_folders((root,), name):
             # By its own name, so that `import agent` in a test gives the same copy.
             return importlib.import_module(name) if is_free else _load_file(path)
     except BadInput:
@@ -439,7 +439,7 @@ def _import_name(place: str, attribute: str, folder: str) -> ModuleType:
         return loaded  # not waiting for the end of its import: the module itself may wait for this conversation
     try:
         _add_to_sys_path(folder)
-        if (program := catalog.find_program(place)) is not None:
+        if (program := catalog.find_running_program(place)) is not None:
             return program
         with catalog.mark_import(place):
             return importlib.import_module(place)

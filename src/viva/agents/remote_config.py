@@ -27,7 +27,9 @@ class RemoteEndpoint(Struct, frozen=True, kw_only=True):
 
     def build_retry(self, name: str) -> RetryPolicy:
         """How failed requests are retried. One that may have arrived is not sent again: the agent may have acted on it."""
-        return RetryPolicy(name, self.retries, is_overload_status, only_unsent=True, secrets=find_header_secrets(self.headers))
+        return RetryPolicy(
+            name, self.retries, is_overload_status, only_unsent=True, secrets=find_header_secrets(self.headers)
+        )
 
     def build_fault(self, answer: Response) -> TrialFault:
         """The fault behind a status that is not a success."""

@@ -1,6 +1,7 @@
-"""Cases as Python code writes them, for type checkers: the keys of a suite file, with functions where it has names.
+"""Types of cases in Python code. The keys are those of a suite file; functions are allowed where a file has names.
 
-A test compares the keys with the schema of native cases. `assert` and `for` are words of Python: use `assertions`, and a loop.
+A test compares the keys with the schema of native cases. Without `assert` and `for`, which are Python keywords: use
+`assertions` and a loop.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -11,12 +11,12 @@ from typing import Any, Self, get_args
 from msgspec import Struct, structs
 
 from viva.api.failure_text import build_partial_record, format_failed_assertions
-from viva.api.project import AgentInput, Project, refuse_in_import
+from viva.api.project import AgentInput, Project, refuse_during_import
 from viva.check import AgentFunction, AssertionInput, build_assertion
 from viva.engine.conversation import evaluate_assertion, run_turn
 from viva.engine.sending import Send, create_session_sender, merge_options
 from viva.errors import BadInput, CheckError
-from viva.formats.functions import Functions
+from viva.formats.functions import PassedFunctions
 from viva.model.case import Assertion, Case, Limits, TurnScope
 from viva.model.message import Message
 from viva.model.turn import AssertionResult, Turn, Verdict
@@ -31,7 +31,7 @@ from viva.session.messages import (
     parse_messages,
     parse_timeout,
 )
-from viva.session.options.values import use_keywords
+from viva.session.options.keyword_values import replace_flags_in_error
 from viva.state.evaluation import start_evaluation
 from viva.state.trial_state import CheckContext, TrialState
 from viva.users.script import Script
@@ -46,8 +46,8 @@ class _OpenConversation(Struct, frozen=True):
     project: Project
 
 
-def _evaluate_now(assertion: Assertion, context: CheckContext) -> AssertionResult:
-    """The result of an assertion that needs no await. Raises TypeError for others."""
+def _evaluate_without_await(assertion: Assertion, context: CheckContext) -> AssertionResult:
+    """The result of an assertion that calls no model. Raises TypeError for an assertion that needs an await."""
     result = None if assertion.check.costly else start_evaluation(assertion, context)
     if isinstance(result, AssertionResult):
         return result
@@ -92,18 +92,18 @@ class Conversation:
         self._connector = connector
         self._timeout_s = parse_timeout(timeout)
         self._folder = Path(folder) if folder is not None else Path.cwd()
-        self._functions = Functions()
+        self._functions = PassedFunctions()
         self._exits = AsyncExitStack()
         self._conversation: _OpenConversation | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
-        refuse_in_import("viva.Conversation")
+        refuse_during_import("viva.Conversation")
         try:
             project = Project.load(self._config, self._folder, self._connector, self._functions)
             agent = project.agents.find_agent_under_test(self._agent)
         except BadInput as error:
-            raise use_keywords(error) from None
+            raise replace_flags_in_error(error) from None
         session_id = f"viva-{secrets.token_hex(4)}"
         limits = Limits(turn_timeout_s=self._timeout_s)
         state = project.create_state(
@@ -144,7 +144,7 @@ class Conversation:
         timeout: str | float | None = None,  # noqa: ASYNC109 -- charged to the agent, so asyncio.timeout does not do
     ) -> AgentReply:
         """Send a message and return the reply: `reply = await chat.say("Hello", attachments=["receipt.png"])`."""
-        conversation = self._opened
+        conversation = self._open_state
         if self._is_closed:
             raise RuntimeError("the conversation is closed; expect, judge and transcript still work")
         user_message = build_user_message(message, attachments=attachments, options=options, timeout=timeout)
@@ -169,8 +169,8 @@ class Conversation:
             raise BadInput.of("expect() checks nothing; pass an assertion, such as viva.check.contains('hello')")
         turn = self._last_turn
         checked = [self._build_assertion(assertion, scope) for assertion in assertions]
-        context = CheckContext(self._opened.state, turn, turn_scope=scope, calls_directly=True)
-        if error := self._add_results(turn, [_evaluate_now(assertion, context) for assertion in checked]):
+        context = CheckContext(self._open_state.state, turn, turn_scope=scope, calls_directly=True)
+        if error := self._record_results(turn, [_evaluate_without_await(assertion, context) for assertion in checked]):
             raise error
 
     async def judge(
@@ -194,33 +194,33 @@ class Conversation:
             options = {"use": use, "min_score": min_score, "votes": votes, "metadata": metadata}
             given = {name: value for name, value in options.items() if value is not None}
             criteria = {"type": "judge", "criteria": criteria, **given}
-        context = CheckContext(self._opened.state, turn, turn_scope=scope)
+        context = CheckContext(self._open_state.state, turn, turn_scope=scope)
         result = await evaluate_assertion(self._build_assertion(criteria, scope), context)
-        if error := self._add_results(turn, [result]):
+        if error := self._record_results(turn, [result]):
             raise error
         return result.verdict
 
     @property
     def messages(self) -> list[Message]:
         """All messages so far, including the history."""
-        return self._opened.state.list_messages()
+        return self._open_state.state.list_messages()
 
     @property
     def transcript(self) -> str:
         """The conversation so far, as readable text."""
-        conversation = self._opened
+        conversation = self._open_state
         text = format_transcript(build_partial_record(conversation.state), _MAX_TEXT)
         return conversation.project.redactor.redact_text(text)
 
     @property
-    def _opened(self) -> _OpenConversation:
+    def _open_state(self) -> _OpenConversation:
         if self._conversation is None:
             raise RuntimeError("the conversation is not open: write `async with viva.Conversation(…) as chat:`")
         return self._conversation
 
     @property
     def _last_turn(self) -> Turn:
-        turn = self._opened.state.last_turn
+        turn = self._open_state.state.last_turn
         if turn is None or turn.reply is None:
             raise RuntimeError("there is no reply yet: call say() first")
         return turn
@@ -229,16 +229,16 @@ class Conversation:
         __tracebackhide__ = True
         if scope not in _SCOPES:
             raise BadInput.of(f"scope={scope!r}: it is {' or '.join(map(repr, _SCOPES))}")
-        folder = str(self._opened.project.settings.folder)
+        folder = str(self._open_state.project.settings.folder)
         return build_assertion(assertion, folder, scope=scope, functions=self._functions)
 
-    def _add_results(self, turn: Turn, results: list[AssertionResult]) -> Exception | None:
-        """Keep the results. Returns what to raise: the caller does, so that a traceback shows little of Viva."""
+    def _record_results(self, turn: Turn, results: list[AssertionResult]) -> Exception | None:
+        """Add results to the turn. Returns the error if one did not pass: the caller raises it, to keep the traceback short."""
         turn.results += results
         failed = [result for result in results if not result.verdict.passed]
         if not failed:
             return None
-        conversation = self._opened
+        conversation = self._open_state
         text = conversation.project.redactor.redact_text(format_failed_assertions(failed, conversation.state))
         is_failure = any(result.verdict.status == "failed" for result in failed)
         return AssertionError(text) if is_failure else CheckError(text)

@@ -28,7 +28,7 @@ def format_failed_assertions(failed: Sequence[AssertionResult], state: TrialStat
 
 
 def format_record(record: TrialRecord, command: str | None = None) -> str:
-    """The failure of a trial that has ended. The command runs it again, if `viva test` cannot."""
+    """The failure of a trial that has ended. `command` replaces the command shown for running it again."""
     failure = explain_failure(record)
     if command is not None:
         failure = structs.replace(failure, command=command)

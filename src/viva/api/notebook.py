@@ -1,4 +1,4 @@
-"""Progress of a run in a notebook: one line that is updated. Nothing here imports IPython; a notebook has done so."""
+"""Shows the progress of a run in a notebook, as one line that is updated. IPython is not imported unless it is loaded."""
 
 import sys
 from collections import Counter
@@ -10,15 +10,15 @@ from viva.protocols import Sink
 from viva.reporters.console_lines import STATUS_MARKS
 
 
-def create_progress_line() -> list[Sink]:
-    """The line, if this process is the kernel of a notebook."""
+def create_notebook_sinks() -> list[Sink]:
+    """A list with a NotebookProgress if this process is the kernel of a notebook; else empty."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    return [] if getattr(shell, "kernel", None) is None else [NotebookProgress(_show)]
+    return [] if getattr(shell, "kernel", None) is None else [NotebookProgress(_display_text)]
 
 
-def _show(text: str, handle: Any) -> Any:
-    """Show the text, in place of an earlier one. Returns what the next call needs."""
+def _display_text(text: str, handle: Any) -> Any:
+    """Show a text, or replace the one shown before. Returns the handle for the next call."""
     from IPython.display import display  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
     data = {"text/plain": text}
@@ -29,12 +29,12 @@ def _show(text: str, handle: Any) -> Any:
 
 
 class NotebookProgress:
-    """A Sink: `3 of 20 · ✓ 2 ✗ 1`."""
+    """A Sink that shows the number of ended trials: `3 of 20 · ✓ 2 ✗ 1`."""
 
     live = False
 
     def __init__(self, show: Any) -> None:
-        self._show = show
+        self._display_text = show
         self._handle: Any = None
         self._total = 0
         self._counts: Counter[str] = Counter()
@@ -50,4 +50,4 @@ class NotebookProgress:
                 f"{mark} {self._counts[status]}" for status, mark in STATUS_MARKS.items() if self._counts[status]
             )
             done = f"{self._counts.total()} of {self._total}"
-            self._handle = self._show(f"{done} · {counts}" if counts else done, self._handle)
+            self._handle = self._display_text(f"{done} · {counts}" if counts else done, self._handle)

@@ -1,4 +1,4 @@
-"""A project outside a run: its settings, its agents, and the connections to them."""
+"""Settings, agents and connections of a project, for conversations and tests outside a run."""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -22,11 +22,11 @@ from viva.session.workspaces import EmptyWorkspaces
 from viva.state.trial_state import TrialState
 
 AgentInput = str | AgentFunction | object
-"""What Viva tests: a name or reference, a function, or any object that can reply; `object` leaves lambdas their types."""
+"""An agent under test: a name or reference, a function, or any object that can reply. `object` keeps the types of lambdas."""
 
 
 class Project(Struct, frozen=True):
-    """Loaded once for a conversation or a file of tests. The caller of `load` closes `http`."""
+    """A loaded project, for a conversation or a file of tests. The caller of `load` closes `http`."""
 
     settings: Settings
     agents: AgentFactory
@@ -54,10 +54,10 @@ class Project(Struct, frozen=True):
     def create_state(self, case: Case, session_id: str) -> TrialState:
         confirmation_tools = frozenset(self.settings.confirmation_tools)
         key = Key("", session_id)
-        return TrialState(case, key, self.helpers, _NoTimeLimit(), confirmation_tools=confirmation_tools)
+        return TrialState(case, key, self.helpers, NoTimeLimit(), confirmation_tools=confirmation_tools)
 
     def create_caller(self, state: TrialState, under_test: Any = None) -> AgentCaller:
-        """Calls agents by name for code that belongs to a trial."""
+        """An object that calls agents by name, for the code of a trial."""
 
         def find(name: str | None) -> NamedAgent:
             return self.agents.find_agent_under_test(under_test) if name is None else self.agents.find_agent(name)
@@ -74,8 +74,8 @@ class Project(Struct, frozen=True):
         )
 
 
-def refuse_in_import(name: str) -> None:
-    """Raises BadInput if this code runs while Viva imports it: it would wait for its own end."""
+def refuse_during_import(name: str) -> None:
+    """Raises BadInput if the calling module is just being imported by Viva: the call would never end."""
     if (module := catalog.find_module_in_import()) is not None:
         raise BadInput.of(
             f"{name} was called while Viva imports {module}, which would never end; "
@@ -83,8 +83,8 @@ def refuse_in_import(name: str) -> None:
         )
 
 
-class _NoTimeLimit:
-    """A Clock without a limit: the calling code decides how long a conversation takes."""
+class NoTimeLimit:
+    """A Clock without a time limit."""
 
     def pause(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()

@@ -1,4 +1,4 @@
-"""Viva for pytest: a loop in a thread, the cases of suites on it, and what the fixtures `t` and `ctx` are made of."""
+"""Runs cases and script tests for pytest, on an event loop in a thread."""
 
 import asyncio
 import re
@@ -33,26 +33,26 @@ from viva.session.run import create_run_context
 from viva.session.run_plan import IN_PROCESS_PARALLEL, RunPlan, build_run_plan
 from viva.session.scripts.context import create_context
 from viva.session.scripts.hooks import add_hooks
-from viva.session.scripts.script_tests import UNCHECKED_HINT
+from viva.session.scripts.script_tests import UNCHECKED_TEST_HINT
 from viva.session.scripts.tester import T, collect_results
 from viva.users.script import Script
 
-_PYTEST_FLAGS = (
+_PYTEST_FLAG_PATTERNS = (
     (re.compile(r"(?<![\w-])(-n |agent=)(?=\w)"), "--viva-agent "),
     (re.compile(r"(?<!\w)--evaluator\b"), "--viva-evaluator"),
 )
 
 
-def use_pytest_flags(error: BadInput) -> BadInput:
-    """The error with the flags of pytest instead of those of `viva test` and `viva.run`: pytest's own `-n` is something else."""
+def replace_flags_by_pytest_flags(error: BadInput) -> BadInput:
+    """The error with flags of the pytest plugin in its messages, instead of flags of `viva test` or keywords of `viva.run`."""
     problems = list(error.problems)
-    for pattern, flag in _PYTEST_FLAGS:
+    for pattern, flag in _PYTEST_FLAG_PATTERNS:
         problems = [replace(problem, message=pattern.sub(flag, problem.message)) for problem in problems]
     return BadInput(*problems)
 
 
 class LoadedSuite(Struct, frozen=True):
-    """The trials of a file by case, and what they share."""
+    """A loaded suite file: its plan, its RunContext and its trials by case id."""
 
     file: Path
     plan: RunPlan
@@ -61,12 +61,12 @@ class LoadedSuite(Struct, frozen=True):
 
     @property
     def threshold(self) -> PlannedSuite | None:
-        """The suite, if it has to reach something as a whole."""
+        """The suite if it has a threshold; else None."""
         return next((suite for suite in self.plan.planned_suites if suite.threshold is not None), None)
 
 
 class PytestSession:
-    """Shared by all tests of a pytest session. `agent` is the default agent under test; `evaluator` grades playbooks."""
+    """Projects, suites and the event loop of one pytest session. `agent` is the default agent; `evaluator` grades playbooks."""
 
     def __init__(self, agent: str | None = None, evaluator: str | None = None) -> None:
         self.agent = agent
@@ -83,7 +83,7 @@ class PytestSession:
         return self._projects[folder]
 
     def load_suite(self, file: Path, folder: Path, agent: Any = None) -> LoadedSuite:
-        """The cases of a file, for an agent that a fixture has made or the one of the session. Raises BadInput.
+        """The cases of a file on an agent that a fixture has made (default: the agent of the session). Raises BadInput.
 
         Messages show paths relative to `folder`.
         """
@@ -97,20 +97,20 @@ class PytestSession:
                 history=False,
             )
             try:
-                self._suites[file, id(agent)] = self.loop.run_blocking(_load_suite(file, options))
+                self._suites[file, id(agent)] = self.loop.run_blocking(_build_loaded_suite(file, options))
             except BadInput as error:
-                raise use_pytest_flags(error) from None
+                raise replace_flags_by_pytest_flags(error) from None
         return self._suites[file, id(agent)]
 
     def start_cases(self, cases: Iterable[tuple[LoadedSuite, str]]) -> None:
-        """Start cases on the loop, unless they were started before. As many run at once as `viva test` would run."""
+        """Start cases on the loop, unless they were started before. The number of parallel cases is limited as in `viva test`."""
         for suite, case_id in cases:
             key = (id(suite), case_id)
             if key not in self._runs:
                 self._runs[key] = self.loop.bridge.start(self._run_case(suite, case_id))
 
     def run_case(self, suite: LoadedSuite, case_id: str) -> list[TrialRecord]:
-        """The records of a case that runs now or was started before."""
+        """Run a case, or wait for it if it was started before, and return the records of its trials."""
         self.start_cases([(suite, case_id)])
         return self.loop.bridge.wait_for(self._runs[id(suite), case_id])
 
@@ -125,24 +125,24 @@ class PytestSession:
         self.loop.close()
 
     async def _run_case(self, suite: LoadedSuite, case_id: str) -> list[TrialRecord]:
-        """One trial of a case after the other."""
-        of_session = self._limits.setdefault(0, asyncio.Semaphore(_find_limit(suite.plan)))
+        """Run the trials of a case one after the other."""
+        of_session = self._limits.setdefault(0, asyncio.Semaphore(_find_parallel_limit(suite.plan)))
         of_suite = self._limits.setdefault(
-            id(suite), asyncio.Semaphore(min(suite.plan.parallel, _find_limit(suite.plan)))
+            id(suite), asyncio.Semaphore(min(suite.plan.parallel, _find_parallel_limit(suite.plan)))
         )
         async with of_suite, of_session:
             return [await run_trial(suite.run_context, planned) for planned in suite.trials[case_id]]
 
 
-def _find_limit(plan: RunPlan) -> int:
-    """How many cases run at once: what the config says, else what `viva test` starts with."""
+def _find_parallel_limit(plan: RunPlan) -> int:
+    """The maximum number of parallel cases: from the config, else the number that `viva test` starts with."""
     if isinstance(limit := plan.settings.defaults.parallel, int):
         return limit
     return START_CONVERSATIONS if plan.is_adaptive else IN_PROCESS_PARALLEL
 
 
 class FixtureAgent:
-    """Stands for the agent of the fixture `viva_agent` until the fixture has made it."""
+    """A placeholder for the agent of the fixture `viva_agent`, used while suites are collected."""
 
     provides: frozenset[Feature] = frozenset({"tool_stubs", "memory", "workspace"})
 
@@ -150,7 +150,7 @@ class FixtureAgent:
         raise RuntimeError("the fixture viva_agent has not made the agent yet")
 
 
-async def _load_suite(file: Path, options: RunOptions) -> LoadedSuite:
+async def _build_loaded_suite(file: Path, options: RunOptions) -> LoadedSuite:
     plan = await build_run_plan(options)
     run_context = create_run_context(plan, f"pytest-{secrets.token_hex(2)}", EventBus((), ()))
     run_context, _hooks = add_hooks(run_context)
@@ -161,7 +161,7 @@ async def _load_suite(file: Path, options: RunOptions) -> LoadedSuite:
 
 
 class TestContext:
-    """`t` and `ctx` of one test that pytest runs."""
+    """Creates `t` and `ctx` for one test that pytest runs, and formats what they recorded."""
 
     def __init__(self, session: PytestSession, name: str, folder: Path, function: Callable[..., Any]) -> None:
         project = session.find_project(folder)
@@ -173,8 +173,8 @@ class TestContext:
         async def send(message: UserMessage) -> AgentReply:
             try:
                 caller.find_agent(message.agent)
-            except BadInput as error:  # raised here, as no trial of a run exists that it could end
-                raise use_pytest_flags(error) from None
+            except BadInput as error:  # without a run there is no trial that the error could end
+                raise replace_flags_by_pytest_flags(error) from None
             turn = Turn(len(state.turns) + 1, message)
             state.turns.append(turn)
             await run_turn(state, turn, caller.send)
@@ -191,7 +191,7 @@ class TestContext:
     @property
     def unchecked_reason(self) -> str | None:
         """Why a test that recorded nothing does not pass, as in `viva test`."""
-        return None if count_checks(self._state) else f"{UNCHECKED_MESSAGE}. {UNCHECKED_HINT}"
+        return None if count_checks(self._state) else f"{UNCHECKED_MESSAGE}. {UNCHECKED_TEST_HINT}"
 
     def format_failures(self) -> str | None:
         """The assertions that failed or could not be evaluated, with the conversation; None if there are none."""

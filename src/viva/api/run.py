@@ -13,17 +13,17 @@ from typing import Any, Literal, TypeVar, cast
 from msgspec import structs
 
 from viva.api.case_dict import CaseDict
-from viva.api.notebook import create_progress_line
-from viva.api.project import AgentInput, refuse_in_import
+from viva.api.notebook import create_notebook_sinks
+from viva.api.project import AgentInput, refuse_during_import
 from viva.api.run_options import RunOptions
 from viva.check import AgentFunction
 from viva.errors import BadInput, with_article
-from viva.formats.functions import Functions, is_function
+from viva.formats.functions import PassedFunctions, is_function_or_agent
 from viva.formats.sources import PlainMessage, parse_input
 from viva.session.loop import LoopThread, run_coroutine
 from viva.session.options import run_options
+from viva.session.options.keyword_values import add_keyword_docs, build_run_options, replace_flags_in_error
 from viva.session.options.run_options import KEYWORDS
-from viva.session.options.values import build_run_options, describe_keywords, use_keywords
 from viva.session.run import execute
 from viva.session.run_plan import build_run_plan
 from viva.session.run_result import RunResult
@@ -33,7 +33,7 @@ RunInput = str | Path | CaseDict | Mapping[str, Any]
 RunInputs = RunInput | Sequence[RunInput]
 
 
-@describe_keywords
+@add_keyword_docs
 def run(
     inputs: RunInputs,
     agent: AgentInput = None,
@@ -72,12 +72,12 @@ def run(
 
     Where an event loop is running already, use `await viva.arun(…)`: it runs async agents on that loop.
     """
-    prepared = _prepare(locals())
-    result = _run_blocking(_execute(prepared))
+    prepared = _build_options(locals())
+    result = _run_blocking(_execute_options(prepared))
     return _raise_signal_again(result)
 
 
-@describe_keywords
+@add_keyword_docs
 async def arun(
     inputs: RunInputs,
     agent: AgentInput = None,
@@ -104,23 +104,23 @@ async def arun(
 
     The parameters are those of `viva.run`.
     """
-    result = await _execute(_prepare(locals()))
+    result = await _execute_options(_build_options(locals()))
     return _raise_signal_again(result)
 
 
-def _prepare(arguments: dict[str, Any]) -> run_options.RunOptions:
+def _build_options(arguments: dict[str, Any]) -> run_options.RunOptions:
     """The options of a run from the arguments of `viva.run`. Raises BadInput for bad values."""
-    refuse_in_import("viva.run")
+    refuse_during_import("viva.run")
     inputs, more = arguments.pop("inputs"), arguments.pop("options")
     if more is not None and not isinstance(more, RunOptions):
         raise BadInput.of(f"options: {more!r} is not a viva.RunOptions")
-    functions = Functions()
+    functions = PassedFunctions()
     if isinstance(agent := arguments["agent"], Mapping):
         functions.update(cast("Mapping[str, Any]", agent))
         arguments["agent"] = list(functions)
     keywords = {**(vars(more) if more else {}), **arguments}
     for name, value in keywords.items():
-        if KEYWORDS[name].takes_function and is_function(value):
+        if KEYWORDS[name].takes_function and is_function_or_agent(value):
             keywords[name] = functions.add(value)
     checked = build_run_options(keywords)
     if not checked.folder.is_dir():
@@ -129,12 +129,12 @@ def _prepare(arguments: dict[str, Any]) -> run_options.RunOptions:
     return structs.replace(checked, inputs=texts, cases=cases, functions=functions)
 
 
-async def _execute(options: run_options.RunOptions) -> RunResult:
+async def _execute_options(options: run_options.RunOptions) -> RunResult:
     try:
         async with aclosing(await build_run_plan(options)) as plan:
-            return await execute(plan, create_progress_line())
+            return await execute(plan, create_notebook_sinks())
     except BadInput as error:
-        raise use_keywords(error) from None
+        raise replace_flags_in_error(error) from None
 
 
 def _run_blocking(work: Coroutine[Any, Any, R]) -> R:
@@ -145,16 +145,16 @@ def _run_blocking(work: Coroutine[Any, Any, R]) -> R:
         return run_coroutine(work)
     thread = LoopThread()
     try:
-        with _raise_on_ctrl_c():
-            return thread.bridge.run_to_end(work)
+        with _raise_keyboard_interrupt_at_once():
+            return thread.bridge.run_until_interrupted(work)
     finally:
         thread.close()
 
 
 @contextmanager
-def _raise_on_ctrl_c() -> Generator[None]:
-    """Ctrl-C raises KeyboardInterrupt in this thread at once. The handler of `asyncio.run` would wait for its loop, which
-    this thread blocks.
+def _raise_keyboard_interrupt_at_once() -> Generator[None]:
+    """Inside the block, Ctrl-C raises KeyboardInterrupt in this thread at once. The handler of `asyncio.run` would wait for
+    its loop, which this thread blocks.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -167,32 +167,32 @@ def _raise_on_ctrl_c() -> Generator[None]:
 
 
 def _raise_signal_again(result: RunResult) -> RunResult:
-    """The run has handled the signal and written its reports; the program that called it has to hear of it, too.
+    """Raise the signal that stopped the run once more, for the calling program: the run itself has handled it and written reports.
 
-    Without a handler of its own, Ctrl-C raises KeyboardInterrupt here; that of `asyncio.run` cancels its main task.
+    By default Ctrl-C then raises KeyboardInterrupt here; inside `asyncio.run` it cancels the main task.
     """
     if result.stop_signal is not None:
         signal.raise_signal(result.stop_signal)
     return result
 
 
-def _split_inputs(inputs: Any, folder: Path, functions: Functions) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """The inputs that `-i` takes, and the cases."""
+def _split_inputs(inputs: Any, folder: Path, functions: PassedFunctions) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Split the inputs into texts for `-i` and cases."""
     if isinstance(inputs, str | Path | Mapping):
         items: list[Any] = [inputs]
     elif isinstance(inputs, Sequence):
         items = list(cast("Sequence[Any]", inputs))
     else:
-        raise BadInput.of(f"inputs is {_describe_input(inputs)}")
+        raise BadInput.of(f"inputs is {_describe_bad_input(inputs)}")
     if items and all(isinstance(item, Mapping) and "content" in item and "id" not in item for item in items):
-        return (), (_to_definition({"id": "message", "input": items}, 0, functions),)
+        return (), (_build_case_definition({"id": "message", "input": items}, 0, functions),)
     texts: list[str] = []
     cases: list[Any] = []
     for index, item in enumerate(items):
         if isinstance(item, Mapping):
-            cases.append(_to_definition(cast("Mapping[str, Any]", item), index, functions))
+            cases.append(_build_case_definition(cast("Mapping[str, Any]", item), index, functions))
         elif not isinstance(item, str | Path):
-            raise BadInput.of(f"inputs[{index}] is {_describe_input(item)}")
+            raise BadInput.of(f"inputs[{index}] is {_describe_bad_input(item)}")
         elif isinstance(item, str) and _is_plain_message(item, folder):
             cases.append({"id": f"message-{len(cases) + 1}", "input": item})
         else:
@@ -202,7 +202,7 @@ def _split_inputs(inputs: Any, folder: Path, functions: Functions) -> tuple[tupl
     return tuple(texts), tuple(cases)
 
 
-def _describe_input(value: object) -> str:
+def _describe_bad_input(value: object) -> str:
     return f"{with_article(type(value).__name__)}; pass a path, a message, or a case as a dict with the keys of a suite file"
 
 
@@ -213,8 +213,8 @@ def _is_plain_message(text: str, folder: Path) -> bool:
         return False  # reported when it is loaded
 
 
-def _to_definition(case: Mapping[str, Any], index: int, functions: Functions) -> Any:
-    """The case as a suite file would contain it. Without an id it is called after its place."""
+def _build_case_definition(case: Mapping[str, Any], index: int, functions: PassedFunctions) -> Any:
+    """The case as a suite file would contain it. A missing id is made from its index."""
     try:
         return functions.to_definition({"id": f"case-{index + 1}", **case})
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from viva.check import AgentFunction
-from viva.session.options.values import check_values
+from viva.session.options.keyword_values import check_keyword_values
 from viva.stats.sequential import SequentialTest
 
 
@@ -130,7 +130,7 @@ class RunOptions:
     """The id of the run that this one repeats: `viva view` links both."""
 
     def __post_init__(self) -> None:
-        check_values(vars(self))
+        check_keyword_values(vars(self))
 
 
 class RunKeywords(TypedDict, total=False):

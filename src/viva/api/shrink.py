@@ -1,4 +1,4 @@
-"""Makes a failing conversation smaller by running ever smaller candidates with the real agent.
+"""Shrinks a failing conversation: runs smaller and smaller candidates with the real agent.
 
 Fewer turns first, then fewer words per message, then fewer attachments, earlier messages, memory entries and tool
 stubs, until nothing can be removed. A candidate must fail by the same checks and for the same reason. It runs once if
@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs
 
 from viva import catalog
-from viva.api.failure_causes import RELATED_OVERLAP, FailureCause, are_similar, extract_causes
+from viva.api.failure_causes import RELATED_OVERLAP, FailureCause, are_causes_similar, extract_causes
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import run_trial
 from viva.errors import BadInput
 from viva.formats import native
 from viva.formats.case_writer import build_static_case
 from viva.formats.documents import wrap_values
-from viva.formats.load_options import TIMEOUT_S, LoadOptions
+from viva.formats.load_options import DEFAULT_TIMEOUT_S, LoadOptions
 from viva.model import codec
 from viva.model.case import Assertion, Case, Fixtures, ToolStub, UserMessage
 from viva.model.message import Message, Part, Text
@@ -37,12 +37,12 @@ CONFIRM_TRIALS = 3
 MEASURE_TRIALS, CANDIDATE_TRIALS = 10, 5
 """If the conversation fails only sometimes: trials to measure how often, and trials per candidate."""
 ANSWERS_ASSERTION = {"type": "regex", "pattern": "", "message": "the agent answers"}
-"""Stands for a failure of the agent itself, when no check failed."""
+"""The assertion of the smaller case if the agent itself failed, and no check."""
 _PART_DECODER = codec.Decoder[Part](Part)
 
 
 class FailureRate(Struct, frozen=True):
-    """How many trials failed, of how many."""
+    """The number of failed trials and of all trials."""
 
     failed: int
     total: int
@@ -58,9 +58,9 @@ ALWAYS_FAILS = FailureRate(1, 1)
 
 
 class ShrinkResult(Struct, frozen=True):
-    """The smaller conversation as a native case. Pairs are the counts before and after.
+    """The smaller conversation as a native case. `turns`, `words` and `extras` are the counts before and after.
 
-    It is not minimal if the trials ran out, or if something smaller did not fail reliably.
+    `is_minimal` is false if the trials ran out, or if something smaller did not fail reliably.
     """
 
     case: dict[str, Any]
@@ -98,7 +98,7 @@ async def minimize_items(items: Sequence[T], fails: StillFails[T]) -> list[T]:
     return rest
 
 
-async def find_case(plan: RunPlan, record: TrialRecord) -> Case:
+async def find_recorded_case(plan: RunPlan, record: TrialRecord) -> Case:
     """The case of a record. Raises BadInput if it has changed or cannot be shrunk."""
     async for planned in plan.iterate_trials():
         case = planned.case
@@ -134,7 +134,7 @@ class Shrinker:
             roots=(str(plan.settings.folder), str(Path(case.origin.file if case.origin else "").parent)),
             attachment_roots=plan.settings.attachment_roots,
             simulator=None,
-            timeout_s=case.limits.timeout_s or TIMEOUT_S,
+            timeout_s=case.limits.timeout_s or DEFAULT_TIMEOUT_S,
             has_before_run=True,  # a candidate may lack the turn that sets a variable; that is an error of its trial
         )
         run_context = create_run_context(plan, f"shrink-{secrets.token_hex(2)}", EventBus((), ()))
@@ -146,12 +146,12 @@ class Shrinker:
             required or ALWAYS_FAILS,
             max_trials,
         )
-        self._reserved = min(CONFIRM_TRIALS, max_trials // 3)  # for the confirmation at the end
-        self._trials = 0
+        self._reserved_trials = min(CONFIRM_TRIALS, max_trials // 3)  # for the confirmation at the end
+        self._trial_count = 0
         self._verdicts: dict[bytes, bool] = {}
         self._accepted: list[_Candidate] = []
         self._causes = [extract_causes(failed.record)]
-        self._assertions, self._final_assertions = _list_failed_assertions(failed)
+        self._assertions, self._final_assertions = _list_failed_definitions(failed)
         kinds = {assertion["type"] for assertion in (*self._assertions, *self._final_assertions)}
         if unknown := kinds - set(catalog.list_components("check")):
             raise BadInput.of(f"a native case cannot contain the failed checks: {', '.join(sorted(unknown))}")
@@ -159,39 +159,39 @@ class Shrinker:
     async def shrink(self, folder: Path) -> ShrinkResult:
         """The smaller case, for a file in `folder`. Raises BadInput if the conversation no longer fails."""
         whole = _Candidate.of(self._failed)
-        rate = await self._run_whole(whole)
+        rate = await self._run_whole_conversation(whole)
         if not self._is_rate_given and rate.failed < rate.total:
             rate = await self._measure_rate(whole, rate)
-        smallest, is_minimal = await self._minimize(whole)
-        failures = rate if smallest == whole else await self._confirm(smallest)
+        smallest, is_minimal = await self._minimize_conversation(whole)
+        failures = rate if smallest == whole else await self._confirm_candidate(smallest)
         is_unreliable = failures.total and not failures.is_at_least(self._required)
         if is_unreliable and not self._is_rate_given and self._required == ALWAYS_FAILS:
             rate = await self._measure_rate(whole, rate)
-            smallest, is_minimal = await self._minimize(whole)
-            failures = rate if smallest == whole else await self._confirm(smallest)
+            smallest, is_minimal = await self._minimize_conversation(whole)
+            failures = rate if smallest == whole else await self._confirm_candidate(smallest)
         while failures.total and not failures.is_at_least(self._required) and smallest != whole:
             is_minimal = False
             self._accepted.pop()  # it failed by chance: go back to the candidate before
             smallest = self._accepted[-1] if self._accepted else whole
-            failures = rate if smallest == whole else await self._confirm(smallest)
+            failures = rate if smallest == whole else await self._confirm_candidate(smallest)
         return ShrinkResult(
             case=self._build_case(smallest, folder),
             turns=(len(whole.messages), len(smallest.messages)),
             words=(whole.word_count, smallest.word_count),
             extras=(whole.extra_count, smallest.extra_count),
-            trials=self._trials,
+            trials=self._trial_count,
             is_minimal=is_minimal,
             original_failures=rate,
             failures=failures,
         )
 
-    async def _run_whole(self, whole: "_Candidate") -> FailureRate:
-        """The failure rate of the whole conversation. Raises BadInput if that is too low."""
+    async def _run_whole_conversation(self, whole: "_Candidate") -> FailureRate:
+        """Run the whole conversation. Returns its failure rate; raises BadInput if that is too low."""
         if self._is_rate_given:
             trials = max(CONFIRM_TRIALS, self._required.total)
         else:
             trials = min(CONFIRM_TRIALS, max(1, self._max_trials // 3))
-        rate = await self._run_trials(whole, trials, learns=True)
+        rate = await self._run_trials(whole, trials, accepts_new_causes=True)
         if not rate.failed or (self._is_rate_given and not rate.is_at_least(self._required)):
             raise BadInput.of(
                 f"case {self._failed.case.id!r} fails in the same way only {rate} when it runs again: "
@@ -199,35 +199,35 @@ class Shrinker:
             )
         return rate
 
-    async def _confirm(self, candidate: "_Candidate") -> FailureRate:
+    async def _confirm_candidate(self, candidate: "_Candidate") -> FailureRate:
         """Run the candidate again with the reserved trials: it may have failed by chance."""
         return await self._run_trials(candidate, max(CONFIRM_TRIALS, self._required.total), uses_reserve=True)
 
     async def _measure_rate(self, whole: "_Candidate", rate: FailureRate) -> FailureRate:
         """Measure how often the conversation fails, and require about that rate from candidates."""
-        more = await self._run_trials(whole, MEASURE_TRIALS - rate.total, learns=True)
+        more = await self._run_trials(whole, MEASURE_TRIALS - rate.total, accepts_new_causes=True)
         rate = FailureRate(rate.failed + more.failed, rate.total + more.total)
         self._required = FailureRate(max(2, CANDIDATE_TRIALS * rate.failed // rate.total), CANDIDATE_TRIALS)
         self._verdicts.clear()
         self._accepted.clear()
         return rate
 
-    async def _minimize(self, candidate: "_Candidate") -> tuple["_Candidate", bool]:
+    async def _minimize_conversation(self, candidate: "_Candidate") -> tuple["_Candidate", bool]:
         """The smallest candidate, and whether nothing more can be removed."""
-        while not self._is_used_up:
+        while not self._has_spent_trials:
             before = candidate
             for step in (self._remove_turns, self._remove_words, self._remove_attachments, self._remove_extras):
                 candidate = await step(candidate)
             if candidate == before:
                 break
-        return candidate, not self._is_used_up
+        return candidate, not self._has_spent_trials
 
     @property
-    def _is_used_up(self) -> bool:
-        return self._trials >= self._max_trials - self._reserved
+    def _has_spent_trials(self) -> bool:
+        return self._trial_count >= self._max_trials - self._reserved_trials
 
     async def _remove_turns(self, candidate: "_Candidate") -> "_Candidate":
-        """Assertions of a turn keep the last turn; final assertions keep none."""
+        """Remove turns. The last turn stays if its own assertions failed, not only final assertions."""
         messages = candidate.messages
         fixed = () if self._final_assertions else messages[-1:]
 
@@ -261,7 +261,7 @@ class Shrinker:
         return candidate
 
     async def _remove_extras(self, candidate: "_Candidate") -> "_Candidate":
-        """A removed tool stub makes the tool return an error, so no tool runs live."""
+        """Remove earlier messages, memory entries and tool stubs. A tool without a stub returns an error; it does not run live."""
         for name in ("history", "memory", "tools"):
 
             def replace(candidate: "_Candidate", some: Sequence[Any], name: str = name) -> "_Candidate":
@@ -283,10 +283,10 @@ class Shrinker:
         return await minimize_items(items, fails)
 
     async def _still_fails(self, candidate: "_Candidate") -> bool:
-        """Does it fail often enough and for the same reason? Each candidate is tried once."""
+        """Does the candidate fail often enough and for the same reason? The answer for each candidate is kept."""
         digest = codec.encode_canonically(self._build_case(candidate, Path()))
         if digest not in self._verdicts:
-            if self._is_used_up:
+            if self._has_spent_trials:
                 return False
             rate = await self._run_trials(candidate, self._required.total, enough=self._required.failed)
             self._verdicts[digest] = rate.is_at_least(self._required)
@@ -300,31 +300,33 @@ class Shrinker:
         count: int,
         *,
         enough: int | None = None,
-        learns: bool = False,
+        accepts_new_causes: bool = False,
         uses_reserve: bool = False,
     ) -> FailureRate:
         """Run the candidate, as long as trials are left, or until it is clear whether `enough` trials fail."""
         case = await self._load_case(candidate)
         failed = done = 0
-        limit = self._max_trials - (0 if uses_reserve else self._reserved)
-        while done < count and self._trials < limit:
-            self._trials += 1
+        limit = self._max_trials - (0 if uses_reserve else self._reserved_trials)
+        while done < count and self._trial_count < limit:
+            self._trial_count += 1
             done += 1
             record = await run_trial(
-                self._run_context, PlannedTrial(case, self._trials, done, count, self._agent), keep=()
+                self._run_context, PlannedTrial(case, self._trial_count, done, count, self._agent), keep=()
             )
-            failed += record.status == "failed" and self._is_same_failure(extract_causes(record), learns=learns)
+            failed += record.status == "failed" and self._is_same_failure(
+                extract_causes(record), accepts_new_causes=accepts_new_causes
+            )
             if enough is not None and failed >= enough:
                 return FailureRate(enough, count)
             if enough is not None and failed + count - done < enough:
                 break
         return FailureRate(failed, done if enough is None else count)
 
-    def _is_same_failure(self, causes: list[FailureCause], *, learns: bool) -> bool:
-        """Is it the recorded failure? The whole conversation may fail in other words, which then count too."""
-        if any(are_similar(causes, expected) for expected in self._causes):
+    def _is_same_failure(self, causes: list[FailureCause], *, accepts_new_causes: bool) -> bool:
+        """Are the causes those of the recorded failure? With `accepts_new_causes`, related causes count too and are remembered."""
+        if any(are_causes_similar(causes, expected) for expected in self._causes):
             return True
-        if learns and are_similar(causes, self._causes[0], RELATED_OVERLAP):
+        if accepts_new_causes and are_causes_similar(causes, self._causes[0], RELATED_OVERLAP):
             self._causes.append(causes)
             return True
         return False
@@ -358,7 +360,7 @@ class _Candidate(Struct, frozen=True):
 
     @classmethod
     def of(cls, failed: FailedConversation) -> "_Candidate":
-        """The whole conversation up to the failure, by a script, a simulator or a person."""
+        """The whole conversation up to the failure. Its messages come from a script, a simulator or a person."""
         fixtures = failed.case.fixtures or Fixtures()
         planned = failed.case.user.planned_messages
         messages = [
@@ -382,7 +384,7 @@ class _Candidate(Struct, frozen=True):
         return structs.replace(self, messages=(*self.messages[:index], message, *self.messages[index + 1 :]))
 
     def apply_to(self, case: Case) -> Case:
-        """The case with the rest of its history and fixtures."""
+        """The case with the history and fixtures of this candidate."""
         fixtures = case.fixtures and structs.replace(case.fixtures, memory=self.memory, tools=self.tools)
         return structs.replace(case, history=self.history, fixtures=fixtures)
 
@@ -395,13 +397,13 @@ def _restore_message(turn: TurnRecord, planned: UserMessage | None) -> UserMessa
     return structs.replace(message, message=Message("user", content), source="static", assertions=(), comment=None)
 
 
-def _list_failed_assertions(failed: FailedConversation) -> tuple[list[Any], list[Any]]:
-    """The definitions of the failed assertions: those of the last turn, and the final ones."""
+def _list_failed_definitions(failed: FailedConversation) -> tuple[list[Any], list[Any]]:
+    """The definitions of the failed assertions of the last turn, and of the failed final assertions or checkpoints."""
     case, record = failed.case, failed.record
     last, planned = len(record.turns), case.user.planned_messages
     turn_assertions = planned[last - 1].assertions if 0 < last <= len(planned) else ()
-    of_turn = _select_failed(turn_assertions, record.turns[-1].assertions if record.turns else [])
-    final = _select_failed(case.final_assertions, record.final_assertions)
+    of_turn = _select_failed_definitions(turn_assertions, record.turns[-1].assertions if record.turns else [])
+    final = _select_failed_definitions(case.final_assertions, record.final_assertions)
     if not of_turn and not final:
         reached = {point.id for point in record.checkpoints or () if point.reached}
         missed = [point for point in case.goal.checkpoints if point.required and point.id not in reached]
@@ -409,6 +411,6 @@ def _list_failed_assertions(failed: FailedConversation) -> tuple[list[Any], list
     return (of_turn, final) if of_turn or final else ([ANSWERS_ASSERTION], [])
 
 
-def _select_failed(assertions: Sequence[Assertion], results: Sequence[dict[str, Any]]) -> list[Any]:
+def _select_failed_definitions(assertions: Sequence[Assertion], results: Sequence[dict[str, Any]]) -> list[Any]:
     pairs = zip(assertions, results, strict=False)
     return [dict(assertion.definition) for assertion, result in pairs if result["passed"] is False]

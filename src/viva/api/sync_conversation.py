@@ -16,7 +16,7 @@ from viva.session.loop import CallOutcome, LoopThread, catch_outcome
 from viva.session.messages import AgentReply, AttachmentInput, MessageInput
 
 R = TypeVar("R")
-_Request = tuple[Callable[[], Awaitable[Any]], "asyncio.Future[CallOutcome[Any]]"]
+_WorkRequest = tuple[Callable[[], Awaitable[Any]], "asyncio.Future[CallOutcome[Any]]"]
 
 
 class SyncConversation:
@@ -64,7 +64,7 @@ class SyncConversation:
         return self
 
     def open_in(self, thread: LoopThread) -> Self:
-        """Open it on a loop that others use, too. `close` ends it."""
+        """Open the conversation on the loop of an existing thread. `close` ends the conversation, but not the thread."""
         __tracebackhide__ = True
         self._open = _OpenSession(self._conversation, thread, lambda: None)
         return self
@@ -85,7 +85,7 @@ class SyncConversation:
         """Send a message and return the reply: `reply = chat.say("Hello", attachments=["receipt.png"])`."""
         __tracebackhide__ = True
         say = self._conversation.say
-        return self._run(lambda: say(message, attachments=attachments, options=options, timeout=timeout))
+        return self._run_in_session(lambda: say(message, attachments=attachments, options=options, timeout=timeout))
 
     def expect(self, *assertions: AssertionInput, scope: TurnScope = "turn") -> None:
         """Check assertions on the last reply: `chat.expect(viva.check.contains("Hello"), lambda turn: turn.awaiting)`.
@@ -108,7 +108,7 @@ class SyncConversation:
         """Ask a judge: `chat.judge("The reply is polite", votes=3)`."""
         __tracebackhide__ = True
         judge = self._conversation.judge
-        return self._run(
+        return self._run_in_session(
             lambda: judge(criteria, use=use, min_score=min_score, votes=votes, metadata=metadata, scope=scope)
         )
 
@@ -129,7 +129,7 @@ class SyncConversation:
             self._is_closed = True
             opened.close()
 
-    def _run(self, work: Callable[[], Awaitable[R]]) -> R:
+    def _run_in_session(self, work: Callable[[], Awaitable[R]]) -> R:
         __tracebackhide__ = True
         if self._is_closed:
             raise RuntimeError("the conversation is closed; expect, messages and transcript still work")
@@ -139,27 +139,27 @@ class SyncConversation:
 
 
 class _OpenSession:
-    """Serves all requests in one task: an agent session may hold a context that only the task which entered it can exit."""
+    """An open conversation. All its calls run in one task, because an agent session may have to be closed by the task that opened it."""
 
     def __init__(self, conversation: Conversation, thread: LoopThread, on_close: Callable[[], None]) -> None:
         __tracebackhide__ = True
         self._conversation = conversation
         self._thread = thread
         self._on_close = on_close
-        self._requests: asyncio.Queue[_Request | None] = asyncio.Queue()
-        self._task = thread.run_blocking(self._start())
+        self._requests: asyncio.Queue[_WorkRequest | None] = asyncio.Queue()
+        self._task = thread.run_blocking(self._start_task())
 
     def run(self, work: Callable[[], Awaitable[R]]) -> R:
         __tracebackhide__ = True
-        return self._thread.run_blocking(self._request(work)).get()
+        return self._thread.run_blocking(self._request_result(work)).get()
 
     def close(self) -> None:
         try:
-            self._thread.run_blocking(self._stop())
+            self._thread.run_blocking(self._stop_task())
         finally:
             self._on_close()
 
-    async def _start(self) -> "asyncio.Task[None]":
+    async def _start_task(self) -> "asyncio.Task[None]":
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.ensure_future(self._serve_requests(opened))
         await asyncio.wait((opened, task), return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +176,7 @@ class _OpenSession:
                 if not future.cancelled():
                     future.set_result(outcome)
 
-    async def _request(self, work: Callable[[], Awaitable[Any]]) -> CallOutcome[Any]:
+    async def _request_result(self, work: Callable[[], Awaitable[Any]]) -> CallOutcome[Any]:
         future: asyncio.Future[CallOutcome[Any]] = asyncio.get_running_loop().create_future()
         self._requests.put_nowait((work, future))
         try:
@@ -191,7 +191,7 @@ class _OpenSession:
             raise RuntimeError("the session with the agent has ended")
         return future.result()
 
-    async def _stop(self) -> None:
+    async def _stop_task(self) -> None:
         self._requests.put_nowait(None)
         await asyncio.wait((self._task,))
         if not self._task.cancelled():

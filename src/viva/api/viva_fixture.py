@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from viva import check, errors
 from viva.api.conversation import Conversation
 from viva.api.project import AgentInput
-from viva.api.pytest_session import PytestSession, use_pytest_flags
+from viva.api.pytest_session import PytestSession, replace_flags_by_pytest_flags
 from viva.api.run import RunInputs, arun, run
 from viva.api.run_options import RunKeywords, RunOptions
 from viva.api.sync_conversation import SyncConversation
@@ -57,7 +57,7 @@ class VivaFixture:
         try:
             return run(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
         except BadInput as error:
-            raise use_pytest_flags(error) from None
+            raise replace_flags_by_pytest_flags(error) from None
 
     async def arun(self, inputs: RunInputs, agent: AgentInput = None, **keywords: Unpack[RunKeywords]) -> RunResult:
         """As `run`, for async tests: runs on their event loop."""
@@ -65,7 +65,7 @@ class VivaFixture:
         try:
             return await arun(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
         except BadInput as error:
-            raise use_pytest_flags(error) from None
+            raise replace_flags_by_pytest_flags(error) from None
 
     def chat(
         self,
@@ -83,7 +83,7 @@ class VivaFixture:
         try:
             self._chats.append(chat.open_in(self._session.loop))
         except BadInput as error:
-            raise use_pytest_flags(error) from None
+            raise replace_flags_by_pytest_flags(error) from None
         return chat
 
     def close(self) -> None:

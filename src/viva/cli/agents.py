@@ -26,7 +26,7 @@ Examples:
 """
 
 
-class _Row(Struct, omit_defaults=True, kw_only=True):
+class _AgentRow(Struct, omit_defaults=True, kw_only=True):
     """An agent in the list. `missing` is why it cannot be used."""
 
     name: str
@@ -52,17 +52,17 @@ def command(config_file: Path | None, as_json: bool) -> int:
     settings = structs.replace(settings, unset_variables=None)  # each agent reports its own
     rows, clis = run_coroutine(_inspect_agents(settings))
     if as_json:
-        print(codec.pretty_json(codec.encode(_build_document(settings, rows, clis))).decode())
+        print(codec.pretty_json(codec.encode(_build_json_document(settings, rows, clis))).decode())
     else:
-        _print_list(settings, rows, clis)
+        _print_agents(settings, rows, clis)
         for missing in unset:
             print(missing)
     return 1 if any(row.missing for row in rows) else 0
 
 
-async def _inspect_agents(settings: Settings) -> tuple[list[_Row], list[_Row]]:
+async def _inspect_agents(settings: Settings) -> tuple[list[_AgentRow], list[_AgentRow]]:
     agents = AgentFactory(settings)
-    names = agents.list_names()
+    names = agents.list_agent_names()
     rows = [_build_row(agents, name, default=settings.defaults.agent == name or len(names) == 1) for name in names]
     others = [_build_row(agents, name) for name in list_nameable_kinds() if name not in names]
     workspaces = EmptyWorkspaces(settings)
@@ -70,15 +70,15 @@ async def _inspect_agents(settings: Settings) -> tuple[list[_Row], list[_Row]]:
     return rows, others
 
 
-def _build_row(agents: AgentFactory, name: str, *, default: bool = False) -> _Row:
+def _build_row(agents: AgentFactory, name: str, *, default: bool = False) -> _AgentRow:
     try:
         agent = agents.find_agent(name)
     except BadInput as error:
-        return _Row(name=name, default=default, missing=error.problems[0].message)
-    return _Row(name=name, kind=agent.kind, default=default, description=agent.description)
+        return _AgentRow(name=name, default=default, missing=error.problems[0].message)
+    return _AgentRow(name=name, kind=agent.kind, default=default, description=agent.description)
 
 
-async def _inspect_agent(row: _Row, agents: AgentFactory, workspaces: EmptyWorkspaces) -> None:
+async def _inspect_agent(row: _AgentRow, agents: AgentFactory, workspaces: EmptyWorkspaces) -> None:
     """Fill in the program, its version, and what is missing, as the agent reports them."""
     if row.missing is not None or (inspect := getattr(agents.find_agent(row.name).agent, "inspect", None)) is None:
         return
@@ -90,7 +90,7 @@ async def _inspect_agent(row: _Row, agents: AgentFactory, workspaces: EmptyWorks
         row.executable, row.version, row.missing = status.executable, status.version, status.missing
 
 
-def _print_list(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
+def _print_agents(settings: Settings, rows: list[_AgentRow], clis: list[_AgentRow]) -> None:
     if settings.file is None:
         print(f"No {config.CONFIG_FILE} here or in a parent folder; create one with `viva init`")
     else:
@@ -107,14 +107,14 @@ def _print_list(settings: Settings, rows: list[_Row], clis: list[_Row]) -> None:
         print(_format_row(row))
 
 
-def _format_row(row: _Row) -> str:
+def _format_row(row: _AgentRow) -> str:
     default = " (default)" if row.default else ""
     kind = row.kind if row.kind != row.name else ""
     parts = (f"{'✗' if row.missing else '✓'} {row.name}{default}", kind, row.version, row.description, row.missing)
     return "  ".join(part for part in parts if part)
 
 
-def _build_document(settings: Settings, rows: list[_Row], clis: list[_Row]) -> dict[str, Any]:
+def _build_json_document(settings: Settings, rows: list[_AgentRow], clis: list[_AgentRow]) -> dict[str, Any]:
     connectors = [
         {
             "name": connector.name,

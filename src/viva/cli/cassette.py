@@ -37,7 +37,7 @@ Examples:
 """
 SessionReply = tuple[RecordedSession, RecordedReply]
 _MAX_FILE_TEXT = 20_000
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group(epilog=EPILOG)
@@ -46,7 +46,7 @@ def command() -> None:
 
 
 @command.command(epilog="Example: viva cassette show talk.cassette T001")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=_EXISTING_FILE)
 @click.argument("case", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the replies as lines of JSON.")
 def show(file: Path, case: str | None, as_json: bool) -> int:
@@ -81,7 +81,7 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
 
 
 @command.command(epilog="Example: viva cassette prune talk.cassette -k '^old-' --unfinished")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=_EXISTING_FILE)
 @click.option("-k", "--run", "only", metavar="REGEX", help="Delete cases whose id matches.")
 @click.option("--unfinished", is_flag=True, help="Delete trials that had not ended when the recording stopped.")
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and change nothing.")
@@ -105,21 +105,21 @@ def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
         )
 
     remaining = list(remove_trials(lines, should_remove))
-    removed = set(_iter_trials(lines)) - set(_iter_trials(remaining))
+    removed = set(_iterate_trial_keys(lines)) - set(_iterate_trial_keys(remaining))
     if not dry_run and removed:
         try:
             rewrite_cassette(file, remaining)
         except OSError as error:
             raise BadInput.of(f"cannot be written: {error.strerror}", str(file)) from error
-    for key in sorted(_drop_only_agent(removed)):
+    for key in sorted(_remove_only_agent(removed)):
         print(f"{'would remove' if dry_run else 'removed'} {_format_key(key)}")
     print(f"{format_count(len(lines) - len(remaining), 'line')} of {len(lines):,}")
     return 0
 
 
 @command.command("diff", epilog="Example: viva cassette diff old.cassette new.cassette")
-@click.argument("old", type=_FILE)
-@click.argument("new", type=_FILE)
+@click.argument("old", type=_EXISTING_FILE)
+@click.argument("new", type=_EXISTING_FILE)
 def diff(old: Path, new: Path) -> int:
     """Compare two recordings: changed agents, and the first difference in each conversation. Exit code 1 if they differ."""
     before, after = list(read_cassette(old)), list(read_cassette(new))
@@ -153,7 +153,9 @@ def _compare_conversations(before: Iterable[CassetteLine], after: Iterable[Casse
 
 def _find_first_change(was: list[SessionReply], now: list[SessionReply]) -> str | None:
     """Return the first difference between two recordings of one conversation."""
-    for (_, old), (session, new) in zip(sorted(was, key=_sort_key), sorted(now, key=_sort_key), strict=False):
+    for (_, old), (session, new) in zip(
+        sorted(was, key=_sort_reply_key), sorted(now, key=_sort_reply_key), strict=False
+    ):
         for what, before, after in (
             ("request to", old.sent, new.sent),
             ("reply of", _extract_content(old), _extract_content(new)),
@@ -166,13 +168,13 @@ def _find_first_change(was: list[SessionReply], now: list[SessionReply]) -> str 
 
 def _extract_content(recorded: RecordedReply) -> dict[str, object]:
     """Return what the agent said and did, without cost and time."""
-    files = {image.path: _format_file(image) for image in _list_files(recorded)}
+    files = {image.path: _format_file(image) for image in _list_turn_files(recorded)}
     if (reply := recorded.reply) is None:
         return {"fault": recorded.fault, "message": recorded.fault_message, "files": files}
     return {"content": reply.content, "data": reply.data, "tool_calls": reply.tool_calls, "files": files}
 
 
-def _list_files(reply: RecordedReply) -> tuple[RecordedFile, ...]:
+def _list_turn_files(reply: RecordedReply) -> tuple[RecordedFile, ...]:
     return reply.turn_files.files if reply.turn_files is not None else ()
 
 
@@ -187,28 +189,28 @@ def _format_file(image: RecordedFile) -> str | None:
     )
 
 
-def _sort_key(replies: SessionReply) -> tuple[int, bool, str, str, int]:
-    """Return an order that is the same in every recording; parallel helpers are recorded as they reply."""
+def _sort_reply_key(replies: SessionReply) -> tuple[int, bool, str, str, int]:
+    """Return a sort key that is the same in every recording: parallel helpers are recorded in the order of their replies."""
     session, reply = replies
     return reply.turn, session.role != "agent", session.role, session.agent, reply.session
 
 
-def _iter_trials(lines: list[CassetteLine]) -> Iterator[Key]:
+def _iterate_trial_keys(lines: list[CassetteLine]) -> Iterator[Key]:
     yield from (get_trial_key(session.key) for session, _ in iterate_replies(lines))
     yield from (get_trial_key(line.key) for line in lines if isinstance(line, TrialDuration))
 
 
 def _group_by_key(replies: Iterable[SessionReply]) -> dict[Key, list[SessionReply]]:
-    """The replies of each attempt. The keys of a recording with one agent under test do not name it, so that those of
+    """The replies of each attempt by its key. With one agent under test the keys do not name it, so that recordings of
     different agents can be compared.
     """
     conversations: dict[Key, list[SessionReply]] = defaultdict(list)
     for session, reply in replies:
         conversations[session.key].append((session, reply))
-    return dict(zip(_drop_only_agent(conversations), conversations.values(), strict=True))
+    return dict(zip(_remove_only_agent(conversations), conversations.values(), strict=True))
 
 
-def _drop_only_agent(keys: Iterable[Key]) -> list[Key]:
+def _remove_only_agent(keys: Iterable[Key]) -> list[Key]:
     keys = list(keys)
     if len({key.agent for key in keys if key.case}) > 1:
         return keys
@@ -233,7 +235,9 @@ def _format_reply(key: Key, session: RecordedSession, reply: RecordedReply) -> s
     calls = (
         "".join(f"\n      tool {escape_controls(call.name)}" for call in reply.reply.tool_calls) if reply.reply else ""
     )
-    calls += "".join(f"\n      file {escape_controls(image.path)}" for image in _list_files(reply) if not image.folder)
+    calls += "".join(
+        f"\n      file {escape_controls(image.path)}" for image in _list_turn_files(reply) if not image.folder
+    )
     text = message if isinstance(message, str) else codec.compact_json(message)
     return (
         f"{_format_key(key)}, turn {reply.turn}: {session.role} {escape_controls(session.agent)}  {format_ms(reply.ms)}\n"

@@ -1,8 +1,8 @@
-"""A chat: a person talks with an agent and may save the conversation as a case. No verdict."""
+"""Runs a chat: a person talks with an agent and may save the conversation as a case. There is no verdict."""
 
-from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
+from viva.api.project import NoTimeLimit
 from viva.awaiting.detector import detect_awaiting
 from viva.cli.interactive import TerminalPrompt
 from viva.cli.send_message import DirectSession, format_reply, open_direct_session
@@ -18,15 +18,8 @@ from viva.state.trial_state import TrialState
 from viva.users.person import Person
 
 
-class _NoClock:
-    """A clock without a time limit."""
-
-    def pause(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-
 async def run_chat(options: RunOptions, *, verbose: bool) -> int:
-    """Chats until the person stops."""
+    """Open the agent and chat with it until the person stops."""
     async with open_direct_session(options) as agent:
         prompt = TerminalPrompt(agent.redactor.redact_text, show_hints=False)  # each reply has its hint below
         settings = agent.settings
@@ -35,7 +28,7 @@ async def run_chat(options: RunOptions, *, verbose: bool) -> int:
         person = Person(None, prompt, saver.save)
         case = Case(id="conversation", user=person, interactive=Interactive(enabled=True, timeout_s=None))
         tools = frozenset(settings.confirmation_tools)
-        state = TrialState(case, Key("", case.id), agent.helpers, _NoClock(), confirmation_tools=tools)
+        state = TrialState(case, Key("", case.id), agent.helpers, NoTimeLimit(), confirmation_tools=tools)
         print(f"Talking with {escape_controls(agent.name)}.", flush=True)
 
         async def send(line: UserMessage) -> Reply:
@@ -49,7 +42,7 @@ async def run_chat(options: RunOptions, *, verbose: bool) -> int:
 
 
 def _print_turn(turn: Turn, agent: DirectSession, *, echo: bool, verbose: bool) -> None:
-    """Prints the reply; before it, the message, unless the terminal still shows what was typed."""
+    """Prints the reply of a turn or, before there is one, the message. With `echo` false the terminal shows the message already."""
     if turn.reply is not None:
         awaiting = turn.awaiting or detect_awaiting(turn.reply)
         lines = format_reply(agent.redactor.redact(turn.reply), awaiting, turn.latency_ms if verbose else None)

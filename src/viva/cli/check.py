@@ -13,7 +13,7 @@ from viva.formats.sources import Format, StandardInput, SuiteFiles, load_files, 
 from viva.model.case import Suite
 from viva.session.agents import AgentFactory
 from viva.session.eval_suites import build_eval_options
-from viva.session.names import create_connector_check, create_helper_check
+from viva.session.name_checks import create_connector_check, create_helper_check
 from viva.session.options.run_options import RunOptions
 
 EPILOG = """\b
@@ -63,7 +63,7 @@ def command(files: tuple[str, ...], format_: Format | None, config_file: Path | 
         try:
             source = parse_input(name, Path())
             if not isinstance(source, SuiteFiles | StandardInput):
-                raise BadInput.of(f"there is no file or folder {name!r}")
+                raise BadInput.of(f"there is no file or folder {name!r}; pass suite files or folders")
             paths = source.paths if isinstance(source, SuiteFiles) else (source,)
             if isinstance(source, SuiteFiles) and source.note:
                 print(source.note)

@@ -52,8 +52,8 @@ Examples:
 \b
 Exit codes: 0 no regression, 1 a regression by --fail-on, 4 bad input.
 """
-_SHOWN: tuple[ChangeKind, ...] = tuple(change for change in CHANGE_ORDER if change != "still passing")
-_MARKS: dict[ChangeKind, str] = {
+_LISTED_CHANGES: tuple[ChangeKind, ...] = tuple(change for change in CHANGE_ORDER if change != "still passing")
+_CHANGE_MARKS: dict[ChangeKind, str] = {
     "broken": "✗",
     "suspect": "?",
     "fixed": "✓",
@@ -133,7 +133,7 @@ def command(
         )
     if len(columns) == 2:
         return _compare_two(history, columns, gates, alpha, outputs)
-    return _compare_many(columns, gates, alpha, outputs)
+    return _compare_in_matrix(columns, gates, alpha, outputs)
 
 
 def _compare_two(
@@ -144,12 +144,14 @@ def _compare_two(
     base, head = (before.agent, after.agent) if before.run == after.run else (before.run, after.run)
     comparison = compare_runs((base, before.rows), (head, after.rows), alpha=alpha, gates=gates, flaky=flaky)
     failed = comparison.list_failed_gates(gates)
-    print("\n".join(_format_lines(comparison, gates, failed)))
+    print("\n".join(_format_comparison(comparison, gates, failed)))
     _write_files(outputs, comparison, lambda: _format_markdown(comparison))
     return 1 if failed else 0
 
 
-def _compare_many(columns: Sequence[RunColumn], gates: Sequence[Gate], alpha: float, outputs: Sequence[Path]) -> int:
+def _compare_in_matrix(
+    columns: Sequence[RunColumn], gates: Sequence[Gate], alpha: float, outputs: Sequence[Path]
+) -> int:
     if others := [gate for gate in gates if gate != "pass-rate"]:
         raise BadInput.of(f"--fail-on {others[0]}: only for two runs; a matrix tests the pass rate of each agent")
     matrix = compare_columns(columns, alpha)
@@ -212,10 +214,10 @@ class _JsonReport(Struct):
     cases: list[_ReportCase]
 
 
-def _format_lines(comparison: Comparison, gates: Sequence[Gate], failed: Sequence[Gate]) -> list[str]:
+def _format_comparison(comparison: Comparison, gates: Sequence[Gate], failed: Sequence[Gate]) -> list[str]:
     lines = [f"{comparison.base} → {comparison.head}", ""]
     width = get_output_width()
-    groups = {change: [case for case in comparison.cases if case.change == change] for change in _SHOWN}
+    groups = {change: [case for case in comparison.cases if case.change == change] for change in _LISTED_CHANGES}
     label = make_case_labeller((case.suite, case.case) for case in comparison.cases)
     rows = [_list_case_cells(case, label) for cases in groups.values() for case in cases[:50]]
     table = iter(format_table(_CASE_COLUMNS, rows, width)[1:])
@@ -233,10 +235,10 @@ def _format_lines(comparison: Comparison, gates: Sequence[Gate], failed: Sequenc
 
 
 def _list_case_cells(case: CaseChange, label: Callable[[str, str], str]) -> list[str]:
-    sides = f"{_format_side(case.base, case.base_trials)} → {_format_side(case.head, case.head_trials)}"
+    sides = f"{_format_case_result(case.base, case.base_trials)} → {_format_case_result(case.head, case.head_trials)}"
     has_p = case.p is not None and case.change not in ("still passing", "still failing")
     reason = fit_line(case.error, 200) if case.error and case.change in ("broken", "suspect") else ""
-    mark = f"  {_MARKS.get(case.change, '·')} {escape_controls(label(case.suite, case.case))}"
+    mark = f"  {_CHANGE_MARKS.get(case.change, '·')} {escape_controls(label(case.suite, case.case))}"
     return [mark, sides, f"p={_format_p(case.p)}" if has_p else "", reason]
 
 
@@ -244,7 +246,7 @@ def _format_p(p: float | None) -> str:
     return f"{p:.2g}" if p is not None and p >= 0.001 else "<0.001"
 
 
-def _format_side(status: Status | None, trials: TrialCounts | None) -> str:
+def _format_case_result(status: Status | None, trials: TrialCounts | None) -> str:
     """Return the status of a case in one run or, with repeats, how many trials passed."""
     if status is None or trials is None:
         return "–"
@@ -261,7 +263,7 @@ def _list_metric_cells(metric: Metric) -> list[str]:
         _format_number(metric.name, metric.delta, sign="+"),
         "" if metric.p is None else _format_p(metric.p),
         _format_interval(metric),
-        _format_count(metric),
+        _format_case_count(metric),
         metric.verdict,
     ]
 
@@ -284,7 +286,7 @@ def _format_interval(metric: Metric) -> str:
     return f"{low.removesuffix(' pts')} to {high} ({metric.confidence * 100:.3g} %)"
 
 
-def _format_count(metric: Metric) -> str:
+def _format_case_count(metric: Metric) -> str:
     cases = format_count(metric.pairs, "case")
     if metric.base_trials == metric.head_trials == metric.pairs:
         return cases
@@ -294,13 +296,15 @@ def _format_count(metric: Metric) -> str:
 def _format_markdown(comparison: Comparison) -> str:
     lines = [f"### Viva: `{comparison.base}` → `{comparison.head}`", ""]
     counts = ", ".join(
-        f"{comparison.count(change)} {change}" for change in (*_SHOWN, "still passing") if comparison.count(change)
+        f"{comparison.count(change)} {change}"
+        for change in (*_LISTED_CHANGES, "still passing")
+        if comparison.count(change)
     )
     lines += [counts or "no cases", "", "| case | before | now |", "| --- | --- | --- |"]
     listed = [case for case in comparison.cases if case.change != "still passing"]
     label = make_case_labeller((case.suite, case.case) for case in comparison.cases)
     lines += [
-        f"| {_MARKS.get(c.change, '')} {_escape_markdown(label(c.suite, c.case))} ({c.change}) | {_format_side(c.base, c.base_trials)} | {_format_side(c.head, c.head_trials)} |"
+        f"| {_CHANGE_MARKS.get(c.change, '')} {_escape_markdown(label(c.suite, c.case))} ({c.change}) | {_format_case_result(c.base, c.base_trials)} | {_format_case_result(c.head, c.head_trials)} |"
         for c in listed[:200]
     ]
     lines += ["", f"{len(listed) - 200} more cases are not listed."] if len(listed) > 200 else []

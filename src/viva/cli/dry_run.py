@@ -19,16 +19,16 @@ async def list_cases(plan: RunPlan) -> int:
     definitions: list[Mapping[str, Any]] = []
     async for planned in plan.iterate_cases():
         print(_format_case(planned.case, planned.total))
-        definitions.append(_complete_definition(planned.case))
+        definitions.append(_add_default_simulator(planned.case))
     agents = ", ".join(agent.name for agent in plan.tested_agents)
     print(f"{len(definitions)} cases, {plan.trial_count} trials, agent {agents}; nothing was run")
     for path in plan.options.outputs:
-        _write(path, definitions, plan)
+        _write_cases(path, definitions, plan)
         print(f"wrote {path}")
     return 0 if definitions or plan.is_empty_shard else 5
 
 
-def _complete_definition(case: Case) -> Mapping[str, Any]:
+def _add_default_simulator(case: Case) -> Mapping[str, Any]:
     """Return the definition of a case, with the simulator of the flags or the config."""
     if "checkpoints" not in case.definition or "simulator" in case.definition:
         return case.definition
@@ -47,7 +47,7 @@ def _format_case(case: Case, runs: int) -> str:
     return f"{case.id}  {case.name}  {shape}{repeats}  {case.origin}{skipped}"
 
 
-def _write(path: Path, definitions: list[Mapping[str, Any]], plan: RunPlan) -> None:
+def _write_cases(path: Path, definitions: list[Mapping[str, Any]], plan: RunPlan) -> None:
     """Write the cases after checking that they load: ids of several files may collide, attachments may be missing."""
     settings = plan.settings
     if foreign := [str(case.get("name") or case.get("taskId")) for case in definitions if "id" not in case]:

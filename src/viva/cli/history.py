@@ -28,23 +28,23 @@ def open_history(config_file: Path | None = None) -> History:
     return History((file.parent if file else Path.cwd()) / ".viva")
 
 
-def open_remote(url: str | None = None, config_file: Path | None = None) -> "RemoteHistory":
-    """The history that a team shares: that of the URL, or the one that the config names."""
+def open_remote_history(url: str | None = None, config_file: Path | None = None) -> "RemoteHistory":
+    """Open the history that a team shares, at the URL or, without one, at the place that the config names."""
     from viva.history.remote import RemoteHistory  # few commands need it
 
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
-    place = settings.expand_history()
+    place = settings.expand_history_settings()
     if (remote := url or place.remote) is None:
         raise BadInput.of('no remote history: pass a URL, or add [history] remote = "s3://bucket/prefix" to viva.toml')
     return RemoteHistory(remote, place.options, settings.redactor.redact_text)
 
 
 def find_run(history: History, name: str, config_file: Path | None = None) -> RunRow:
-    """A run of this machine, or `remote:RUN`, which is pulled first."""
+    """Find a run of this machine. A run named `remote:RUN` is pulled from the remote history first."""
     prefix, colon, remote_name = name.partition(":")
     if not colon or prefix != "remote":
         return history.find_run(name)
-    remote = open_remote(config_file=config_file)
+    remote = open_remote_history(config_file=config_file)
     run = remote.find_run(remote_name)
     list(remote.pull(history, [run]))
     return history.find_run(run)

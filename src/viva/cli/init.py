@@ -13,7 +13,7 @@ Examples:
   viva init my-agent-tests && cd my-agent-tests && viva test tests/  in a new folder
 """
 
-CONFIG = """\
+CONFIG_TEXT = """\
 # The config of `viva test`: agents, and connectors to models.
 # `viva schema config` prints all keys; `viva agents` shows which agents can be reached.
 
@@ -35,7 +35,7 @@ description = "Says hello and tells the time of day"
 # system = "You are a helpful assistant."
 """
 
-AGENT = '''\
+AGENT_TEXT = '''\
 """An agent is a function of the conversation so far. Replace this one with yours."""
 
 
@@ -48,7 +48,7 @@ def reply(messages, options):
     return f"Nice to meet you, {messages[-1]['content']}."
 '''
 
-SUITE = """\
+SUITE_TEXT = """\
 # yaml-language-server: $schema=../viva.schema.json
 - id: greets
   name: Says hello and asks for a name
@@ -83,9 +83,9 @@ SUITE = """\
 def command(folder: Path) -> int:
     """Create a small project in FOLDER (default: here): a config, an agent and a suite. Existing files are not changed."""
     files = {
-        "viva.toml": CONFIG.encode(),
-        "agent.py": AGENT.encode(),
-        "tests/greeter.yaml": SUITE.encode(),
+        "viva.toml": CONFIG_TEXT.encode(),
+        "agent.py": AGENT_TEXT.encode(),
+        "tests/greeter.yaml": SUITE_TEXT.encode(),
         "viva.schema.json": read_schema("native"),
     }
     for name, content in files.items():

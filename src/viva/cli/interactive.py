@@ -20,9 +20,9 @@ from viva.state.evaluation import format_assertion_label
 
 _INDENT = "     "
 _LABEL_INDENT = " " * len("Next: ")
-_PROMPT = "  > "
-_READ_BYTES = 65536
-_HELP = (
+_INPUT_PROMPT = "  > "
+_MAX_READ_BYTES = 65536
+_KEY_HELP = (
     ("Enter", "send the proposed message; without one, ask the simulator"),
     ("any text", "send this instead; the assertions stay"),
     ("e", "edit the proposed message"),
@@ -50,16 +50,16 @@ class TerminalPrompt:
     def __init__(self, redact: Callable[[str], str] = str, *, show_hints: bool = True) -> None:
         self.redact = redact
         self._show_hints = show_hints
-        self._plain = os.environ.get("TERM", "dumb") == "dumb"
-        self._ink = Palette(not self._plain and "NO_COLOR" not in os.environ)
+        self._is_plain = os.environ.get("TERM", "dumb") == "dumb"
+        self._palette = Palette(not self._is_plain and "NO_COLOR" not in os.environ)
         self._file = "saved.jsonl"
 
     @cached_property
     def _reader(self) -> LineReader:
         try:
-            return _PlainReader(self._ink) if self._plain else _ToolkitReader()
+            return _PlainReader(self._palette) if self._is_plain else _ToolkitReader()
         except ImportError:  # the extra is not installed
-            return _PlainReader(self._ink)
+            return _PlainReader(self._palette)
 
     @property
     def clears_input(self) -> bool:
@@ -74,7 +74,7 @@ class TerminalPrompt:
         except EOFError:
             return PersonChoice("stop")
         except KeyboardInterrupt:
-            await _interrupt()
+            await _pass_interrupt_to_run()
         return choice
 
     def show_notice(self, text: str) -> None:
@@ -84,13 +84,13 @@ class TerminalPrompt:
         """Return the choice or, to ask again, what to show above the question."""
         proposed, simulator = question.proposed, question.simulator
         typed = _replace_invalid_bytes(
-            await self._reader(above + self._format_question(question), _PROMPT, self._format_keys(question))
+            await self._reader(above + self._format_question(question), _INPUT_PROMPT, self._format_key_hints(question))
         )
         match typed.rstrip():
             case "":
                 return PersonChoice("accept") if proposed else PersonChoice("simulate") if simulator else ""
             case "?":
-                return self._format_help(question)
+                return self._format_key_help(question)
             case "q":
                 return PersonChoice("stop")
             case "s":
@@ -104,13 +104,13 @@ class TerminalPrompt:
             case _:
                 return PersonChoice("say", typed.strip())
 
-    def _format_help(self, question: PersonQuestion) -> str:
-        """Return the keys that have a function here."""
-        keys = [(key, does) for key, does in _HELP if self._explain_unavailable(key, question) is None]
+    def _format_key_help(self, question: PersonQuestion) -> str:
+        """Return the help text for the keys that can be used now."""
+        keys = [(key, does) for key, does in _KEY_HELP if self._explain_unavailable(key, question) is None]
         return "".join(f"{_INDENT}{key:<15}{does}\n" for key, does in keys) + f"{_INDENT}{_LETTER_HINT}\n"
 
     def _explain_unavailable(self, key: str, question: PersonQuestion) -> str | None:
-        """Return why a key has no function here; None if it has."""
+        """Return the reason why a key cannot be used now; None if it can be."""
         if key == "a" and question.simulator is None:
             return "There is no simulator to ask."
         if key == "e" and question.proposed is None:
@@ -143,26 +143,26 @@ class TerminalPrompt:
         last, proposed = question.state.last_turn, question.proposed
         lines: list[str] = []
         if self._show_hints and last is not None and last.reply is not None and last.reply.input_hint:
-            lines += self._format_labelled("Hint:", last.reply.input_hint, room, 3)
+            lines += self._format_labelled_lines("Hint:", last.reply.input_hint, room, 3)
         if proposed is not None:
-            lines += self._format_labelled("Next:", proposed.message.text, room, most)
-            lines += [self._format_note(f"with {each.source}", room) for each in proposed.message.attachments[:3]]
+            lines += self._format_labelled_lines("Next:", proposed.message.text, room, most)
+            lines += [self._format_dim_line(f"with {each.source}", room) for each in proposed.message.attachments[:3]]
             if proposed.comment:
-                lines.append(self._format_note(f"({proposed.comment})", room))
+                lines.append(self._format_dim_line(f"({proposed.comment})", room))
             if proposed.assertions:
                 lines.append(
-                    self._format_note("then: " + ", ".join(map(format_assertion_label, proposed.assertions)), room)
+                    self._format_dim_line("then: " + ", ".join(map(format_assertion_label, proposed.assertions)), room)
                 )
         return "".join(f"{_INDENT}{line}\n" for line in lines)
 
-    def _format_labelled(self, label: str, text: str, room: int, most: int) -> list[str]:
+    def _format_labelled_lines(self, label: str, text: str, room: int, most: int) -> list[str]:
         first, *more = wrap_text(self.redact(text), room, most)
-        return [f"{self._ink('cyan', label)} {first}", *(_LABEL_INDENT + line for line in more)]
+        return [f"{self._palette('cyan', label)} {first}", *(_LABEL_INDENT + line for line in more)]
 
-    def _format_note(self, text: str, room: int) -> str:
-        return _LABEL_INDENT + self._ink("dim", fit_line(self.redact(text), room))
+    def _format_dim_line(self, text: str, room: int) -> str:
+        return _LABEL_INDENT + self._palette("dim", fit_line(self.redact(text), room))
 
-    def _format_keys(self, question: PersonQuestion) -> str:
+    def _format_key_hints(self, question: PersonQuestion) -> str:
         """Return a line with the possible keys."""
         keys = ["type a message"]
         if question.proposed is not None:
@@ -177,7 +177,7 @@ def _replace_invalid_bytes(typed: str) -> str:
     return typed.encode("utf-8", "replace").decode()
 
 
-async def _interrupt() -> NoReturn:
+async def _pass_interrupt_to_run() -> NoReturn:
     """Pass Ctrl-C at a prompt on to the signal handler of the run."""
     signal.raise_signal(signal.SIGINT)
     await asyncio.Event().wait()
@@ -209,7 +209,7 @@ class _ToolkitReader:
         self._session: PromptSession[str] = PromptSession(
             history=MessageHistory(),
             key_bindings=keys,
-            prompt_continuation=" " * len(_PROMPT),
+            prompt_continuation=" " * len(_INPUT_PROMPT),
             erase_when_done=True,
             enable_suspend=True,
             reserve_space_for_menu=0,
@@ -234,12 +234,12 @@ class _PlainReader:
     can_edit = False
 
     def __init__(self, ink: Palette) -> None:
-        self._ink = ink
+        self._palette = ink
         self._unread = b""
         """Typed ahead: answers to later questions."""
 
     async def __call__(self, above: str, prompt: str, hint: str = "", text: str = "") -> str:
-        print(above + (f"{_INDENT}{self._ink('dim', hint)}\n" if hint else "") + prompt, end="", flush=True)
+        print(above + (f"{_INDENT}{self._palette('dim', hint)}\n" if hint else "") + prompt, end="", flush=True)
         try:
             line = await self._read_line(sys.stdin.fileno())
         except BaseException:
@@ -250,8 +250,8 @@ class _PlainReader:
     async def _read_line(self, file: int) -> bytes:
         """Read one line; further lines answer later questions."""
         while b"\n" not in self._unread:
-            await _wait_readable(file)
-            if not (typed := os.read(file, _READ_BYTES)):
+            await _wait_until_readable(file)
+            if not (typed := os.read(file, _MAX_READ_BYTES)):
                 if not self._unread:
                     raise EOFError
                 break
@@ -260,7 +260,7 @@ class _PlainReader:
         return line
 
 
-async def _wait_readable(file: int) -> None:
+async def _wait_until_readable(file: int) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(file, ready.set)

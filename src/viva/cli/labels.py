@@ -1,4 +1,4 @@
-"""`viva labels`: what people said of the verdicts of runs."""
+"""`viva labels`: lists and exports the labels that people gave to verdicts."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ Examples:
   viva labels export -o labels.jsonl        write all labels, each with the verdict and the text it is about
   viva labels export latest --judges -o labels.csv
 """
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _COLUMNS = (
     Column("run"),
     Column("agent", is_flexible=True),
@@ -50,7 +50,7 @@ def command(ctx: click.Context) -> int:
     if ctx.invoked_subcommand is not None:
         return 0
     rows = [
-        _list_cells(row, labels)
+        _list_run_cells(row, labels)
         for row in history.list_runs()
         if (labels := select_current_labels(read_labels(history.journal_path(row.id))))
     ]
@@ -61,7 +61,7 @@ def command(ctx: click.Context) -> int:
     return 0
 
 
-def _list_cells(row: RunRow, labels: Sequence[Label]) -> list[str]:
+def _list_run_cells(row: RunRow, labels: Sequence[Label]) -> list[str]:
     total = measure_agreement(labels)
     judges = measure_agreement([label for label in labels if label.is_judge])
     assert total is not None
@@ -126,7 +126,7 @@ def _export_run(history: History, run: str) -> Iterator[dict[str, Any]]:
 
 
 def _describe_turn(record: TrialRecord | None, label: Label) -> dict[str, Any]:
-    """The reason of the verdict, and the messages it is about: those of the turn, or the last ones of the case."""
+    """The reason of the verdict, and the messages of its turn (for the verdict on a case: of the last turn)."""
     if record is None:
         return {"reason": None, "input": None, "output": None}
     part, _, position = label.check.partition("-")
@@ -141,7 +141,7 @@ def _describe_turn(record: TrialRecord | None, label: Label) -> dict[str, Any]:
 
 
 def _format_csv(lines: Sequence[dict[str, Any]]) -> str:
-    """A table for spreadsheets. A cell that would be a formula there starts with a quotation mark."""
+    """The labels as CSV. A cell that a spreadsheet would read as a formula gets a leading quotation mark."""
     out = io.StringIO()
     names = list(lines[0]) if lines else ["run", *Label.__struct_fields__, "human", "reason", "input", "output"]
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -152,4 +152,4 @@ def _format_csv(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def _escape_cell(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value

@@ -15,7 +15,7 @@ from viva.errors import BadInput, RunStopped, VivaError
 from viva.text.similar_names import find_similar_names
 
 THREAD_GRACE_S = 10.0
-"""How long the end of the process waits for threads of the agent."""
+"""How long the process waits for threads of the agent before it exits."""
 COMMANDS = {
     "test": "Run cases against an agent.",
     "check": "Check suite files without running them.",
@@ -75,8 +75,8 @@ def app() -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit: 4 for bad input, 3 with a traceback for a bug in Viva. Default: the command of the process."""
     if argv is None:
-        atexit.register(_ignore_signals)  # registered first, called last
-    _write_utf8()
+        atexit.register(_ignore_stop_signals)  # registered first, called last
+    _escape_unencodable_output()
     try:
         code = app(argv, standalone_mode=False)
     except click.ClickException as error:
@@ -110,13 +110,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 3
     code = code if isinstance(code, int) else 0
     if argv is None:
-        _exit_on_signal()
-        _abandon_threads(code)
+        _exit_on_stop_signal()
+        _limit_wait_for_threads(code)
     sys.exit(code)
 
 
-def _abandon_threads(code: int) -> None:
-    """Threads that an agent's libraries started, and in which a tool hangs, must not keep the process."""
+def _limit_wait_for_threads(code: int) -> None:
+    """Exit after a grace period, even if threads of an agent's libraries or tools still run."""
     if threading.active_count() == 1:
         return
 
@@ -134,7 +134,7 @@ def _abandon_threads(code: int) -> None:
     timer.start()
 
 
-def _exit_on_signal() -> None:
+def _exit_on_stop_signal() -> None:
     """While the process ends, let a signal (for example a second Ctrl-C) end it at once with code 2."""
 
     def exit_now(_number: int, _frame: object) -> None:
@@ -144,13 +144,13 @@ def _exit_on_signal() -> None:
         signal.signal(number, exit_now)
 
 
-def _ignore_signals() -> None:
+def _ignore_stop_signals() -> None:
     """Ignore signals at the very end, where the interpreter restores the default action."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
-def _write_utf8() -> None:
+def _escape_unencodable_output() -> None:
     """Escape characters that the output stream cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -159,5 +159,5 @@ def _write_utf8() -> None:
 
 
 def _discard_stdout() -> None:
-    """After the reader of a pipe is gone (`viva … | head`): avoid a second error at exit."""
+    """Redirect standard output to nothing, to avoid a second error at exit when its reader has ended (`viva … | head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

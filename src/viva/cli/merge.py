@@ -8,14 +8,14 @@ import click
 
 from viva import catalog, config
 from viva.cli.history import config_option, find_run, open_history
-from viva.cli.streams import create_annotations, create_console, reserve_stdout
+from viva.cli.streams import create_annotation_sinks, create_console, reserve_stdout
 from viva.errors import BadInput
 from viva.model.event import Note, RunStarted, TrialEnded
 from viva.record.journal import Journal, read_events
-from viva.session.report_files import check_output_files, check_report_kind
-from viva.session.run import create_run_id, report_finished_run
+from viva.session.report_files import check_output_files, check_report_extension
+from viva.session.run import create_run_id, report_ended_run
 from viva.session.shards.merge import Merger
-from viva.session.shards.merge_sources import check_sources, read_sources
+from viva.session.shards.merge_sources import check_sources, read_merge_sources
 
 EPILOG = """\b
 Examples:
@@ -69,7 +69,7 @@ def command(
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
     catalog.load_plugins(settings.plugins, settings.folder)
     for path in outputs:
-        check_report_kind(path)
+        check_report_extension(path)
     check_output_files(
         [*(("-o", path) for path in outputs), *([("--eval-summary", eval_summary)] if eval_summary else [])]
     )
@@ -79,7 +79,7 @@ def command(
         return history.journal_path(find_run(history, name, config_file).id)
 
     with tempfile.TemporaryDirectory(prefix="viva-merge-") as scratch:
-        sources, notes = read_sources(runs, find_journal, Path(scratch))
+        sources, notes = read_merge_sources(runs, find_journal, Path(scratch))
         check_sources(sources)
         if eval_summary is not None:
             _check_eval_summary(sources[0].started)
@@ -94,7 +94,7 @@ def command(
         reporter = create_console(verbose=verbose, quiet=quiet)
     journal = Journal(path)
     events = (event for event in read_events(path) if isinstance(event, RunStarted | TrialEnded | Note))
-    return report_finished_run(events, end, journal, outputs, [reporter, *create_annotations()], eval_summary)
+    return report_ended_run(events, end, journal, outputs, [reporter, *create_annotation_sinks()], eval_summary)
 
 
 def _check_eval_summary(started: RunStarted) -> None:

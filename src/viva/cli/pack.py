@@ -11,7 +11,7 @@ from viva.formats.openwop.packs import DIGESTS, Pack, is_pack, open_pack
 from viva.formats.openwop.signatures import Signer, format_digests
 from viva.model import codec
 
-SIGNATURE = f"{MANIFEST}.sig"
+DEFAULT_SIGNATURE_FILE = f"{MANIFEST}.sig"
 EPILOG = """\b
 Examples:
   openssl genpkey -algorithm ed25519 -out signer.pem
@@ -63,16 +63,16 @@ def _sign_tarball(pack: Path, signer: Signer) -> list[Path]:
 
 
 def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
-    """Sign a folder; write only after all content is built and checked. A manifest without a signature reference gets one."""
+    """Sign a folder and return the written files. Nothing is written before all content is checked. A manifest without `signatureRef` gets one."""
     files = pack.read_used_files()
     signing = pack.manifest.signing
     signature_name = signing.signature_ref if signing is not None and signing.method != "sigstore" else None
     contents: dict[str, bytes] = {}
     if signature_name is None:
         document: dict[str, Any] = codec.decode(files[MANIFEST])
-        document["signing"] = {"method": "manual", "signatureRef": SIGNATURE}
+        document["signing"] = {"method": "manual", "signatureRef": DEFAULT_SIGNATURE_FILE}
         contents[MANIFEST] = files[MANIFEST] = codec.pretty_json(codec.encode(document)) + b"\n"
-    signature, digests = _check_inside(folder, signature_name or SIGNATURE), format_digests(files)
+    signature, digests = _check_file_inside(folder, signature_name or DEFAULT_SIGNATURE_FILE), format_digests(files)
     if signature in (*files, DIGESTS, f"{DIGESTS}.sig"):
         raise BadInput.of(
             f"{signature!r} cannot hold the signature: the pack uses this file for something else; rename signatureRef",
@@ -80,13 +80,13 @@ def _sign_folder(folder: Path, pack: Pack, signer: Signer) -> list[Path]:
         )
     contents |= {signature: signer.sign(files[MANIFEST]), DIGESTS: digests, f"{DIGESTS}.sig": signer.sign(digests)}
     for name in contents:
-        _check_inside(folder, name)
+        _check_file_inside(folder, name)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     return [folder / name for name in contents]
 
 
-def _check_inside(folder: Path, name: str) -> str:
+def _check_file_inside(folder: Path, name: str) -> str:
     """Return a file name inside the pack; BadInput for one that leads outside, since the pack may be foreign."""
     try:
         name = check_pack_path(name)

@@ -9,15 +9,23 @@ import click
 from click.core import ParameterSource
 
 from viva.errors import BadInput
-from viva.session.options.run_options import FLAGS, GROUPS, RUN_OPTIONS, Action, Option, RunOptions, find_conflicts
-from viva.session.options.values import find_sequential_problems, parse_value
+from viva.session.options.keyword_values import find_sequential_problems, parse_value
+from viva.session.options.run_options import (
+    FLAGS,
+    GROUPS,
+    RUN_OPTIONS,
+    Action,
+    Option,
+    RunOptions,
+    find_option_conflicts,
+)
 from viva.stats.sequential import SequentialTest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class ParsedType(click.ParamType[Any]):
-    """A duration, or a value that the option parses itself."""
+class OptionParamType(click.ParamType[Any]):
+    """The click type of an option that is a duration or has its own parser."""
 
     def __init__(self, option: Option) -> None:
         self.name = "duration" if option.is_duration else option.name
@@ -32,7 +40,7 @@ class ParsedType(click.ParamType[Any]):
 
 
 class RunCommand(click.Command):
-    """Shows the flags in groups."""
+    """The command `viva test`, whose help shows the flags in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {group: [] for group in (*GROUPS, "Other options")}
@@ -46,7 +54,7 @@ class RunCommand(click.Command):
 
 
 def add_run_flags(command: F) -> F:
-    """Adds all flags of the table, and inputs without a flag."""
+    """A decorator that adds all flags of the table of run options, and inputs without a flag."""
     for option in reversed([*FLAGS.values()]):
         command = create_flag(option)(command)
     return click.argument("paths", nargs=-1, metavar="[INPUT]...")(command)
@@ -70,7 +78,7 @@ def create_flag(option: Option) -> Callable[[F], F]:
 
 def _get_flag_type(option: Option) -> Any:
     if option.is_duration or option.parse is not None:
-        return ParsedType(option)
+        return OptionParamType(option)
     if option.choices:
         return click.Choice(option.choices)
     if option.item_type is Path:
@@ -84,7 +92,7 @@ def _get_flag_type(option: Option) -> Any:
     return click.FloatRange(low, maximum, min_open=is_open, max_open=is_open and maximum is not None)
 
 
-def list_flags(action: Action) -> frozenset[str]:
+def list_flags_of_action(action: Action) -> frozenset[str]:
     """The names of the flags that an action takes."""
     names = {name for name, option in FLAGS.items() if action in option.actions}
     if action == "resume":
@@ -94,20 +102,20 @@ def list_flags(action: Action) -> frozenset[str]:
 
 def reject_other_flags(ctx: click.Context, action: Action, reason: str) -> None:
     """Raises UsageError for flags that the action does not take."""
-    allowed = list_flags(action)
-    if others := [label for name, label in _list_given(ctx).items() if name not in allowed]:
+    allowed = list_flags_of_action(action)
+    if others := [label for name, label in _list_given_flags(ctx).items() if name not in allowed]:
         raise click.UsageError(f"{reason}; remove {', '.join(others)}")
 
 
-def reject_conflicts(ctx: click.Context) -> None:
+def reject_conflicting_flags(ctx: click.Context) -> None:
     """Raises UsageError for flags that need another one or exclude each other."""
-    values = {name: ctx.params[name] for name in _list_given(ctx)}
+    values = {name: ctx.params[name] for name in _list_given_flags(ctx)}
     labels = {name: option.flag for name, option in FLAGS.items()}
-    for conflict in find_conflicts(values, labels, FLAGS.values()):
+    for conflict in find_option_conflicts(values, labels, FLAGS.values()):
         raise click.UsageError(conflict)
 
 
-def _list_given(ctx: click.Context) -> Mapping[str, str]:
+def _list_given_flags(ctx: click.Context) -> Mapping[str, str]:
     """The flags on the command line, by name."""
     labels = {name: option.flag for name, option in FLAGS.items()} | {"paths": "the inputs"}
     return {
@@ -125,7 +133,7 @@ def build_options(flags: Mapping[str, Any]) -> RunOptions:
 
 
 def _create_sequential_test(flags: Mapping[str, Any]) -> SequentialTest:
-    """The test of `--until-decided`. Raises if no case could pass it."""
+    """The sequential test of `--until-decided`. Raises BadInput or UsageError if no case could pass it."""
     try:
         test = SequentialTest(
             min_pass=flags["min_pass"],

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from viva.cli.history import find_run, open_history, open_remote, report_crashed_runs
-from viva.cli.streams import use_colour
+from viva.cli.history import find_run, open_history, open_remote_history, report_crashed_runs
+from viva.cli.streams import should_use_colour
 from viva.errors import BadInput
 from viva.history.index import History, RunRow
 from viva.model import codec
@@ -26,11 +26,11 @@ from viva.reporters.table import Column, format_table, get_output_width
 from viva.reporters.tree import CaseTree
 
 _MAX_MESSAGE_LINES = 1000
-_COUNTS = ("passed", "failed", "errors", "undecided", "skipped", "not run")
+_COUNT_TITLES = ("passed", "failed", "errors", "undecided", "skipped", "not run")
 _COLUMNS = (
     Column("  run"),
     Column("agent", is_flexible=True, is_optional=True),
-    *(Column(title, "right", is_optional=title in ("skipped", "not run")) for title in _COUNTS),
+    *(Column(title, "right", is_optional=title in ("skipped", "not run")) for title in _COUNT_TITLES),
     Column("time", "right"),
     Column("cost", "right", is_optional=True),
     Column("remarks", is_flexible=True, is_text=True, is_optional=True),
@@ -89,15 +89,15 @@ def command(ctx: click.Context, limit: int, agent: str | None, failed: bool, as_
     if as_json:
         lines = [codec.compact_json(row) for row in rows]
     else:
-        table = format_table(_COLUMNS, [_list_cells(row, history) for row in rows], get_output_width())
+        table = format_table(_COLUMNS, [_list_run_cells(row, history) for row in rows], get_output_width())
         lines = table if rows else ["No runs. Start one with `viva test -i FILE`"]
     for line in lines:
         print(line)
     return 0
 
 
-def _list_cells(row: RunRow, history: History) -> list[str]:
-    """The cells of a run in the list. A count of 0 is left out."""
+def _list_run_cells(row: RunRow, history: History) -> list[str]:
+    """The cells of a run in the list of runs. A count of 0 is an empty cell."""
     remarks = ["pulled"] if history.is_pulled(row.id) else []
     inputs = " ".join(row.inputs)
     if (s := row.summary) is None:
@@ -127,9 +127,9 @@ def _list_remarks(summary: RunSummary) -> list[str]:
 
 
 def _format_run(row: RunRow, history: History) -> str:
-    """A run in one line, with all that its row in the list has."""
-    run, agent, *cells, remarks, inputs = _list_cells(row, history)
-    named = zip((*_COUNTS, "", ""), cells, strict=True)
+    """The cells of a run as one line of text."""
+    run, agent, *cells, remarks, inputs = _list_run_cells(row, history)
+    named = zip((*_COUNT_TITLES, "", ""), cells, strict=True)
     texts = [
         f"{text} {'error' if (text, title) == ('1', 'errors') else title}".rstrip() for title, text in named if text
     ]
@@ -151,7 +151,7 @@ def show(run: str, case: str | None, agent: str | None, as_json: bool) -> int:
     journal = history.journal_path(row.id)
     if agent is not None and agent not in row.agents:
         raise BadInput.of(f"run {row.id} has no agent {agent!r}; it has {', '.join(row.agents)}")
-    loaded = read_records(journal) if case is None else _load_case(journal, row.id, case)
+    loaded = read_records(journal) if case is None else _load_case_records(journal, row.id, case)
     records = (record for record in loaded if agent in (None, record.agent))
     names_agents = len(row.agents) > 1
     if not as_json:
@@ -171,7 +171,10 @@ def show(run: str, case: str | None, agent: str | None, as_json: bool) -> int:
         for line in format_table(_CASE_COLUMNS, cells, get_output_width()):
             print(line)
     else:
-        palette, width = Palette(use_colour(terminal=sys.stdout.isatty())), shutil.get_terminal_size((100, 24)).columns
+        palette, width = (
+            Palette(should_use_colour(terminal=sys.stdout.isatty())),
+            shutil.get_terminal_size((100, 24)).columns,
+        )
         for record in records:
             if names_agents:
                 print(f"{palette('bold', 'Agent')}: {escape_controls(record.agent or '')}")
@@ -196,8 +199,8 @@ def _list_case_cells(record: TrialRecord, *, names_agents: bool) -> list[str]:
     ]
 
 
-def _load_case(journal: Path, run: str, case: str) -> list[TrialRecord]:
-    """The trials of one case; BadInput names cases that the run has."""
+def _load_case_records(journal: Path, run: str, case: str) -> list[TrialRecord]:
+    """The records of one case. Raises BadInput with existing ids if the run has no such case."""
     records = [record for record in read_records(journal) if record.id == case]
     if not records:
         known = ", ".join(heapq.nsmallest(20, {record.id for record in read_records(journal)}))
@@ -268,7 +271,7 @@ def push(url: str | None, runs: tuple[str, ...], without_text: bool) -> int:
     Runs that are there already are not copied again.
     """
     history = open_history()
-    remote = open_remote(url)
+    remote = open_remote_history(url)
     ids = [history.find_run(name).id for name in runs] or [row.id for row in reversed(history.list_runs())]
     results = Counter[str]()
     for run, result in remote.push(history, dict.fromkeys(ids), without_text=without_text):
@@ -290,7 +293,7 @@ def pull(url: str | None, runs: tuple[str, ...]) -> int:
     `latest` still means a run of this machine, if it has one.
     """
     history = open_history()
-    remote = open_remote(url)
+    remote = open_remote_history(url)
     names = [remote.find_run(name) for name in runs] if runs else None
     count = 0
     for run in remote.pull(history, names):

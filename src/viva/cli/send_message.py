@@ -19,7 +19,7 @@ from viva.engine.helpers import HelperPool
 from viva.engine.outcome import outcome_of_fault
 from viva.engine.sending import merge_options, send_with_timeout
 from viva.errors import AgentFailed, BadInput, TrialFault, Unreachable, VivaError
-from viva.formats.load_options import TIMEOUT_S
+from viva.formats.load_options import DEFAULT_TIMEOUT_S
 from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
@@ -37,7 +37,7 @@ from viva.state.trial_state import to_text
 from viva.text.duration import format_duration
 from viva.users.script import Script
 
-_KEY = Key("", "direct")
+_DIRECT_KEY = Key("", "direct")
 
 
 class DirectSession(Struct, frozen=True):
@@ -59,7 +59,7 @@ class DirectSession(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSession]:
-    """Opens the agent that the options name. Its faults become VivaError, exit code 1."""
+    """Opens a session with the agent that the options name. Faults of the agent become VivaError, exit code 1."""
     if len(options.agents) > 1:
         raise BadInput.of("A message and a chat go to one agent. Pass -n once, or a suite of cases")
     options = structs.replace(options, folder=Path.cwd())
@@ -85,7 +85,7 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
         if workspace is not None:
             agent_options["workspace"] = workspace.path
         context = SessionContext(
-            key=_KEY,
+            key=_DIRECT_KEY,
             options=agent.options,
             workspace=workspace,
             meter=budget.spend,
@@ -110,25 +110,25 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
 
 
 async def _open_workspace(stack: AsyncExitStack, workspaces: WorkspaceProvider, agent: str) -> Workspace | None:
-    """The folder of an agent that works in one. Notes and the path of a kept workspace are printed."""
-    for note in workspaces.build_notes():
+    """Opens the workspace of an agent that needs one, and prints notes and the path of a kept workspace."""
+    for note in workspaces.describe_permissions():
         print(escape_controls(note), file=sys.stderr)
-    spec = workspaces.assign_workspace(Case(id=_KEY.case, user=Script(())), agent).workspace
+    spec = workspaces.assign_workspace(Case(id=_DIRECT_KEY.case, user=Script(())), agent).workspace
     if spec is None:
         return None
-    workspace = await stack.enter_async_context(workspaces.open_workspace(spec, _KEY))
+    workspace = await stack.enter_async_context(workspaces.open_workspace(spec, _DIRECT_KEY))
     if workspace.is_kept:
         print(f"workspace: {workspace.path}", file=sys.stderr)
     return workspace
 
 
 async def send_messages(messages: list[str], options: RunOptions, flags: CommandFlags, out: TextIO) -> int:
-    """Sends the messages in one conversation. As for a case, --timeout is for all of them."""
+    """Sends the messages in one conversation and prints the replies. --timeout limits all of them together."""
     if options.dry_run:
         print(f"{len(messages)} message{'s' if len(messages) > 1 else ''}; nothing sent")
         return 0
     async with open_direct_session(options) as agent:
-        timeout_s = options.timeout_s or agent.settings.defaults.timeout_s or TIMEOUT_S
+        timeout_s = options.timeout_s or agent.settings.defaults.timeout_s or DEFAULT_TIMEOUT_S
         timeout = asyncio.timeout(timeout_s)
         try:
             async with timeout:
@@ -159,21 +159,21 @@ async def _send_message(agent: DirectSession, text: str, flags: CommandFlags, ou
         }
         lines = [codec.compact_json(fields)]
     elif flags.quiet:
-        lines = format_text(reply)
+        lines = format_reply_text(reply)
     else:
         lines = format_reply(reply, awaiting, elapsed_ms if flags.verbose else None)
     print("\n".join(lines), file=out, flush=True)
 
 
-def format_text(reply: Reply) -> list[str]:
-    """The lines of its content and its data."""
+def format_reply_text(reply: Reply) -> list[str]:
+    """The lines of a reply's content and data."""
     lines = [escape_controls(line) for line in reply.content.splitlines()] if reply.content else []
     return lines if reply.data is None else [*lines, escape_controls(to_text(reply.data))]
 
 
 def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None = None) -> list[str]:
-    """The lines of its text, tool calls and awaiting state; with `elapsed_ms` also tool results and the time."""
-    lines = format_text(reply)
+    """The lines of a reply's text, tool calls and awaiting state; with `elapsed_ms` also tool results and the time."""
+    lines = format_reply_text(reply)
     for call in reply.tool_calls:
         arguments = to_text(call.arguments) if call.arguments is not None else ""
         error = f" ✗ {call.error}" if call.error else ""

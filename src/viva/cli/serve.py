@@ -25,22 +25,22 @@ SIGTERM lets running runs end (--drain); SIGHUP loads tokens, keys, agents, suit
 """
 
 
-def find_warning(bind_address: str, public_url: str) -> str | None:
-    """What is unsafe about the address of a host."""
+def find_address_warning(bind_address: str, public_url: str) -> str | None:
+    """A warning if the host is reachable from other machines without TLS; else None."""
     if is_loopback(bind_address) or not public_url.startswith("http://"):
         return None
     reason = f"{bind_address} is reachable from other machines, and tokens are sent there as plain text"
     return f"{reason}. Put a proxy with TLS in front of it and set --public-url https://..."
 
 
-def _parse_drain(_context: click.Context, _option: click.Parameter, text: str) -> float:
+def _parse_drain_time(_context: click.Context, _option: click.Parameter, text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
 
-def _parse_keep(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+def _parse_keep_age(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
     try:
         return None if text is None else parse_age(text)
     except ValueError as error:
@@ -55,14 +55,14 @@ def _parse_keep(_context: click.Context, _option: click.Parameter, text: str | N
 @click.option("--public-url", metavar="URL", help="The URL of this host for others, used in links.")
 @click.option(
     "--drain",
-    callback=_parse_drain,
+    callback=_parse_drain_time,
     default="30s",
     metavar="TIME",
     help="How long running runs may go on after SIGTERM (default: 30s). Later they continue after the next start.",
 )
 @click.option(
     "--keep",
-    callback=_parse_keep,
+    callback=_parse_keep_age,
     metavar="AGE",
     help="Delete finished runs that are older, for example 30d (default: never).",
 )
@@ -100,7 +100,7 @@ def command(
         keep_s=keep,
     )
 
-    if warning := find_warning(opened.bind_address, opened.options.public_url):
+    if warning := find_address_warning(opened.bind_address, opened.options.public_url):
         click.echo(f"Warning: {warning}", err=True)
 
     def ready(url: str) -> None:

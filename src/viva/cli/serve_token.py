@@ -64,8 +64,8 @@ def add(tenant: str | None, scopes: tuple[str, ...], expires: str | None, note: 
     token = create_token()
     chosen = [scope for scope in SCOPES if scope in (scopes or ALL_SCOPES)]
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
-    stored = _open_file(settings).add(token, tenant or "", chosen, expires_at, note)
-    _audit(settings, "add_token", stored)
+    stored = _open_token_file(settings).add(token, tenant or "", chosen, expires_at, note)
+    _write_audit_entry(settings, "add_token", stored)
     print(token)
     click.echo(f"{stored.id}: {_describe_owner(stored.tenant)}, {', '.join(chosen)}. It is shown only once.", err=True)
     return 0
@@ -75,12 +75,12 @@ def add(tenant: str | None, scopes: tuple[str, ...], expires: str | None, note: 
 @config_option
 def list_tokens(config_file: Path | None) -> int:
     """List the tokens that were added, without their secrets. Those of viva.toml are not among them."""
-    tokens = _open_file(config.load_settings(config_file, Path.cwd(), allow_unset=True)).load()
+    tokens = _open_token_file(config.load_settings(config_file, Path.cwd(), allow_unset=True)).load()
     if not tokens:
         click.echo("No tokens were added. `viva serve token add TENANT` adds one", err=True)
         return 0
     rows = [
-        [token.id, token.tenant or "(host)", " ".join(token.scopes), token.created_at[:10], _describe_end(token.expires_at), token.note]
+        [token.id, token.tenant or "(host)", " ".join(token.scopes), token.created_at[:10], _describe_expiry(token.expires_at), token.note]
         for token in tokens
     ]  # fmt: skip
     for line in format_table(_COLUMNS, rows, get_output_width()):
@@ -94,18 +94,18 @@ def list_tokens(config_file: Path | None) -> int:
 def revoke(token_id: str, config_file: Path | None) -> int:
     """Revoke the token with the id TOKEN_ID. A running host refuses it from then on."""
     settings = config.load_settings(config_file, Path.cwd(), allow_unset=True)
-    stored = _open_file(settings).revoke(token_id)
-    _audit(settings, "revoke_token", stored)
+    stored = _open_token_file(settings).revoke(token_id)
+    _write_audit_entry(settings, "revoke_token", stored)
     print(f"{stored.id} of {_describe_owner(stored.tenant)} is revoked")
     return 0
 
 
-def _open_file(settings: Settings) -> TokenFile:
+def _open_token_file(settings: Settings) -> TokenFile:
     return TokenFile(settings.data_folder / "host")
 
 
-def _audit(settings: Settings, action: str, stored: StoredToken) -> None:
-    """Notes the change in the audit log of the host, if it is a file."""
+def _write_audit_entry(settings: Settings, action: str, stored: StoredToken) -> None:
+    """Write an action to the audit log of the host, if the log is a file."""
     path = load_operation_options(settings).audit_log
     if path is not None and path != STANDARD_ERROR:
         monitor = Monitor(audit_log=path)
@@ -117,7 +117,7 @@ def _describe_owner(tenant: str) -> str:
     return f"tenant {tenant}" if tenant else "the host"
 
 
-def _describe_end(expires_at: float | None) -> str:
+def _describe_expiry(expires_at: float | None) -> str:
     if expires_at is None:
         return "never"
     if expires_at <= time.time():

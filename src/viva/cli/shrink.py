@@ -10,13 +10,13 @@ import click
 from msgspec import structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.streams import handle_sigterm
+from viva.cli.streams import stop_on_sigterm
 from viva.errors import BadInput
 from viva.model.record import TrialRecord
 from viva.reporters.formatting import format_count
 from viva.session.loop import run_coroutine
 from viva.session.options.run_options import RunOptions
-from viva.session.options.saved import restore_options, restore_secrets
+from viva.session.options.saved import restore_agents_with_secrets, restore_options
 from viva.session.resume import PreviousRun, load_previous_run
 from viva.session.run_plan import build_run_plan
 
@@ -36,7 +36,7 @@ An assertion that something must happen fails more easily with a shorter input; 
 Exit codes: 0 a smaller case is written (or it is minimal already), 4 there is nothing to shrink.
 """
 
-_EXTRA = "extra"  # prior messages, attachments, memory, stubbed tools
+_EXTRA_NOUN = "extra"  # prior messages, attachments, memory, stubbed tools
 
 
 @click.command(epilog=EPILOG)
@@ -88,13 +88,13 @@ def command(
     report_crashed_runs(history)
     previous_run = load_previous_run(history, run)
     record = _find_failed_trial(previous_run, case, trial)
-    options = restore_secrets(
+    options = restore_agents_with_secrets(
         structs.replace(restore_options(previous_run.settings["options"]), reporter=None),
         {"agents": (agent,) if agent else ()},
     )
     required = (fails or runs, runs) if runs else None
-    with handle_sigterm():
-        return run_coroutine(_shrink(previous_run, options, record, required, max_trials, output.absolute()))
+    with stop_on_sigterm():
+        return run_coroutine(_shrink_case(previous_run, options, record, required, max_trials, output.absolute()))
 
 
 def _find_failed_trial(previous_run: PreviousRun, case: str, trial: int | None) -> TrialRecord:
@@ -112,7 +112,7 @@ def _find_failed_trial(previous_run: PreviousRun, case: str, trial: int | None) 
     return min(failed, key=lambda record: record.trial)
 
 
-async def _shrink(
+async def _shrink_case(
     previous_run: PreviousRun,
     options: RunOptions,
     record: TrialRecord,
@@ -120,7 +120,7 @@ async def _shrink(
     max_trials: int,
     output: Path,
 ) -> int:
-    from viva.api.shrink import FailedConversation, FailureRate, Shrinker, find_case
+    from viva.api.shrink import FailedConversation, FailureRate, Shrinker, find_recorded_case
 
     os.chdir(options.folder)
     options = structs.replace(
@@ -135,7 +135,7 @@ async def _shrink(
         folder=Path(),
     )
     async with aclosing(await build_run_plan(options, previous_run)) as plan:
-        case = await find_case(plan, record)
+        case = await find_recorded_case(plan, record)
         shrinker = Shrinker(
             plan,
             FailedConversation(case, record),
@@ -147,7 +147,9 @@ async def _shrink(
 
     case_id = append_case(output, result.case)
     before, after = (
-        ", ".join(format_count(size[at], noun) for size, noun in _list_sizes(result) if size[0] or noun != _EXTRA)
+        ", ".join(
+            format_count(size[at], noun) for size, noun in _list_size_changes(result) if size[0] or noun != _EXTRA_NOUN
+        )
         for at in (0, 1)
     )
     print(f"{before} → {after}, in {format_count(result.trials, 'trial')}")
@@ -159,17 +161,17 @@ async def _shrink(
     if not result.is_minimal:
         print("it may not be minimal: --max-trials is used up, or smaller candidates fail too rarely")
     for at, turn in enumerate(result.case["turns"], 1):
-        print(f"  {at}. {_format_input(turn['input'])}")
+        print(f"  {at}. {_format_message(turn['input'])}")
     agent = f" -n {shlex.quote(record.agent)}" if record.agent else ""
     print(f"written as {case_id!r}; run it with viva test -i {shlex.quote(str(output))}{agent}")
     return 0
 
 
-def _list_sizes(result: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
-    return (result.turns, "turn"), (result.words, "word"), (result.extras, _EXTRA)
+def _list_size_changes(result: "ShrinkResult") -> tuple[tuple[tuple[int, int], str], ...]:
+    return (result.turns, "turn"), (result.words, "word"), (result.extras, _EXTRA_NOUN)
 
 
-def _format_input(message: object) -> str:
+def _format_message(message: object) -> str:
     from viva.reporters.formatting import fit_line
     from viva.state.trial_state import to_text
 

@@ -18,8 +18,8 @@ def has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def use_colour(*, terminal: bool) -> bool:
-    """Yes on a terminal or with FORCE_COLOR (CI logs show colours); no with NO_COLOR or a dumb terminal."""
+def should_use_colour(*, terminal: bool) -> bool:
+    """Are colours printed? Yes on a terminal or with FORCE_COLOR; no with NO_COLOR or on a dumb terminal."""
     if "NO_COLOR" in os.environ:
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")
@@ -33,14 +33,14 @@ def create_console(
     describe_pace: Callable[[], str] | None = None,
     has_person: bool = False,
 ) -> Sink:
-    """Prints the events of a run for people."""
+    """The Sink that prints the events of a run to the console."""
     from viva.reporters.console import Console, ConsoleOptions
 
     terminal = sys.stdout.isatty()
     options = ConsoleOptions(
         verbose=verbose or has_person,
         quiet=quiet,
-        colour=use_colour(terminal=terminal),
+        colour=should_use_colour(terminal=terminal),
         is_terminal=terminal and not has_person,
         width=shutil.get_terminal_size((100, 24)).columns,  # COLUMNS without a terminal
         parallel=parallel,
@@ -61,15 +61,15 @@ def find_repository() -> Path:
 
 
 def annotate_bad_input(error: BadInput) -> None:
-    """In GitHub Actions: the problems of files at their lines."""
+    """In GitHub Actions, print an annotation for each problem at its file and line."""
     if is_in_github_actions():
         from viva.reporters.github import annotate_problems
 
         annotate_problems(error.problems, sys.stderr, find_repository())
 
 
-def create_annotations() -> list[Sink]:
-    """In GitHub Actions: failures at their file and line. On standard error, which the runner reads too."""
+def create_annotation_sinks() -> list[Sink]:
+    """In GitHub Actions, a Sink that prints an annotation for each failure, on standard error; else an empty list."""
     if not is_in_github_actions():
         return []
     from viva.reporters.github import GithubAnnotations
@@ -100,7 +100,7 @@ def reserve_stdout() -> Generator[TextIO]:
 
 
 @contextmanager
-def handle_sigterm() -> Generator[None]:
+def stop_on_sigterm() -> Generator[None]:
     """Handles SIGTERM like Ctrl-C: the command stops with exit code 2. A run installs its own handlers."""
 
     def interrupt(_number: int, _frame: object) -> None:

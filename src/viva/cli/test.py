@@ -13,8 +13,8 @@ import click
 from msgspec import Struct, structs
 
 from viva.cli.history import open_history, report_crashed_runs
-from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicts, reject_other_flags
-from viva.cli.streams import create_annotations, create_console, handle_sigterm, has_terminal, reserve_stdout
+from viva.cli.run_flags import RunCommand, add_run_flags, build_options, reject_conflicting_flags, reject_other_flags
+from viva.cli.streams import create_annotation_sinks, create_console, has_terminal, reserve_stdout, stop_on_sigterm
 from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
 from viva.protocols import Sink
@@ -23,9 +23,14 @@ from viva.session.case_selection import explain_empty_selection
 from viva.session.interrupts import handle_stop_signals
 from viva.session.loop import run_coroutine
 from viva.session.options.run_options import CommandFlags, RunOptions
-from viva.session.options.saved import AGENT_OPTION_FLAGS, replace_options, restore_options, restore_secrets
+from viva.session.options.saved import (
+    AGENT_OPTION_FLAGS,
+    apply_resume_flags,
+    restore_agents_with_secrets,
+    restore_options,
+)
 from viva.session.resume import PreviousRun, check_unchanged, keep_unchanged_trials, reopen_run
-from viva.session.run import execute, report_finished_run
+from viva.session.run import execute, report_ended_run
 from viva.session.run_plan import RunPlan, build_run_plan
 from viva.session.run_result import RunResult
 
@@ -64,19 +69,19 @@ class Invocation(Struct, frozen=True):
 @click.pass_context
 def command(ctx: click.Context, **values: Any) -> int:
     """Run cases against an agent and report the results."""
-    ctx.with_resource(handle_sigterm())
+    ctx.with_resource(stop_on_sigterm())
     is_reserved = values["as_json"] and not values["dry_run"]
     out = ctx.with_resource(reserve_stdout()) if is_reserved else sys.stdout
-    values["inputs"] = _merge_inputs(values["inputs"], values["paths"])
+    values["inputs"] = _join_inputs(values["inputs"], values["paths"])
     if values["host"]:
-        from viva.cli.remote import run_remote
+        from viva.cli.remote_run import run_remote
 
         reject_other_flags(ctx, "host", "--host runs the suite on the host")
         return run_coroutine(run_remote({**values, "out": out}))
     if values["resume"]:
         reject_other_flags(ctx, "resume", "A resumed run keeps its settings")
-        return run_coroutine(_resume(_create_invocation(values, out)))
-    reject_conflicts(ctx)
+        return run_coroutine(_resume_run(_create_invocation(values, out)))
+    reject_conflicting_flags(ctx)
     report_crashed_runs(open_history(values["config"]))
     if not values["inputs"]:
         return _run_chat(ctx, values, out)
@@ -88,7 +93,7 @@ def command(ctx: click.Context, **values: Any) -> int:
 
         invocation = _create_invocation(values, out)
         return run_coroutine(send_messages(messages, invocation.options, invocation.flags, out))
-    return run_coroutine(_run(_create_invocation(values, out)))
+    return run_coroutine(_run_cases(_create_invocation(values, out)))
 
 
 def _create_invocation(values: dict[str, Any], out: TextIO) -> Invocation:
@@ -96,8 +101,8 @@ def _create_invocation(values: dict[str, Any], out: TextIO) -> Invocation:
     return Invocation(build_options(values), flags, out)
 
 
-def _merge_inputs(flag_inputs: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
-    """The inputs of -i and those without it. Several words without quotes are not a message."""
+def _join_inputs(flag_inputs: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
+    """All inputs, with and without -i. Raises UsageError for a message of several words without quotes."""
     if len(flag_inputs) + len(paths) > 1:
         for text in paths:
             if text in _find_messages((text,)):
@@ -131,7 +136,7 @@ def _run_chat(ctx: click.Context, values: dict[str, Any], out: TextIO) -> int:
     return run_coroutine(run_chat(invocation.options, verbose=invocation.flags.verbose))
 
 
-async def _run(invocation: Invocation) -> int:
+async def _run_cases(invocation: Invocation) -> int:
     options, flags = invocation.options, invocation.flags
     person_prompt = None
     if has_terminal() and not (flags.as_json or flags.quiet):
@@ -139,7 +144,7 @@ async def _run(invocation: Invocation) -> int:
 
         person_prompt = TerminalPrompt()
         options = structs.replace(options, person_prompt=person_prompt)
-    async with aclosing(await _build_plan(options)) as plan:
+    async with aclosing(await _build_plan_until_signal(options)) as plan:
         if person_prompt is not None:
             person_prompt.redact = plan.redactor.redact_text
         if not plan.selected_count and plan.options.is_filtered:
@@ -153,8 +158,8 @@ async def _run(invocation: Invocation) -> int:
         return _print_report_text(result, flags)
 
 
-async def _build_plan(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
-    """Ctrl-C and SIGTERM stop it, since generating cases may take long."""
+async def _build_plan_until_signal(options: RunOptions, previous_run: PreviousRun | None = None) -> RunPlan:
+    """Build the plan. Ctrl-C and SIGTERM cancel it, because generating cases may take long."""
     task = asyncio.current_task()
     try:
         with handle_stop_signals(lambda _number: task and task.cancel()):
@@ -163,19 +168,19 @@ async def _build_plan(options: RunOptions, previous_run: PreviousRun | None = No
         raise click.Abort from None
 
 
-async def _resume(invocation: Invocation) -> int:
+async def _resume_run(invocation: Invocation) -> int:
     """Continues a run with its own settings, in the folder where it was started."""
     history = open_history(invocation.options.config)
     journal, previous_run = reopen_run(history, invocation.flags.resume or "")
     try:
         report_crashed_runs(history)
-        return await _resume_locked(journal, previous_run, invocation)
+        return await _resume_locked_run(journal, previous_run, invocation)
     finally:
-        journal.release_lock()  # also if it is refused: a later command then does not report it as crashed
+        journal.release_lock()  # also if the run cannot be resumed: a later command must not report it as crashed
 
 
-async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation: Invocation) -> int:
-    options = replace_options(restore_options(previous_run.settings["options"]), invocation.options)
+async def _resume_locked_run(journal: Journal, previous_run: PreviousRun, invocation: Invocation) -> int:
+    options = apply_resume_flags(restore_options(previous_run.settings["options"]), invocation.options)
     references = {name: getattr(invocation.options, name) for name in AGENT_OPTION_FLAGS}
     try:
         os.chdir(options.folder)
@@ -188,11 +193,11 @@ async def _resume_locked(journal: Journal, previous_run: PreviousRun, invocation
             raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(given)}")
         reporters = _create_reporters(invocation)
         events = chain([previous_run.started], previous_run.ended_trials)
-        return report_finished_run(
+        return report_ended_run(
             events, previous_run.run_ended, journal, options.outputs, reporters, options.eval_summary
         )
-    options = restore_secrets(options, references)
-    async with aclosing(await _build_plan(structs.replace(options, folder=Path()), previous_run)) as plan:
+    options = restore_agents_with_secrets(options, references)
+    async with aclosing(await _build_plan_until_signal(structs.replace(options, folder=Path()), previous_run)) as plan:
         if invocation.flags.force:
             previous_run = await keep_unchanged_trials(previous_run, plan.iterate_trials())
         else:
@@ -211,12 +216,12 @@ def _print_report_text(result: RunResult, flags: CommandFlags) -> int:
 
 
 def _create_reporters(invocation: Invocation, plan: RunPlan | None = None) -> list[Sink]:
-    """Prints events with --json, else the console output; annotations in GitHub Actions. A complete run has no plan."""
+    """The sinks of the command: JSON events or the console, and annotations in GitHub Actions. `plan` is None for a complete run."""
     flags, has_person = invocation.flags, plan is not None and plan.has_person
     if flags.as_json:
         from viva.reporters.json import JsonEventReporter
 
-        return [JsonEventReporter(invocation.out), *create_annotations()]
+        return [JsonEventReporter(invocation.out), *create_annotation_sinks()]
     console = create_console(
         verbose=flags.verbose,
         quiet=flags.quiet,
@@ -224,4 +229,4 @@ def _create_reporters(invocation: Invocation, plan: RunPlan | None = None) -> li
         describe_pace=plan.describe_pace if plan else None,
         has_person=has_person,
     )
-    return [console, *create_annotations()]
+    return [console, *create_annotation_sinks()]

@@ -10,7 +10,7 @@ from viva.checks.base_check import AssertionFields, BaseCheck, Spelling
 from viva.checks.formatting import format_label
 from viva.errors import BadInput, CheckError, Problem
 from viva.formats.documents import format_key_path
-from viva.formats.functions import Functions
+from viva.formats.functions import PassedFunctions
 from viva.model import codec
 from viva.model.case import Assertion, Feature, TextScope, TurnScope
 from viva.model.component import BuildContext
@@ -21,12 +21,12 @@ from viva.state.trial_state import CheckContext, to_text
 from viva.text.template import fill_variables, has_variables, is_template
 
 ReportProblem = Callable[[KeyPath, str, str | None], None]
-"""Called with a path, a message, and the key of that object which is meant."""
-_COMMON = frozenset({"type", *AssertionFields.__struct_fields__})
+"""Reports a problem: called with the path of an object, a message, and the key in the object that is wrong."""
+_COMMON_FIELDS = frozenset({"type", *AssertionFields.__struct_fields__})
 
 
 class TemplatedCheck(Struct, frozen=True):
-    """A check with `{{variables}}`. It is built when it is evaluated, with their values; `label` shows the variables."""
+    """A check whose definition contains `{{variables}}`. The real check is built when it is evaluated and their values are known."""
 
     template: Mapping[str, Any]
     build_assertion: Callable[[Mapping[str, Any]], Assertion]
@@ -36,7 +36,7 @@ class TemplatedCheck(Struct, frozen=True):
     looks_outside: bool = False
 
     def resolve(self, context: CheckContext) -> Assertion:
-        """The assertion with the values of its variables. CheckError if it cannot be built with them."""
+        """Build the assertion with the current values of its variables. Raises CheckError if that fails."""
         state = context.state
         try:
             try:
@@ -60,9 +60,9 @@ class AssertionBuilder(Struct):
     roots: tuple[str, ...]
     update_snapshots: bool = False
     references: dict[str, KeyPath] = field(default_factory=dict[str, KeyPath])
-    """The agents that the checks built so far ask, and where they are named."""
+    """The agents that are called by the checks built so far, and the path where each is named."""
     connectors: dict[tuple[str, str | None], KeyPath] = field(default_factory=dict[tuple[str, str | None], KeyPath])
-    """The connectors that options name, with the helper whose options they are (None: the agent under test), and where."""
+    """The connectors that options name. Keys are (connector, helper or None for the agent under test), values are paths."""
     needs: set[Feature] = field(default_factory=set[Feature])
     """The features that the checks built so far need."""
     may_hold_variables: bool = True
@@ -72,7 +72,7 @@ class AssertionBuilder(Struct):
     functions: Mapping[str, Any] = {}
     """The functions that Python code has passed, by the text that stands for them."""
     needs_schema: bool = False
-    """Was one built whose struct accepts more than the schema does? That may be a plugin's, or one with others in it."""
+    """Was a check built whose struct accepts more than the schema does: a plugin's check, or a combination of checks?"""
 
     def build_all(
         self,
@@ -97,11 +97,11 @@ class AssertionBuilder(Struct):
         return tuple(structs.replace(each, on=on, over=over) for each in assertions)
 
     def build_one(self, definition: Mapping[str, Any], path: KeyPath, report: ReportProblem) -> Assertion | None:
-        """One assertion, or None after a problem was reported."""
+        """Build one assertion. Returns None after a problem was reported."""
         self.path = path
         try:
-            return self._build(definition)
-        except _UnknownType as error:
+            return self._build_definition(definition)
+        except _UnknownCheckType as error:
             report((*path, "type"), str(error), None)
         except BadInput as error:
             report(path, error.problems[0].message, None)
@@ -110,54 +110,56 @@ class AssertionBuilder(Struct):
         return None
 
     def add_connector(self, options: Mapping[str, Any], helper: str | None, path: KeyPath) -> None:
-        """Notes the connector that options name, so that it can be looked up."""
+        """Remember the connector that options name, so that the caller can check that it exists."""
         if isinstance(name := options.get("connector"), str):
             self.connectors.setdefault((name, helper), (*path, "options"))
 
-    def _build(self, definition: Mapping[str, Any]) -> Assertion:
+    def _build_definition(self, definition: Mapping[str, Any]) -> Assertion:
         if not self.may_hold_variables or not is_template(definition):
-            return self._build_now(definition)
+            return self._build_without_variables(definition)
         check = _find_check(definition)
         if getattr(check, "is_combination", False):  # each of its assertions waits for its own variables
-            return self._build_now(definition)
+            return self._build_without_variables(definition)
         if has_variables(definition):
-            return self._build_templated(check, definition)
-        return structs.replace(self._build_now(fill_variables(definition, {})), definition=definition)  # only escapes
+            return self._build_with_variables(check, definition)
+        return structs.replace(
+            self._build_without_variables(fill_variables(definition, {})), definition=definition
+        )  # only escapes
 
-    def _build_now(self, definition: Mapping[str, Any]) -> Assertion:
+    def _build_without_variables(self, definition: Mapping[str, Any]) -> Assertion:
         check_type = _find_check(definition)
         if not check_type.__module__.startswith("viva.") or getattr(check_type, "is_combination", False):
             self.needs_schema = True
-        check = check_type.build(normalize_fields(check_type, definition), self._context)
+        check = check_type.build(normalize_spellings(check_type, definition), self._context)
         for name in getattr(check, "references", ()):
-            self._add_reference(name)
+            self._add_agent_reference(name)
             self.add_connector(getattr(check, "options", {}), name.removeprefix("agents:"), self.path)
         if needs := getattr(check, "needs", None):
             self.needs.update(needs)
-        return _assemble(check, definition)
+        return _create_assertion(check, definition)
 
-    def _build_templated(self, check: Any, definition: Mapping[str, Any]) -> Assertion:
-        fields = normalize_fields(check, definition)
+    def _build_with_variables(self, check: Any, definition: Mapping[str, Any]) -> Assertion:
+        fields = normalize_spellings(check, definition)
         helper: str | None = getattr(check, "default_helper", None)
         known = {name: fill_variables(value, {}) for name, value in fields.items() if not has_variables(value)}
         if issubclass(check, BaseCheck):
             for name, value in known.items():
                 check.validate_field(name, value, self._context)
         if helper is not None and not has_variables(fields.get("use", "")):
-            self._add_reference(known.get("use", helper))
+            self._add_agent_reference(known.get("use", helper))
         self.needs.update(getattr(check, "needs", ()))
         is_plugin = not check.__module__.startswith("viva.")
         templated = TemplatedCheck(
             dict(definition),
-            self._build_now,
+            self._build_without_variables,
             costly=helper is not None,
             label=self._format_label(check, fields, str(definition["type"])),
             looks_outside=getattr(check, "looks_outside", is_plugin) is True,
         )
-        return structs.replace(_assemble(templated, definition), build_with_variables=templated.resolve)
+        return structs.replace(_create_assertion(templated, definition), build_with_variables=templated.resolve)
 
     def _format_label(self, check: Any, fields: Mapping[str, Any], kind: str) -> str:
-        """The label with its `{{variables}}`, as long as their values are not known."""
+        """The label of a check whose variables have no values yet."""
         try:
             return str(check.build(fields, self._context).label)
         except (ValueError, BadInput, codec.ValidationError):  # it cannot be built without the values
@@ -165,13 +167,13 @@ class AssertionBuilder(Struct):
 
     @property
     def _context(self) -> BuildContext:
-        return BuildContext(self.folder, self.roots, self._build, self.update_snapshots, self.functions)
+        return BuildContext(self.folder, self.roots, self._build_definition, self.update_snapshots, self.functions)
 
-    def _add_reference(self, agent: str) -> None:
+    def _add_agent_reference(self, agent: str) -> None:
         self.references.setdefault(agent.removeprefix("agents:"), self.path)
 
 
-class _UnknownType(ValueError):  # noqa: N818 -- private to this module
+class _UnknownCheckType(ValueError):  # noqa: N818 -- private to this module
     """An assertion whose `type` names no check."""
 
 
@@ -179,11 +181,11 @@ def _find_check(definition: Mapping[str, Any]) -> Any:
     kind = definition.get("type")
     check = catalog.find_component("check", kind) if isinstance(kind, str) else None
     if check is None:
-        raise _UnknownType(format_unknown_name("assertion type", kind, catalog.list_components("check")))
+        raise _UnknownCheckType(format_unknown_name("assertion type", kind, catalog.list_components("check")))
     return check
 
 
-def _assemble(check: Any, definition: Mapping[str, Any]) -> Assertion:
+def _create_assertion(check: Any, definition: Mapping[str, Any]) -> Assertion:
     return Assertion(
         check=check,
         definition=definition,
@@ -193,9 +195,9 @@ def _assemble(check: Any, definition: Mapping[str, Any]) -> Assertion:
     )
 
 
-def normalize_fields(check: Any, definition: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a check in its own spelling. ValueError if a field is given in two spellings."""
-    fields = {key: value for key, value in definition.items() if key not in _COMMON}
+def normalize_spellings(check: Any, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a check with alternative spellings replaced. Raises ValueError if a field is given in two spellings."""
+    fields = {key: value for key, value in definition.items() if key not in _COMMON_FIELDS}
     spellings: Mapping[str, Spelling] = getattr(check, "spellings", {})
     for key, spelling in spellings.items():
         for name, value in spelling.expand_to_fields(fields.pop(key)).items() if key in fields else ():
@@ -212,16 +214,16 @@ def build_assertion(
     *,
     on: TextScope = "reply",
     scope: TurnScope = "turn",
-    functions: Functions | None = None,
+    functions: PassedFunctions | None = None,
 ) -> Assertion:
-    """An assertion that Python code gives, validated like one of a file. Raises BadInput with all that is wrong.
+    """Build an assertion that Python code passes, validated like an assertion in a file. Raises BadInput with all problems.
 
     Functions in it are added to `functions`.
     """
     if not isinstance(assertion, Mapping) and not callable(assertion):
         example = f"viva.check.contains({assertion if isinstance(assertion, str) else 'hello'!r})"
         raise BadInput.of(f"{assertion!r} is not an assertion: pass {example}, for example, or a function of the turn")
-    functions = Functions() if functions is None else functions
+    functions = PassedFunctions() if functions is None else functions
     try:
         definition = functions.to_definition({"assertion": assertion})["assertion"]
     except (TypeError, ValueError) as error:

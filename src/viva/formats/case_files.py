@@ -1,6 +1,6 @@
-"""Files that a case names: attachments, and the `link_paths` of its workspace.
+"""Checks and reads the files that a case names: attachments, and the `link_paths` of its workspace.
 
-Loading a suite checks that they exist; attachments are read before anything is sent.
+Loading a suite checks that the files exist. Attachments are read when the case runs.
 """
 
 import base64
@@ -17,11 +17,11 @@ from viva.model.message import Audio, Content, File, Image, Part, Text
 from viva.schemas.positions import KeyPath
 
 MAX_BYTES = 32 * 1024 * 1024
-_KINDS: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio, "file": File}
+_PART_TYPES: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio, "file": File}
 
 
 class Attachments(Struct, frozen=True):
-    """Reads `file://` sources beside the suite, or below an allowed root."""
+    """Builds the attachments of messages. `file://` sources must be in the folder of the suite or below an allowed root."""
 
     folder: str
     roots: tuple[str, ...] = ()
@@ -32,14 +32,15 @@ class Attachments(Struct, frozen=True):
         """The parts of a message. With `read_files`, files become `data:` URLs; otherwise only their existence is checked."""
         return tuple(self._build_part(item, (*path, i), report, read_files) for i, item in enumerate(items))
 
-    def to_parts(self, content: Content) -> tuple[Part, ...]:
+    def convert_to_parts(self, content: Content) -> tuple[Part, ...]:
+        """The content of a message as parts; a text becomes one text part."""
         return (Text(content),) if isinstance(content, str) else content
 
     def _build_part(self, definition: dict[str, Any], at: KeyPath, report: ReportProblem, read: bool) -> Part:
         if definition["type"] == "text":
             return Text(definition["text"])
         source = str(definition["source"])
-        kind = _KINDS[definition["type"]]
+        kind = _PART_TYPES[definition["type"]]
         name, media_type = definition.get("name"), definition.get("media_type")
         if not source.startswith("file://"):
             return kind(source, name, media_type, source)
@@ -69,7 +70,7 @@ class Attachments(Struct, frozen=True):
 
 
 def explain_bad_link(path: str, root: str) -> str | None:
-    """Why a path of the working folder cannot be linked; None if it can."""
+    """The reason why a path of the working folder cannot be linked; None if it can be."""
     parts = PurePath(path).parts
     if not path.strip() or "\0" in path:
         return f"{path!r} names nothing"

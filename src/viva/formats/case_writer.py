@@ -1,4 +1,4 @@
-"""Writes a finished conversation as a static native case, so that it can be run again."""
+"""Writes a conversation as a native case with fixed turns, so that it can be run again."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from msgspec import structs
 from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.documents import StreamedDocuments, wrap_values
-from viva.formats.load_options import TIMEOUT_S, LoadOptions
+from viva.formats.load_options import DEFAULT_TIMEOUT_S, LoadOptions
 from viva.model import codec
 from viva.model.case import Case, Fixtures, ToolStub, UserMessage
 from viva.model.message import Message, Part, Text
@@ -46,7 +46,7 @@ def save_conversation(
     writes nothing, if the new case would not load.
     """
     if file.suffix != ".jsonl":
-        raise BadInput.of("is no .jsonl file", str(file))
+        raise BadInput.of("conversations are saved in .jsonl files; choose a name that ends in .jsonl", str(file))
     value = build_static_case(state.case, messages, state.case.id, root, file.parent)
     native.load(wrap_values([value], str(file)), str(file), file.parent, options)
     return append_case(file, value)
@@ -54,10 +54,10 @@ def save_conversation(
 
 def append_case(file: Path, value: Mapping[str, Any]) -> str:
     """Append a case to a `.jsonl` file and return its id. If the id is taken, a similar one is used."""
-    taken = _read_ids(file)
-    case_id = next(each for each in _iter_ids(value["id"]) if each not in taken)
+    taken = _read_case_ids(file)
+    case_id = next(each for each in _iterate_candidate_ids(value["id"]) if each not in taken)
     try:
-        _append(file, codec.encode({**value, "id": case_id}) + b"\n")
+        _append_line(file, codec.encode({**value, "id": case_id}) + b"\n")
     except OSError as error:
         raise BadInput.of(f"cannot be written: {error.strerror}", str(file)) from error
     return case_id
@@ -77,7 +77,8 @@ def build_static_case(
     if case.fixtures is not None:
         fields["fixtures"] = _encode_fixtures(case.fixtures)
     templates = [
-        _as_template(each) if is_filled or not native or each.source in _LITERAL_SOURCES else each for each in messages
+        _escape_variables(each) if is_filled or not native or each.source in _LITERAL_SOURCES else each
+        for each in messages
     ]
     turns = [_encode_turn(each, writer) for each in templates]
     if turns and case.history:
@@ -89,7 +90,7 @@ _LITERAL_SOURCES = frozenset({"simulated", "interactive"})
 """Sources whose messages are literal: `{{` in them does not start a variable."""
 
 
-def _as_template(message: UserMessage) -> UserMessage:
+def _escape_variables(message: UserMessage) -> UserMessage:
     return structs.replace(message, message=escape_template_in_message(message.message))
 
 
@@ -102,7 +103,7 @@ def _list_native_fields(case: Case) -> dict[str, Any]:
         "tags": case.tags,
         "options": case.options,
         "metadata": case.metadata,
-        "timeout": limits.timeout_s if limits.timeout_s != TIMEOUT_S else None,
+        "timeout": limits.timeout_s if limits.timeout_s != DEFAULT_TIMEOUT_S else None,
         "turn_timeout": limits.turn_timeout_s,
         "on_missing_input": case.on_missing_input,
         "workspace": {"kind": spec.kind, "link_paths": spec.link_paths} if spec else None,
@@ -158,12 +159,12 @@ class _MessageEncoder:
         return fields
 
 
-def _iter_ids(base: str) -> Iterator[str]:
+def _iterate_candidate_ids(base: str) -> Iterator[str]:
     yield base
     yield from (f"{base}-{number}" for number in count(2))
 
 
-def _read_ids(file: Path) -> set[str]:
+def _read_case_ids(file: Path) -> set[str]:
     if not file.exists():
         return set()
     problems: list[Problem] = []
@@ -173,7 +174,7 @@ def _read_ids(file: Path) -> set[str]:
     return ids
 
 
-def _append(file: Path, line: bytes) -> None:
+def _append_line(file: Path, line: bytes) -> None:
     with file.open("ab+", buffering=0) as stream:
         end = stream.seek(0, os.SEEK_END)
         if end and os.pread(stream.fileno(), 1, end - 1) != b"\n":

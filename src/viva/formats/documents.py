@@ -25,15 +25,15 @@ from viva.schemas.positions import (
     find_json_line,
 )
 
-_TOO_LONG = f"is more than {MAX_BYTES // 2**20} MB long: too much for one document"
+_TOO_LONG_MESSAGE = f"is more than {MAX_BYTES // 2**20} MB long: too much for one document"
 CASES_KEY = "cases"
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*+"'
-_TOKENS = re.compile(_STRING + rb"|[{}\[\]]")
-_PIECES = re.compile(_STRING + rb'|[{}\[\],]|[^\s{}\[\],":]+')
-_KEYS = re.compile(rb"(" + _STRING + rb")(\s*:)?|[{}\[\]]")
-_OPENING = re.compile(rb"\s*\{")
-_DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+_BRACKETS_AND_STRINGS = re.compile(_STRING + rb"|[{}\[\]]")
+_JSON_PIECES = re.compile(_STRING + rb'|[{}\[\],]|[^\s{}\[\],":]+')
+_KEYS_AND_BRACKETS = re.compile(rb"(" + _STRING + rb")(\s*:)?|[{}\[\]]")
+_OPENING_BRACE = re.compile(rb"\s*\{")
+_DEPTH_CHANGES = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 class Document(Struct, frozen=True):
@@ -68,7 +68,7 @@ def format_key_path(path: KeyPath) -> str:
 
 
 class Chunk(Struct, frozen=True):
-    """A document of a stream. `value` is set if the line decoded by itself."""
+    """The bytes of one document in a stream. `value` is set if it is one line that was decoded already."""
 
     line: int
     offset: int
@@ -83,9 +83,9 @@ def read_chunks(
     max_bytes: int = MAX_BYTES,
     is_known: Callable[[int, bytes], bool] = lambda _offset, _line: False,
 ) -> Iterator[Chunk]:
-    """The documents of a `.jsonl` file: a line each, or as many lines as its brackets need; two may meet on a line.
+    """The documents of a `.jsonl` file. A document is a line, or several lines until its brackets are closed; the next may begin on its last line.
 
-    It ends at a document of more than so many bytes. A line that `is_known` as a document is not decoded.
+    Reading stops at a document of more than `max_bytes`. Lines for which `is_known` is true are not decoded.
     """
     offset = line = depth = size = 0
     buffered: list[bytes] = []
@@ -105,7 +105,7 @@ def read_chunks(
                 if buffered:
                     buffered.append(b"\n")
                 continue
-            # A line that opens an object at its very start begins anew: what was open before is broken.
+            # A brace at the start of a line begins a new document: the unfinished one before it is broken.
             if buffered and text.startswith(b"{"):
                 yield Chunk(*start, b"".join(buffered))
                 buffered, depth = [], 0
@@ -118,9 +118,9 @@ def read_chunks(
                     continue
                 start = (line, at)
             begin = 0
-            for token in _TOKENS.finditer(text):
-                depth += _DEPTH.get(token.group(), 0)
-                if depth == 0 and token.group() == b"}" and _OPENING.match(text, token.end()):
+            for token in _BRACKETS_AND_STRINGS.finditer(text):
+                depth += _DEPTH_CHANGES.get(token.group(), 0)
+                if depth == 0 and token.group() == b"}" and _OPENING_BRACE.match(text, token.end()):
                     yield Chunk(*start, b"".join([*buffered, text[begin : token.end()]]))
                     buffered, begin = [], token.end()
                     start = (line, at + begin)
@@ -145,14 +145,14 @@ def _decode_line(text: bytes) -> Any:
 def decode_chunk(file: str, chunk: Chunk) -> Document:
     """Decode a document of a stream. BadInput names the exact line."""
     if chunk.is_too_long:
-        raise BadInput.of(_TOO_LONG, file, chunk.line)
+        raise BadInput.of(_TOO_LONG_MESSAGE, file, chunk.line)
     value = _decode_json(file, chunk.line, chunk.raw) if chunk.value is UNSET else chunk.value
     return Document(file, chunk.line, value, raw=chunk.raw)
 
 
 def _decode_json(file: str, line: int, raw: bytes) -> Any:
     if len(raw) > MAX_BYTES:
-        raise BadInput.of(_TOO_LONG, file, line)
+        raise BadInput.of(_TOO_LONG_MESSAGE, file, line)
     try:
         return codec.decode(raw)
     except codec.DecodeError as error:
@@ -161,11 +161,11 @@ def _decode_json(file: str, line: int, raw: bytes) -> Any:
 
 
 def _check_duplicate_keys(file: str, line: int, raw: bytes, value: Any) -> None:
-    """Refuse duplicate keys: one value would be lost. They are searched only if there are more colons than the value has."""
+    """Raises BadInput for duplicate keys: one value would be lost. Keys are compared only if the text has more colons than the value."""
     if raw.count(b":") == codec.encode(value).count(b":") and b"\\u003" not in raw:  # a colon may be escaped
         return
     open_: list[set[str]] = []
-    for token in _KEYS.finditer(raw):
+    for token in _KEYS_AND_BRACKETS.finditer(raw):
         if token[1] is None:
             if token[0] in b"{[":
                 open_.append(set())
@@ -174,12 +174,14 @@ def _check_duplicate_keys(file: str, line: int, raw: bytes, value: Any) -> None:
         elif token[2] is not None:
             key = codec.decode(token[1])
             if key in open_[-1]:
-                raise BadInput.of(f"the key {key!r} stands here twice", file, line + raw.count(b"\n", 0, token.start()))
+                raise BadInput.of(
+                    f"the key {key!r} is there twice; remove one", file, line + raw.count(b"\n", 0, token.start())
+                )
             open_[-1].add(key)
 
 
 class StreamedDocuments:
-    """The documents of a `.jsonl` file, read twice. Only offsets and digests are kept in between."""
+    """The documents of a `.jsonl` file, which is read twice. Between the two, only offsets and digests are kept."""
 
     def __init__(self, path: Path | SpooledStream, file: str) -> None:
         self._path = path
@@ -194,7 +196,7 @@ class StreamedDocuments:
                 check_is_text(file.read(HEAD_BYTES), self._file)
             for chunk in read_chunks(self._path):
                 self._offsets.append(chunk.offset)
-                self._digests.append(_digest(chunk.raw))
+                self._digests.append(_compute_digest(chunk.raw))
                 try:
                     document = decode_chunk(self._file, chunk)
                     _check_duplicate_keys(self._file, chunk.line, chunk.raw, document.value)
@@ -207,22 +209,22 @@ class StreamedDocuments:
         except BadInput as error:
             problems += error.problems
 
-    def peek(self) -> Document | None:
+    def read_first(self) -> Document | None:
         """The first document, if it is readable."""
         try:
             return next((decode_chunk(self._file, chunk) for chunk in read_chunks(self._path)), None)
         except (BadInput, OSError):
             return None
 
-    def reread(self) -> Iterator[Callable[[], Document]]:
-        """The documents again, each decoded when it is called for. A file that changed in between is refused."""
+    def iterate_again(self) -> Iterator[Callable[[], Document]]:
+        """Functions that return the documents once more, each decoded when called. Raises BadInput if the file has changed."""
         number = 0
 
         def is_known(offset: int, line: bytes) -> bool:
             return (
                 number < len(self._offsets)
                 and self._offsets[number] == offset
-                and self._digests[number] == _digest(line)
+                and self._digests[number] == _compute_digest(line)
             )
 
         for chunk in read_chunks(self._path, is_known=is_known):
@@ -244,10 +246,10 @@ class LoadedDocuments(Struct, frozen=True):
         problems += self.problems
         return iter(self.documents)
 
-    def peek(self) -> Document | None:
+    def read_first(self) -> Document | None:
         return next(iter(self.documents), None)
 
-    def reread(self) -> Iterator[Callable[[], Document]]:
+    def iterate_again(self) -> Iterator[Callable[[], Document]]:
         for document in self.documents:
             yield partial(_return_itself, document)
 
@@ -275,27 +277,27 @@ def read_document_stream(stream: BinaryIO, file: str) -> Documents:
     """Documents from a stream: JSON lines or pretty-printed objects, or one JSON array."""
     spool = SpooledStream(stream)
     first = next(read_chunks(spool), None)
-    if first is not None and _is_list(first):
+    if first is not None and _holds_item_list(first):
         with spool.open("rb") as text:
             return _load_json_file(text.read(), file)
     return StreamedDocuments(spool, file)
 
 
-def _is_list(chunk: Chunk) -> bool:
+def _holds_item_list(chunk: Chunk) -> bool:
     try:
-        return chunk.raw.lstrip().startswith(b"[") or _list_members(codec.decode(chunk.raw))[0][0] != ()
+        return chunk.raw.lstrip().startswith(b"[") or _list_items(codec.decode(chunk.raw))[0][0] != ()
     except (codec.DecodeError, IndexError):
         return False
 
 
 def wrap_values(values: Sequence[Any], name: str) -> LoadedDocuments:
-    """Documents from values in memory; `name` is what messages show, and item n counts as line n."""
+    """Documents from values in memory. Messages show `name` as their file, and the number of a value as its line."""
     return LoadedDocuments(
         tuple(Document(name, n, value, raw=codec.encode(value)) for n, value in enumerate(values, 1))
     )
 
 
-def _digest(raw: bytes) -> int:
+def _compute_digest(raw: bytes) -> int:
     return int.from_bytes(blake2b(raw, digest_size=8).digest(), "big")
 
 
@@ -313,16 +315,16 @@ def _load_json_file(raw: bytes, file: str) -> LoadedDocuments:
     value_of_file = _decode_json(file, 1, stripped)
     _check_duplicate_keys(file, 1, stripped, value_of_file)
     document = Document(file, 1, value_of_file, raw=stripped)
-    members = _list_members(value_of_file)
+    members = _list_items(value_of_file)
     documents: list[Document] = []
     line, seen = 1, 0
-    for (prefix, value), (start, end) in zip(members, _find_member_spans(stripped, members), strict=True):
+    for (prefix, value), (start, end) in zip(members, _find_item_spans(stripped, members), strict=True):
         line, seen = line + stripped.count(b"\n", seen, start), start
         documents.append(Document(file, line, value, prefix, stripped[start:end]))
-    return LoadedDocuments(tuple(documents), tuple(_find_extra_keys(document, members)))
+    return LoadedDocuments(tuple(documents), tuple(_find_keys_beside_cases(document, members)))
 
 
-def _find_extra_keys(document: Document, members: list[tuple[KeyPath, Any]]) -> Iterator[Problem]:
+def _find_keys_beside_cases(document: Document, members: list[tuple[KeyPath, Any]]) -> Iterator[Problem]:
     """Report other keys beside `cases`."""
     if members and members[0][0][:1] == (CASES_KEY,):
         for key in document.value:
@@ -332,33 +334,33 @@ def _find_extra_keys(document: Document, members: list[tuple[KeyPath, Any]]) -> 
                 )
 
 
-def _find_member_spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterator[tuple[int, int]]:
+def _find_item_spans(raw: bytes, members: list[tuple[KeyPath, Any]]) -> Iterator[tuple[int, int]]:
     """Start and end of each member: the whole text, or the items of an array."""
     if members and members[0][0] == ():
         yield len(raw) - len(raw.lstrip()), len(raw)
         return
     depth, start = 1, 0
-    for token in _PIECES.finditer(raw, _find_array_start(raw)):
+    for token in _JSON_PIECES.finditer(raw, _find_item_array_start(raw)):
         piece = token.group()
         if depth == 1:
             if piece == b",":
                 continue
             start = token.start()
-        depth += _DEPTH.get(piece, 0)
+        depth += _DEPTH_CHANGES.get(piece, 0)
         if depth == 0:
             return
         if depth == 1:
             yield start, token.end()
 
 
-def _find_array_start(raw: bytes) -> int:
-    """The offset after the bracket that opens the list of documents: the outermost one, or that of `cases`."""
+def _find_item_array_start(raw: bytes) -> int:
+    """The offset after the bracket that opens the list of documents: the whole text, or the value of `cases`."""
     depth = 0
-    for token in _KEYS.finditer(raw):
+    for token in _KEYS_AND_BRACKETS.finditer(raw):
         if token[1] is None:
             if depth == 0 and token[0] == b"[":
                 return token.end()
-            depth += _DEPTH[token[0]]
+            depth += _DEPTH_CHANGES[token[0]]
         elif depth == 1 and token[2] is not None and codec.decode(token[1]) == CASES_KEY:
             return raw.index(b"[", token.end()) + 1
     return len(raw)
@@ -371,7 +373,7 @@ def _strip_comments(raw: bytes) -> bytes:
     return b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in raw.split(b"\n"))
 
 
-def _list_members(value_of_file: Any) -> list[tuple[KeyPath, Any]]:
+def _list_items(value_of_file: Any) -> list[tuple[KeyPath, Any]]:
     if isinstance(value_of_file, list):
         return [((i,), value) for i, value in enumerate(cast("list[Any]", value_of_file))]
     if (
@@ -384,7 +386,7 @@ def _list_members(value_of_file: Any) -> list[tuple[KeyPath, Any]]:
 
 
 def is_case_list(keys: Collection[str]) -> bool:
-    """Do these keys belong to a wrapper around a list of cases, not to a document?"""
+    """Are these the keys of an object `{"cases": [...]}`, and not of a case, suite or playbook?"""
     return CASES_KEY in keys and not any(key in keys for key in ("id", "suiteId", "tasks", "steps", "persona"))
 
 
@@ -423,8 +425,8 @@ def _load_yaml_file(path: Path, file: str) -> LoadedDocuments:
     documents: list[Document] = []
     problems: list[Problem] = []
     for document, starts in parse_yaml_documents(read_bytes(path, file, MAX_BYTES), file):
-        members = _list_members(document.value)
-        problems += _find_extra_keys(document, members)
+        members = _list_items(document.value)
+        problems += _find_keys_beside_cases(document, members)
         documents += [
             Document(file, line, value, prefix, find_line=document.find_line)
             for (prefix, value), line in zip(members, starts, strict=True)

@@ -1,4 +1,4 @@
-"""Hooks by reference: functions of the project that run before and after a case or a run."""
+"""Finds hooks by reference: functions of the project that run before and after a case or a run."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +36,6 @@ def create_hook(reference: str, function: Callable[..., Any], arguments: Sequenc
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
         raise ValueError(f"{reference!r} is called with ({', '.join(arguments)}), but cannot be: {error}") from error
-    except ValueError:  # a built-in shows no signature: what it takes is found out when it is called
+    except ValueError:  # a built-in function has no signature: a wrong call is reported when it happens
         pass
     return Hook(reference, function)

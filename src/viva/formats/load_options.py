@@ -1,4 +1,4 @@
-"""Load options: what the command line and the config set for all files of a run."""
+"""The options for loading suite files, from the command line and the config."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from viva.errors import Problem
 from viva.formats.openwop.modes import EvalOptions
 from viva.model.case import Hints
 
-TIMEOUT_S = 300.0
-HINTS = Hints(
+DEFAULT_TIMEOUT_S = 300.0
+DEFAULT_HINTS = Hints(
     unchecked='Add assertions to the case, or send a message by hand with -i "..."',
     awaiting="Add more turns, use --interactive, or configure simulator",
 )
@@ -26,9 +26,9 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     attachment_roots: tuple[str, ...] = ()
     update_snapshots: bool = False
     has_before_run: bool = False
-    """A `--before` hook may set variables that no file sets."""
+    """Is there a `--before` hook? It may set variables that no file sets."""
     simulator: str | None = None
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = DEFAULT_TIMEOUT_S
     folder: str = "."
     environ: Mapping[str, str] | None = None
     evaluator: str | None = None
@@ -44,8 +44,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     functions: Mapping[str, Any] = {}
     """The functions that Python code has passed, by the text that stands for them."""
     find_helper_problems: Callable[[str], Sequence[Problem]] = lambda _name: ()
-    """Why an agent of that name cannot be used as a helper; empty if it can."""
+    """Finds the problems that prevent using an agent as a helper, by its name."""
     find_connector_problems: Callable[[str, str | None], Sequence[Problem]] = lambda _name, _helper: ()
-    """Why a connector of that name cannot be used by the agent under test or by a helper; empty if it can."""
+    """Finds the problems that prevent using a connector, by its name and the name of the helper (None: the agent under test)."""
     find_evaluator_problems: Callable[[str], Sequence[Problem]] = lambda _name: ()
-    """Why an evaluator of that name cannot be used; empty if it can."""
+    """Finds the problems that prevent using an evaluator, by its name."""

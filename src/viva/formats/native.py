@@ -21,14 +21,14 @@ from viva.schemas.validation import find_violations
 from viva.text.template import fill_variables, unescape_template
 
 MAX_CASES_IN_MEMORY = 2000
-"""How many checked cases of a file stay in memory; the others are rebuilt when they run."""
-_SETTING = frozenset({"set", "before", "for"})
+"""Maximum number of cases of a file that stay in memory after the check; the others are built again when they run."""
+_VARIABLE_SETTERS = frozenset({"set", "before", "for"})
 """Keys that set variables. If one of them is invalid, unset variables cannot be reported."""
 
 
 def load(documents: Documents, name: str, folder: Path, options: LoadOptions) -> Suite:
     """Load the suite of some documents; `name` is what messages show. Raises BadInput with every problem at once."""
-    reader = _Reader(documents, name, folder, options)
+    reader = _SuiteReader(documents, name, folder, options)
     reader.check()
     if reader.problems:
         raise BadInput(*sorted(set(reader.problems)))
@@ -44,7 +44,7 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
     )
 
 
-class _Reader:
+class _SuiteReader:
     """Reads the documents twice: once to check them, once to build their cases."""
 
     def __init__(self, documents: Documents, name: str, folder: Path, options: LoadOptions) -> None:
@@ -59,7 +59,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.own_runs: list[int] = []
         self.digest = blake2b(digest_size=8)
-        """Ids of all cases, in order."""
+        """The digest of all cases, in order."""
         self.needs = defaultdict[Feature, list[str]](list)
         self.count = self.interactive = 0
         self._seen: dict[str, int] = {}
@@ -69,7 +69,7 @@ class _Reader:
 
     def check(self) -> None:
         for number, document in enumerate(self._documents.read_valid(self.problems)):
-            cases = self._build_typed(document) or self._build_checked(document)
+            cases = self._build_by_types(document) or self._build_by_schema(document)
             for case in cases:
                 self.count += 1
                 self.interactive += case.interactive.enabled
@@ -78,21 +78,21 @@ class _Reader:
                 self.digest.update(case.digest.encode())
                 if case.runs is not None:
                     self.own_runs.append(case.runs)
-                self._note_id(document, case.id)
+                self._check_id_is_unique(document, case.id)
             if self.count <= MAX_CASES_IN_MEMORY and not any(map(_has_attachments, cases)):
                 self._kept[number] = cases
         self._seen.clear()  # not needed during the run, and there may be 100,000
         if not self.count and not self.problems:
             self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_explain_syntax(self._name)}"))
 
-    def _note_id(self, document: Document, case_id: str) -> None:
+    def _check_id_is_unique(self, document: Document, case_id: str) -> None:
         if case_id in self._seen:
             what = f"id {case_id!r} is taken; line {self._seen[case_id]} has it too"
             self.problems.append(document.make_problem(("id",), what))
         self._seen[case_id] = document.line
 
-    def _check_rest(self, document: Document, cases: Sequence[Any]) -> None:
-        """Further problems of documents that do not fit the schema."""
+    def _report_further_problems(self, document: Document, cases: Sequence[Any]) -> None:
+        """Report further problems of a document that does not fit the schema, after invalid parts are replaced."""
         for definition in cases:
             found = find_violations("native", definition)
             value = (
@@ -103,11 +103,13 @@ class _Reader:
             if value is None:
                 continue
             if isinstance(definition.get("id"), str) and "for" not in definition:
-                self._note_id(document, definition["id"])
+                self._check_id_is_unique(document, definition["id"])
             steps = {step for each in found for step in (*each.path, each.suggestion)}
-            context = self._suite_context.without_variable_checks() if steps & _SETTING else self._suite_context
+            context = (
+                self._suite_context.without_variable_checks() if steps & _VARIABLE_SETTERS else self._suite_context
+            )
             for case in expand_rows(value):
-                CaseBuilder(context, document, case, self._create_report(document)).build()
+                CaseBuilder(context, document, case, self._create_problem_reporter(document)).build()
                 self._check_references(document)
 
     def _check_references(self, document: Document) -> None:
@@ -125,7 +127,7 @@ class _Reader:
 
     async def cases(self) -> AsyncIterator[Case]:
         """Reads the documents a second time and yields the cases one by one, with their attachments."""
-        for number, decode in enumerate(self._documents.reread()):
+        for number, decode in enumerate(self._documents.iterate_again()):
             if (cases := self._kept.get(number)) is not None:
                 for case in cases:
                     yield case
@@ -137,8 +139,8 @@ class _Reader:
                     raise BadInput(*self.problems)
                 yield case
 
-    def _build_typed(self, document: Document) -> list[Case]:
-        """The case of a document of the usual form in which nothing is wrong. Otherwise the schema has to say what is."""
+    def _build_by_types(self, document: Document) -> list[Case]:
+        """The case of a valid document of the usual form. Empty for any other document, which the schema then checks."""
         if may_hold_variables(document) or not fits_types(document.value):
             return []
         problems: list[str] = []
@@ -151,15 +153,15 @@ class _Reader:
         self._check_references(document)
         return [case]
 
-    def _build_checked(self, document: Document) -> list[Case]:
+    def _build_by_schema(self, document: Document) -> list[Case]:
         """The cases of a document, if it fits the schema."""
         cases: list[Case] = []
-        for value in self._find_valid(document):
+        for value in self._list_valid_definitions(document):
             cases.append(self._create_builder(document, value).build())
             self._check_references(document)
         return cases
 
-    def _find_valid(self, document: Document) -> list[Any]:
+    def _list_valid_definitions(self, document: Document) -> list[Any]:
         """The definitions of the cases of a document, if it fits the schema."""
         found = find_violations("native", document.value)
         cases = [document.value] if found else expand_rows(document.value)
@@ -168,13 +170,13 @@ class _Reader:
         if not found:
             return cases
         self.problems += [document.make_problem(c.path, c.message, key=c.unknown_key) for c in found]
-        self._check_rest(document, cases)
+        self._report_further_problems(document, cases)
         return []
 
     def _create_builder(self, document: Document, value: Mapping[str, Any]) -> CaseBuilder:
-        return CaseBuilder(self._suite_context, document, value, self._create_report(document))
+        return CaseBuilder(self._suite_context, document, value, self._create_problem_reporter(document))
 
-    def _create_report(self, document: Document) -> ReportProblem:
+    def _create_problem_reporter(self, document: Document) -> ReportProblem:
         def report(path: KeyPath, what: str, key: str | None = None) -> None:
             self.problems.append(document.make_problem(path, what, key=key))
 
@@ -195,13 +197,13 @@ def _has_attachments(case: Case) -> bool:
 
 
 def expand_rows(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """One case or, with `for`, one case per row with `{{key}}` filled in and a suffix on its id."""
+    """The definitions of a case: with `for`, one for each row, with `{{key}}` filled in and a number added to the id."""
     if "for" not in value:
         return [value]
     rest = {key: item for key, item in value.items() if key != "for"}
     rows = cast("list[Mapping[str, Any]]", value["for"])
-    filled = [_convert_numbers(_unescape(fill_variables(rest, row, keep_unknown=True))) for row in rows]
-    # An id that names a variable tells its rows apart by itself.
+    filled = [_convert_filled_numbers(_unescape_fields(fill_variables(rest, row, keep_unknown=True))) for row in rows]
+    # An id that contains a variable differs for each row already.
     return [
         case if case["id"] != value["id"] else {**case, "id": f"{value['id']}-{i}"} for i, case in enumerate(filled, 1)
     ]
@@ -213,11 +215,11 @@ _FILLED_LATER = frozenset(
 """Fields that are filled again when the case runs. In all others only `for` fills variables."""
 
 
-def _unescape(case: Mapping[str, Any]) -> dict[str, Any]:
+def _unescape_fields(case: Mapping[str, Any]) -> dict[str, Any]:
     return {key: item if key in _FILLED_LATER else unescape_template(item) for key, item in case.items()}
 
 
-def _convert_numbers(case: Any) -> Any:
+def _convert_filled_numbers(case: Any) -> Any:
     """Convert a filled-in number to text where only text is allowed."""
     for violation in find_violations("native", case):
         holder, last = case, violation.path[-1:]

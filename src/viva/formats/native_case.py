@@ -16,8 +16,8 @@ from viva.formats.assertions import AssertionBuilder, ReportProblem
 from viva.formats.case_files import Attachments, explain_bad_link
 from viva.formats.documents import Document
 from viva.formats.hooks import AFTER_ARGUMENTS, BEFORE_ARGUMENTS, find_hook
-from viva.formats.load_options import HINTS, TIMEOUT_S, LoadOptions
-from viva.formats.variables import find_unset_variables
+from viva.formats.load_options import DEFAULT_HINTS, DEFAULT_TIMEOUT_S, LoadOptions
+from viva.formats.unset_variables import find_unset_variables
 from viva.model import codec
 from viva.model.case import (
     Case,
@@ -41,7 +41,7 @@ from viva.text.template import is_template
 from viva.users.script import Script
 from viva.users.simulator import Simulator
 
-MAX_TURNS = 20
+DEFAULT_MAX_TURNS = 20
 
 
 class SuiteContext(Struct, frozen=True):
@@ -72,13 +72,13 @@ class CaseBuilder:
         self._document = document
         self._value = value
         self._report = report
-        self._read = False
+        self._reads_files = False
 
     def build(self, *, read_files: bool = False) -> Case:
-        """`read_files` also reads attached files; otherwise only their existence is checked."""
+        """Build the case. With `read_files`, attached files are read; otherwise only their existence is checked."""
         value = self._value
-        self._read = read_files
-        self._check_mode()
+        self._reads_files = read_files
+        self._check_turn_fields()
         assertions = self._suite.assertion_builder
         assertions.may_hold_variables = may_hold_variables(self._document)
         if assertions.may_hold_variables and not read_files:
@@ -92,7 +92,7 @@ class CaseBuilder:
         )
         fixtures = self._build_fixtures(value["fixtures"]) if value.get("fixtures") else None
         skip = value.get("skip", False)
-        max_turns = value.get("max_turns", MAX_TURNS)
+        max_turns = value.get("max_turns", DEFAULT_MAX_TURNS)
         if "turns" in value and "max_turns" in value and max_turns < len(lines):
             self._report(("max_turns",), f"is {max_turns}, but there are {len(lines)} turns", None)
         return Case(
@@ -112,7 +112,7 @@ class CaseBuilder:
                 max_turns=max(max_turns, len(lines)),
             ),
             on_missing_input=value.get("on_missing_input"),
-            hints=HINTS,
+            hints=DEFAULT_HINTS,
             interactive=self._build_interactive(),
             fixtures=fixtures,
             workspace=self._build_workspace(),
@@ -127,7 +127,7 @@ class CaseBuilder:
             digest=blake2b(codec.encode_canonically(value), digest_size=8).hexdigest(),
         )
 
-    def _check_mode(self) -> None:
+    def _check_turn_fields(self) -> None:
         value, report = self._value, self._report
         static, dynamic = "turns" in value, "checkpoints" in value or "simulator" in value
         if static and dynamic:
@@ -174,7 +174,7 @@ class CaseBuilder:
         use = str(definition["use"]).removeprefix("agents:")
         if use.startswith("scripts:"):
             self._report(("simulator",), f"{use!r} is a script; only an agent can play the user", "use")
-        elif use:  # without one, that is what is error
+        elif use:  # a missing simulator is reported by `_check_turn_fields`
             self._suite.assertion_builder.references.setdefault(use, ("simulator",))
         options = definition.get("options", {})
         self._suite.assertion_builder.add_connector(options, use, ("simulator",))
@@ -211,14 +211,14 @@ class CaseBuilder:
     ) -> tuple[tuple[Message, ...], UserMessage]:
         messages = self._build_messages(turn["input"], (*at, "input"))
         attached = self._suite.attachments.build_parts(
-            turn.get("attachments", ()), (*at, "attachments"), self._report, read_files=self._read
+            turn.get("attachments", ()), (*at, "attachments"), self._report, read_files=self._reads_files
         )
         line = messages[-1]
         if line.role != "user":
             self._report((*at, "input"), f"the message to send has the role {line.role!r}; it must be the user's", None)
         if attached:
-            line = Message("user", (*self._suite.attachments.to_parts(line.content), *attached))
-        key = self._pick_spelling(turn, at, "assertions", "assert")
+            line = Message("user", (*self._suite.attachments.convert_to_parts(line.content), *attached))
+        key = self._choose_spelling(turn, at, "assertions", "assert")
         assertions = (
             self._suite.assertion_builder.build_all(turn.get(key), (*at, key), self._report)
             if self._value is not turn or not self._is_dynamic
@@ -251,7 +251,7 @@ class CaseBuilder:
         content = definition["content"]
         if not isinstance(content, str):
             content = self._suite.attachments.build_parts(
-                content, (*at, "content"), self._report, read_files=self._read
+                content, (*at, "content"), self._report, read_files=self._reads_files
             )
         return Message(
             role=definition.get("role", "user"),
@@ -264,7 +264,7 @@ class CaseBuilder:
     def _build_tool_calls(self, definition: Any, at: KeyPath) -> tuple[ToolCall, ...]:
         try:
             return parse_tool_calls(definition)
-        except AgentFailed as error:  # the words are those for an agent's reply
+        except AgentFailed as error:  # the message is written for the reply of an agent
             self._report(at, error.message.removeprefix("returned "), "tool_calls")
             return ()
 
@@ -282,17 +282,17 @@ class CaseBuilder:
             return Goal()
         built = [self._build_checkpoint(item, ("checkpoints", i)) for i, item in enumerate(definition)]
         checkpoints = tuple(c for c in built if c is not None)
-        self._check_order(definition)
+        self._check_checkpoint_order(definition)
         if not any(item.get("required", True) for item in definition):
             self._report(
                 ("checkpoints",),
-                "none of them is required, so the case could only pass; leave `required` out of one",
+                "no checkpoint is required, so the case could never fail; remove `required: false` from one",
                 None,
             )
         return Goal(checkpoints)
 
     def _build_checkpoint(self, definition: Mapping[str, Any], at: KeyPath) -> Checkpoint | None:
-        key = self._pick_spelling(definition, at, "assertion", "assert")
+        key = self._choose_spelling(definition, at, "assertion", "assert")
         if key not in definition:
             self._report(at, "is missing 'assertion'", None)
             return None
@@ -309,7 +309,7 @@ class CaseBuilder:
             required=definition.get("required", True),
         )
 
-    def _check_order(self, definition: list[Mapping[str, Any]]) -> None:
+    def _check_checkpoint_order(self, definition: list[Mapping[str, Any]]) -> None:
         """Check that ids are unique, `after` names checkpoints of this case, and there is no cycle."""
         after: dict[str, list[str]] = {}
         for i, item in enumerate(definition):
@@ -328,7 +328,9 @@ class CaseBuilder:
             waiting -= ready
         if waiting:
             names = ", ".join(name for name in after if name in waiting)
-            self._report(("checkpoints",), f"wait for each other in a circle: {names}", None)
+            self._report(
+                ("checkpoints",), f"the `after` of these checkpoints form a cycle: {names}; remove one of them", None
+            )
 
     def _build_workspace(self) -> WorkspaceSpec | None:
         definition = self._value.get("workspace")
@@ -357,11 +359,13 @@ class CaseBuilder:
             return None
 
     def _build_fixtures(self, definition: Mapping[str, Any]) -> Fixtures:
-        """With `tools`, even an empty list, no tool runs live."""
-        tools = [self._build_stub(each, ("fixtures", "tools", i)) for i, each in enumerate(definition.get("tools", ()))]
+        """Build the fixtures. If `tools` is given, even as an empty list, no tool runs live."""
+        tools = [
+            self._build_tool_stub(each, ("fixtures", "tools", i)) for i, each in enumerate(definition.get("tools", ()))
+        ]
         return Fixtures(tuple(tools), tuple(definition.get("memory", ())), stub_all_tools="tools" in definition)
 
-    def _build_stub(self, definition: Mapping[str, Any], at: KeyPath) -> ToolStub:
+    def _build_tool_stub(self, definition: Mapping[str, Any], at: KeyPath) -> ToolStub:
         fields = dict(definition)
         reference, builder = fields.pop("function", None), self._suite.assertion_builder
         if reference is None:
@@ -380,7 +384,9 @@ class CaseBuilder:
     def _build_interactive(self) -> Interactive:
         definition = self._value.get("interactive", {})
         timeout_s = self._parse_duration(definition, "timeout", ("interactive",))
-        return Interactive(bool(definition.get("enabled", False)), TIMEOUT_S if timeout_s is None else timeout_s)
+        return Interactive(
+            bool(definition.get("enabled", False)), DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s
+        )
 
     def _parse_duration(self, definition: Mapping[str, Any], key: str, at: KeyPath) -> float | None:
         if key not in definition:
@@ -391,10 +397,10 @@ class CaseBuilder:
             self._report((*at, key), str(error), None)
             return None
         if seconds <= 0:
-            self._report((*at, key), "must be more than nothing", None)
+            self._report((*at, key), "must be greater than 0", None)
         return seconds
 
-    def _pick_spelling(self, definition: Mapping[str, Any], at: KeyPath, first: str, second: str) -> str:
+    def _choose_spelling(self, definition: Mapping[str, Any], at: KeyPath, first: str, second: str) -> str:
         if first in definition and second in definition:
             self._report(at, f"gives both {first!r} and {second!r}; keep one of them", second)
         return first if first in definition else second

@@ -14,7 +14,7 @@ from viva import catalog
 from viva.errors import BadInput, Problem
 from viva.formats.case_files import explain_bad_link
 from viva.formats.documents import Document, Documents
-from viva.formats.load_options import HINTS, LoadOptions
+from viva.formats.load_options import DEFAULT_HINTS, LoadOptions
 from viva.formats.repair import PLAYBOOK_PLACEHOLDERS, replace_invalid
 from viva.model import codec
 from viva.model.case import Assertion, Case, Checkpoint, Goal, Limits, Origin, Suite, UserMessage, WorkspaceSpec
@@ -28,13 +28,13 @@ from viva.users.simulator import Simulator
 
 DEFAULT_AGENT = "gemini"
 """The default agent of playbooks."""
-TIMEOUT_S = 60
-MAX_TURNS = 10
+DEFAULT_TIMEOUT_S = 60
+DEFAULT_MAX_TURNS = 10
 TAG = "playbook"
 DEFAULT_JUDGE = "viva.validator"
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_CRITERIA = ("persona", "success_criteria")
-_NO_EVALUATOR = (
+_CRITERIA_PATH = ("persona", "success_criteria")
+_NO_EVALUATOR_MESSAGE = (
     "the playbook has no evaluator, which judges the steps and plays the user: set `evaluator_model` here, --evaluator NAME, or `evaluator` in [defaults] "
     "of viva.toml"
 )
@@ -48,13 +48,13 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
         problems.append(found[1].make_problem((), "is a second playbook in this file; give it a file of its own"))
     if not found and not problems:
         problems.append(Problem(name, 1, "", "is empty; a playbook has a `name`, and `steps` or a `persona`"))
-    case = _Builder(found[0], folder, options, problems).build() if found else None
+    case = _PlaybookBuilder(found[0], folder, options, problems).build() if found else None
     if problems or case is None:
         raise BadInput(*sorted(set(problems)))
     return Suite(
         id=case.suite,
         kind="playbook",
-        cases=partial(_stream, [case]),
+        cases=partial(_iterate_cases, [case]),
         count=1,
         digest=case.digest,
         origin=case.origin,
@@ -62,8 +62,8 @@ def load(documents: Documents, name: str, folder: Path, options: LoadOptions) ->
     )
 
 
-def join_suites(parts: Sequence[Suite]) -> Suite:
-    """The suite of a folder: each file is a case; two files must not have the same id."""
+def join_playbooks(parts: Sequence[Suite]) -> Suite:
+    """Join the playbooks of a folder to one suite. Raises BadInput if two files have the same id."""
     seen: dict[str, str] = {}
     problems: list[Problem] = []
     for part in parts:
@@ -99,12 +99,12 @@ def get_case_id(file: str) -> str:
     return "stdin" if file == "-" else str(PurePath(file).with_suffix(""))
 
 
-async def _stream(cases: Sequence[Case]) -> AsyncIterator[Case]:
+async def _iterate_cases(cases: Sequence[Case]) -> AsyncIterator[Case]:
     for case in cases:
         yield case
 
 
-class _Builder:
+class _PlaybookBuilder:
     """Builds one case from one document."""
 
     def __init__(self, document: Document, folder: Path, options: LoadOptions, problems: list[Problem]) -> None:
@@ -117,7 +117,7 @@ class _Builder:
         """Keys that exist but contain a problem; they are not reported as missing."""
 
     def build(self) -> Case | None:
-        """The case, or None if the document does not fit the schema. Problems are collected on the way."""
+        """Build the case; None if the document does not fit the schema. Problems are added to the list."""
         value: Any = self._document.value
         if not (found := find_violations("playbook", value)):
             return self._build_case(value)
@@ -147,14 +147,14 @@ class _Builder:
             else Goal(),
             limits=Limits(
                 timeout_s=None,
-                turn_timeout_s=float(value.get("timeout", TIMEOUT_S)),
-                turn_timeout_text=f"{value.get('timeout', TIMEOUT_S)}s",
-                max_turns=int(persona.get("max_turns", MAX_TURNS)) if persona else len(steps),
+                turn_timeout_s=float(value.get("timeout", DEFAULT_TIMEOUT_S)),
+                turn_timeout_text=f"{value.get('timeout', DEFAULT_TIMEOUT_S)}s",
+                max_turns=int(persona.get("max_turns", DEFAULT_MAX_TURNS)) if persona else len(steps),
                 setup_turns=len(steps) if persona else 0,
             ),
             options={"model": value["agent_model"]} if "agent_model" in value else {},
             workspace=self._build_workspace(value.get("tmpdir")),
-            hints=HINTS,
+            hints=DEFAULT_HINTS,
             definition=value,
             digest=blake2b(codec.encode_canonically(value), digest_size=8).hexdigest(),
         )
@@ -185,7 +185,7 @@ class _Builder:
         return _VARIABLE.sub(lambda match: self._env.get(match[1] or match[2], match[0]), text)
 
     def _require_text(self, text: str, path: KeyPath, why: str) -> str:
-        """The text, which must not be empty; empty after a problem was reported."""
+        """Fill in variables. If the text is empty then, report a problem and return an empty text."""
         filled = self._fill_text(text)
         if filled.strip():
             return filled
@@ -200,7 +200,7 @@ class _Builder:
             has_messages = any(key in self._document.value for key in ("steps", "persona"))
             is_needed = has_messages and "evaluator_model" not in self._invalid_keys and _needs_evaluator(value)
             if options.environ is not None and is_needed:
-                self._report((), _NO_EVALUATOR)
+                self._report((), _NO_EVALUATOR_MESSAGE)
             return DEFAULT_JUDGE
         own = options.evaluator is None and bool(value.get("evaluator_model"))
         for error in options.find_evaluator_problems(chosen) if options.environ is not None else ():
@@ -234,28 +234,28 @@ class _Builder:
         return UserMessage(Message("user", text), assertions=(assertion,) if assertion else ())
 
     def _build_checkpoints(self, persona: Mapping[str, Any], evaluator: str) -> Iterator[Checkpoint]:
-        """The criteria as checkpoints, cheap ones first. File criteria must hold at the end; others are reached for good."""
+        """The success criteria as checkpoints, cheap ones first. Criteria about files must hold at the end; others once."""
         criteria: Mapping[str, Any] = persona["success_criteria"]
         if not any(criteria.values()) and "success_criteria" not in self._invalid_keys:
-            self._report(_CRITERIA, "is empty; the case can pass only with at least one criterion")
+            self._report(_CRITERIA_PATH, "is empty; the case can pass only with at least one criterion")
         seen: dict[str, Mapping[str, Any]] = {}
-        for name, place, kind, fields in self._iter_criteria(criteria, evaluator):
-            assertion = self._build_assertion((*_CRITERIA, *place), kind, **fields)
+        for name, place, kind, fields in self._iterate_criteria(criteria, evaluator):
+            assertion = self._build_assertion((*_CRITERIA_PATH, *place), kind, **fields)
             if assertion is None or assertion.definition in seen.values():
                 continue
-            while name in seen:  # two ways to write one path
+            while name in seen:  # two spellings of the same path
                 name += "'"  # noqa: PLW2901
             seen[name] = assertion.definition
-            about = str(next(iter(fields.values()))) if kind in _LABELLED_BY_VALUE else ""
+            about = str(next(iter(fields.values()))) if kind in _TYPES_LABELLED_BY_VALUE else ""
             yield Checkpoint(name, assertion, description=about, stays_reached=not kind.startswith("file_"))
 
-    def _iter_criteria(
+    def _iterate_criteria(
         self, criteria: Mapping[str, Any], evaluator: str
     ) -> Iterator[tuple[str, KeyPath, str, Mapping[str, Any]]]:
         """For each criterion: its name, its path, and the type and fields of its check."""
         for at, text in enumerate(criteria.get("flow_contains", ())):
             place = ("flow_contains", at)
-            if filled := self._require_text(text, (*_CRITERIA, *place), "every reply contains the empty text"):
+            if filled := self._require_text(text, (*_CRITERIA_PATH, *place), "every reply contains the empty text"):
                 yield f"flow_contains[{at}]", place, "flow_contains", {"value": filled}
         for tool, texts in criteria.get("tool_calls_contain", {}).items():
             name = self._fill_text(tool)
@@ -275,25 +275,25 @@ class _Builder:
             yield f"files_contain: {file}", place, kind, fields
         for at, text in enumerate(criteria.get("llm_checks", ())):
             place = ("llm_checks", at)
-            if filled := self._require_text(text, (*_CRITERIA, *place), "describe what must hold"):
+            if filled := self._require_text(text, (*_CRITERIA_PATH, *place), "describe what must hold"):
                 yield f"llm_checks[{at}]", place, "judge", {"criteria": filled, "use": evaluator}
 
     def _resolve_inside(self, path: str, place: KeyPath) -> str | None:
-        """A path of a criterion, which must stay inside the workspace."""
+        """The normalized path of a criterion; None after a problem was reported, for example if it leaves the workspace."""
         filled = self._fill_text(path)
         bare = os.path.normpath(filled) if filled.strip() else ""
         if bare in ("", "."):
-            self._report((*_CRITERIA, *place), f"{path!r} is not a file name")
+            self._report((*_CRITERIA_PATH, *place), f"{path!r} is not a file name")
         elif PurePath(bare).is_absolute() or PurePath(bare).parts[0] == "..":
-            self._report((*_CRITERIA, *place), f"{path!r} leaves the workspace; give a path relative to it")
+            self._report((*_CRITERIA_PATH, *place), f"{path!r} leaves the workspace; give a path relative to it")
         elif "\0" in bare:
-            self._report((*_CRITERIA, *place), "contains a NUL character, which no path can have")
+            self._report((*_CRITERIA_PATH, *place), "contains a NUL character, which no path can have")
         else:
             return bare
         return None
 
     def _build_assertion(self, at: KeyPath, kind: str, **fields: Any) -> Assertion | None:
-        """A check with its fields, as in an assertion of a native case."""
+        """Build an assertion of the given type, as in a native case. Returns None after a problem was reported."""
         known: Any = catalog.find_component("check", kind)
         try:
             check = known.build(fields, self._build_context)
@@ -306,17 +306,19 @@ class _Builder:
         root = str(Path(self._options.folder).resolve())
         if tmpdir is None:
             return WorkspaceSpec("copy", root, env=self._env)
-        return WorkspaceSpec("empty", root, tuple(self._check_links(tmpdir.get("link_paths", ()), root)), env=self._env)
+        return WorkspaceSpec(
+            "empty", root, tuple(self._normalize_link_paths(tmpdir.get("link_paths", ()), root)), env=self._env
+        )
 
-    def _check_links(self, paths: Sequence[str], root: str) -> list[str]:
+    def _normalize_link_paths(self, paths: Sequence[str], root: str) -> list[str]:
         for at, path in enumerate(paths):
             if error := explain_bad_link(path, root):
                 self._report(("tmpdir", "link_paths", at), error)
         return [os.path.normpath(path) for path in paths]
 
 
-_LABELLED_BY_VALUE = frozenset({"judge", "flow_contains"})
-"""Checks whose label needs the value, because the type alone says too little."""
+_TYPES_LABELLED_BY_VALUE = frozenset({"judge", "flow_contains"})
+"""Types of checks whose checkpoint shows the value as description."""
 
 
 def _is_utf8(value: str) -> bool:
@@ -337,5 +339,5 @@ def _needs_evaluator(value: Mapping[str, Any]) -> bool:
     if value.get("steps"):
         return True
     persona: Mapping[str, Any] = value.get("persona") or {}
-    is_single_message = persona.get("max_turns", MAX_TURNS) == 1 and "initial_user_input" in persona
+    is_single_message = persona.get("max_turns", DEFAULT_MAX_TURNS) == 1 and "initial_user_input" in persona
     return bool(persona) and (not is_single_message or bool(persona["success_criteria"].get("llm_checks")))

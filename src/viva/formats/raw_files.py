@@ -1,4 +1,4 @@
-"""The bytes of an input file or stream. Pipes, devices, binary and oversized files are refused."""
+"""Reads the bytes of input files and streams. Pipes, devices, binary and oversized files are refused."""
 
 import io
 import os
@@ -11,7 +11,7 @@ from viva.errors import BadInput
 MAX_BYTES = 64 * 1024 * 1024
 """The largest single document."""
 HEAD_BYTES = 4096
-_CONTROL = bytes({*range(9), *range(14, 32), 127} - {27})
+_CONTROL_BYTES = bytes({*range(9), *range(14, 32), 127} - {27})
 """Bytes that text files do not contain."""
 
 
@@ -31,10 +31,10 @@ class SpooledStream:
 
     def open(self, _mode: str) -> BinaryIO:
         """A reader from the beginning, independent of other readers."""
-        return io.BufferedReader(_FromStart(self._file.fileno()))
+        return io.BufferedReader(_IndependentReader(self._file.fileno()))
 
 
-class _FromStart(io.RawIOBase):
+class _IndependentReader(io.RawIOBase):
     def __init__(self, file: int) -> None:
         self._file, self._at = file, 0
 
@@ -63,11 +63,11 @@ def check_regular_file(path: Path, file: str) -> None:
 
 
 def check_is_text(head: bytes, file: str) -> None:
-    """Report a file that is not UTF-8 text once, not for each line."""
+    """Raises BadInput if the first bytes of a file show that it is not UTF-8 text."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise BadInput.of("is UTF-16 text; save the file as UTF-8", file, 1)
     head = head[:HEAD_BYTES]
-    odd = len(head) - len(head.translate(None, _CONTROL))
+    odd = len(head) - len(head.translate(None, _CONTROL_BYTES))
     if odd > len(head) * (0.3 if _is_utf8(head) else 0.05):
         raise BadInput.of("is a binary file; a suite is UTF-8 text: .jsonl, .json or .yaml", file, 1)
 

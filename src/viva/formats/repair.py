@@ -13,14 +13,14 @@ from viva.formats.openwop.modes import MODES
 from viva.schemas.positions import KeyPath
 from viva.schemas.validation import SchemaName, SchemaViolation, find_violations
 
-_ROUNDS = 12
-"""How far outwards an object that cannot stay may take its parents along; documents are not nested deeper."""
+_MAX_ROUNDS = 12
+"""Maximum number of rounds: each may remove the parents of invalid parts, and documents are not nested deeper."""
 
 MakePlaceholder = Callable[[KeyPath], Any]
 
 
 class Placeholders(Struct, frozen=True):
-    """What replaces an invalid member, or an invalid item of the list of that name. Other invalid parts are removed.
+    """Valid values that replace invalid members of objects, and invalid items of lists, by name. Other invalid parts are removed.
 
     A placeholder must cause no problem itself, here or elsewhere in the document.
     """
@@ -34,7 +34,7 @@ def replace_invalid(
 ) -> Any:
     """A copy of the value without the parts that do not fit; None if nothing is left to check."""
     value = deepcopy(value)
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         for violation in violations:
             _repair_violation(value, violation, placeholders)
         if not (violations := find_violations(schema, value)):
@@ -44,8 +44,8 @@ def replace_invalid(
 
 def _repair_violation(value: Any, violation: SchemaViolation, placeholders: Placeholders) -> None:
     try:
-        holder = _look_up(value, violation.path)
-    except (KeyError, IndexError, TypeError):  # it went with something around it
+        holder = _get_value(value, violation.path)
+    except (KeyError, IndexError, TypeError):  # removed with an object around it
         return
     if violation.unknown_key is not None:
         holder.pop(violation.unknown_key, None)
@@ -53,15 +53,15 @@ def _repair_violation(value: Any, violation: SchemaViolation, placeholders: Plac
     if missing is not None and missing in placeholders.members:
         holder.setdefault(missing, placeholders.members[missing]((*violation.path, missing)))
     elif violation.unknown_key is None:
-        _replace(value, violation.path, placeholders)
+        _replace_or_remove(value, violation.path, placeholders)
 
 
-def _replace(value: Any, path: KeyPath, placeholders: Placeholders) -> None:
+def _replace_or_remove(value: Any, path: KeyPath, placeholders: Placeholders) -> None:
     """Replace the value at a path by its placeholder, or remove as much as necessary."""
     if not path:
         return
     *around, last = path
-    holder = _look_up(value, tuple(around))
+    holder = _get_value(value, tuple(around))
     if isinstance(holder, dict):
         members = cast("dict[str, Any]", holder)
         if isinstance(last, str) and last in placeholders.members:
@@ -71,10 +71,10 @@ def _replace(value: Any, path: KeyPath, placeholders: Placeholders) -> None:
     elif around and around[-1] in placeholders.items:
         holder[last] = placeholders.items[str(around[-1])](path)
     else:
-        _replace(value, tuple(around), placeholders)
+        _replace_or_remove(value, tuple(around), placeholders)
 
 
-def _look_up(value: Any, path: KeyPath) -> Any:
+def _get_value(value: Any, path: KeyPath) -> Any:
     for step in path:
         value = value[step]
     return value
@@ -100,45 +100,45 @@ NATIVE_PLACEHOLDERS = Placeholders(
     },
 )
 
-_STEP = {"user_input": "x", "expected_outcome": "x"}
+_VALID_STEP = {"user_input": "x", "expected_outcome": "x"}
 _VALID_CRITERIA = {"flow_contains": ["x"]}
 PLAYBOOK_PLACEHOLDERS = Placeholders(
     members={
         "name": lambda _: "x",
-        "steps": lambda _: [_STEP],
+        "steps": lambda _: [_VALID_STEP],
         "user_input": lambda _: "x",
         "expected_outcome": lambda _: "x",
         "persona": lambda _: {"context": "x", "success_criteria": _VALID_CRITERIA},
         "context": lambda _: "x",
         "success_criteria": lambda _: _VALID_CRITERIA,
     },
-    items={"steps": lambda _: _STEP, "flow_contains": lambda _: "x", "llm_checks": lambda _: "x"},
+    items={"steps": lambda _: _VALID_STEP, "flow_contains": lambda _: "x", "llm_checks": lambda _: "x"},
 )
 
 
-def _create_free_id(at: KeyPath) -> str:
+def _create_unused_task_id(at: KeyPath) -> str:
     """An id that no task of the file has."""
     return "x-viva-" + "-".join(str(step).lower() for step in at)
 
 
-_MATCH = {"strategy": "exact", "value": ""}
-_EXPECTED = {"kind": "golden", "match": _MATCH}
+_VALID_MATCH = {"strategy": "exact", "value": ""}
+_VALID_EXPECTED = {"kind": "golden", "match": _VALID_MATCH}
 OPENWOP_PLACEHOLDERS = Placeholders(
     members={
         "suiteId": lambda _: "x.evals.x",
         "version": lambda _: "0.0.0",
         "modes": lambda _: list(MODES),
-        "tasks": lambda at: [{"taskId": _create_free_id(at), "input": "", "expected": _EXPECTED}],
-        "taskId": _create_free_id,
+        "tasks": lambda at: [{"taskId": _create_unused_task_id(at), "input": "", "expected": _VALID_EXPECTED}],
+        "taskId": _create_unused_task_id,
         "input": lambda _: "",
-        "expected": lambda _: _EXPECTED,
-        "match": lambda _: _MATCH,
+        "expected": lambda _: _VALID_EXPECTED,
+        "match": lambda _: _VALID_MATCH,
         "rubric": lambda _: [{"criterion": "x", "weight": 1}],
         "weight": lambda _: 1,
         "criterion": lambda _: "x",
     },
     items={
-        "tasks": lambda at: {"taskId": _create_free_id(at), "input": "", "expected": _EXPECTED},
+        "tasks": lambda at: {"taskId": _create_unused_task_id(at), "input": "", "expected": _VALID_EXPECTED},
         "rubric": lambda _: {"criterion": "x", "weight": 1},
     },
 )

@@ -1,4 +1,4 @@
-"""What `-i` names: files, folders, globs, standard input, generators, or a message to send as it is."""
+"""Resolves inputs of `-i`: files, folders, globs, standard input, generators, or a message to send as it is."""
 
 import glob
 import os
@@ -23,17 +23,17 @@ from viva.text.similar_names import find_similar_names
 
 Format = Literal["native", "playbook", "openwop"]
 STDIN = "-"
-SUFFIXES = (".jsonl", ".json", ".yaml", ".yml")
-_TARBALLS, _MANIFEST = (".tgz", ".tar.gz"), "pack.json"
-_KNOWN = (*SUFFIXES, *_TARBALLS, ".toml", ".md", ".py", ".txt")
+SUITE_SUFFIXES = (".jsonl", ".json", ".yaml", ".yml")
+_TARBALL_SUFFIXES, _MANIFEST = (".tgz", ".tar.gz"), "pack.json"
+_KNOWN_SUFFIXES = (*SUITE_SUFFIXES, *_TARBALL_SUFFIXES, ".toml", ".md", ".py", ".txt")
 _LOADERS: dict[Format, str] = {
     "native": "viva.formats.native",
     "openwop": "viva.formats.openwop.suite",
     "playbook": "viva.formats.playbook",
 }
 """The loader of each format: a module with `load(documents, name, folder, options) -> Suite`, imported on first use."""
-_OPENWOP = frozenset({"suiteId", "tasks"})
-_PLAYBOOK = frozenset({"steps", "persona", "tmpdir", "agent_model", "evaluator_model"})
+_OPENWOP_KEYS = frozenset({"suiteId", "tasks"})
+_PLAYBOOK_KEYS = frozenset({"steps", "persona", "tmpdir", "agent_model", "evaluator_model"})
 
 
 class SuiteFiles(Struct, frozen=True):
@@ -81,67 +81,71 @@ Input = SuiteFiles | StandardInput | PlainMessage | GeneratedCases
 
 
 def parse_input(text: str, folder: Path) -> Input:
-    """Resolve one `-i`. A mistyped path is never taken for a message."""
+    """Resolve the value of one `-i`. Raises BadInput for a text that looks like a mistyped path or reference."""
     for prefix in ("agents", "scripts"):
         if text.startswith(f"{prefix}:"):
             reference, _, query = text.removeprefix(f"{prefix}:").partition("?")
             return GeneratedCases(
-                prefix, reference, {key: _parse_value(value) for key, value in parse_qsl(query, keep_blank_values=True)}
+                prefix,
+                reference,
+                {key: _parse_query_value(value) for key, value in parse_qsl(query, keep_blank_values=True)},
             )
     if text == STDIN:
         return StandardInput()
     if not text.strip():
         raise BadInput.of("empty input: pass a file, a folder or a message")
     path = folder / text
-    if not _exists(path) and _AGENT_REFERENCE.fullmatch(text):
+    if not _path_exists(path) and _AGENT_REFERENCE.fullmatch(text):
         reference = text if ":/" in text or text.startswith("python:") else f"python:{text}"
         raise BadInput.of(
             f"{mask_url_credentials(text)!r} is an agent: pass it with -n {mask_url_credentials(reference)}, and a suite or message with -i"
         )
-    if not _exists(path) and (suggestion := _suggest_reference(text)):
+    if not _path_exists(path) and (suggestion := _suggest_reference(text)):
         raise BadInput.of(f"{text!r} is neither a file nor a reference; did you mean {suggestion}?")
-    if path.name == _MANIFEST and _exists(path):
+    if path.name == _MANIFEST and _path_exists(path):
         return SuiteFiles((path.parent,))
-    if _exists(path):
+    if _path_exists(path):
         return _select_suite_files([path], text) if path.is_dir() else _check_suite_file(path, text)
     if glob.has_magic(text) and (matches := _expand_glob(text, folder)):
         return _select_suite_files(matches, text)
     if tarball := next(
-        (parent for parent in path.parents if parent.name.endswith(_TARBALLS) and parent.is_file()), None
+        (parent for parent in path.parents if parent.name.endswith(_TARBALL_SUFFIXES) and parent.is_file()), None
     ):
         return SuiteFiles((tarball,))  # reports name files inside a tarball by such a path
-    looks_like_a_path = not any(c.isspace() for c in text) and ("/" in text or "\\" in text or text.endswith(_KNOWN))
+    looks_like_a_path = not any(c.isspace() for c in text) and (
+        "/" in text or "\\" in text or text.endswith(_KNOWN_SUFFIXES)
+    )
     if looks_like_a_path:
         raise BadInput.of(_describe_missing_file(text, folder))
     return PlainMessage(text)
 
 
 _AGENT_REFERENCE = re.compile(r"python:\S+|https?://\S+|\S+\.py:\w+")
-_REFERENCE = re.compile(r"(agents?|scripts?)([:.])([\w.:?&=%+-]+)", re.IGNORECASE)
+_MISTYPED_REFERENCE = re.compile(r"(agents?|scripts?)([:.])([\w.:?&=%+-]+)", re.IGNORECASE)
 
 
 def _suggest_reference(text: str) -> str | None:
-    """The reference that a mistyped one probably means, such as `agents:x` for `agent:x`. It must not be sent as a message."""
-    match = _REFERENCE.fullmatch(text)
-    if match is None or text.endswith(_KNOWN):
+    """A correction for a mistyped reference, such as `agents:x` for `agent:x`; None if the text is not like a reference."""
+    match = _MISTYPED_REFERENCE.fullmatch(text)
+    if match is None or text.endswith(_KNOWN_SUFFIXES):
         return None
     prefix = match[1].lower().removesuffix("s") + "s"
     return f"{prefix}:{match[3]}"
 
 
-def _exists(path: Path) -> bool:
+def _path_exists(path: Path) -> bool:
     try:
         path.stat()
     except PermissionError as error:
         raise BadInput.of(f"cannot be read: {error.strerror}", str(path)) from error
     except (OSError, ValueError):  # a long message is not a valid path
-        if _is_link(path):
+        if _is_symlink(path):
             raise BadInput.of("is a broken symbolic link", str(path)) from None
         return False
     return True
 
 
-def _is_link(path: Path) -> bool:
+def _is_symlink(path: Path) -> bool:
     try:
         return path.is_symlink()
     except (OSError, ValueError):
@@ -180,23 +184,23 @@ def _find_suite_files(folder: Path) -> Iterator[Path]:
     files_found: list[Path] = []
     packs: list[Path] = []
 
-    def unreadable(error: OSError) -> None:
+    def report_unreadable(error: OSError) -> None:
         problems.append(Problem(str(error.filename), 0, "", f"cannot be read: {error.strerror}"))
 
-    for place, folders, files in os.walk(folder, onerror=unreadable):  # links to folders are not followed
+    for place, folders, files in os.walk(folder, onerror=report_unreadable):  # links to folders are not followed
         here = Path(place)
         if _MANIFEST in files:
             packs.append(here)
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith((".", "__")) and name != "node_modules"]
-        suites = [name for name in files if name.endswith(SUFFIXES) and not name.endswith(".schema.json")]
+        suites = [name for name in files if name.endswith(SUITE_SUFFIXES) and not name.endswith(".schema.json")]
         files_found += [here / name for name in suites if not name.startswith((".", "__")) and (here / name).is_file()]
     if problems:
         raise BadInput(*problems)
     result = sorted([*packs, *files_found])
     if not result:
-        raise BadInput.of(f"contains no suite files ({', '.join(SUFFIXES)})", str(folder))
+        raise BadInput.of(f"contains no suite files ({', '.join(SUITE_SUFFIXES)})", str(folder))
     yield from result
 
 
@@ -209,7 +213,7 @@ def _describe_missing_file(text: str, folder: Path) -> str:
     return f"there is no file {text!r}" + (f"; did you mean {' or '.join(similar)}?" if similar else "")
 
 
-def _parse_value(value: str) -> Any:
+def _parse_query_value(value: str) -> Any:
     """A query value as int, float, bool or string."""
     if value in ("true", "false"):
         return value == "true"
@@ -236,7 +240,7 @@ def load_files(
                 suites += pack_suites
                 continue
             documents = read_document_stream(_open_stdin(options), STDIN) if piped else open_documents(path, shown)
-            kind = format_ or detect_format(documents.peek())
+            kind = format_ or detect_format(documents.read_first())
             if kind == "openwop":
                 import_module("viva.formats.openwop.packs").require_signature(
                     None if piped else path, shown, options.eval_options
@@ -251,7 +255,7 @@ def load_files(
     except BadInput as error:
         problems += error.problems
     if not problems:
-        problems += _find_duplicates(suites)
+        problems += _find_duplicate_suites(suites)
     if problems:
         raise BadInput(*dict.fromkeys(problems))
     return suites
@@ -262,9 +266,9 @@ def _open_stdin(options: LoadOptions) -> BinaryIO:
 
 
 def _load_pack(path: Path, folder: Path, options: LoadOptions, *, has_format: bool) -> list[Suite]:
-    """The suites of a pack; for a file inside a pack, its suite as the pack defines it. Empty if there is no pack."""
+    """The suites of a pack or, for a file inside a pack, the suite of that file. Empty if the path is not in a pack."""
     root, only = path, None
-    if not path.is_dir() and not path.name.endswith(_TARBALLS):
+    if not path.is_dir() and not path.name.endswith(_TARBALL_SUFFIXES):
         parents = () if has_format and not options.eval_options.trusted_keys else path.resolve().parents
         root = next((parent for parent in parents if (parent / _MANIFEST).is_file()), None)
         only = root and path.resolve().relative_to(root).as_posix()
@@ -273,8 +277,8 @@ def _load_pack(path: Path, folder: Path, options: LoadOptions, *, has_format: bo
     return import_module("viva.formats.openwop.packs").load_pack(root, _shorten_path(root, folder), options, only)
 
 
-def _find_duplicates(suites: Sequence[Suite]) -> Iterator[Problem]:
-    """Two suites with the same id: their results could not be told apart."""
+def _find_duplicate_suites(suites: Sequence[Suite]) -> Iterator[Problem]:
+    """A problem for each suite whose id another suite has: their results could not be distinguished."""
     seen: dict[str, Suite] = {}
     for suite in suites:
         if (other := seen.setdefault(suite.id, suite)) is not suite and suite.origin is not None:
@@ -287,22 +291,22 @@ def _join_playbooks(playbooks: list[Suite]) -> list[Suite]:
     folders: dict[str, list[Suite]] = {}
     for suite in playbooks:
         folders.setdefault(suite.id, []).append(suite)
-    return [import_module(_LOADERS["playbook"]).join_suites(parts) for parts in folders.values()]
+    return [import_module(_LOADERS["playbook"]).join_playbooks(parts) for parts in folders.values()]
 
 
 def _shorten_path(path: Path, folder: Path) -> str:
-    """The path relative to the working folder if it is inside it."""
+    """The path relative to `folder` if it is inside it; else unchanged."""
     resolved = path.resolve()
     return str(resolved.relative_to(folder.resolve())) if resolved.is_relative_to(folder.resolve()) else str(path)
 
 
 def detect_format(first: Document | None) -> Format:
-    """Detect the format by the keys of the first document. An unreadable document counts as native: its loader reports the problem."""
+    """Detect the format by the keys of the first document. An report_unreadable document counts as native: its loader reports the problem."""
     value = first.value if first else None
     keys = set(cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
-    if keys & _OPENWOP:
+    if keys & _OPENWOP_KEYS:
         return "openwop"
     if "id" in keys:
         return "native"
-    mistyped = any(find_similar_names(key, _PLAYBOOK, 1, 0.8) for key in keys)
+    mistyped = any(find_similar_names(key, _PLAYBOOK_KEYS, 1, 0.8) for key in keys)
     return "playbook" if mistyped else "native"

@@ -1,7 +1,7 @@
-"""The usual form of a native case as types. A case that fits them needs no validation by the JSON Schema, which is slower.
+"""Types for the usual form of a native case. Checking them is faster than validating with the JSON Schema.
 
-What fits is also valid by the schema, if its assertions can be built: a property test compares the two. What does not fit
-may still be valid: rare keys are left to the schema, and so is every message about what is wrong.
+A case that fits these types is valid by the schema, if its assertions can be built: a property test compares the two.
+A case that does not fit may still be valid: rare keys and all error messages are left to the schema.
 """
 
 from typing import Annotated, Any, Literal
@@ -20,11 +20,11 @@ _Duration = (
 )
 
 
-class _Closed(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+class _StrictObject(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     pass
 
 
-class _Message(_Closed):
+class _Message(_StrictObject):
     content: str
     role: MessageRole | UnsetType = UNSET
     name: str | UnsetType = UNSET
@@ -39,12 +39,12 @@ class _Options(Struct, kw_only=True, gc=False):
     metadata: _Object | UnsetType = UNSET
 
 
-class _Simulator(_Closed):
+class _Simulator(_StrictObject):
     use: _Name
     options: _Options | UnsetType = UNSET
 
 
-class _Interactive(_Closed):
+class _Interactive(_StrictObject):
     enabled: bool | UnsetType = UNSET
     timeout: _Duration | UnsetType = UNSET
 
@@ -62,7 +62,7 @@ _Input = str | _Message | Annotated[list[_Message], Meta(min_length=1)]
 _Assertions = _Assertion | list[_Assertion]
 
 
-class _Turn(_Closed):
+class _Turn(_StrictObject):
     input: _Input
     assertions: _Assertions | UnsetType = UNSET
     assert_: _Assertions | UnsetType = field(default=UNSET, name="assert")
@@ -71,7 +71,7 @@ class _Turn(_Closed):
     set: dict[str, str] | UnsetType = UNSET
 
 
-class _Checkpoint(_Closed):
+class _Checkpoint(_StrictObject):
     id: _Name
     description: str | UnsetType = UNSET
     assertion: _Assertion | UnsetType = UNSET
@@ -80,7 +80,7 @@ class _Checkpoint(_Closed):
     required: bool | UnsetType = UNSET
 
 
-class _Case(_Closed):
+class _Case(_StrictObject):
     id: _Name
     name: str | UnsetType = UNSET
     description: str | UnsetType = UNSET
@@ -107,7 +107,7 @@ class _Case(_Closed):
 
 
 def fits_types(value: Any) -> bool:
-    """Has a document the usual form of a case? Of its assertions only the common fields are read."""
+    """Does a document have the usual form of a case? Only the common fields of assertions are checked."""
     try:
         codec.convert(value, _Case)
     except codec.ValidationError:

@@ -1,6 +1,6 @@
-"""Files that Viva wrote itself, recognised by how they begin: reports, summaries, comparisons, cassettes, journals.
+"""Recognises files that Viva wrote, by how they begin: reports, summaries, comparisons, cassettes, journals.
 
-They are often beside the suites, with the same file extensions, and must not be loaded as suites.
+They are often in the folder of the suites, with the same file extensions, and must not be loaded as suites.
 """
 
 import re
@@ -8,8 +8,8 @@ from pathlib import Path
 
 _STRING = rb'"(?:[^"\\]|\\.)*+"'
 _HEAD_BYTES = 64 * 1024
-_START = rb"\A(?:\xef\xbb\xbf)?\s*"
-_KINDS = (
+_FILE_START = rb"\A(?:\xef\xbb\xbf)?\s*"
+_FILE_KINDS = (
     ("a JSON report", b'"run"', rb'\{\s*"run"\s*:\s*\{\s*"run"\s*:\s*' + _STRING),
     (
         "a JSONL report",
@@ -33,16 +33,18 @@ _KINDS = (
         rb'<!doctype html>(?s:.*?)<script type="application/json" id="viva-overview">',
     ),
 )
-"""What it is, bytes that it contains, and how it begins. Most files have none of the bytes, and no pattern is compiled."""
+"""For each kind: its name, bytes that every such file contains, and a pattern of its beginning. The bytes are searched first, which is fast."""
 
 
 def detect_viva_file(path: Path) -> str | None:
-    """What kind of file it is, if Viva wrote it; None for anything else, and for what cannot be read."""
-    if not path.is_file():  # to open a pipe is to wait for a writer
+    """The kind of a file that Viva wrote, such as `a JSON report`; None for other files and files that cannot be read."""
+    if not path.is_file():  # opening a pipe would wait for a writer
         return None
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None
-    return next((kind for kind, part, begin in _KINDS if part in head and re.match(_START + begin, head)), None)
+    return next(
+        (kind for kind, part, begin in _FILE_KINDS if part in head and re.match(_FILE_START + begin, head)), None
+    )

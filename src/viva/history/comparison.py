@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct, structs
 
-from viva.errors import natural_key
+from viva.errors import natural_sort_key
 from viva.history.index import ResultRow
 from viva.model.record import Status
 from viva.stats.paired import (
@@ -244,7 +244,7 @@ def compare_runs(
         for change in (_describe_change(name, case, alpha, correction),)
     ]
     # Three stable sorts, since keys of all three at once would take more memory than the cases.
-    changes.sort(key=lambda each: natural_key(each.case))
+    changes.sort(key=lambda each: natural_sort_key(each.case))
     changes.sort(key=lambda each: _build_suite_sort_key(each.suite))
     changes.sort(key=lambda each: CHANGE_ORDER.index(each.change))
     metrics = tuple(_build_metrics(pairs, alpha, gates))
@@ -267,7 +267,7 @@ def _collect_cases(base: Iterable[ResultRow], head: Iterable[ResultRow]) -> dict
     return cases
 
 
-_build_suite_sort_key = lru_cache(maxsize=1000)(natural_key)
+_build_suite_sort_key = lru_cache(maxsize=1000)(natural_sort_key)
 
 
 def _describe_change(name: CaseName, case: _CaseInBothRuns, alpha: float, correction: int) -> CaseChange:

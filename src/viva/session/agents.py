@@ -31,7 +31,7 @@ from viva.protocols import Agent, AgentSession, SessionContext
 from viva.record.player import FILES_KEY
 from viva.schemas.validation import SchemaViolation, find_schema_violations, find_violations
 from viva.session.connectors import ConnectorLookup
-from viva.session.source_files import digest_files
+from viva.session.source_files import digest_source_files
 from viva.text import credentials
 
 _BUILT_IN_HELPERS: dict[Role, str] = {
@@ -40,7 +40,7 @@ _BUILT_IN_HELPERS: dict[Role, str] = {
     "generator": "generator",
     "reporter": "reporter",
 }
-_EXAMPLES = ", for example python:./agent.py:agent, http://localhost:8000/chat or gemini; `viva init` makes a project with a config"
+_AGENT_EXAMPLES = ", for example python:./agent.py:agent, http://localhost:8000/chat or gemini; `viva init` makes a project with a config"
 
 
 WrapAgent = Callable[[Agent, str, Any], Agent]
@@ -58,21 +58,21 @@ class ConfiguredAgent(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
     parallel: int | None = None
     is_adaptive: bool = False
-    """Does the number of conversations follow what its provider takes?"""
+    """Is the number of parallel conversations adapted to the limits of its provider?"""
     needs_workspace: bool = False
-    """Does it always work in a folder?"""
+    """Does the agent need a folder to work in, whatever the case says?"""
     auto_approves: bool | None = None
-    """Does it run every tool without asking? None: it is not a process with tools."""
+    """Does the agent run its tools without asking for approval? None for an agent that is not a process with tools."""
     follows_links: bool = True
-    """Can it work with links in its workspace?"""
+    """Can the agent work with symbolic links in its workspace?"""
     agent_id: str | None = None
     model_class: str | None = None
     connector: Connector | None = None
-    """Of an agent whose model Viva calls itself."""
+    """How the model is reached, for an agent whose model Viva calls itself."""
 
 
 class NoAgent:
-    """The agent under test of a run without one."""
+    """Stands for the agent under test in a run that has none. Opening a session raises Undetermined."""
 
     provides: frozenset[Feature] = frozenset()
 
@@ -81,7 +81,7 @@ class NoAgent:
 
 
 class AgentFactory:
-    """Builds each agent once, on first use."""
+    """Builds agents by name, reference or object. Each agent is built once, when it is first needed."""
 
     def __init__(
         self,
@@ -95,21 +95,21 @@ class AgentFactory:
     ) -> None:
         self._settings = settings
         self._agent_fields = agent_fields or {}
-        """Fields that replace those of the config entry of the agent under test."""
+        """Fields that replace fields in the config entry of the agent under test."""
         self._functions = {} if functions is None else functions  # a conversation adds to its own
-        """Helpers that Python code passes as objects, by the text that stands for them."""
+        """Functions and agent objects that Python code passes, by the text that stands for them in cases."""
         # A replay, and commands that only inspect a project, call nothing.
         self._connectors = ConnectorLookup(settings, needs_keys=not is_replaying and settings.unset_variables is None)
         self._connector = self._connectors.get_connector(connector, "-c") if connector else None
         self._wrap = wrap
         self._built: dict[str, ConfiguredAgent] = {}
         self.definitions: dict[str, Any] = {}
-        """What each agent built so far is made of, with the texts of its files but without secrets."""
+        """The definition of each agent built so far: its config entry, the texts of its files and digests of its code, without secrets."""
 
     def find_agents_under_test(
         self, agents: Sequence[Any], target: str | None = None, *, is_required: bool = True, folder: Path | None = None
     ) -> tuple[ConfiguredAgent, ...]:
-        """The agents of `-n`, or the one that `find_agent_under_test` finds without it. Raises BadInput for equal names."""
+        """The agents that `-n` names; without `-n`, the default agent. Raises BadInput if two of them have the same name."""
         found = [
             self.find_agent_under_test(agent, target, is_required=is_required, folder=folder)
             for agent in agents or (None,)
@@ -123,17 +123,17 @@ class AgentFactory:
     def find_agent_under_test(
         self, agent: Any, target: str | None = None, *, is_required: bool = True, folder: Path | None = None
     ) -> ConfiguredAgent:
-        """`-n`, else `[defaults] agent`, else the suite's own target, else the only agent of the config.
+        """The agent of `-n`, else of `[defaults] agent`, else the `target` of the suite, else the only agent of the config.
 
-        `folder` is where files are looked for that `-n` names.
+        Files that `-n` names are relative to `folder`.
         """
         if agent is not None and not isinstance(agent, str):
-            return self._build_object(agent)
+            return self._configure_object(agent)
         if agent and agent not in self._settings.agents and find_reference_kind(agent) is not None:
             if credentials.MASK in agent:
                 raise BadInput.of(f"-n {agent}: {credentials.MASK} stands for a secret; write the secret itself")
             return self._build_once(
-                f"-n {agent}", lambda _: self._build(agent, {"use": agent}, self._connector, folder)
+                f"-n {agent}", lambda _: self._build_from_entry(agent, {"use": agent}, self._connector, folder)
             )
         name = agent or self._settings.defaults.agent or target
         if name is None:
@@ -143,28 +143,28 @@ class AgentFactory:
             if len(known) != 1:
                 raise BadInput.of(
                     "which agent? Give -n NAME"
-                    + (f"; {self._settings.file} knows {', '.join(known)}" if known else _EXAMPLES)
+                    + (f"; {self._settings.file} knows {', '.join(known)}" if known else _AGENT_EXAMPLES)
                 )
             name = known[0]
         return self.find_agent(name, is_under_test=True)
 
-    def _build_object(self, value: Any, name: str | None = None) -> ConfiguredAgent:
-        found = _describe_object(value, self._settings.provider_packages)
+    def _configure_object(self, value: Any, name: str | None = None) -> ConfiguredAgent:
+        found = _wrap_object(value, self._settings.provider_packages)
         name = name or found.name
-        definition = {"given": name} | self._digest_code(found.agent)
+        definition = {"given": name} | self._digest_agent_code(found.agent)
         return structs.replace(found, name=name, agent=self._wrap_agent(found.agent, name, definition))
 
     def find_helper(self, name: str, role: Role = "agent") -> ConfiguredAgent:
-        """The agent of a helper. The name of a connector or model means the built-in helper of that role on it.
+        """The agent that acts as a helper. The name of a connector or model means the built-in helper of that role with that model.
 
-        A judge that is named by its model need not quote, unlike `viva.validator`.
+        A judge that is named by its model need not quote evidence, unlike `viva.validator`.
         """
         bare = name.removeprefix("agents:")
         is_agent = role == "agent" or bare in self._settings.agents or bare in self._functions
         fields = None if is_agent else self._connectors.build_agent_fields(bare)
         if fields is not None:
             entry = {"type": "prompt", "prompt": f"viva.{_BUILT_IN_HELPERS[role]}", "must_quote": False, **fields}
-            return self._build_once(f"{bare} ({role})", lambda name: self._build(name, entry, None))
+            return self._build_once(f"{bare} ({role})", lambda name: self._build_from_entry(name, entry, None))
         return self.find_agent(name)
 
     def find_agent(self, name: str, *, is_under_test: bool = False) -> ConfiguredAgent:
@@ -183,7 +183,7 @@ class AgentFactory:
         return self._built[name]
 
     def find_agent_problems(self, name: str) -> tuple[Problem, ...]:
-        """Why the agent of that name cannot be built; empty if it can."""
+        """The problems that prevent building the agent of that name."""
         try:
             self.find_agent(name)
         except BadInput as error:
@@ -191,7 +191,7 @@ class AgentFactory:
         return ()
 
     def find_connector_problems(self, name: str) -> tuple[Problem, ...]:
-        """Why there is no connector or model of that name; empty if there is."""
+        """The problems that prevent using the connector or model of that name."""
         try:
             self._connectors.get_connector(name, "")
         except BadInput as error:
@@ -203,7 +203,7 @@ class AgentFactory:
         return agent if self._wrap is None else self._wrap(agent, name, definition)
 
     def _build_definition(self, entry: Mapping[str, Any], config: AgentConfig, agent: Agent) -> dict[str, Any]:
-        """What the agent is made of: its entry, the texts of its files, its connector and its code. Without secrets."""
+        """The definition of an agent: its entry, the texts of its files, its connector and digests of its code, without secrets."""
         definition = credentials.mask_config_table(entry)
         for field in config.file_fields:
             path = str(entry.get(field, ""))
@@ -216,33 +216,33 @@ class AgentFactory:
             definition |= credentials.mask_config_table(select_answer_settings(connector)) | {
                 "connector": connector.name
             }
-        return definition | self._digest_code(agent)
+        return definition | self._digest_agent_code(agent)
 
-    def _digest_code(self, agent: Agent) -> dict[str, Any]:
-        files = digest_files(getattr(agent, "user_code", ()), self._settings.folder)
+    def _digest_agent_code(self, agent: Agent) -> dict[str, Any]:
+        files = digest_source_files(getattr(agent, "user_code", ()), self._settings.folder)
         return {FILES_KEY: files} if files else {}
 
-    def has_function(self, name: str) -> bool:
-        """Does the name stand for an object that Python code passes?"""
+    def is_passed_object(self, name: str) -> bool:
+        """Does the name stand for a function or agent object that Python code passes?"""
         return name in self._functions
 
-    def list_names(self) -> list[str]:
+    def list_agent_names(self) -> list[str]:
         return list(self._settings.agents)
 
     def _build_by_name(
         self, name: str, connector: Connector | None, fields: Mapping[str, Any] | None = None
     ) -> ConfiguredAgent:
         if name in self._functions:
-            return self._build_object(self._functions[name], name)
+            return self._configure_object(self._functions[name], name)
         entry: Mapping[str, Any] | None = self._settings.agents.get(name)
         judge = self._settings.defaults.judge
         if entry is None and name == "viva.validator" and judge and judge in self._settings.agents:
             return self.find_agent(judge)
-        entry = self._create_default_entry(name) if entry is None else entry
-        return self._build(name, replace_fields(entry, fields) if fields else entry, connector)
+        entry = self._create_entry(name) if entry is None else entry
+        return self._build_from_entry(name, replace_fields(entry, fields) if fields else entry, connector)
 
-    def _create_default_entry(self, name: str) -> Mapping[str, Any]:
-        """The entry of an agent that the config does not name."""
+    def _create_entry(self, name: str) -> Mapping[str, Any]:
+        """The config entry for an agent that the config does not contain. Raises BadInput for an unknown name."""
         if name == "viva.rules":
             return {"type": "rules"}
         if name.startswith("viva.") and name.removeprefix("viva.") in _BUILT_IN_HELPERS.values():
@@ -253,14 +253,14 @@ class AgentFactory:
             return {"type": name}
         if (fields := self._connectors.build_agent_fields(name)) is not None:
             return {"type": "chat", **fields}
-        raise self._settings.unknown_agent_error(name, list_nameable_kinds())
+        raise self._settings.create_unknown_agent_error(name, list_nameable_kinds())
 
-    def _build(
+    def _build_from_entry(
         self, name: str, entry: Mapping[str, Any], connector: Connector | None, folder: Path | None = None
     ) -> ConfiguredAgent:
         self._settings.redactor.add_secrets(credentials.find_config_credentials(entry))
         name = credentials.mask_agent_reference(name)
-        setup = ProjectSetup(
+        setup = ProjectAgentSetup(
             name, (folder or self._settings.folder).resolve(), self._settings, self._connectors, connector
         )
         kind, fields = self._resolve_kind(setup, entry)
@@ -292,8 +292,8 @@ class AgentFactory:
             connector=getattr(agent, "connector", None) if config.calls_model else None,
         )
 
-    def _resolve_kind(self, setup: "ProjectSetup", entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The agent's kind, by `type`, `use` or a field that only one kind has, and the entry with all fields of that kind."""
+    def _resolve_kind(self, setup: "ProjectAgentSetup", entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The kind of the agent, from `type`, `use` or a field that only one kind has, and its entry with the fields of the reference."""
         kind, use = entry.get("type"), entry.get("use")
         if use is not None:
             reference_kind, fields = find_reference_kind(use) or ("python", {})
@@ -305,8 +305,8 @@ class AgentFactory:
             raise setup.error("has neither `use` nor `type`")
         return str(kind), {**entry, "type": str(kind)}
 
-    def _find_kind(self, setup: "ProjectSetup", name: str, entry: Mapping[str, Any] | None) -> type[Any]:
-        """The class of a kind. BadInput if there is none, or if the entry does not fit its schema.
+    def _find_kind(self, setup: "ProjectAgentSetup", name: str, entry: Mapping[str, Any] | None) -> type[Any]:
+        """The config class of an agent kind. Raises BadInput if there is none, or if the entry does not fit its schema.
 
         An entry that names a built-in kind was checked when the config was loaded.
         """
@@ -329,13 +329,13 @@ class AgentFactory:
 
 
 def replace_fields(entry: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of an agent with other values of some fields. A system prompt replaces the file of one."""
+    """The entry of an agent with some fields replaced. A new `system` also removes `system_file`."""
     left_out = {"system_file"} if "system" in fields else set[str]()
     return {name: value for name, value in entry.items() if name not in left_out} | dict(fields)
 
 
-class ProjectSetup(Struct, frozen=True):
-    """What the project gives to an agent that is built from its entry: see AgentSetup."""
+class ProjectAgentSetup(Struct, frozen=True):
+    """The AgentSetup of a project: gives settings, connectors and files to an agent that is built from its config entry."""
 
     name: str
     folder: Path
@@ -356,7 +356,7 @@ class ProjectSetup(Struct, frozen=True):
         return self.settings.defaults.judge
 
     def get_connector(self, name: str | None) -> Connector:
-        return self.connectors.get_for_agent(self.name, name)
+        return self.connectors.get_agent_connector(self.name, name)
 
     def expand(self, text: str, *field: str) -> str:
         return self.settings.expand_variables(text, "agents", self.name, *field)
@@ -386,23 +386,23 @@ class ProjectSetup(Struct, frozen=True):
 
     def error(self, message: str, *field: str) -> BadInput:
         separator = "" if message.startswith(("is missing ", "has ")) else ":"
-        return self._problem(f"agent {self.name!r}{separator} {message}", *field)
+        return self._create_error(f"agent {self.name!r}{separator} {message}", *field)
 
     def describe_violation(self, kind: str, violation: SchemaViolation) -> Problem:
         path = [*map(str, violation.path), *([violation.unknown_key] if violation.unknown_key else [])]
         where = ".".join(path) + ": " if path and not violation.unknown_key else ""
         message = f"agent {self.name!r} ({kind}): {where}{violation.message}"
-        return self._problem(message, *path).problems[0]
+        return self._create_error(message, *path).problems[0]
 
-    def _problem(self, message: str, *field: str) -> BadInput:
-        """With its place in the config, unless the agent is a reference such as `http://...`."""
+    def _create_error(self, message: str, *field: str) -> BadInput:
+        """An error with its place in the config; without a place if the agent is a reference such as `http://...`."""
         if self.name not in self.settings.agents:
             return BadInput.of(message)
         return self.settings.problem(message, "agents", self.name, *field)
 
 
-def _describe_object(value: Any, provider_packages: frozenset[str]) -> ConfiguredAgent:
-    """An agent that Python code passes as an object."""
+def _wrap_object(value: Any, provider_packages: frozenset[str]) -> ConfiguredAgent:
+    """The ConfiguredAgent for an object that Python code passes: an Agent, a framework's object, a function, or one with `reply`."""
     if hasattr(value, "open") and hasattr(value, "provides"):
         return ConfiguredAgent(name=type(value).__name__, agent=value, kind="given")
     if (framework := find_framework(value)) is not None:

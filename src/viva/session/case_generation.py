@@ -28,8 +28,8 @@ from viva.state.trial_state import get_structured_answer
 from viva.text.credentials import MASK
 
 DEFAULT_CASE_COUNT = 5
-"""Number of cases to ask for, unless `?count=` sets it."""
-_REQUEST = 'Write the cases now, as JSON: {"cases": [...]}'
+"""Number of cases to generate, unless `?count=` is given."""
+_REQUEST_TEXT = 'Write the cases now, as JSON: {"cases": [...]}'
 
 
 class CaseGenerator(Struct, frozen=True):
@@ -53,11 +53,11 @@ class CaseGenerator(Struct, frozen=True):
             **source.query,
         }
         if source.source == "scripts":
-            answer = await _call_script(source.reference, metadata, self.settings)
+            answer = await _call_generator_script(source.reference, metadata, self.settings)
             try:
                 return self._load_cases(answer, source.name)
             except ValueError as error:
-                raise BadInput.of(f"{source.name}: what it returned cannot be used: {error}") from error
+                raise BadInput.of(f"{source.name}: cannot use what the script returned: {error}") from error
         # A resumed run reads these cases from the journal and must find the same ones.
         redact = self.settings.redactor.redact
         return [redact(CaseGenerated(source.name, case)).case for case in await self._ask_agent(source, metadata)]
@@ -72,7 +72,7 @@ class CaseGenerator(Struct, frozen=True):
         session = self.helpers.open("generator", source.reference, None, {"metadata": metadata})
         try:
             async with limit_helper_time("generator", self.timeout_s), session as generator:
-                return await generator.ask(_REQUEST, parse)
+                return await generator.ask(_REQUEST_TEXT, parse)
         except HelperFailed as error:
             raise HelperFailed("generator", f"generator {source.reference}: {error.message}") from error
 
@@ -84,7 +84,7 @@ class CaseGenerator(Struct, frozen=True):
 
 
 def parse_cases(answer: Any) -> Sequence[Any]:
-    """Accepts `{cases|test_cases: [...]}`, a bare array, or one case."""
+    """The list of cases in an answer: `{cases|test_cases: [...]}`, an array, or one case. Raises ValueError for anything else."""
     if isinstance(answer, list):
         return cast("list[Any]", answer)
     if isinstance(answer, Mapping):
@@ -95,11 +95,11 @@ def parse_cases(answer: Any) -> Sequence[Any]:
                     raise ValueError(f"`{key}` is not a list")
                 return fields[key]
         return [fields]
-    raise ValueError("it contains no JSON" if answer is UNSET else "it is not a list of cases")
+    raise ValueError("the answer contains no JSON" if answer is UNSET else "the answer is not a list of cases")
 
 
-async def _call_script(reference: str, metadata: Mapping[str, Any], settings: Settings) -> Any:
-    """Calls `generate`, or the named function, with the metadata that it has parameters for."""
+async def _call_generator_script(reference: str, metadata: Mapping[str, Any], settings: Settings) -> Any:
+    """Calls the function that a reference names (default: `generate`) with those metadata that it has parameters for."""
     try:
         module, function = find_script(reference, (str(settings.folder), str(Path.cwd())))
     except ValueError as error:

@@ -14,16 +14,16 @@ from viva.model.case import Case, Limits, Suite
 from viva.protocols import PlannedTrial
 from viva.session.interactive import PersonPolicy
 from viva.session.options.run_options import RunOptions
-from viva.session.shards.shard import SelectCase, Shard, balance_by_time, filter_by_hash, filter_by_name
+from viva.session.shards.shard import SelectCase, Shard, filter_by_hash, filter_by_name, select_by_time
 from viva.text.pattern import compile_pattern, has_pattern_match
 from viva.text.similar_names import find_similar_names
 
-_MAX_NAMES = 10
+_MAX_LISTED_NAMES = 10
 _MAX_CASES_READ = 5000
 """At most this many cases are read to list their ids and tags."""
 
 
-def validate_filter(pattern: str | None) -> None:
+def validate_id_filter(pattern: str | None) -> None:
     """Raises BadInput if the pattern of `-k` is not a regular expression."""
     if pattern is None:
         return
@@ -50,18 +50,18 @@ def create_case_selector(options: RunOptions, defaults: Defaults, person_policy:
     return select_case
 
 
-def iterate_trials(
+def iterate_selected_trials(
     options: RunOptions, suites: Sequence[Suite], select_case: SelectCase, agents: Sequence[str] = ("",)
 ) -> AsyncIterator[PlannedTrial]:
-    """The trials of the selected cases. A sequential test decides the number of trials, whatever a case says.
+    """The trials of the selected cases on the given agents. With a sequential test, `runs` of a case is ignored.
 
-    Without agents they are those of any one agent: all agents have the same cases.
+    Without `agents` each case counts once: all agents run the same cases.
     """
     return plan_trials(suites, select_case, options.runs, agents, own_runs=options.sequential is None)
 
 
 class CaseCounts(Struct, frozen=True):
-    """How many cases run on each agent: all of them, their trials, those that ask for a person, the cases of each suite."""
+    """Counts for one agent: cases, trials, interactive cases, and cases by suite."""
 
     cases: int
     trials: int
@@ -70,7 +70,7 @@ class CaseCounts(Struct, frozen=True):
 
 
 class CaseSelection(Struct, frozen=True):
-    """The cases that a run selects, how many they are, and how many they are in all shards."""
+    """Which cases run: the options, the function that selects a case, the counts of this shard, and those of all shards."""
 
     options: RunOptions
     select_case: SelectCase
@@ -81,28 +81,28 @@ class CaseSelection(Struct, frozen=True):
 async def select_cases(
     options: RunOptions, history: History, suites: Sequence[Suite], select_case: SelectCase
 ) -> CaseSelection:
-    """Chooses and counts the cases of the shard. A choice by duration is saved in the options, because durations change with every run."""
+    """Selects and counts the cases of this shard. With `--shard-by time` the selection is stored in the options, because times change with every run."""
     if options.is_filtered:
-        counts = await _count_selected_cases(iterate_trials(options, suites, select_case))
+        counts = await _count_selected_cases(iterate_selected_trials(options, suites, select_case))
     else:
         counts = _count_all_cases(options, suites)
     if options.shard is None:
         return CaseSelection(options, select_case, counts, counts)
     shard = Shard.parse(options.shard)
     if options.shard_by == "time" and options.shard_cases is None:
-        trials = iterate_trials(options, suites, select_case)
-        names = await balance_by_time(trials, find_case_times(history), shard)
+        trials = iterate_selected_trials(options, suites, select_case)
+        names = await select_by_time(trials, find_case_times(history), shard)
         options = structs.replace(options, shard_cases=names)
     if options.shard_cases is None:
         select_case = filter_by_hash(select_case, shard)
     else:
         select_case = filter_by_name(select_case, options.shard_cases)
-    shard_counts = await _count_selected_cases(iterate_trials(options, suites, select_case))
+    shard_counts = await _count_selected_cases(iterate_selected_trials(options, suites, select_case))
     return CaseSelection(options, select_case, shard_counts, counts)
 
 
 def _count_all_cases(options: RunOptions, suites: Sequence[Suite]) -> CaseCounts:
-    """The counts without a filter, which the suites know."""
+    """The counts of a run without filters. No case is read: the suites know their counts."""
     cases = sum(suite.count for suite in suites)
     case_runs = [] if options.sequential else [runs for suite in suites for runs in suite.case_runs]
     trials = (cases - len(case_runs)) * options.runs + sum(case_runs)
@@ -111,7 +111,7 @@ def _count_all_cases(options: RunOptions, suites: Sequence[Suite]) -> CaseCounts
 
 
 async def _count_selected_cases(planned_trials: AsyncIterator[PlannedTrial]) -> CaseCounts:
-    """The counts after filters: the cases are read once more."""
+    """The counts of a run with filters. Every case is read."""
     by_suite = Counter[str]()
     trials = interactive = 0
     async for planned in planned_trials:
@@ -138,12 +138,12 @@ def _override_limits(limits: Limits, options: RunOptions, defaults: Defaults) ->
 def _is_selected(case: Case, options: RunOptions, selected_cases: Collection[tuple[str, str]] | None) -> bool:
     if selected_cases is not None and (case.suite, case.id) not in selected_cases:
         return False
-    if options.only is not None and not _matches(options.only, case.id):
+    if options.only is not None and not _matches_id(options.only, case.id):
         return False
     return not options.tags or not set(options.tags).isdisjoint(case.tags)
 
 
-def _matches(pattern: str, case_id: str) -> bool:
+def _matches_id(pattern: str, case_id: str) -> bool:
     try:
         return has_pattern_match(pattern, case_id)
     except CheckError as error:
@@ -156,12 +156,14 @@ async def explain_empty_selection(options: RunOptions, suites: Sequence[Suite]) 
     lines: list[str] = []
     if options.selected_cases is not None:
         lines.append("--last-failed: none of these cases failed in the latest run")
-    if options.only is not None and not any(_matches(options.only, case.id) for case in cases):
-        lines.append(f"-k {options.only!r} matches no id; ids: {_list_names(options.only, [c.id for c in cases])}")
+    if options.only is not None and not any(_matches_id(options.only, case.id) for case in cases):
+        lines.append(
+            f"-k {options.only!r} matches no id; ids: {_list_similar_names_first(options.only, [c.id for c in cases])}"
+        )
     tags = list(dict.fromkeys(tag for case in cases for tag in case.tags))
     for tag in options.tags:
         if tag not in tags:
-            existing = f"tags: {_list_names(tag, tags)}" if tags else "no case has a tag"
+            existing = f"tags: {_list_similar_names_first(tag, tags)}" if tags else "no case has a tag"
             lines.append(f"--tag {tag!r} is on no case; {existing}")
     return "\n".join(lines or ["no case matches all of these filters; remove one of them"])
 
@@ -176,9 +178,9 @@ async def _read_first_cases(suites: Sequence[Suite]) -> list[Case]:
     return cases
 
 
-def _list_names(pattern: str, names: Iterable[str]) -> str:
+def _list_similar_names_first(pattern: str, names: Iterable[str]) -> str:
     known = list(dict.fromkeys(names))
-    similar = find_similar_names(pattern.strip("^$"), known, _MAX_NAMES)
-    shown = list(dict.fromkeys([*similar, *known]))[:_MAX_NAMES]
+    similar = find_similar_names(pattern.strip("^$"), known, _MAX_LISTED_NAMES)
+    shown = list(dict.fromkeys([*similar, *known]))[:_MAX_LISTED_NAMES]
     more = f" and {len(known) - len(shown)} more" if len(known) > len(shown) else ""
     return ", ".join(shown) + more

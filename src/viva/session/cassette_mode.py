@@ -1,4 +1,4 @@
-"""How a run uses a cassette: it records one, replays one, or uses none."""
+"""Lets a run record a cassette, replay one, or use none."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from viva.session.options.run_options import RunOptions
 
 
 class CassetteMode:
-    """The recorder or the player of a run, if it has one. A worker collects the recorded replies, and its coordinator writes them."""
+    """Records or replays the replies of a run, or does neither. A worker only collects the lines; its coordinator writes them."""
 
     def __init__(
         self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector], *, is_worker: bool = False
@@ -39,25 +39,25 @@ class CassetteMode:
         return agent if self._player is None else ReplayingAgent(agent, name, definition, self._player)
 
     def take_trial(self, key: Key) -> tuple[CassetteLine, ...]:
-        """What a worker recorded of one attempt."""
+        """The cassette lines that a worker recorded in one attempt. They are removed here."""
         return () if self._collector is None else self._collector.pop_trial_lines(key)
 
     def add_trial(self, lines: Iterable[CassetteLine]) -> None:
-        """Record what a worker sent."""
+        """Write the cassette lines that a worker sent."""
         if self._recorder is not None:
             self._recorder.add_trial_lines(lines)
 
     def resume(self, ended: frozenset[Key]) -> None:
-        """Continue the cassette of a resumed run: recordings of trials that have ended stay."""
+        """Continue the cassette of a resumed run. Only the recordings of trials that have ended are kept."""
         if self._recorder is not None:
             self._recorder.continue_recording(ended)
 
     def get_recorded_duration(self, key: Key) -> float | None:
-        """How many milliseconds a replayed trial took when it was recorded."""
+        """The duration of a replayed trial when it was recorded, in ms."""
         return None if self._player is None else self._player.get_recorded_duration_ms(key)
 
     def may_retry(self, key: Key) -> bool:
-        """May a trial with an error run again? A replay repeats it only if the recorded run did."""
+        """May a trial that ended in an error be retried? A replay retries it only if the recorded run did."""
         return self._player is None or self._player.may_retry(key)
 
     def explain_live_call(self, key: Key) -> str | None:
@@ -65,16 +65,16 @@ class CassetteMode:
         return None if self._player is None else self._player.explain_live_call(key)
 
     def find_drift(self) -> list[str]:
-        """What has changed since the recording, one line per agent and connector."""
+        """The changes of agents and connectors since the recording, one line for each."""
         return [] if self._player is None else self._player.find_drift(self._connectors)
 
     @property
     def event_stores(self) -> list[EventStore]:
-        """The recorder: it stores events before the journal does."""
+        """The recorder, if there is one. It stores events before the journal does."""
         return [] if self._recorder is None else [self._recorder]
 
     def flush(self) -> None:
-        """Write what is still buffered. Raises RunStopped if that fails."""
+        """Write buffered lines to the cassette. Raises RunStopped if that fails."""
         if self._recorder is not None:
             self._recorder.flush()
 

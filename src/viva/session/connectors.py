@@ -1,4 +1,4 @@
-"""Finds connectors by name: those of `viva.toml`, and those that reach a named model."""
+"""Finds connectors by their name in `viva.toml`, or by the name of a model that they reach."""
 
 from viva.config import Settings
 from viva.errors import BadInput
@@ -6,14 +6,14 @@ from viva.model.connector import Connector, find_connector, find_provider_of_mod
 
 
 class ConnectorLookup:
-    """Finds connectors. With `needs_keys`, a well-known model without a key is bad input."""
+    """Finds connectors. With `needs_keys`, a well-known model whose key is not set raises BadInput."""
 
     def __init__(self, settings: Settings, *, needs_keys: bool) -> None:
         self._settings = settings
         self._needs_keys = needs_keys
 
     def find_connector(self, name: str) -> Connector | None:
-        """The connector of that name, or the one for the model of that name. BadInput if its key is missing."""
+        """The connector of that name, or the connector that reaches the model of that name; None if there is none. Raises BadInput if its key is missing."""
         if name in self._settings.connectors:
             return self._settings.connectors[name]
         connector = find_connector(name, self._settings.connectors)
@@ -25,7 +25,7 @@ class ConnectorLookup:
         return connector
 
     def get_connector(self, name: str, used_by: str) -> Connector:
-        """As `find_connector`, but raises BadInput with similar names if there is none. `used_by` is part of the message."""
+        """The connector of that name. Raises BadInput with similar names if there is none; `used_by` begins the message."""
         if (found := self.find_connector(name)) is not None:
             return found
         message = self._settings.explain_unknown_connector(name)
@@ -39,8 +39,8 @@ class ConnectorLookup:
         is_model = name not in self._settings.connectors
         return {"connector": found.name, "model": name} if is_model and not found.is_built_in else {"connector": name}
 
-    def get_for_agent(self, agent: str, name: str | None) -> Connector:
-        """The connector that an agent names, else the only one of the config."""
+    def get_agent_connector(self, agent: str, name: str | None) -> Connector:
+        """The connector with the `name` from the entry of an agent; without a name, the only connector of the config."""
         if name is not None:
             return self.get_connector(name, f"agent {agent!r}")
         known = list(self._settings.connectors.values())

@@ -19,7 +19,7 @@ from viva.session.options.run_options import RunOptions
 from viva.session.resume import load_previous_run
 from viva.stats.pass_rule import PassRule
 
-_FLAGS = {
+_EVAL_FLAGS = {
     "modes": "--modes",
     "live": "--live",
     "baseline": "--baseline",
@@ -37,7 +37,7 @@ def build_eval_options(
     is_check_only: bool = False,
     get_prompts: Callable[[], Sequence[str]] = tuple,
 ) -> EvalOptions:
-    """What flags and config say about eval suites."""
+    """The options for eval suites, from the flags and the config."""
     openwop = settings.openwop
     return EvalOptions(
         validate_only=is_check_only,
@@ -56,8 +56,8 @@ def build_eval_options(
     )
 
 
-def pin_baseline(options: RunOptions, settings: Settings) -> RunOptions:
-    """Replace `--baseline latest` by the id of the run: when this run is resumed, `latest` is another one."""
+def resolve_latest_baseline(options: RunOptions, settings: Settings) -> RunOptions:
+    """The options with the id of a run in place of `--baseline latest`: when this run is resumed, `latest` means another run."""
     text = options.baseline
     if text is None or (options.folder / text).is_file():
         return options
@@ -74,7 +74,7 @@ def add_baselines(
 ) -> list[Suite]:
     """The suites with their baselines for the agents under test. Raises BadInput for flags of eval suites if the input has none."""
     evals = [suite for suite in suites if suite.version]
-    flags = [flag for name, flag in _FLAGS.items() if getattr(options, name)]
+    flags = [flag for name, flag in _EVAL_FLAGS.items() if getattr(options, name)]
     if flags and not evals:
         raise BadInput.of(f"{', '.join(flags)}: only for OpenWOP eval suites, and the input has none")
     if options.fail_on_regression and options.baseline is None:
@@ -99,7 +99,7 @@ def add_baselines(
 
 
 def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
-    """A summary and a comparison need one complete suite."""
+    """Raises BadInput if --eval-summary or --baseline is used with filters, shards, several suites or several agents."""
     if options.eval_summary is not None and len(evals) > 1:
         raise BadInput.of(f"--eval-summary holds one suite, and there are {len(evals)}: {', '.join(evals)}")
     if options.eval_summary is not None and len(options.agents) > 1:
@@ -114,17 +114,17 @@ def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
 
 
 def _read_baseline(file: Path, name: str, suite: Suite) -> Baseline:
-    """From the file of an eval summary."""
+    """The baseline from the file of an eval summary."""
     from viva.formats.openwop.summary import parse_eval_summary
 
     summary = parse_eval_summary(file.read_bytes(), f"--baseline {name}")
-    _check_same_version(suite, {summary.suite_id: summary.suite_version}, name)
-    _check_same_count(suite, summary.task_count, name)
+    _check_same_suite_version(suite, {summary.suite_id: summary.suite_version}, name)
+    _check_same_case_count(suite, summary.task_count, name)
     return Baseline(file.name, summary.aggregate_score, {task.task_id: task.score for task in summary.tasks})
 
 
 def _load_baseline(history: History, name: str, suite: Suite, agent: str) -> Baseline:
-    """From an earlier run. If it had several agents, only what it says of this one counts."""
+    """The baseline from an earlier run; of a run of several agents, the results of `agent`."""
     run = load_previous_run(history, name)
     shown = f"the run {run.run_id}"
     if run.run_ended is None:
@@ -137,8 +137,8 @@ def _load_baseline(history: History, name: str, suite: Suite, agent: str) -> Bas
         summary.suite: summary for summary in run.run_ended.summary.suites if not has_several or summary.agent == agent
     }
     versions = {summary.suite: summary.version for summary in summaries.values() if summary.version}
-    _check_same_version(suite, versions, shown)
-    _check_same_count(suite, summaries[suite.id].cases, shown)
+    _check_same_suite_version(suite, versions, shown)
+    _check_same_case_count(suite, summaries[suite.id].cases, shown)
     if run.settings["options"].get("live"):
         raise BadInput.of(f"--baseline: {shown} was live-shadow: its scores are not those of the fixtures")
     ended = (event.record for event in run.ended_trials)
@@ -155,7 +155,7 @@ def _score_cases(records: Sequence[TrialRecord], rule: PassRule) -> dict[str, fl
     return {score.case: score.score for score in scores if score.status in ("passed", "failed")}
 
 
-def _check_same_version(suite: Suite, versions: Mapping[str, str], source: str) -> None:
+def _check_same_suite_version(suite: Suite, versions: Mapping[str, str], source: str) -> None:
     if suite.id not in versions:
         suites = ", ".join(versions) or "no eval suite"
         raise BadInput.of(f"--baseline: {source} is about {suites}, not about {suite.id}")
@@ -164,13 +164,15 @@ def _check_same_version(suite: Suite, versions: Mapping[str, str], source: str) 
         raise BadInput.of(f"--baseline: {what}")
 
 
-def _check_same_count(suite: Suite, cases: int, source: str) -> None:
+def _check_same_case_count(suite: Suite, cases: int, source: str) -> None:
     if cases != suite.count:
         raise BadInput.of(f"--baseline: {source} scored other cases of {suite.id}: {cases}, of {suite.count}")
 
 
-def check_audience(suites: Sequence[Suite], agents: Sequence[ConfiguredAgent], *, allow_mismatch: bool) -> list[str]:
-    """Raises BadInput if a suite is for another agent. Returns notes on what the config leaves open."""
+def check_intended_agents(
+    suites: Sequence[Suite], agents: Sequence[ConfiguredAgent], *, allow_mismatch: bool
+) -> list[str]:
+    """Raises BadInput if a suite is for another agent. Returns notes on agents whose id or model class is not in the config."""
     problems: list[Problem] = []
     notes: list[str] = []
     for suite, agent in product(suites, agents):
@@ -193,13 +195,13 @@ def check_audience(suites: Sequence[Suite], agents: Sequence[ConfiguredAgent], *
     return notes
 
 
-async def check_needs(
+async def check_needed_features(
     suites: Sequence[Suite], agents: Sequence[ConfiguredAgent], select_case: Callable[[Case], Case | None]
 ) -> None:
-    """Raises BadInput if selected cases replace tools or memory and an agent does not accept that."""
+    """Raises BadInput if selected cases need stubbed tools, memory or a workspace that an agent does not support."""
     problems: list[Problem] = []
     for agent, suite in product(agents, suites):
-        provided: set[Feature] = {"workspace", *agent.agent.provides}  # every agent is told its workspace
+        provided: set[Feature] = {"workspace", *agent.agent.provides}  # every agent gets the path of its workspace
         if not suite.needs.keys() - provided:
             continue
         missing: dict[Feature, list[str]] = {}
@@ -210,12 +212,12 @@ async def check_needs(
         for feature, cases in sorted(missing.items()):
             file = suite.origin.file if suite.origin else ""
             what = f"the agent {agent.name!r} takes no {_FEATURE_NAMES[feature]}, but these need it: {', '.join(cases)}"
-            problems.append(Problem(file, 0, "", f"{what}; {_explain_solution(feature, agent.kind)}"))
+            problems.append(Problem(file, 0, "", f"{what}; {_suggest_solution(feature, agent.kind)}"))
     if problems:
         raise BadInput(*problems)
 
 
-def _explain_solution(feature: Feature, kind: str) -> str:
+def _suggest_solution(feature: Feature, kind: str) -> str:
     name = "tools" if feature == "tool_stubs" else "memory"
     solutions = {
         "python": f"give its function a parameter `{name}`, or set takes_fixtures = true",
@@ -226,6 +228,6 @@ def _explain_solution(feature: Feature, kind: str) -> str:
 
 
 def extract_prompts(definition: Mapping[str, Any]) -> list[str]:
-    """The system prompts of an agent, as far as the config contains them."""
+    """The system prompts in the definition of an agent."""
     texts = [definition.get(key) for key in ("system", "system_file text", "prompt text")]
     return [text for text in texts if isinstance(text, str) and text]

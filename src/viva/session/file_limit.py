@@ -1,4 +1,4 @@
-"""The limit on open files, which limits how many conversations can run in parallel: each has a connection or pipes of its own."""
+"""Raises the limit on open files: each parallel conversation needs a connection or pipes of its own."""
 
 import sys
 from collections.abc import Generator
@@ -9,8 +9,8 @@ _OTHER_FILES = 200
 """The journal, reports, sockets of the event loop, and what the caller has open."""
 
 
-def plan_file_limit(parallel: int, soft: int, hard: int) -> tuple[int, str | None]:
-    """The limit on open files that this many parallel trials need, and a warning if the system does not allow enough."""
+def compute_file_limit(parallel: int, soft: int, hard: int) -> tuple[int, str | None]:
+    """The limit on open files to set for this many parallel trials, and a warning if the hard limit is too low."""
     needed = parallel * _FILES_PER_TRIAL + _OTHER_FILES
     if soft >= needed:
         return soft, None
@@ -25,7 +25,7 @@ def plan_file_limit(parallel: int, soft: int, hard: int) -> tuple[int, str | Non
 
 @contextmanager
 def raise_file_limit(parallel: int) -> Generator[str | None]:
-    """Raises the limit of this process as far as these trials need it, and restores it. Yields a warning, if there is one."""
+    """Raises the limit on open files of this process inside the block. Yields a warning if the system does not allow enough."""
     if sys.platform == "win32":  # it has no such limit
         yield None
         return
@@ -33,7 +33,7 @@ def raise_file_limit(parallel: int) -> Generator[str | None]:
 
     before = getrlimit(RLIMIT_NOFILE)
     soft, hard = (sys.maxsize if value == RLIM_INFINITY else value for value in before)
-    limit, warning = plan_file_limit(parallel, soft, hard)
+    limit, warning = compute_file_limit(parallel, soft, hard)
     if limit == soft:
         yield warning
         return

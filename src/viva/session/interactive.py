@@ -1,4 +1,4 @@
-"""Cases in which a person takes part, and what happens to them when no person can be asked."""
+"""Lets a person take part in cases; skips interactive cases if there is no person to ask."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ class PersonPolicy(Struct, frozen=True):
         return structs.replace(case, user=Person(case.user, self.prompt, self.saver.save))
 
     def is_active(self, interactive_count: int) -> bool:
-        """Is a person asked in a run with this many interactive cases?"""
+        """Does a person take part in a run with this many interactive cases?"""
         return self.prompt is not None and (self.in_all_cases or (interactive_count > 0 and not self.skips_interactive))
 
     def explain_skips(self, interactive_count: int) -> str | None:

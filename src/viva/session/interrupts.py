@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first stops the run, which still writes its reports; the second exits at once."""
+"""Handles Ctrl-C and SIGTERM: the first stops the run, which still writes its reports; the second ends the process."""
 
 import asyncio
 import os
@@ -11,39 +11,39 @@ T = TypeVar("T")
 
 
 class RunInterrupted(Exception):  # noqa: N818 -- requested by the user, not an error
-    """A part of the run was cancelled because the run stops."""
+    """A step of the run was cancelled because the run stops."""
 
 
 class InterruptHandler:
-    """Runs the parts of a run and cancels the current one when the run must stop. `stop` prevents further trials.
+    """Runs the steps of a run and cancels the current step when the run must stop. `stop` is called then, to start no more trials.
 
-    A cancellation from outside stops the run in the same way, except for a hosted run: its host handles it.
+    Cancelling the task from outside stops the run in the same way, except for a hosted run, whose host handles it.
     """
 
     def __init__(self, stop: Callable[[], object], *, is_hosted: bool = False) -> None:
         self._stop = stop
         self._is_hosted = is_hosted
         self._task: asyncio.Task[Any] | None = None
-        self.is_requested = False
+        self.is_stop_requested = False
         self.signal: int | None = None
         """The signal that stopped the run, if one did."""
         self.is_cancelled = False
         """Was the whole run cancelled from outside? Then CancelledError is raised after its end."""
 
     def request_stop(self, signal_number: int | None = None) -> None:
-        self.is_requested = True
+        self.is_stop_requested = True
         self.signal = self.signal or signal_number
         self._stop()
         if self._task is not None:
             self._task.cancel()
 
-    async def run_part(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await one part of the run. Raises RunInterrupted if it is cancelled."""
+    async def run_interruptibly(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await one step of the run. Raises RunInterrupted if it is cancelled."""
         self._task = asyncio.ensure_future(work)
         try:
             return await self._task
         except asyncio.CancelledError:
-            if not self.is_requested:
+            if not self.is_stop_requested:
                 if self._is_hosted:
                     raise
                 self.is_cancelled = True

@@ -1,4 +1,4 @@
-"""Shows the conversations of a run while they run, to a viewer that watches it."""
+"""Writes the state of running conversations to a file, for `viva view`."""
 
 import asyncio
 import time
@@ -16,17 +16,17 @@ from viva.record.live_files import is_watched, remove_live_files, write_live_vie
 from viva.session.run_plan import RunPlan
 from viva.state.trial_state import TrialState
 
-_INTERVAL_S = 1.0
-_SHARE_OF_TIME = 0.05
-"""The view takes at most this share of the time, however much there is to show."""
+_MIN_INTERVAL_S = 1.0
+_MAX_TIME_SHARE = 0.05
+"""Writing views takes at most this share of the time."""
 _MAX_DETAILED_TRIALS = 32
 _MAX_TURNS = 50
 _MAX_CHARS = 200_000
-"""How much text of one conversation is shown: of its newest turns."""
+"""Maximum length of the text shown of one conversation: its newest turns."""
 
 
 class LiveViewWriter:
-    """Writes the view of a run once a second while a viewer watches."""
+    """Writes the live view of a run about once a second while a viewer watches it."""
 
     def __init__(self, run_context: RunContext, journal: Path, plan: RunPlan, workers: Workers | None) -> None:
         self._run_context = run_context
@@ -36,8 +36,8 @@ class LiveViewWriter:
 
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[None]:
-        """Writes while the block runs; no file of it stays."""
-        task = asyncio.create_task(self._write_regularly())
+        """Writes views while the block runs, then deletes their files."""
+        task = asyncio.create_task(self._write_views())
         try:
             yield
         finally:
@@ -46,19 +46,19 @@ class LiveViewWriter:
                 await task
             remove_live_files(self._journal)
 
-    async def _write_regularly(self) -> None:
-        delay_s = _INTERVAL_S
+    async def _write_views(self) -> None:
+        delay_s = _MIN_INTERVAL_S
         while True:
             await asyncio.sleep(delay_s)
             if is_watched(self._journal):
                 started = time.perf_counter()
                 with suppress(Exception):  # a full disk, a reply that has no JSON: the run goes on without being shown
                     write_live_view(self._journal, self.build_view())
-                delay_s = max(_INTERVAL_S, (time.perf_counter() - started) / _SHARE_OF_TIME)
+                delay_s = max(_MIN_INTERVAL_S, (time.perf_counter() - started) / _MAX_TIME_SHARE)
 
     def build_view(self) -> LiveView:
         states = list(self._run_context.running_trials.values())
-        trials = [self._describe_trial(state, at < _MAX_DETAILED_TRIALS) for at, state in enumerate(states)]
+        trials = [self._build_live_trial(state, at < _MAX_DETAILED_TRIALS) for at, state in enumerate(states)]
         return LiveView(
             at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             trials=trials,
@@ -67,9 +67,9 @@ class LiveViewWriter:
             cost_usd=self._plan.budget.spent_usd or None,
         )
 
-    def _describe_trial(self, state: TrialState, has_turns: bool) -> LiveTrial:
+    def _build_live_trial(self, state: TrialState, has_turns: bool) -> LiveTrial:
         case, key, redactor = state.case, state.key, self._run_context.redactor
-        shown = _select_newest(state.turns) if has_turns else ()
+        shown = _select_newest_turns(state.turns) if has_turns else ()
         turns = [redactor.redact(build_turn_record(turn)) for turn in shown]
         return LiveTrial(
             suite=key.suite,
@@ -87,8 +87,8 @@ class LiveViewWriter:
         )
 
 
-def _select_newest(turns: Sequence[Turn]) -> Sequence[Turn]:
-    """The last turns, in order, as far as their texts have room."""
+def _select_newest_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
+    """As many of the newest turns as fit into the maximum length, in order."""
     room, first = _MAX_CHARS, len(turns)
     for turn in reversed(turns[-_MAX_TURNS:]):
         room -= len(turn.user_message.message.text) + len(turn.reply.content if turn.reply else "")

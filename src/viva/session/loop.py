@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
-    """Run async code to its end, on uvloop if it is installed. The only way from sync to async."""
+    """Run a coroutine to its end on a new event loop (uvloop, if it is installed)."""
     try:
         import uvloop
     except ImportError:
@@ -25,11 +25,11 @@ def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
 
 
 class EndTest(BaseException):
-    """Ends a script test. Not an Exception, so that a test cannot catch it by accident."""
+    """Raised to end a script test. Not an Exception, so that a test cannot catch it by accident."""
 
 
 class LoopBridge:
-    """Runs coroutines on a loop for other threads, until it is closed."""
+    """Runs coroutines on an event loop for other threads, until the bridge is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -50,16 +50,16 @@ class LoopBridge:
         return ended.get()
 
     def start(self, work: Coroutine[Any, Any, R]) -> "Future[CallOutcome[R]]":
-        """Start the coroutine on the loop; `wait_for` returns its result."""
+        """Start a coroutine on the loop without waiting. `wait_for` returns its result."""
         return self._submit(work)
 
     def wait_for(self, started: "Future[CallOutcome[R]]") -> R:
-        """Block this thread until a coroutine that was started has ended."""
+        """Block this thread until a started coroutine has ended, and return its result."""
         __tracebackhide__ = True
         return started.result().get()
 
-    def run_to_end(self, work: Coroutine[Any, Any, R]) -> R:
-        """As `run_blocking`, but Ctrl-C in this thread cancels the coroutine and waits for its end before it is raised again."""
+    def run_until_interrupted(self, work: Coroutine[Any, Any, R]) -> R:
+        """As `run_blocking`, but Ctrl-C in this thread cancels the coroutine, waits for its end, and is then raised again."""
         __tracebackhide__ = True
         task: asyncio.Task[CallOutcome[R]] | None = None
 
@@ -81,7 +81,7 @@ class LoopBridge:
             self._pending.discard(future)
 
     async def run_async(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run the coroutine on the loop and await it on the loop of this thread."""
+        """Run the coroutine on the bridge's loop and await its result on the loop of the caller."""
         __tracebackhide__ = True
         future = self._submit(work)
         try:
@@ -94,20 +94,20 @@ class LoopBridge:
         __tracebackhide__ = True
         if self._is_closed:
             work.close()
-            raise RuntimeError("this belongs to a test that has ended")
+            raise RuntimeError("`ctx` and `t` cannot be used after their test has ended")
         future = asyncio.run_coroutine_threadsafe(catch_outcome(work), self._loop)
         self._pending.add(future)
         return future
 
     def close(self) -> None:
-        """Cancel everything that is still running."""
+        """Cancel all coroutines that are still running."""
         self._is_closed = True
         for future in tuple(self._pending):
             future.cancel()
 
 
 class CallOutcome(Generic[R]):
-    """What a coroutine returned or raised. A KeyboardInterrupt or SystemExit in a task would end its loop instead."""
+    """What a coroutine returned or raised, as a value: a KeyboardInterrupt or SystemExit raised in a task would end the loop."""
 
     def __init__(self, value: R | None, error: BaseException | None = None) -> None:
         self._value = value
@@ -125,7 +125,7 @@ class CallOutcome(Generic[R]):
 
 
 async def catch_outcome(work: Awaitable[R]) -> CallOutcome[R]:
-    """Await it, whatever it raises. Only a cancellation of this task is raised."""
+    """Await something and return its result or exception. Only a cancellation of the calling task is raised."""
     try:
         return CallOutcome(await work)
     except asyncio.CancelledError as error:

@@ -55,19 +55,19 @@ def build_user_message(
     options: Mapping[str, Any] | None = None,
     timeout: str | float | None = None,
 ) -> UserMessage:
-    """The last message with its attachments; the messages before it become its history."""
+    """The UserMessage to send: the last message of the input with the attachments; earlier messages become its history."""
     messages = parse_messages(message_input)
     if not messages or messages[-1].role != "user":
         raise BadInput.of("the last message must be a user message: it is the one that is sent")
     *history, message = messages
     if attachments:
         parts = _parse_parts([_parse_attachment(each) for each in attachments])
-        message = Message("user", (*Attachments("").to_parts(message.content), *parts), data=message.data)
+        message = Message("user", (*Attachments("").convert_to_parts(message.content), *parts), data=message.data)
     return UserMessage(message, options=options or {}, timeout_s=parse_timeout(timeout), history=tuple(history))
 
 
 def parse_messages(message_input: MessageInput) -> list[Message]:
-    """Raises BadInput for what is not a message."""
+    """The messages of a text, a message or a list of messages. Raises BadInput for anything else."""
     if isinstance(message_input, str):
         return [Message("user", message_input)]
     if isinstance(message_input, Message | Mapping):
@@ -78,7 +78,7 @@ def parse_messages(message_input: MessageInput) -> list[Message]:
 
 
 def parse_timeout(timeout: str | float | None) -> float | None:
-    """Seconds, from a duration as in files (`30s`) or a number of seconds."""
+    """A timeout in seconds, from a duration as in suite files (`30s`) or a number of seconds."""
     if timeout is None:
         return None
     try:
@@ -112,7 +112,7 @@ def _parse_attachment(attachment: AttachmentInput) -> Mapping[str, Any]:
 
 
 def _parse_parts(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
-    """Parts with their files read. Any file is allowed: the author of the code names it, not a suite."""
+    """The parts of a message, with their files read. Any file is allowed, because Python code names it and not a suite."""
     checked = [codec.to_builtins(part) for part in codec.convert(list(parts), list[Part])]
     folder = Path.cwd()
     return Attachments(str(folder), (folder.anchor,)).build_parts(checked, (), _raise_problem, read_files=True)

@@ -1,4 +1,4 @@
-"""The reports of a run: files by their ending, and texts that an agent as reporter (`--reporter`) writes instead."""
+"""Writes the reports of a run: built-in reports by file extension, or texts of an agent (`--reporter`)."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ from viva.stats.pass_rule import PassRule
 
 
 class ReportFiles:
-    """All report files of a run: a Sink that passes on every event but the end, which `write_files` does.
+    """All report files of a run. As a Sink it passes events to the reports, except RunEnded: `write_files` does that.
 
-    The files are written before the end is journaled, because a lost report changes the exit code.
+    The files are written before RunEnded is journaled, because a report that cannot be written changes the exit code.
     """
 
     def __init__(self, outputs: Sequence[Path], journal: Journal, eval_summary: Path | None = None) -> None:
         self._sinks: dict[Path, Sink] = {}
         self._lost: dict[Path, str] = {}
         for path in outputs:
-            # Markdown is the fallback for an ending that only the agent as reporter knows.
+            # Markdown is the fallback for an extension that only the agent of --reporter knows.
             reporter = catalog.find_component("reporter", path.suffix) or catalog.find_component("reporter", ".md")
             if reporter is not None:
                 self._sinks[path] = reporter(path, journal)
@@ -42,18 +42,18 @@ class ReportFiles:
         without_end = [event for event in events if not isinstance(event, RunEnded)]
         for path, sink in self._sinks.items():
             if path not in self._lost and without_end:
-                self._send(path, sink, without_end)
+                self._send_events(path, sink, without_end)
 
     def write_files(self, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
-        """Write all files and return the end event with the lost reports and the exit code that follows from them.
+        """Write all files. Returns the end event with the reports that could not be written, and the exit code.
 
-        `texts` replace built-in reports. If a report is lost, the others are written again to say so.
+        `texts` replace built-in reports. If a report is lost, the others are written again, because they list it.
         """
         self._write_all(ended, texts or {})
         if self._lost:
-            ended = self._add_losses(ended)
+            ended = self._add_lost_reports(ended)
             self._write_all(ended, texts or {})
-            ended = self._add_losses(ended)
+            ended = self._add_lost_reports(ended)
         return ended
 
     def _write_all(self, ended: RunEnded, texts: Mapping[Path, str]) -> None:
@@ -61,14 +61,14 @@ class ReportFiles:
             if path in self._lost:
                 continue
             if path not in texts:
-                self._send(path, sink, (ended,))
+                self._send_events(path, sink, (ended,))
                 continue
             try:
                 replace_file(path, texts[path].encode())
             except OSError as error:
                 self._lost[path] = error.strerror or str(error)
 
-    def _send(self, path: Path, sink: Sink, events: Sequence[Event]) -> None:
+    def _send_events(self, path: Path, sink: Sink, events: Sequence[Event]) -> None:
         try:
             sink.receive(events)
         except OSError as error:
@@ -80,7 +80,7 @@ class ReportFiles:
         except BaseException as error:  # a reporter may belong to a plugin; its bug must not stop the run
             self._lost[path] = f"{type(sink).__name__} raised {type(error).__name__}: {error}"
 
-    def _add_losses(self, ended: RunEnded) -> RunEnded:
+    def _add_lost_reports(self, ended: RunEnded) -> RunEnded:
         lost = tuple(f"{path}: {reason}" for path, reason in self._lost.items())
         summary = structs.replace(ended.summary, lost_reports=lost)
         return structs.replace(ended, summary=summary, exit_code=1 if ended.exit_code in (0, 5) else ended.exit_code)
@@ -105,32 +105,32 @@ class AgentReporter(Struct, frozen=True):
         options = {"metadata": {"format": report_format}}
         session = self.helpers.open("reporter", self.agent, None, options)
         async with limit_helper_time("reporter", self.timeout_s), session as reporter:
-            return await reporter.ask(body, _parse_report)
+            return await reporter.ask(body, _require_report_text)
 
 
-def _parse_report(reply: Reply) -> str:
+def _require_report_text(reply: Reply) -> str:
     if not reply.content.strip():
-        raise ValueError("it is empty")
+        raise ValueError("the report is empty")
     return reply.content
 
 
-def check_report_kind(path: Path) -> None:
-    """Raises BadInput if there is no report with the ending of the file."""
+def check_report_extension(path: Path) -> None:
+    """Raises BadInput if no report has the extension of the file."""
     if catalog.find_component("reporter", path.suffix) is None:
         known = ", ".join(catalog.list_components("reporter"))
-        raise BadInput.of(f"-o {path}: unknown kind of report; known endings: {known}")
+        raise BadInput.of(f"-o {path}: unknown report format; use one of the extensions {known}")
 
 
 def check_output_files(files: Iterable[tuple[str, Path]]) -> None:
-    """Raises BadInput for a file that could not be written, and for one that two flags name. Each has its flag."""
+    """Raises BadInput for a file that cannot be written, and for a file that two flags name. `files` are pairs of flag and path."""
     flags: dict[Path, str] = {}
     for flag, path in files:
-        check_writable(flag, path)
+        check_output_writable(flag, path)
         if (other := flags.setdefault(path.resolve(), flag)) != flag:
             raise BadInput.of(f"{flag} {path}: {other} writes that file too")
 
 
-def check_writable(flag: str, path: Path) -> None:
+def check_output_writable(flag: str, path: Path) -> None:
     """Raises BadInput if the file that a flag names cannot be written."""
     if not path.parent.is_dir():
         raise BadInput.of(f"{flag} {path}: there is no folder {path.parent}")

@@ -1,4 +1,4 @@
-"""Resuming a run: what its journal says, and whether anything has changed since."""
+"""Reads the journal of a run that is resumed, and checks that suites and agents have not changed since."""
 
 import os
 from collections.abc import AsyncIterator, Container, Iterator, Mapping
@@ -20,7 +20,7 @@ from viva.record.positions import RecordPositions
 
 
 class EndedTrials:
-    """The ended trials of a journal in input order. They are read one at a time, whenever they are needed."""
+    """The ended trials of a journal, in input order. Each iteration reads them from the file, one at a time."""
 
     def __init__(self, path: Path, positions: RecordPositions) -> None:
         self._path = path
@@ -31,7 +31,7 @@ class EndedTrials:
             for offset, length in self._positions:
                 yield codec.decode_own(os.pread(file.fileno(), length, offset), type=TrialEnded)
 
-    def keep_only(self, indexes: Container[int]) -> "EndedTrials":
+    def select(self, indexes: Container[int]) -> "EndedTrials":
         """The ended trials with these indexes in the input."""
         positions = self._positions.copy()
         positions.keep_only(indexes)
@@ -39,7 +39,7 @@ class EndedTrials:
 
 
 class PreviousRun(Struct, frozen=True, dict=True):
-    """The earlier part of a run, read from its journal. With `run_ended` the run is complete."""
+    """The earlier part of a run, read from its journal. `run_ended` is set if the run is complete."""
 
     started: RunStarted
     journal_path: Path
@@ -60,11 +60,11 @@ class PreviousRun(Struct, frozen=True, dict=True):
 
     @cached_property
     def ended_keys(self) -> frozenset[Key]:
-        """The keys of the trials that have ended, without the attempt."""
+        """The keys of the trials that have ended. The attempt is not part of them."""
         return frozenset(get_trial_key(event.record.key) for event in self.ended_trials)
 
     def has_run_ended(self, planned: PlannedTrial) -> bool:
-        return _get_key(planned) in self.ended_keys
+        return _create_trial_key(planned) in self.ended_keys
 
     @property
     def spent_usd(self) -> float:
@@ -74,22 +74,22 @@ class PreviousRun(Struct, frozen=True, dict=True):
 
 
 async def keep_unchanged_trials(previous_run: PreviousRun, trials: AsyncIterator[PlannedTrial]) -> PreviousRun:
-    """For `--force`: the previous run with only those trials whose cases have not changed."""
-    planned = {each.index: (_get_key(each), each.case.digest) async for each in trials}
+    """The previous run without the trials of changed cases, for `--force`."""
+    planned = {each.index: (_create_trial_key(each), each.case.digest) async for each in trials}
     unchanged = {
         event.index
         for event in previous_run.ended_trials
         if planned.get(event.index) == (get_trial_key(event.record.key), event.record.digest or "")
     }
-    return structs.replace(previous_run, ended_trials=previous_run.ended_trials.keep_only(unchanged))
+    return structs.replace(previous_run, ended_trials=previous_run.ended_trials.select(unchanged))
 
 
-def _get_key(planned: PlannedTrial) -> Key:
+def _create_trial_key(planned: PlannedTrial) -> Key:
     return Key(planned.case.suite, planned.case.id, planned.trial, agent=planned.agent)
 
 
 def reopen_run(history: History, name: str) -> tuple[Journal, PreviousRun]:
-    """The journal of a run to resume, and what it says. It is locked before it is read, so nothing can be added."""
+    """The journal of a run to resume, locked, and its content. The lock comes first, so that no other process adds events."""
     run = history.find_run(name).id
     path = history.journal_path(run)
     if history.is_pulled(run):
@@ -155,7 +155,7 @@ def read_previous_run(path: Path) -> PreviousRun:
     )
 
 
-def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def find_fingerprint_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The names of the entries in which two fingerprints differ."""
     return [
         name
@@ -165,6 +165,6 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises BadInput if the fingerprint differs: the report of a resumed run must equal that of an unbroken one."""
-    if changed := find_changes(before, now):
+    """Raises BadInput if the fingerprints differ: a resumed run must give the same results as one without interruption."""
+    if changed := find_fingerprint_changes(before, now):
         raise BadInput.of(f"changed since the run began: {', '.join(changed)}; --force resumes it anyway")

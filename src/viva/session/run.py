@@ -22,7 +22,7 @@ from viva.engine.trial import RunContext
 from viva.engine.trial_pool import TrialPool
 from viva.engine.until_decided import TrialsUntilDecided
 from viva.errors import BadInput, RunStopped, TrialFault
-from viva.formats.load_options import TIMEOUT_S
+from viva.formats.load_options import DEFAULT_TIMEOUT_S
 from viva.history.index import HOSTED_KEY, History, HistorySink
 from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.model import codec
@@ -35,8 +35,8 @@ from viva.session.case_selection import explain_empty_selection
 from viva.session.file_limit import raise_file_limit
 from viva.session.interrupts import InterruptHandler, RunInterrupted, handle_stop_signals
 from viva.session.live_view import LiveViewWriter
-from viva.session.options.saved import save_options
-from viva.session.options.values import replace_leading_flags
+from viva.session.options.keyword_values import replace_flags_in_message
+from viva.session.options.saved import build_saved_settings
 from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
 from viva.session.run_origin import describe_origin
@@ -70,7 +70,7 @@ async def execute(
                 run = _Run(plan, run_id, journal, previous_run, is_hosted, workers, limit_warning)
                 result = await run.execute(sinks)
         except BaseException:
-            journal.abandon()  # it has no end: the next command says how to resume the run
+            journal.abandon()  # without an end event, so the next command says how to resume the run
             raise
         journal.release_lock()
         return result
@@ -87,7 +87,7 @@ def _open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Wor
 
 
 class _Run(Struct, frozen=True):
-    """One execution of a plan."""
+    """One execution of a plan, with its journal and workers."""
 
     plan: RunPlan
     run_id: str
@@ -99,7 +99,7 @@ class _Run(Struct, frozen=True):
 
     async def execute(self, sinks: Sequence[Sink]) -> RunResult:
         plan, options, previous_run = self.plan, self.plan.options, self.previous_run
-        number = 0 if previous_run or not options.history else _take_run_number(plan.settings)
+        number = 0 if previous_run or not options.history else _reserve_run_number(plan.settings)
         if previous_run is not None:
             self.journal.keep_only({event.index for event in previous_run.ended_trials})
         reports = ReportFiles(options.outputs, self.journal, options.eval_summary)
@@ -111,10 +111,10 @@ class _Run(Struct, frozen=True):
         pool = TrialPool(plan.conversations)
         bus = EventBus(stores, [*history_sinks, *sinks, reports], pool.stop)
         run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
-        trials, on_trial_ended = self._iterate_trials_left()
+        trials, on_trial_ended = self._iterate_remaining_trials()
         executor = self._create_executor(run_context, hooks)
         agents = {agent.name: asyncio.Semaphore(agent.parallel) for agent in plan.tested_agents if agent.parallel}
-        settings = SchedulerSettings(self._create_fail_fast(), options.retry_faults, agents)
+        settings = SchedulerSettings(self._create_fail_fast_rule(), options.retry_faults, agents)
         scheduler = Scheduler(bus, plan.cassette_mode, pool, executor, settings, on_trial_ended)
         interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
         stop: RunStopped | None = None
@@ -122,23 +122,23 @@ class _Run(Struct, frozen=True):
             with capture_prints(), nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop):
                 self._emit_start(bus, tally, number)
                 try:
-                    await interrupts.run_part(hooks.before_run(plan.iterate_cases))
+                    await interrupts.run_interruptibly(hooks.before_run(plan.iterate_cases))
                     async with LiveViewWriter(run_context, self.journal.path, plan, self.workers).run():
-                        await interrupts.run_part(scheduler.run(trials))
+                        await interrupts.run_interruptibly(scheduler.run(trials))
                 except RunInterrupted:
                     pass
                 except RunStopped as error:
                     stop = error
                 await executor.charge_cancelled()
                 for warning in self.workers.take_warnings() if self.workers else ():
-                    self._warn(bus, warning)
-                if warning := await self._call_after_hook(hooks, interrupts):
-                    self._warn(bus, warning)
+                    self._emit_warning(bus, warning)
+                if warning := await self._call_after_run_hook(hooks, interrupts):
+                    self._emit_warning(bus, warning)
                 for agent, seconds in run_context.loop_lag.blocked_s_by_agent.items():
-                    self._warn(bus, _describe_lag(agent, seconds))
-                summary = self._add_all_costs(tally.summary())
+                    self._emit_warning(bus, _describe_blocked_loop(agent, seconds))
+                summary = self._add_unrecorded_costs(tally.summary())
                 texts, report_text = await self._ask_reporter(bus, summary, interrupts)
-                summary = self._add_all_costs(summary)
+                summary = self._add_unrecorded_costs(summary)
                 stop_reason = scheduler.stop_reason if stop is None else "budget" if stop.is_budget else "broken"
                 try:
                     plan.cassette_mode.flush()
@@ -146,7 +146,7 @@ class _Run(Struct, frozen=True):
                     stop, stop_reason = stop or error, stop_reason or "broken"
                 message = plan.redactor.redact_text(stop.reason) if stop else None
                 code = exit_code(summary, stop_reason, may_be_empty=plan.is_empty_shard)
-                ended = RunEnded(self.run_id, _format_now(), code, summary, stop_reason, message)
+                ended = RunEnded(self.run_id, _format_current_time(), code, summary, stop_reason, message)
                 ended = _emit_end(bus, reports, ended, texts)
         finally:
             plan.cassette_mode.close()
@@ -166,7 +166,7 @@ class _Run(Struct, frozen=True):
             has_history=options.history,
             report_text=report_text,
             stop_signal=stop_signal,
-            empty_reason=plan.redactor.redact_text(replace_leading_flags(reason)) if reason else None,
+            empty_reason=plan.redactor.redact_text(replace_flags_in_message(reason)) if reason else None,
         )
 
     def _create_executor(self, run_context: RunContext, hooks: ProjectHooks) -> Executor:
@@ -176,7 +176,7 @@ class _Run(Struct, frozen=True):
 
         return WorkerExecutor(run_context, self.plan.cassette_mode, self.workers, lambda: hooks.data)
 
-    def _create_fail_fast(self) -> FailFast | None:
+    def _create_fail_fast_rule(self) -> FailFast | None:
         options = self.plan.options
         return FailFast(options.pass_rule, self._earlier_records) if options.fail_fast else None
 
@@ -185,7 +185,7 @@ class _Run(Struct, frozen=True):
         return (event.record for event in self.previous_run.ended_trials) if self.previous_run else ()
 
     def _create_suite_tallies(self) -> list[SuiteTally]:
-        """For the suites that have a threshold and, after filters, at least one case."""
+        """A tally for each agent and each suite that has a threshold and, after filters, at least one case."""
         rule, counts = self.plan.options.pass_rule, self.plan.case_counts
         return [
             SuiteTally(suite, counts[suite.suite], rule, agent.name)
@@ -194,16 +194,16 @@ class _Run(Struct, frozen=True):
             if suite.threshold and counts.get(suite.suite)
         ]
 
-    def _iterate_trials_left(self) -> tuple[AsyncIterator[PlannedTrial], Callable[[TrialRecord], None]]:
-        """The trials that have not ended yet, or those that a sequential test needs; and who is told of ended trials."""
+    def _iterate_remaining_trials(self) -> tuple[AsyncIterator[PlannedTrial], Callable[[TrialRecord], None]]:
+        """The trials to run, and a function to call with the record of each ended trial: a sequential test needs it."""
         plan = self.plan
         if plan.options.sequential is None:
-            return _skip_ended(plan.iterate_trials(), self.previous_run), lambda _record: None
+            return _skip_ended_trials(plan.iterate_trials(), self.previous_run), lambda _record: None
         undecided = TrialsUntilDecided(plan.iterate_trials(), plan.options.pass_rule, self._earlier_records)
         return undecided.yield_due_trials(), undecided.on_trial_ended
 
     def _emit_start(self, bus: EventBus, tally: RunTally, number: int) -> None:
-        """The first events. Earlier events of a resumed run reach the sinks, but are not journaled again."""
+        """Emit the first events. Earlier events of a resumed run go to the sinks only, because the journal has them."""
         plan, previous_run = self.plan, self.previous_run
         if previous_run is None:
             bus.emit(self._create_started_event(number))
@@ -216,20 +216,20 @@ class _Run(Struct, frozen=True):
                 sinks_only.emit(event)
                 sinks_only.flush()  # there may be very many
                 tally.append(event)
-            bus.emit(RunResumed(previous_run.run_id, _format_now()))
+            bus.emit(RunResumed(previous_run.run_id, _format_current_time()))
         for suite, cases in plan.generated_cases.items():
             if previous_run is None or suite not in previous_run.generated_cases:
                 for case in cases:
                     bus.emit(plan.redactor.redact(CaseGenerated(suite, case, len(cases))))
-        _watch_budget(plan.budget, bus)
-        worker_notes, worker_warnings = self._explain_workers()
+        _warn_about_unknown_prices(plan.budget, bus)
+        worker_notes, worker_warnings = self._describe_workers()
         for note in (*plan.notes, plan.person_policy.explain_skips(plan.interactive_count), *worker_notes):
             if note:
                 bus.emit(Note(plan.redactor.redact_text(note)))
         for warning in filter(None, (self.limit_warning, *plan.cassette_mode.find_drift(), *worker_warnings)):
             bus.emit(Note(plan.redactor.redact_text(warning), "warning"))
 
-    def _explain_workers(self) -> tuple[Sequence[str], Sequence[str]]:
+    def _describe_workers(self) -> tuple[Sequence[str], Sequence[str]]:
         """Notes and warnings about the workers."""
         if self.workers is None:
             return (), ()
@@ -246,7 +246,7 @@ class _Run(Struct, frozen=True):
         model_class = plan.tested_agents[0].model_class  # for an eval summary, which has one agent
         return RunStarted(
             run=self.run_id,
-            at=_format_now(),
+            at=_format_current_time(),
             viva=viva.__version__,
             agent=", ".join(names) or "as the tests say",
             inputs=tuple(map(mask_url_credentials, options.inputs)),
@@ -257,7 +257,7 @@ class _Run(Struct, frozen=True):
                 "reports": [str(path) for path in (*options.outputs, options.eval_summary) if path],
                 "journal": str(self.journal.path) if options.history else None,
                 **options.pass_rule.to_settings(),
-                **save_options(options, plan.redactor),
+                **build_saved_settings(options, plan.redactor),
                 "fingerprint": plan.fingerprint,
                 AGENTS_KEY: plan.redactor.redact(codec.to_plain(self._describe_agents())),
                 **({"model_class": model_class} if model_class else {}),
@@ -275,32 +275,32 @@ class _Run(Struct, frozen=True):
         definitions = self.plan.agents.definitions
         return {agent.name: definitions[agent.name] for agent in self.plan.tested_agents if agent.name in definitions}
 
-    async def _call_after_hook(self, hooks: ProjectHooks, interrupts: InterruptHandler) -> str | None:
-        """Also after an interrupt: the hook may have to clean up after `--before`."""
+    async def _call_after_run_hook(self, hooks: ProjectHooks, interrupts: InterruptHandler) -> str | None:
+        """Call `--after`, also after an interrupt: it may have to clean up. Returns a warning if it fails."""
         try:
-            return await interrupts.run_part(hooks.after_run(self.journal.records))
+            return await interrupts.run_interruptibly(hooks.after_run(self.journal.records))
         except RunInterrupted:
             return "--after was interrupted"
 
     async def _ask_reporter(
         self, bus: EventBus, summary: RunSummary, interrupts: InterruptHandler
     ) -> tuple[dict[Path, str], str | None]:
-        """The text that an agent as reporter writes for each output file or, without files, for the console.
+        """Ask the agent of `--reporter` for the text of each output file or, without files, for a text to print.
 
-        If it fails or is interrupted, a warning is emitted and the built-in report is used. It has the time of a case.
+        If the agent fails or is interrupted, a warning is emitted and the built-in report is used. Each text has the time limit of a case.
         """
         plan, options = self.plan, self.plan.options
         texts: dict[Path, str] = {}
         if options.reporter is None:
             return texts, None
-        timeout_s = options.timeout_s or plan.settings.defaults.timeout_s or TIMEOUT_S
+        timeout_s = options.timeout_s or plan.settings.defaults.timeout_s or DEFAULT_TIMEOUT_S
         reporter = AgentReporter(plan.helpers, options.reporter, self.journal, options.pass_rule, timeout_s)
         for path in options.outputs or (None,):
             failure = "not asked: the run was interrupted"
-            if not interrupts.is_requested:
+            if not interrupts.is_stop_requested:
                 report_format = path.suffix.removeprefix(".") if path else ""
                 try:
-                    text = await interrupts.run_part(reporter.write_report(summary, report_format or "text"))
+                    text = await interrupts.run_interruptibly(reporter.write_report(summary, report_format or "text"))
                 except (TrialFault, RunStopped) as error:
                     failure = str(error)
                 except RunInterrupted:
@@ -312,23 +312,23 @@ class _Run(Struct, frozen=True):
                     texts[path] = text
                     continue
             fallback = f"{path} is the built-in report" if path else "there is no report from it"
-            self._warn(bus, mask_agent_reference(f"reporter {options.reporter}: {failure}; {fallback}"))
+            self._emit_warning(bus, mask_agent_reference(f"reporter {options.reporter}: {failure}; {fallback}"))
         return texts, None
 
-    def _warn(self, bus: EventBus, text: str) -> None:
-        """Emit a warning near the end of a run. A broken journal is reported by the end event."""
+    def _emit_warning(self, bus: EventBus, text: str) -> None:
+        """Emit a warning near the end of a run. A journal that cannot be written is ignored here: the end event reports it."""
         with suppress(RunStopped):
             bus.emit(Note(self.plan.redactor.redact_text(text), "warning"))
 
-    def _add_all_costs(self, summary: RunSummary) -> RunSummary:
-        """Trials that were cut off or retried have no record, but they cost money too."""
+    def _add_unrecorded_costs(self, summary: RunSummary) -> RunSummary:
+        """The summary with the cost of all model calls: attempts that were cut off or retried have no record."""
         spent_usd = self.plan.budget.spent_usd
         if spent_usd <= (summary.cost_usd or 0.0) + 1e-9:
             return summary
         return structs.replace(summary, cost_usd=spent_usd)
 
 
-def report_finished_run(
+def report_ended_run(
     events: Iterator[Event],
     end: RunEnded,
     journal: Journal,
@@ -336,9 +336,9 @@ def report_finished_run(
     sinks: Sequence[Sink] = (),
     eval_summary: Path | None = None,
 ) -> int:
-    """Write the reports of a run that has ended: it may have been killed before it could. Returns the exit code.
+    """Write the reports of an ended run, which may have been killed before it wrote them. Returns the exit code.
 
-    `events` are those of its start and of its trials, read one at a time: there may be very many.
+    `events` are the start event and those of the trials. They are read one at a time, because there may be very many.
     """
     reports = ReportFiles(outputs, journal, eval_summary)
     bus = EventBus((), [HistorySink(History(journal.path.parents[2])), *sinks, reports])
@@ -377,7 +377,7 @@ def _emit_end(
     return ended
 
 
-async def _skip_ended(
+async def _skip_ended_trials(
     trials: AsyncIterator[PlannedTrial], previous_run: PreviousRun | None
 ) -> AsyncIterator[PlannedTrial]:
     async for planned in trials:
@@ -386,7 +386,7 @@ async def _skip_ended(
 
 
 def create_run_context(plan: RunPlan, run_id: str, bus: EventBus) -> RunContext:
-    """What all trials of a plan share, without hooks."""
+    """The RunContext that all trials of a plan share, without hooks."""
     flags = {"connector": plan.options.connector, "model": plan.options.agent_model}
     return RunContext(
         run_id=run_id,
@@ -405,7 +405,7 @@ def create_run_context(plan: RunPlan, run_id: str, bus: EventBus) -> RunContext:
     )
 
 
-def _watch_budget(budget: Budget, bus: EventBus) -> None:
+def _warn_about_unknown_prices(budget: Budget, bus: EventBus) -> None:
     """Warn once, as soon as a call of unknown price makes `--max-cost` incomplete."""
 
     def warn() -> None:
@@ -415,7 +415,7 @@ def _watch_budget(budget: Budget, bus: EventBus) -> None:
         budget.notify_on_unpriced_call(warn)
 
 
-def _describe_lag(agent: str, seconds: float) -> str:
+def _describe_blocked_loop(agent: str, seconds: float) -> str:
     return (
         f"agent {agent} blocked the event loop for {format_duration(round(seconds, 2))} in total; all other conversations waited. "
         "Make it a plain function, or await what takes long"
@@ -423,11 +423,11 @@ def _describe_lag(agent: str, seconds: float) -> str:
 
 
 def create_run_id() -> str:
-    """The time, and enough random digits for the many machines of a team that start runs in the same second."""
+    """A new run id: the time, and random digits, because machines of a team may start runs in the same second."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.urandom(4).hex()}"
 
 
-def _format_now() -> str:
+def _format_current_time() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -449,7 +449,7 @@ def _open_journal(settings: Settings, run_id: str, *, history: bool) -> Journal:
         raise _create_write_error(data_folder, error) from error
 
 
-def _take_run_number(settings: Settings) -> int:
+def _reserve_run_number(settings: Settings) -> int:
     try:
         return take_next_run_number(settings.data_folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where a run comes from: the model of its agent, the commit of the project, and the run that it repeats."""
+"""Describes the origin of a run: the model of its agent, the commit of the project, and the run that it repeats."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def describe_origin(plan: RunPlan) -> RunOrigin:
 
 
 def find_commit(folder: Path) -> tuple[str, str]:
-    """The commit and the branch that a folder is at, from the files of Git: no process is started. Empty if unknown."""
+    """The commit and branch of the Git repository around a folder; empty texts if unknown. No process is started."""
     try:
         git = next((each / ".git" for each in (folder, *folder.parents) if (each / ".git").exists()), None)
         if git is None:
@@ -29,24 +29,24 @@ def find_commit(folder: Path) -> tuple[str, str]:
             git = git.parent / git.read_text().partition("gitdir:")[2].strip()
         head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
-            return _take_commit(head), ""
+            return _keep_valid_commit(head), ""
         reference = head.removeprefix("ref: ")
         shared = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
-        return _find_reference(git, shared, reference), reference.removeprefix("refs/heads/")
+        return _read_branch_commit(git, shared, reference), reference.removeprefix("refs/heads/")
     except (OSError, ValueError):  # no repository that can be read: the run has no commit
         return "", ""
 
 
-def _find_reference(git: Path, shared: Path, reference: str) -> str:
+def _read_branch_commit(git: Path, shared: Path, reference: str) -> str:
     for folder in (git, shared):
         if (folder / reference).is_file():
-            return _take_commit((folder / reference).read_text().strip())
+            return _keep_valid_commit((folder / reference).read_text().strip())
     packed = shared / "packed-refs"
     if not packed.is_file() or packed.stat().st_size > _MAX_PACKED_BYTES:
         return ""
     lines = packed.read_text().splitlines()
-    return next((_take_commit(line.split(" ")[0]) for line in lines if line.endswith(f" {reference}")), "")
+    return next((_keep_valid_commit(line.split(" ")[0]) for line in lines if line.endswith(f" {reference}")), "")
 
 
-def _take_commit(text: str) -> str:
+def _keep_valid_commit(text: str) -> str:
     return text if _COMMIT.fullmatch(text) else ""

@@ -16,7 +16,7 @@ from viva.errors import BadInput, Problem
 from viva.executors.worker_load import WorkerLoad
 from viva.formats import native
 from viva.formats.documents import wrap_values
-from viva.formats.load_options import TIMEOUT_S, LoadOptions
+from viva.formats.load_options import DEFAULT_TIMEOUT_S, LoadOptions
 from viva.formats.sources import (
     STDIN,
     GeneratedCases,
@@ -40,25 +40,25 @@ from viva.session.case_generation import CaseGenerator
 from viva.session.case_selection import (
     CaseSelection,
     create_case_selector,
-    iterate_trials,
+    iterate_selected_trials,
     select_cases,
 )
 from viva.session.cassette_mode import CassetteMode
 from viva.session.eval_suites import (
     add_baselines,
     build_eval_options,
-    check_audience,
-    check_needs,
+    check_intended_agents,
+    check_needed_features,
     extract_prompts,
 )
 from viva.session.interactive import ConversationSaver, PersonPolicy
-from viva.session.names import (
+from viva.session.name_checks import (
     create_connector_check,
     create_evaluator_check,
     create_helper_check,
-    find_flag_problems,
+    find_helper_flag_problems,
 )
-from viva.session.options.checks import check_options, refuse_overwriting
+from viva.session.options.checks import check_options, refuse_overwriting_inputs
 from viva.session.options.run_options import Parallel, RunOptions
 from viva.session.resume import PreviousRun
 from viva.session.scripts.hooks import RunHooks, resolve_run_hooks
@@ -66,7 +66,7 @@ from viva.session.workspaces import WorkspaceProvider
 from viva.text.credentials import find_url_credentials
 
 IN_PROCESS_PARALLEL = 4
-"""Conversations at once of an agent that runs in this process, or of script tests."""
+"""Default number of parallel conversations for agents that run in this process, and for script tests."""
 
 
 class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
@@ -103,7 +103,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
     notes: Sequence[str]
     """Shown before the run starts."""
     standard_input: bytes | None
-    """What `-i -` read, if workers need it."""
+    """The content of standard input (`-i -`), if workers need it."""
     worker_load: WorkerLoad
 
     async def aclose(self) -> None:
@@ -116,7 +116,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What must not change between the parts of a resumed run."""
+        """The version of Viva and the digests of agents and suites. They must not change when a run is resumed."""
         definitions = self.agents.definitions.items()
         return {
             "the version of Viva": viva.__version__,
@@ -128,14 +128,14 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         return self._iterate_trials(self.tested_agents)
 
     async def iterate_cases(self) -> AsyncIterator[PlannedTrial]:
-        """The first trial of each case on the first agent."""
+        """One trial of each case: the first trial on the first agent."""
         async for planned in self._iterate_trials(self.tested_agents[:1]):
             if planned.trial == 1:
                 yield planned
 
     async def _iterate_trials(self, agents: Sequence[ConfiguredAgent]) -> AsyncIterator[PlannedTrial]:
         names = [agent.name for agent in agents]
-        async for planned in iterate_trials(self.options, self.suites, self.select_case, names):
+        async for planned in iterate_selected_trials(self.options, self.suites, self.select_case, names):
             case = self.workspaces.assign_workspace(planned.case, planned.agent)
             yield planned if case is planned.case else structs.replace(planned, case=case)
 
@@ -146,7 +146,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_empty_shard(self) -> bool:
-        """Has this shard no case, although others have some? Then it is no failure that nothing ran."""
+        """Does this shard have no case, while other shards have some? Then the run does not fail because nothing ran."""
         return not self.case_count and bool(self.selected_count)
 
     @property
@@ -165,12 +165,12 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
         return max(1, min(limit, sum(agent.parallel or limit for agent in self.tested_agents), self.trial_count))
 
     def describe_pace(self) -> str:
-        """How many conversations run now, for the progress line: on workers, or as paced by the providers."""
+        """How many conversations run now, as text for the progress line."""
         return self.worker_load.describe() if self.options.has_workers else get_pacing(self.http).describe_pacing()
 
     @property
     def is_adaptive(self) -> bool:
-        """Does the number of conversations follow what the providers take? With workers it is fixed: each paces its calls."""
+        """Is the number of parallel conversations adapted to the limits of the providers? With workers it is fixed."""
         agents = all(agent.is_adaptive for agent in self.tested_agents)
         is_possible = agents and not self.has_person and not self.options.has_workers
         return self._requested_parallel == "auto" and is_possible
@@ -186,14 +186,14 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class PlanInputs(Struct, frozen=True, kw_only=True):
-    """What a plan reuses instead of building it again: from the interrupted run, or in a worker from its coordinator."""
+    """Parts that a plan takes over instead of creating them: from the interrupted run, the coordinator, or another plan."""
 
     generated_cases: Mapping[str, Sequence[Any]] = {}
     standard_input: bytes | None = None
     budget: Budget
     is_worker: bool = False
     loaded: "LoadedInputs | None" = None
-    """The inputs as another plan with the same options has loaded them. They are never changed, so plans can share them."""
+    """The inputs that another plan with the same options has loaded. They are immutable, so plans can share them."""
 
 
 async def build_run_plan(
@@ -220,24 +220,24 @@ async def build_run_plan(
 async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanInputs) -> RunPlan:
     settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
-    if not given.is_worker:  # a worker gets options that are checked
+    if not given.is_worker:  # the coordinator has checked the options of a worker
         options = check_options(options, settings)
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_url_credentials(text))
     cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=given.is_worker)
-    agents = _create_agents(options, settings, cassette_mode)
+    agents = _create_agent_factory(options, settings, cassette_mode)
     # Cases are built after `tested_agents` are chosen below.
-    get_prompts = lambda: _list_prompts(agents, tested_agents)  # noqa: E731
+    get_prompts = lambda: _list_system_prompts(agents, tested_agents)  # noqa: E731
     load_options = _build_load_options(options, settings, agents, get_prompts, given.standard_input)
-    problems = list(find_flag_problems(options, agents))
+    problems = list(find_helper_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
-    inputs = _share_inputs(given.loaded, agents) or _load_inputs(options, load_options, problems)
+    inputs = _reuse_loaded_inputs(given.loaded, agents) or _load_all_inputs(options, load_options, problems)
     inputs = structs.replace(inputs, helpers=tuple(agents.definitions))
-    tested_agents = _find_agents(options, settings, agents, inputs)
+    tested_agents = _find_tested_agents(options, settings, agents, inputs)
     suites = list(inputs.suites)
     if not given.is_worker:
         suites = add_baselines(suites, options, settings, [agent.name for agent in tested_agents])
-    audience_notes = check_audience(suites, tested_agents, allow_mismatch=options.allow_agent_mismatch)
+    audience_notes = check_intended_agents(suites, tested_agents, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, tested_agents, inputs.files)
     helpers = HelperPool(agents.find_helper, http, settings.connectors, given.budget.spend, workspaces.empty_workspaces)
     timeout_s = options.timeout_s or load_options.timeout_s
@@ -247,10 +247,10 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
     person_policy = _create_person_policy(options, load_options, suites, tested_agents[0].name)
     select_case = create_case_selector(options, settings.defaults, person_policy)
-    await check_needs(suites, tested_agents, select_case)
+    await check_needed_features(suites, tested_agents, select_case)
     run_hooks = resolve_run_hooks(options, (*load_options.roots, str(options.folder)))
     selection = await select_cases(options, History(settings.data_folder), suites, select_case)
-    suite_notes = [note for suite in suites for note in suite.notes]
+    notes = [*inputs.notes, *workspaces.describe_permissions(), *(note for suite in suites for note in suite.notes)]
     return RunPlan(
         options=selection.options,
         settings=settings,
@@ -270,16 +270,16 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         all_trial_count=selection.all_counts.trials * len(tested_agents),
         interactive_count=selection.counts.interactive,
         case_counts=selection.counts.by_suite,
-        planned_suites=[_plan_suite(suite, selection) for suite in suites],
+        planned_suites=[_create_planned_suite(suite, selection) for suite in suites],
         generated_cases=generated_cases,
         loaded=inputs,
-        notes=[*inputs.notes, *workspaces.build_notes(), *suite_notes, *audience_notes, *_list_notes(selection)],
+        notes=[*notes, *audience_notes, *_list_selection_notes(selection)],
         standard_input=given.standard_input,
         worker_load=WorkerLoad(),
     )
 
 
-def _create_agents(options: RunOptions, settings: Settings, cassette_mode: CassetteMode) -> AgentFactory:
+def _create_agent_factory(options: RunOptions, settings: Settings, cassette_mode: CassetteMode) -> AgentFactory:
     return AgentFactory(
         settings,
         options.connector,
@@ -290,19 +290,19 @@ def _create_agents(options: RunOptions, settings: Settings, cassette_mode: Casse
     )
 
 
-def _find_agents(
+def _find_tested_agents(
     options: RunOptions, settings: Settings, agents: AgentFactory, inputs: "LoadedInputs"
 ) -> tuple[ConfiguredAgent, ...]:
-    """The agents under test; suites whose cases all name their agents need none."""
+    """The agents under test. None is required if all suites name their agents in their cases."""
     return agents.find_agents_under_test(
         options.agents,
-        _find_target(options, settings, inputs.suites, inputs.generators),
+        _find_target_of_suites(options, settings, inputs.suites, inputs.generators),
         is_required=bool(inputs.generators) or not all(suite.is_agent_optional for suite in inputs.suites),
         folder=options.folder,
     )
 
 
-def _list_prompts(agents: AgentFactory, tested_agents: Iterable[ConfiguredAgent]) -> list[str]:
+def _list_system_prompts(agents: AgentFactory, tested_agents: Iterable[ConfiguredAgent]) -> list[str]:
     definitions = [agents.definitions.get(agent.name, {}) for agent in tested_agents]
     return [prompt for definition in definitions for prompt in extract_prompts(definition)]
 
@@ -317,13 +317,13 @@ def _create_person_policy(
 async def _generate_cases(
     generator: CaseGenerator, sources: Sequence[GeneratedCases], given: PlanInputs
 ) -> dict[str, Sequence[Any]]:
-    """The cases of each generator; those of an earlier part of the run, if it has them."""
+    """The cases of each generator, by its name. A resumed run uses the cases that were generated before."""
     earlier = given.generated_cases
     return {source.name: earlier.get(source.name) or await generator.generate(source) for source in sources}
 
 
-def _list_notes(selection: CaseSelection) -> Iterator[str]:
-    """How long `--until-decided` may run, and how much of the input a shard has."""
+def _list_selection_notes(selection: CaseSelection) -> Iterator[str]:
+    """Notes on the limits of `--until-decided` and on the size of the shard."""
     options = selection.options
     if (test := options.sequential) is not None:
         undecided = test.chances(test.min_pass).undecided
@@ -336,7 +336,7 @@ def _list_notes(selection: CaseSelection) -> Iterator[str]:
         yield f"shard {options.shard}: {cases}; `viva merge` makes one run of all shards"
 
 
-def _plan_suite(suite: Suite, selection: CaseSelection) -> PlannedSuite:
+def _create_planned_suite(suite: Suite, selection: CaseSelection) -> PlannedSuite:
     return PlannedSuite(
         suite=suite.id,
         kind=suite.kind,
@@ -363,7 +363,7 @@ def _build_load_options(
         update_snapshots=options.update_snapshots,
         has_before_run=options.before is not None,
         simulator=simulator.removeprefix("agents:") if simulator else None,
-        timeout_s=settings.defaults.timeout_s or TIMEOUT_S,
+        timeout_s=settings.defaults.timeout_s or DEFAULT_TIMEOUT_S,
         folder=str(options.folder.resolve()),
         environ=settings.environ,
         standard_input=standard_input,
@@ -376,10 +376,10 @@ def _build_load_options(
     )
 
 
-def _find_target(
+def _find_target_of_suites(
     options: RunOptions, settings: Settings, suites: Sequence[Suite], generators: Sequence[GeneratedCases]
 ) -> str | None:
-    """The agent that the suites name, if no flag or config does. The cases of a run have the same agents, so the suites must agree."""
+    """The agent that the suites name. Raises BadInput if they name different agents and neither a flag nor the config decides."""
     targets = dict.fromkeys(suite.target for suite in suites if not suite.is_agent_optional)
     if generators:
         targets[None] = None
@@ -391,25 +391,25 @@ def _find_target(
 
 
 class LoadedInputs(Struct, frozen=True):
-    """What `-i` names: suites from files and script tests, cases still to generate, the suite files, notes to show."""
+    """What the inputs of `-i` are: suites of files and script tests, generators of cases, suite files, and notes to show."""
 
     suites: list[Suite]
     generators: list[GeneratedCases]
     files: list[Path]
     notes: list[str]
     helpers: tuple[str, ...] = ()
-    """The agents that they use beside the one under test."""
+    """The names of the helpers that the suites use."""
 
 
-def _share_inputs(loaded: LoadedInputs | None, agents: AgentFactory) -> LoadedInputs | None:
-    """What another plan has loaded, with its helpers built for this one."""
+def _reuse_loaded_inputs(loaded: LoadedInputs | None, agents: AgentFactory) -> LoadedInputs | None:
+    """The inputs that another plan has loaded. Their helpers are built again, for this plan."""
     for helper in loaded.helpers if loaded else ():
         agents.find_agent(helper)
     return loaded
 
 
-def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[Problem]) -> LoadedInputs:
-    """Raises BadInput with all problems, including those passed in."""
+def _load_all_inputs(options: RunOptions, load_options: LoadOptions, problems: list[Problem]) -> LoadedInputs:
+    """Load the suites of all inputs. Raises BadInput with all problems, including those passed in."""
     notes: list[str] = []
     paths: list[Path | StandardInput] = []
     generators: list[GeneratedCases] = []
@@ -437,7 +437,7 @@ def _load_inputs(options: RunOptions, load_options: LoadOptions, problems: list[
     for path in paths:  # a file runs once, even if several inputs name it
         by_place.setdefault(path if isinstance(path, StandardInput) else path.resolve(), path)
     files = [path for path in by_place if isinstance(path, Path)]
-    refuse_overwriting(options, files)
+    refuse_overwriting_inputs(options, files)
     try:
         suites = load_files(list(by_place.values()), load_options, options.folder, options.format)
     except BadInput as error:

@@ -19,11 +19,11 @@ from viva.text.similar_names import find_similar_names
 
 _MAX_FAILURES = 20
 _MAX_ROWS = 200
-_LINE = 400
+_MAX_LINE_WIDTH = 400
 _MAX_LINES = 12
-_REPR_LINE = 120
+_MAX_REPR_WIDTH = 120
 """pytest shows at most 240 characters of an object."""
-_NOT_PASSED = frozenset({"failed", "error"})
+_NOT_PASSED_STATUSES = frozenset({"failed", "error"})
 _MAX_TEXT = 2000
 
 
@@ -82,7 +82,7 @@ class RunResult:
     @property
     def failures(self) -> list[TrialRecord]:
         """The records of the trials that failed or had an error."""
-        return [record for record in self if record.status in _NOT_PASSED]
+        return [record for record in self if record.status in _NOT_PASSED_STATUSES]
 
     def records(self) -> "Records":
         """The records of all trials that ended, in input order. They are read from the journal when they are needed."""
@@ -121,7 +121,7 @@ class RunResult:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One flat dict per trial: status, reason, texts, time, tokens, cost."""
-        return [_to_row(record) for record in self]
+        return [_build_row(record) for record in self]
 
     def to_dataframe(self) -> Any:
         """The rows of `to_dicts` as a pandas DataFrame. Raises ImportError without pandas."""
@@ -149,7 +149,7 @@ class RunResult:
     @overload
     def __getitem__(self, key: slice) -> list[TrialRecord]: ...
     def __getitem__(self, key: str | int | slice) -> TrialRecord | list[TrialRecord]:
-        """A case by its id, a trial by its place, or a slice. Of several trials of a case, the first that has its status."""
+        """The record of a case by its id, of a trial by its number, or a slice. Of several trials, the first with the status of the case."""
         if isinstance(key, int | slice):
             return self.records()[key]
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- the caller may not check types
@@ -159,37 +159,41 @@ class RunResult:
         return next((record for record in trials if record.status == status), trials[0])
 
     def __repr__(self) -> str:
-        """Begins with the first reason: pytest shows the beginning of an assertion in its summary."""
+        """One line that begins with the first failure, because pytest shows only the beginning."""
         counts = f"{self.summary.passed} of {self.summary.total} passed, exit code {self.exit_code}, run {self.run_id}"
-        first = next((record for record in self if record.status in _NOT_PASSED), None) if not self.passed else None
+        first = (
+            next((record for record in self if record.status in _NOT_PASSED_STATUSES), None)
+            if not self.passed
+            else None
+        )
         if first is None:
             return f"<RunResult {counts}>"
-        return f"<RunResult {fit_line(f'{first.id}: {explain_failure(first).headline}', _REPR_LINE)}; {counts}>"
+        return f"<RunResult {fit_line(f'{first.id}: {explain_failure(first).headline}', _MAX_REPR_WIDTH)}; {counts}>"
 
     def __str__(self) -> str:
-        """The counts, and for each trial that did not pass why."""
+        """The counts, and the reason of each trial that did not pass."""
         lines = [format_summary_line(self._ended)]
         failures = self.failures
         for record in failures[:_MAX_FAILURES]:
             failure = explain_failure(record)
             trial = f" (trial {record.trial})" if record.trials > 1 else ""
-            case = f"{escape_controls(record.id)}{self._label_agent(record)}{trial}"
+            case = f"{escape_controls(record.id)}{self._format_agent_label(record)}{trial}"
             lines.append(f"{STATUS_MARKS[record.status]} {case}: {failure.status_text}")
-            lines += [f"    {line}" for reason in _list_reasons(failure) for line in _split_reason(reason)]
+            lines += [f"    {line}" for reason in _list_reasons(failure) for line in _wrap_reason(reason)]
         if len(failures) > _MAX_FAILURES:
             lines.append(f"… and {len(failures) - _MAX_FAILURES} more")
         if self.empty_reason is not None:
             lines.append(escape_multiline(self.empty_reason))
         if self.exit_code == 5:
-            lines += _explain_unchecked(self)
+            lines += _explain_no_verdict(self)
         return "\n".join(lines)
 
-    def _label_agent(self, record: TrialRecord) -> str:
+    def _format_agent_label(self, record: TrialRecord) -> str:
         return f" [{escape_controls(record.agent or '')}]" if len(self.agents) > 1 else ""
 
     def _repr_html_(self) -> str:
-        """The run in a notebook: the counts, and a row per trial that opens to its conversation. Failures come first."""
-        records = sorted(self, key=lambda record: record.status not in _NOT_PASSED)
+        """HTML for notebooks: the counts, and a row per trial that opens to its conversation. Failures come first."""
+        records = sorted(self, key=lambda record: record.status not in _NOT_PASSED_STATUSES)
         more = f"<p>… and {len(records) - _MAX_ROWS} more</p>" if len(records) > _MAX_ROWS else ""
         rows = "".join(map(_format_html_row, records[:_MAX_ROWS]))
         colour = "#1a7f37" if self.passed else "#c0362c"
@@ -198,7 +202,7 @@ class RunResult:
 
 
 class Records(Sequence[TrialRecord]):
-    """The records of a run, read one at a time."""
+    """The records of a run as a sequence. Each is read from the journal when it is needed."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -226,20 +230,20 @@ def _list_reasons(failure: TrialFailure) -> Iterator[str]:
     yield from (check.headline for check in failure.failed_checks)
 
 
-def _split_reason(reason: str) -> list[str]:
+def _wrap_reason(reason: str) -> list[str]:
     """The lines of a reason, such as the source of a function; those after the first are indented."""
-    first, *rest = wrap_text(reason, _LINE, _MAX_LINES) or [""]
+    first, *rest = wrap_text(reason, _MAX_LINE_WIDTH, _MAX_LINES) or [""]
     return [first, *(f"    {line}" for line in rest)]
 
 
-def _explain_unchecked(result: RunResult) -> Iterator[str]:
-    """Why nothing was checked: a run without a verdict does not pass."""
+def _explain_no_verdict(result: RunResult) -> Iterator[str]:
+    """Lines that say why nothing was checked, for a run with exit code 5."""
     for record in result.records()[:_MAX_FAILURES]:
         if record.error:
-            yield f"{STATUS_MARKS[record.status]} {escape_controls(record.id)}: {fit_line(record.error, _LINE)}"
+            yield f"{STATUS_MARKS[record.status]} {escape_controls(record.id)}: {fit_line(record.error, _MAX_LINE_WIDTH)}"
 
 
-def _to_row(record: TrialRecord) -> dict[str, Any]:
+def _build_row(record: TrialRecord) -> dict[str, Any]:
     usage = record.usage
     return {
         "suite": record.suite,
@@ -272,9 +276,9 @@ def _escape_html(text: str) -> str:
 
 
 def _format_html_row(record: TrialRecord) -> str:
-    """Everything in it comes from the agent or the suite, so all of it is escaped."""
+    """A trial as HTML. All texts come from the agent or the suite, so all are escaped."""
     failure = None if record.status == "passed" else explain_failure(record)
-    texts = ("\n".join(_split_reason(reason)) for reason in _list_reasons(failure)) if failure else ()
+    texts = ("\n".join(_wrap_reason(reason)) for reason in _list_reasons(failure)) if failure else ()
     reasons = "".join(f'<li style="white-space:pre-wrap">{_escape_html(text)}</li>' for text in texts)
     trial = f" · trial {record.trial}" if record.trials > 1 else ""
     return (

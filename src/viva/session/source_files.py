@@ -1,7 +1,7 @@
 """Finds the project files of a Python agent: its own file and everything it imports from the project, transitively.
 
-Imports are read from the source, so imports inside functions count and the result does not depend on what is loaded.
-Modules imported by a computed name are not found. Viva itself is not part of an agent: its version is recorded.
+Imports are read from the source, so imports inside functions count. Modules imported by a computed name are not found.
+Files of Viva and of installed packages are left out.
 """
 
 import ast
@@ -13,16 +13,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-_INSTALLED = frozenset({"site-packages", "dist-packages", "node_modules"})
-_VIVA = Path(__file__).parents[1]
+_INSTALLED_FOLDERS = frozenset({"site-packages", "dist-packages", "node_modules"})
+_VIVA_FOLDER = Path(__file__).parents[1]
 
 
-def digest_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
+def digest_source_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
     """A digest for each source file behind some functions, classes or objects, by its path relative to the project."""
     project = project.resolve()
     found: dict[Path, str] = {}
-    due = [path for target in targets if (path := _find_file(target)) is not None]
-    roots = _find_roots(project, due)
+    due = [path for target in targets if (path := _find_source_file(target)) is not None]
+    roots = _list_import_roots(project, due)
     while due:
         path = due.pop()
         if path in found:
@@ -33,10 +33,10 @@ def digest_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
             continue
         found[path] = blake2b(source.replace(b"\r\n", b"\n"), digest_size=8).hexdigest()
         due += _find_imported_files(source, path, roots)
-    return {_format_path(path, project): found[path] for path in sorted(found)}
+    return {_format_relative_path(path, project): found[path] for path in sorted(found)}
 
 
-def _find_file(target: Any) -> Path | None:
+def _find_source_file(target: Any) -> Path | None:
     is_source = inspect.ismodule(target) or inspect.isclass(target) or inspect.isroutine(target)
     kind = target if is_source else type(target)
     try:
@@ -46,21 +46,25 @@ def _find_file(target: Any) -> Path | None:
     return Path(file).resolve() if file and Path(file).is_file() else None
 
 
-def _find_roots(project: Path, files: Sequence[Path]) -> list[Path]:
-    """Where modules of the project are looked for: beside the agent, in the project, and in parts of it that are on the path."""
+def _list_import_roots(project: Path, files: Sequence[Path]) -> list[Path]:
+    """The folders in which imported modules are searched: the agent's, the project's, and those of the project on sys.path."""
     on_path = [Path(entry or os.curdir).resolve() for entry in sys.path]
     ours = [entry for entry in on_path if entry.is_relative_to(project) and not _is_installed(entry)]
     return list(dict.fromkeys([*(file.parent for file in files), project, *ours]))
 
 
 def _is_installed(path: Path) -> bool:
-    return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(sys.prefix) or path.is_relative_to(_VIVA)
+    return (
+        bool(_INSTALLED_FOLDERS & set(path.parts))
+        or path.is_relative_to(sys.prefix)
+        or path.is_relative_to(_VIVA_FOLDER)
+    )
 
 
 def _find_imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> Iterator[Path]:
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it will hear of it
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # importing the file will report it
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -77,7 +81,7 @@ def _find_imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> It
 
 
 def _find_module_files(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
-    """The file of a module and of every package that it is in; nothing, if it is none of the project's."""
+    """The files of a module and of the packages around it; nothing if the module is not in the project."""
     for root in roots:
         found: list[Path] = []
         folder = root
@@ -97,5 +101,5 @@ def _find_module_files(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[
             return
 
 
-def _format_path(path: Path, project: Path) -> str:
+def _format_relative_path(path: Path, project: Path) -> str:
     return Path(os.path.relpath(path, project)).as_posix()

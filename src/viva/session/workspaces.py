@@ -1,4 +1,4 @@
-"""Which folder an agent works in: what the case says, overridden by flags and config."""
+"""Chooses and creates the folder that an agent works in, from the case, the flags and the config."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class EmptyWorkspaces:
-    """A WorkspaceFactory for commands that run outside a case: helpers, calls from code, version probes.
+    """A WorkspaceFactory for agents that run outside a case: helpers, calls from Python code, version checks.
 
-    The workspaces are sandboxed as the run or the config says, and always deleted.
+    The workspaces are sandboxed if the flag or the config says so, and always deleted.
     """
 
     def __init__(self, settings: Settings, sandbox: str | None = None) -> None:
@@ -32,7 +32,7 @@ class EmptyWorkspaces:
 
     @cached_property
     def sandbox(self) -> "Bubblewrap | None":
-        """Raises BadInput if the sandbox is required and does not work here."""
+        """The sandbox, if one is configured. Raises BadInput if it does not work here."""
         if self._sandbox_kind != "bwrap":
             return None
         from viva.workspace.sandbox import find_bubblewrap
@@ -48,7 +48,7 @@ class EmptyWorkspaces:
 
 
 class WorkspaceProvider:
-    """Gives a workspace to the cases that need one, and to all cases of a terminal agent.
+    """Creates the workspaces of a run: for cases that need one, and for all cases of a terminal agent.
 
     Flags override the kind of a copied workspace, but not a `tmpdir` of a playbook. Suite files, cassettes and reports
     are left out of copies, so that the agent cannot read its own tests.
@@ -74,11 +74,11 @@ class WorkspaceProvider:
 
     @property
     def is_in_place(self) -> bool:
-        """Do cases work in the folder itself, one at a time?"""
+        """Do agents work in the working folder itself (`--workspace cwd`), one case at a time?"""
         return self._kind == "cwd"
 
     def assign_workspace(self, case: Case, agent_name: str) -> Case:
-        """The case as it runs on an agent."""
+        """The case with the workspace that it gets on an agent; unchanged if it needs none."""
         spec, agent = case.workspace, self._agents[agent_name]
         if spec is None:
             if not (agent.needs_workspace or "workspace" in case.needs) or case.sessions != "one":
@@ -99,8 +99,8 @@ class WorkspaceProvider:
             )
         return self._workspaces(spec, key)
 
-    def build_notes(self) -> Iterator[str]:
-        """What each terminal agent may do without approval, and whether a sandbox confines it."""
+    def describe_permissions(self) -> Iterator[str]:
+        """A note for each terminal agent: whether its tools run without approval, and whether a sandbox confines it."""
         for agent in self._agents.values():
             if not agent.needs_workspace:
                 if self._sandbox is not None:

@@ -64,7 +64,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "parrots.py").write_text(KIND, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(catalog, "_registered", dict(catalog._registered))
+    monkeypatch.setattr(catalog, "_registered_components", dict(catalog._registered_components))
     if request.param == "module:Class":
         yield "parrots:ParrotConfig"
         return

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from viva.api.failure_causes import RELATED_OVERLAP, are_similar, extract_causes
+from viva.api.failure_causes import RELATED_OVERLAP, are_causes_similar, extract_causes
 from viva.model.record import ToolCallRecord, TrialRecord, TurnRecord
 from viva.model.turn import Frame, Traceback
 
@@ -86,14 +86,14 @@ RUBRIC = {"type": "rubric", "label": "rubric of 2 criteria", "criteria": ["is ki
     ],
 )  # fmt: skip
 def test_the_same_cause(one: TrialRecord, other: TrialRecord, same: bool):
-    assert are_similar(extract_causes(other), extract_causes(one)) == same
-    assert are_similar(extract_causes(one), extract_causes(one))
+    assert are_causes_similar(extract_causes(other), extract_causes(one)) == same
+    assert are_causes_similar(extract_causes(one), extract_causes(one))
 
 
 def test_every_check_that_failed_has_to_fail_again():
     both = failed("a", text("cancelled"), {"type": "regex", "label": "regex", "reason": "r", "actual": "cancelled"})
-    assert not are_similar(extract_causes(failed("a", text("cancelled"))), extract_causes(both))
-    assert are_similar(extract_causes(both), extract_causes(failed("a", text("cancelled"))))
+    assert not are_causes_similar(extract_causes(failed("a", text("cancelled"))), extract_causes(both))
+    assert are_causes_similar(extract_causes(both), extract_causes(failed("a", text("cancelled"))))
 
 
 def test_the_same_agent_may_find_other_words_for_it():
@@ -101,4 +101,4 @@ def test_the_same_agent_may_find_other_words_for_it():
         extract_causes(failed("a", text(words)))
         for words in ("I am sorry, I cannot do that for you", "Unfortunately I cannot do that here")
     )
-    assert (are_similar(one, other), are_similar(one, other, RELATED_OVERLAP)) == (False, True)
+    assert (are_causes_similar(one, other), are_causes_similar(one, other, RELATED_OVERLAP)) == (False, True)

@@ -452,7 +452,7 @@ def test_messages_name_the_keyword_instead_of_the_flag(tmp_path):
         viva.run({"input": "hello"}, options=options)
     with pytest.raises(viva.BadInput, match=r"^only="):
         viva.run({"input": "hello"}, echo, only="(", options=options)
-    with pytest.raises(viva.BadInput, match=r"^outputs=a\.what: unknown kind of report"):
+    with pytest.raises(viva.BadInput, match=r"^outputs=a\.what: unknown report format"):
         viva.run({"input": "hello"}, echo, outputs="a.what", options=options)
 
 

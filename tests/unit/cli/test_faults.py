@@ -87,7 +87,7 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: P
         "nowhere/r.xml": "there is no folder nowhere",
         "a-file/r.json": "there is no folder a-file",
         "folder.md": "cannot be written",
-        "r.pdf": "unknown kind of report; known endings: .jsonl, .json, .xml",
+        "r.pdf": "unknown report format; use one of the extensions .jsonl, .json, .xml",
     }.items():
         assert f"-o {output}: {what}" in project.test("-o", output, code=4).err  # N35
     if Path("/proc").is_dir():  # where nobody can write, not even root

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from project import Project, case, contains
-from viva.cli.run_flags import list_flags
+from viva.cli.run_flags import list_flags_of_action
 from viva.cli.test import command
 
 
@@ -247,14 +247,14 @@ ACTIONS = {"host", "resume", "interactive"}
 """Flags that start another action, which has its own rules."""
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags("message") - ACTIONS))
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags_of_action("message") - ACTIONS))
 def test_a_message_refuses_flags_of_a_run(project: Project, name: str):
     project.write("viva.toml", "")
     project.write("agent.py", "raise SystemExit('it was called')\n")
     assert FLAGS[name].opts[0] in project.test("-i", "Hello there", *flag_with_value(FLAGS[name]), code=4).err  # N11
 
 
-@pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags("chat") - ACTIONS))
+@pytest.mark.parametrize("name", sorted(FLAGS.keys() - list_flags_of_action("chat") - ACTIONS))
 def test_a_chat_refuses_flags_of_a_run(project: Project, name: str):
     project.write("viva.toml", "")
     ended = project.viva(

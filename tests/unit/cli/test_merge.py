@@ -250,14 +250,14 @@ def test_a_shard_that_stopped_early_is_named(project: Project, shards: list[str]
     ("arguments", "message"),
     [
         ((), "Missing argument"),
-        (("empty",), "empty: has no run in it"),
+        (("empty",), "empty: contains no run"),
         (("nowhere/",), "there is no file or folder 'nowhere/'"),
         (("suite.jsonl",), "suite.jsonl: cannot be read as a ZIP file"),
         (("20200101",), "there is no run '20200101'"),
         (("latest",), "there is nothing to merge"),
         (("latest", "damaged"), "damaged/journal.jsonl:1: is not an event of a journal"),
         (("latest", "headless"), "headless/journal.jsonl: has no start event"),
-        (("latest", "latest", "-o", "report.pdf"), "-o report.pdf: unknown kind of report"),
+        (("latest", "latest", "-o", "report.pdf"), "-o report.pdf: unknown report format"),
         (("latest", "latest", "-o", "no/report.xml"), "-o no/report.xml: there is no folder no"),
     ],
 )

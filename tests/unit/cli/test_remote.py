@@ -178,7 +178,7 @@ def test_a_run_without_text_has_results_only(machines: Machines):
 def test_two_that_push_the_same_run_at_once_do_not_disturb_each_other(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ):
-    from viva.cli.history import open_remote
+    from viva.cli.history import open_remote_history
 
     run = machines.run()
     monkeypatch.chdir(machines.here.folder)
@@ -187,10 +187,10 @@ def test_two_that_push_the_same_run_at_once_do_not_disturb_each_other(
 
     def push_meanwhile() -> Iterator[str]:
         """The first has looked what is there, and has not written yet."""
-        assert list(open_remote().push(history, [run])) == [(run, "pushed")]
+        assert list(open_remote_history().push(history, [run])) == [(run, "pushed")]
         yield run
 
-    assert list(open_remote().push(history, push_meanwhile())) == [(run, "pushed")]
+    assert list(open_remote_history().push(history, push_meanwhile())) == [(run, "pushed")]
     machines.there.viva("runs", "pull")
     assert journal(machines.there, run) == journal(machines.here, run)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from project import Project
-from viva.cli.serve import find_warning
+from viva.cli.serve import find_address_warning
 
 
 def test_the_audit_log_has_new_and_revoked_tokens(project: Project):
@@ -68,7 +68,7 @@ def test_mistakes_are_explained(project: Project, arguments: tuple[str, ...], me
     ],
 )
 def test_plain_http_on_a_public_address_is_warned_about(address: str, url: str, is_warned: bool):
-    assert ("plain text" in (find_warning(address, url) or "")) is is_warned
+    assert ("plain text" in (find_address_warning(address, url) or "")) is is_warned
 
 
 @pytest.mark.parametrize(

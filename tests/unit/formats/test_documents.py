@@ -127,10 +127,10 @@ def test_a_file_that_changed_in_between_is_refused(tmp_path: Path):
         path.write_text('{"a": 1}\n{"b": 1}\n', encoding="utf-8")
         documents = StreamedDocuments(path, "s.jsonl")
         assert len(list(documents.read_valid([]))) == 2
-        assert [decode().value for decode in documents.reread()] == [{"a": 1}, {"b": 1}]
+        assert [decode().value for decode in documents.iterate_again()] == [{"a": 1}, {"b": 1}]
         path.write_text(after, encoding="utf-8")
         with pytest.raises(BadInput, match="while it was being run"):
-            list(documents.reread())
+            list(documents.iterate_again())
 
 
 def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path):
@@ -153,7 +153,7 @@ def test_a_pipe_is_read_twice_though_it_flows_once(text: bytes, kind: type, valu
     documents = read_document_stream(io.BytesIO(text), "-")
     assert isinstance(documents, kind)  # N7
     assert [document.value for document in documents.read_valid([])] == values
-    assert [decode().value for decode in documents.reread()] == values
+    assert [decode().value for decode in documents.iterate_again()] == values
 
 
 def test_readers_of_a_pipe_do_not_disturb_each_other():
@@ -193,6 +193,6 @@ def test_a_key_that_is_written_twice_is_refused_with_its_line(tmp_path: Path, na
     path.write_text(
         '{\n"a": [{"b": "x: \\": y", "c": 1}, {"b": 2}],\n"d": {"b": 3,\n"\\u0062" : 4}}\n', encoding="utf-8"
     )
-    assert read(path)[1] == [f"{name}:4: the key 'b' stands here twice"]  # N2
+    assert read(path)[1] == [f"{name}:4: the key 'b' is there twice; remove one"]  # N2
     path.write_text('{"a": "at 12:30, \\"b\\": 1", "b": {"a": [{"a": 1}, {"a": 2}]}}\n', encoding="utf-8")
     assert read(path)[1] == []

@@ -66,7 +66,7 @@ NATIVE: dict[str, tuple[str, list[Found]]] = {
         [
             (2, "$[0]", "unknown key 'inptu'; did you mean 'input'?"),
             (3, "$[0].timeout", "should be a duration"),
-            (4, "$[0].turn_timeout", "more than nothing"),
+            (4, "$[0].turn_timeout", "greater than 0"),
             (5, "$[0]", "there is no nowhere.py"),
             (7, "$[0].assertions[0]", "is not a regular expression"),
             (8, "$[0].assertions[1]", "unknown key 'valu'; did you mean 'value'?"),

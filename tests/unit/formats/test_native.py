@@ -103,7 +103,7 @@ def asserting(**assertion: Any) -> dict[str, Any]:
         ),
         ({"id": "a", "input": "x", "mode": "statik"}, "$.mode: unknown value \"statik\"; did you mean 'static'?"),
         ({"id": "a", "input": "x", "timeout": "soon"}, '$.timeout: is "soon"; should be a duration such as 30s'),
-        ({"id": "a", "input": "x", "timeout": 0}, "$.timeout: must be more than nothing"),
+        ({"id": "a", "input": "x", "timeout": 0}, "$.timeout: must be greater than 0"),
         (
             {"id": "a", "turns": [{"input": "x", "turn_timeout": "3 days"}]},
             '$.turns[0].turn_timeout: is "3 days"; should be a duration',
@@ -174,16 +174,19 @@ DYNAMIC = {"id": "a", "simulator": {"use": "s"}}
             [{"id": "c", "assertion": OK, "after": ["d"]}],
             "$.checkpoints[0]: after names no checkpoint 'd'; there are c",
         ),
-        ([{"id": "c", "assertion": OK, "after": ["c"]}], "$.checkpoints: wait for each other in a circle: c"),
+        (
+            [{"id": "c", "assertion": OK, "after": ["c"]}],
+            "$.checkpoints: the `after` of these checkpoints form a cycle: c",
+        ),
         (
             [{"id": "c", "assertion": OK, "after": ["d"]}, {"id": "d", "assert": OK, "after": ["c"]}],
-            "$.checkpoints: wait for each other in a circle: c, d",
+            "$.checkpoints: the `after` of these checkpoints form a cycle: c, d",
         ),
         (
             [{"id": "c", "assertion": OK}, {"id": "c", "assertion": OK}],
             "$.checkpoints[1]: id 'c' is taken by another checkpoint",
         ),
-        ([{"id": "c", "assertion": OK, "required": False}], "$.checkpoints: none of them is required"),
+        ([{"id": "c", "assertion": OK, "required": False}], "$.checkpoints: no checkpoint is required"),
         ([{"id": "c"}], "$.checkpoints[0]: is missing 'assertion'"),
         ([{"id": "c", "assertion": OK, "assert": OK}], "$.checkpoints[0]: gives both 'assertion' and 'assert'"),
     ],

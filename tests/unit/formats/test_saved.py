@@ -120,7 +120,7 @@ def test_cases_are_added_below_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("kept.yaml", None, "is no .jsonl file"),
+        ("kept.yaml", None, "conversations are saved in .jsonl files"),
         ("kept.jsonl", "{broken", "kept.jsonl:1"),
         ("missing/kept.jsonl", None, "cannot be written: No such file or directory"),
     ],

@@ -10,7 +10,7 @@ from viva.agents.python import PythonAgent
 from viva.agents.scripted import ScriptedAgent
 from viva.errors import BadInput
 from viva.session.agents import AgentFactory
-from viva.session.names import create_evaluator_check
+from viva.session.name_checks import create_evaluator_check
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from viva.session.file_limit import plan_file_limit
+from viva.session.file_limit import compute_file_limit
 
 SHOW = """
 from resource import RLIMIT_NOFILE, getrlimit
@@ -21,11 +21,11 @@ print(getrlimit(RLIMIT_NOFILE)[0])
     [(4, 1024, 4096, 1024), (1000, 1024, 4096, 2200), (5000, 1024, 100_000, 10_200), (2000, 1024, 4096, 4096)],
 )
 def test_it_is_raised_as_far_as_needed(parallel: int, soft: int, hard: int, limit: int):
-    assert plan_file_limit(parallel, soft, hard) == (limit, None)
+    assert compute_file_limit(parallel, soft, hard) == (limit, None)
 
 
 def test_a_system_that_allows_too_few_is_named():
-    limit, warning = plan_file_limit(5000, 1024, 4096)
+    limit, warning = compute_file_limit(5000, 1024, 4096)
     assert limit == 4096
     assert warning is not None
     assert "4096" in warning

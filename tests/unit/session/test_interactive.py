@@ -87,4 +87,4 @@ def test_a_suite_that_is_being_run_is_not_changed(tmp_path: Path) -> None:
     result = keeper.save("other", state, output)
     assert result == f"saved as 'plain'; run it with viva test -i {tmp_path}/other.jsonl"
     assert (tmp_path / "other.jsonl").read_bytes() == b'{"id":"plain","turns":[{"input":"Hi"}]}\n'
-    assert keeper.save("other.yaml", state, output).endswith("other.yaml: is no .jsonl file")
+    assert keeper.save("other.yaml", state, output).endswith("choose a name that ends in .jsonl")

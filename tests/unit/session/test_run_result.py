@@ -136,7 +136,7 @@ def test_progress_in_a_notebook_is_one_line(mixed: viva.RunResult):
     for events in ([started], ended[:1], ended[1:]):
         line.receive(events)
     assert shown == [("0 of 3", None), ("1 of 3 · ✓ 1", "handle"), ("3 of 3 · ✓ 1 ✗ 1 ○ 1", "handle")]
-    assert notebook.create_progress_line() == []
+    assert notebook.create_notebook_sinks() == []
 
 
 def test_a_run_that_selected_no_case_says_why():

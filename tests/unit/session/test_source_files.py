@@ -6,7 +6,7 @@ from textwrap import indent
 import pytest
 
 from viva.agents.python import import_target
-from viva.session.source_files import digest_files
+from viva.session.source_files import digest_source_files
 
 
 def files_of(project: Path, sources: dict[str, str], reference: str = "./agent.py:agent") -> dict[str, str]:
@@ -14,7 +14,7 @@ def files_of(project: Path, sources: dict[str, str], reference: str = "./agent.p
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return digest_files([import_target(reference, str(project))], project)
+    return digest_source_files([import_target(reference, str(project))], project)
 
 
 AGENT = "def agent(messages):\n    return ''\n"
@@ -55,12 +55,12 @@ def test_a_part_of_the_project_that_is_on_the_path_belongs_to_it(tmp_path: Path,
 def test_line_endings_do_not_count_and_everything_else_does(tmp_path: Path):
     (tmp_path / "agent.py").write_bytes(AGENT.encode())
     target = import_target("./agent.py:agent", str(tmp_path))
-    before = digest_files([target], tmp_path)
+    before = digest_source_files([target], tmp_path)
     (tmp_path / "agent.py").write_bytes(AGENT.replace("\n", "\r\n").encode())
-    assert digest_files([target], tmp_path) == before
+    assert digest_source_files([target], tmp_path) == before
     (tmp_path / "agent.py").write_bytes(AGENT.encode() + b"# changed\n")
-    assert digest_files([target], tmp_path) != before
+    assert digest_source_files([target], tmp_path) != before
 
 
 def test_code_without_a_file_has_none(tmp_path: Path):
-    assert digest_files([print, eval("lambda: 1")], tmp_path) == {}
+    assert digest_source_files([print, eval("lambda: 1")], tmp_path) == {}

@@ -87,13 +87,13 @@ def test_links_are_copies_for_an_agent_that_does_not_follow_them():
 
 def test_what_a_command_may_do_is_said_before_the_run():
     """P10: and nothing of an agent that is none."""
-    (message,) = places("gemini").build_notes()
+    (message,) = places("gemini").describe_permissions()
     assert (
         message == "the-agent runs in auto-approve mode: every tool runs without asking, unconfined (--sandbox bwrap)"
     )
-    (message,) = places("gemini", unasked=False).build_notes()
+    (message,) = places("gemini", unasked=False).describe_permissions()
     assert message == "the-agent runs as its config says, unconfined (--sandbox bwrap)"
-    assert list(places("python", unasked=None).build_notes()) == []
+    assert list(places("python", unasked=None).describe_permissions()) == []
 
 
 def test_a_sandbox_that_is_not_there_is_said_before_the_run():
@@ -101,7 +101,7 @@ def test_a_sandbox_that_is_not_there_is_said_before_the_run():
         places(sandbox="bwrap")
     with pytest.raises(BadInput, match="bubblewrap is not installed"):
         places(defaults=Defaults(sandbox="bwrap"))
-    assert list(places("python", defaults=Defaults(sandbox="bwrap"), sandbox="none").build_notes()) == []
+    assert list(places("python", defaults=Defaults(sandbox="bwrap"), sandbox="none").describe_permissions()) == []
 
 
 def test_a_run_that_goes_on_knows_where_it_worked():

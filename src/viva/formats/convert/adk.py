@@ -3,14 +3,22 @@
 from collections.abc import Iterator
 from typing import Any
 
-from viva.formats.convert.source import JsonObject, Source, escape_braces, says_the_same
+from viva.formats.convert.foreign_document import (
+    ForeignDocument,
+    JsonObject,
+    build_same_answer_assertion,
+    escape_braces,
+)
 from viva.schemas.positions import KeyPath
 
 
-def convert_adk(source: Source) -> Iterator[dict[str, Any]]:
+def convert_adk(source: ForeignDocument) -> Iterator[dict[str, Any]]:
     """One case per eval case. Tool calls must match exactly, as `tool_trajectory_avg_score: 1.0` wants it."""
     if isinstance(source.value, list):
-        turns = [_build_turn(each["query"], _list_old_tools(each), each.get("reference")) for each in source.value]
+        turns = [
+            _build_case_turn(each["query"], _list_expected_tools_of_old_format(each), each.get("reference"))
+            for each in source.value
+        ]
         yield escape_braces({"id": source.create_id("", "conversation"), "turns": turns})
         return
     for number, each in enumerate(source.value["eval_cases"]):
@@ -23,7 +31,9 @@ def convert_adk(source: Source) -> Iterator[dict[str, Any]]:
             yield case | _convert_scenario(each["conversation_scenario"])
             continue
         turns = [
-            _build_turn(_join_text(turn["user_content"]), _list_tools(turn), _join_text(turn.get("final_response")))
+            _build_case_turn(
+                _join_text(turn["user_content"]), _list_expected_tools(turn), _join_text(turn.get("final_response"))
+            )
             for turn in each.get("conversation") or ()
         ]
         if not turns:
@@ -50,22 +60,22 @@ def _convert_scenario(scenario: JsonObject) -> dict[str, Any]:
     )
 
 
-def _build_turn(text: str, tools: list[tuple[str, Any]], expected: str | None) -> dict[str, Any]:
+def _build_case_turn(text: str, tools: list[tuple[str, Any]], expected: str | None) -> dict[str, Any]:
     assertions: list[dict[str, Any]] = []
     if tools:
         assertions.append({"type": "tool_sequence", "names": [name for name, _ in tools], "exact": True})
         assertions += [{"type": "tool_called", "name": name, "arguments": given} for name, given in tools if given]
     if expected:
-        assertions.append(says_the_same(expected))
+        assertions.append(build_same_answer_assertion(expected))
     return {"input": text, "assertions": assertions}
 
 
-def _list_tools(turn: JsonObject) -> list[tuple[str, Any]]:
+def _list_expected_tools(turn: JsonObject) -> list[tuple[str, Any]]:
     uses = (turn.get("intermediate_data") or {}).get("tool_uses") or ()
     return [(use["name"], use.get("args")) for use in uses]
 
 
-def _list_old_tools(each: JsonObject) -> list[tuple[str, Any]]:
+def _list_expected_tools_of_old_format(each: JsonObject) -> list[tuple[str, Any]]:
     return [(use["tool_name"], use.get("tool_input")) for use in each.get("expected_tool_use") or ()]
 
 

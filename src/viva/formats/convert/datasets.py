@@ -3,14 +3,19 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from viva.formats.convert.source import JsonObject, Source, escape_braces, says_the_same
+from viva.formats.convert.foreign_document import (
+    ForeignDocument,
+    JsonObject,
+    build_same_answer_assertion,
+    escape_braces,
+)
 from viva.schemas.positions import KeyPath
 
 Case = dict[str, Any]
 Assertions = list[dict[str, Any]]
 
 
-def convert_deepeval(source: Source) -> Iterator[Case]:
+def convert_deepeval(source: ForeignDocument) -> Iterator[Case]:
     """Goldens, as `EvaluationDataset.save_as` writes them: single turns, or conversations with a scenario."""
     for number, golden in enumerate(source.value):
         path: KeyPath = (number,)
@@ -21,16 +26,16 @@ def convert_deepeval(source: Source) -> Iterator[Case]:
         extra = {key: golden[key] for key in ("context", "retrieval_context", "comments") if golden.get(key)}
         case = {"id": case_id, **({"metadata": extra} if extra else {})}
         if "scenario" in golden:
-            yield case | _convert_conversation(golden)
+            yield case | _convert_conversational_golden(golden)
             continue
         assertions: Assertions = []
         if golden.get("expected_output"):
-            assertions.append(says_the_same(golden["expected_output"]))
-        assertions += [_build_tool_called(tool, "input_parameters") for tool in golden.get("expected_tools") or ()]
+            assertions.append(build_same_answer_assertion(golden["expected_output"]))
+        assertions += [_build_tool_assertion(tool, "input_parameters") for tool in golden.get("expected_tools") or ()]
         yield case | escape_braces({"input": golden["input"], "assertions": assertions})
 
 
-def _convert_conversation(golden: JsonObject) -> Case:
+def _convert_conversational_golden(golden: JsonObject) -> Case:
     persona = {"persona": golden.get("user_description") or "A user of the assistant", "goal": golden["scenario"]}
     outcome = golden.get("expected_outcome") or f"The assistant has handled this: {golden['scenario']}"
     return escape_braces(
@@ -41,12 +46,12 @@ def _convert_conversation(golden: JsonObject) -> Case:
     )
 
 
-def _build_tool_called(tool: JsonObject, arguments_key: str) -> dict[str, Any]:
+def _build_tool_assertion(tool: JsonObject, arguments_key: str) -> dict[str, Any]:
     arguments = tool.get(arguments_key)
     return {"type": "tool_called", "name": tool["name"], **({"arguments": arguments} if arguments else {})}
 
 
-def convert_inspect(source: Source) -> Iterator[Case]:
+def convert_inspect(source: ForeignDocument) -> Iterator[Case]:
     """Samples: `input`, `target`, `choices`. The scorer is in the task's code, so `includes` is assumed."""
     for number, sample in enumerate(source.value):
         path: KeyPath = (number,)
@@ -55,7 +60,7 @@ def convert_inspect(source: Source) -> Iterator[Case]:
                 source.note((*path, key), "is not converted: use `workspace` of the case and a CLI agent")
         text = sample["input"]
         choices = sample.get("choices") or ()
-        if isinstance(choices, str):  # a cell of a .csv file
+        if isinstance(choices, str):  # in a .csv file, choices are one cell
             choices = [choice.strip() for choice in choices.split(",")]
         if choices and isinstance(text, str):
             letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -77,7 +82,7 @@ def _build_target_assertions(target: object, *, is_choice: bool) -> Assertions:
     return found if len(found) == 1 else [{"type": "any", "assertions": found}]
 
 
-def convert_pydantic_evals(source: Source) -> Iterator[Case]:
+def convert_pydantic_evals(source: ForeignDocument) -> Iterator[Case]:
     """A dataset file of pydantic-evals, with the evaluators of each case and of all cases."""
     dataset = source.value
     shared: Sequence[Any] = dataset.get("evaluators") or ()
@@ -91,13 +96,13 @@ def convert_pydantic_evals(source: Source) -> Iterator[Case]:
         text = case["inputs"]
         if not isinstance(text, str):
             source.note((*path, "inputs"), "is not a text: it is sent as JSON")
-            text = _as_json(text)
+            text = _encode_as_text(text)
         metadata = {"metadata": case["metadata"]} if isinstance(case.get("metadata"), dict) else {}
         case_id = source.create_id(case.get("name"), f"case-{number + 1}")
         yield {"id": case_id, **metadata, **escape_braces({"input": text, "assertions": assertions})}
 
 
-def _convert_evaluator(evaluator: Any, case: JsonObject, source: Source, path: KeyPath) -> Assertions:
+def _convert_evaluator(evaluator: Any, case: JsonObject, source: ForeignDocument, path: KeyPath) -> Assertions:
     """`Name`, `Name: value` or `Name: {argument: value}`."""
     name, argument = next(iter(evaluator.items())) if isinstance(evaluator, dict) else (evaluator, None)
     arguments = argument if isinstance(argument, dict) else {}
@@ -130,7 +135,7 @@ _JSON_TYPES = {
 }
 
 
-def _as_json(value: Any) -> str:
+def _encode_as_text(value: Any) -> str:
     from viva.model import codec
 
     return codec.compact_json(value)

@@ -1,4 +1,4 @@
-"""Converts a file of another tool into native cases; its keys show which tool wrote it."""
+"""Converts a file of another tool into native cases. The keys in the file show which tool it is of."""
 
 import csv
 import io
@@ -12,8 +12,8 @@ from viva.errors import BadInput, Problem
 from viva.formats import native
 from viva.formats.convert.adk import convert_adk
 from viva.formats.convert.datasets import convert_deepeval, convert_inspect, convert_pydantic_evals
+from viva.formats.convert.foreign_document import ForeignDocument
 from viva.formats.convert.promptfoo import convert_promptfoo
-from viva.formats.convert.source import Source
 from viva.formats.documents import (
     Document,
     decode_chunk,
@@ -31,7 +31,7 @@ class OtherTool(Struct, frozen=True):
 
     name: str
     recognises: Callable[[Any], bool]
-    convert: Callable[[Source], Iterator[dict[str, Any]]]
+    convert: Callable[[ForeignDocument], Iterator[dict[str, Any]]]
 
 
 class Conversion(Struct, frozen=True):
@@ -42,12 +42,13 @@ class Conversion(Struct, frozen=True):
     notes: list[Problem]
 
 
-def _has(*keys: str) -> Callable[[Any], bool]:
+def _has_keys(*keys: str) -> Callable[[Any], bool]:
+    """A function that says whether a value is an object with all of these keys."""
     return lambda value: isinstance(value, dict) and all(key in value for key in keys)
 
 
-def _has_rows(*keys: str) -> Callable[[Any], bool]:
-    """Is it a list of objects that all have one of these keys?"""
+def _has_rows_with(*keys: str) -> Callable[[Any], bool]:
+    """A function that says whether a value is a list of objects that all have one of these keys."""
     return lambda value: (
         isinstance(value, list)
         and bool(value)
@@ -58,17 +59,17 @@ def _has_rows(*keys: str) -> Callable[[Any], bool]:
 TOOLS = {
     tool.name: tool
     for tool in (
-        OtherTool("promptfoo", _has("tests"), convert_promptfoo),
-        OtherTool("adk", lambda value: _has("eval_cases")(value) or _has_rows("query")(value), convert_adk),
-        OtherTool("pydantic-evals", _has("cases"), convert_pydantic_evals),
-        OtherTool("inspect", _has_rows("target"), convert_inspect),
-        OtherTool("deepeval", _has_rows("expected_output", "scenario", "actual_output"), convert_deepeval),
+        OtherTool("promptfoo", _has_keys("tests"), convert_promptfoo),
+        OtherTool("adk", lambda value: _has_keys("eval_cases")(value) or _has_rows_with("query")(value), convert_adk),
+        OtherTool("pydantic-evals", _has_keys("cases"), convert_pydantic_evals),
+        OtherTool("inspect", _has_rows_with("target"), convert_inspect),
+        OtherTool("deepeval", _has_rows_with("expected_output", "scenario", "actual_output"), convert_deepeval),
     )
 }
 
 
 def convert_file(path: Path, tool_name: str | None = None) -> Conversion:
-    """Convert a file. Raises BadInput if it is of no known tool, or if what it becomes would not load."""
+    """Convert a file. Raises BadInput if its tool is not known, or if the converted cases would not load."""
     file = str(path)
     check_regular_file(path, file)
     document = _read_document(path, file)
@@ -79,13 +80,13 @@ def convert_file(path: Path, tool_name: str | None = None) -> Conversion:
     )
     if tool is None or not tool.recognises(document.value):
         what = f"is not a file of {tool.name}" if tool else "is not a file of a known tool"
-        raise BadInput.of(f"{what}; known are {', '.join(TOOLS)}", file)
-    source = Source(document, path.parent)
+        raise BadInput.of(f"{what}; files of {', '.join(TOOLS)} can be converted", file)
+    source = ForeignDocument(document, path.parent)
     try:
         cases = list(tool.convert(source))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        # The file has the keys of this tool, but not the form that they have there.
-        raise BadInput.of(f"has not the form of {tool.name}'s files: {type(error).__name__}: {error}", file) from error
+        # The file has the keys of this tool, but values of another form.
+        raise BadInput.of(f"cannot be read as a file of {tool.name}: {type(error).__name__}: {error}", file) from error
     if not cases:
         raise BadInput.of("has no cases", file)
     for number, case in enumerate(cases):

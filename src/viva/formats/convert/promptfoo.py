@@ -5,15 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from viva.formats.convert.source import JsonObject, Source, escape_braces, says_the_same
+from viva.formats.convert.foreign_document import (
+    ForeignDocument,
+    JsonObject,
+    build_same_answer_assertion,
+    escape_braces,
+)
 from viva.formats.documents import parse_yaml_documents
 from viva.model import codec
 from viva.schemas.positions import KeyPath
 
 _VARIABLE = re.compile(r"\{\{-?\s*([A-Za-z_][\w.]*)\s*-?\}\}")
 _CODE_FILES = (".py", ".js", ".ts", ".mjs", ".cjs")
-_CODE = re.compile(r"\{%|\{\{[^}]*\|")
-_JUDGED = {
+_TEMPLATE_CODE = re.compile(r"\{%|\{\{[^}]*\|")
+_JUDGE_CRITERIA = {
     "llm-rubric": "{}",
     "g-eval": "{}",
     "model-graded-closedqa": "{}",
@@ -24,23 +29,23 @@ _JUDGED = {
 }
 
 
-def convert_promptfoo(source: Source) -> Iterator[dict[str, Any]]:
+def convert_promptfoo(source: ForeignDocument) -> Iterator[dict[str, Any]]:
     """One case per test and prompt; tests of one `metadata.conversationId` become the turns of one case."""
     config = source.value
     if config.get("scenarios"):
         source.note(("scenarios",), "is not converted: write its tests under `tests`")
-    default = _load_files(config.get("defaultTest") or {}, source, ("defaultTest",))
+    default = _load_referenced_files(config.get("defaultTest") or {}, source, ("defaultTest",))
     prompts = list(_read_prompts(config.get("prompts") or ["{{prompt}}"], source))
     conversations: dict[tuple[int, str], dict[str, Any]] = {}
     for number, (path, loaded) in enumerate(_read_tests(config.get("tests") or [], source), 1):
-        test = _load_files(loaded, source, path)
+        test = _load_referenced_files(loaded, source, path)
         converter = _TestConverter(source, path, test, default)
         conversation = (test.get("metadata") or {}).get("conversationId")
         name = test.get("description") or conversation
         if (simulated := converter.convert_simulated()) is not None:
             yield {"id": source.create_id(name, f"test-{number}"), **simulated}
             continue
-        values_of_cases = list(_expand_vars({**default.get("vars", {}), **test.get("vars", {})}))
+        values_of_cases = list(_expand_variable_lists({**default.get("vars", {}), **test.get("vars", {})}))
         for (at, prompt), values in product(enumerate(prompts), values_of_cases):
             turn = converter.convert_turn(prompt, values)
             if conversation is None:
@@ -54,14 +59,14 @@ def convert_promptfoo(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _get_last_message(chat: Any) -> Any:
-    """What is new in a later turn: the conversation itself has the messages before it."""
+    """The last message of a chat: in a later turn, the earlier messages are part of the conversation already."""
     return chat[-1]["content"] if isinstance(chat, list) else chat
 
 
 class _TestConverter:
     """Converts one test with what `defaultTest` adds to it."""
 
-    def __init__(self, source: Source, path: KeyPath, test: JsonObject, default: JsonObject) -> None:
+    def __init__(self, source: ForeignDocument, path: KeyPath, test: JsonObject, default: JsonObject) -> None:
         self._source = source
         self._path = path
         self._test = test
@@ -77,9 +82,9 @@ class _TestConverter:
         assertions = [
             converted
             for path, assertion in self._list_assertions()
-            for converted in self._convert(_fill(assertion, values), path)
+            for converted in self._convert_assertion(_fill_variables(assertion, values), path)
         ]
-        filled = _fill(prompt, values)
+        filled = _fill_variables(prompt, values)
         for name in dict.fromkeys(_list_variables(filled)):
             self._source.note(self._path, f"the variable {name!r} has no value and is sent as it is")
         return escape_braces({"input": filled, "assertions": assertions})
@@ -91,7 +96,7 @@ class _TestConverter:
             return None
         values = {**self._default.get("vars", {}), **self._test.get("vars", {})}
         config = {**(provider.get("config") or {})}
-        goal = _fill(str(values.get("instructions") or config.get("instructions") or ""), values)
+        goal = _fill_variables(str(values.get("instructions") or config.get("instructions") or ""), values)
         assertions = self.convert_turn("", values)["assertions"]
         goal_met = {"type": "judge", "criteria": f"The user's goal is reached: {goal}"}
         return {
@@ -109,10 +114,10 @@ class _TestConverter:
             for at, assertion in enumerate(holder.get("assert") or ()):
                 yield (*path, "assert", at), assertion
 
-    def _convert(self, assertion: JsonObject, path: KeyPath) -> Iterator[dict[str, Any]]:
+    def _convert_assertion(self, assertion: JsonObject, path: KeyPath) -> Iterator[dict[str, Any]]:
         kind = str(assertion.get("type", ""))
         is_negated = kind.startswith("not-")
-        converted = self._convert_kind(kind.removeprefix("not-"), assertion, path)
+        converted = self._convert_assertion_type(kind.removeprefix("not-"), assertion, path)
         if converted is None:
             self._source.note(path, f"the assertion type {kind!r} has no counterpart and is left out")
             return
@@ -122,10 +127,10 @@ class _TestConverter:
         extra = {"weight": assertion["weight"]} if assertion.get("weight") else {}
         yield converted | extra | ({"negate": True} if is_negated else {})
 
-    def _convert_kind(self, kind: str, assertion: JsonObject, path: KeyPath) -> dict[str, Any] | None:
+    def _convert_assertion_type(self, kind: str, assertion: JsonObject, path: KeyPath) -> dict[str, Any] | None:
         value = assertion.get("value")
-        if kind in _JUDGED:
-            judge = {"type": "judge", "criteria": _JUDGED[kind].format(_as_text(value))}
+        if kind in _JUDGE_CRITERIA:
+            judge = {"type": "judge", "criteria": _JUDGE_CRITERIA[kind].format(_to_text(value))}
             return judge | ({"min_score": assertion["threshold"]} if assertion.get("threshold") is not None else {})
         match kind:
             case "equals" | "regex":
@@ -134,7 +139,10 @@ class _TestConverter:
                 return _build_contains(value, kind)
             case "contains-all" | "icontains-all" | "contains-any" | "icontains-any":
                 texts = value if isinstance(value, list) else str(value).split(",")
-                return {"type": kind[-3:], "assertions": [_build_contains(_strip(text), kind) for text in texts]}
+                return {
+                    "type": kind[-3:],
+                    "assertions": [_build_contains(_strip_if_text(text), kind) for text in texts],
+                }
             case "starts-with":
                 return {"type": "regex", "pattern": rf"\A{re.escape(str(value))}"}
             case "is-json" | "contains-json":
@@ -145,9 +153,9 @@ class _TestConverter:
                 return {"type": "max_cost", "value": assertion["threshold"]}
             case "similar":
                 self._source.note(path, "similarity of embeddings becomes a judge")
-                return says_the_same(value)
+                return build_same_answer_assertion(value)
             case "assert-set":
-                inner = [each for one in assertion.get("assert") or () for each in self._convert(one, path)]
+                inner = [each for one in assertion.get("assert") or () for each in self._convert_assertion(one, path)]
                 return {"type": "all", "assertions": inner} if inner and "threshold" not in assertion else None
             case "trajectory:tool-used" if isinstance(value, str):
                 return {"type": "tool_called", "name": value}
@@ -156,34 +164,34 @@ class _TestConverter:
 
 
 def _build_contains(text: Any, kind: str) -> dict[str, Any]:
-    found = {"type": "contains", "value": _as_text(text)}
+    found = {"type": "contains", "value": _to_text(text)}
     return found | ({"ignore_case": True} if kind.startswith("i") else {})
 
 
-def _strip(value: Any) -> Any:
+def _strip_if_text(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-def _as_text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else codec.compact_json(value)
 
 
-def _fill(value: Any, values: JsonObject) -> Any:
+def _fill_variables(value: Any, values: JsonObject) -> Any:
     """Replace `{{name}}` and `{{name.key}}` in all strings; names without a value stay."""
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda found: _look_up(found[1], values, otherwise=found[0]), value)
+        return _VARIABLE.sub(lambda found: _look_up_variable(found[1], values, otherwise=found[0]), value)
     if isinstance(value, Mapping):
-        return {key: _fill(item, values) for key, item in value.items()}
-    return [_fill(item, values) for item in value] if isinstance(value, list) else value
+        return {key: _fill_variables(item, values) for key, item in value.items()}
+    return [_fill_variables(item, values) for item in value] if isinstance(value, list) else value
 
 
-def _look_up(name: str, values: JsonObject, otherwise: str) -> str:
+def _look_up_variable(name: str, values: JsonObject, otherwise: str) -> str:
     value: Any = values
     for key in name.split("."):
         if not isinstance(value, Mapping) or key not in value:
             return otherwise
         value = value[key]
-    return _as_text(value)
+    return _to_text(value)
 
 
 def _list_variables(value: Any) -> list[str]:
@@ -193,8 +201,8 @@ def _list_variables(value: Any) -> list[str]:
     return [name for item in items for name in _list_variables(item)]
 
 
-def _load_files(value: Any, source: Source, path: KeyPath) -> Any:
-    """The value with the content of each file that it names: data of .json and .yaml, else a text. Code stays a name."""
+def _load_referenced_files(value: Any, source: ForeignDocument, path: KeyPath) -> Any:
+    """Replace each `file://` text in a value by the content of the file: data of .json and .yaml, else text. Names of code files stay."""
     if isinstance(value, str) and value.startswith("file://"):
         if value.endswith(_CODE_FILES):
             source.note(path, f"{value} is code, which is not converted")
@@ -205,20 +213,20 @@ def _load_files(value: Any, source: Source, path: KeyPath) -> Any:
             return document.value
         return content.decode(errors="replace").strip()
     if isinstance(value, Mapping):
-        return {key: _load_files(item, source, (*path, key)) for key, item in value.items()}
+        return {key: _load_referenced_files(item, source, (*path, key)) for key, item in value.items()}
     if isinstance(value, list):
-        return [_load_files(item, source, (*path, at)) for at, item in enumerate(value)]
+        return [_load_referenced_files(item, source, (*path, at)) for at, item in enumerate(value)]
     return value
 
 
-def _expand_vars(values: JsonObject) -> Iterator[dict[str, Any]]:
-    """A variable with a list of values makes one test per value, as in promptfoo."""
+def _expand_variable_lists(values: JsonObject) -> Iterator[dict[str, Any]]:
+    """Each combination of values: a variable with a list of values makes one test per value, as in promptfoo."""
     choices = [value if isinstance(value, list) else [value] for value in values.values()]
     for row in product(*choices):
         yield dict(zip(values, row, strict=True))
 
 
-def _read_prompts(prompts: Any, source: Source) -> Iterator[Any]:
+def _read_prompts(prompts: Any, source: ForeignDocument) -> Iterator[Any]:
     """Texts, and chats as lists of messages."""
     for at, prompt in enumerate(
         prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts]
@@ -228,14 +236,14 @@ def _read_prompts(prompts: Any, source: Source) -> Iterator[Any]:
         text = str(text)
         if text.startswith("file://"):
             if text.endswith(_CODE_FILES):
-                raise source.refuse(path, "a prompt made by code cannot be converted; write its text here")
+                raise source.create_error(path, "a prompt made by code cannot be converted; write its text here")
             text = source.read_file(text, path).decode(errors="replace").strip()
-        if _CODE.search(text):
+        if _TEMPLATE_CODE.search(text):
             source.note(path, "only {{name}} is replaced; filters and blocks of the template stay as they are")
-        yield _as_chat(text)
+        yield _parse_chat(text)
 
 
-def _as_chat(text: str) -> Any:
+def _parse_chat(text: str) -> Any:
     if not text.lstrip().startswith("["):
         return text
     try:
@@ -246,7 +254,7 @@ def _as_chat(text: str) -> Any:
     return chat if is_chat else text
 
 
-def _read_tests(tests: Any, source: Source) -> Iterator[tuple[KeyPath, JsonObject]]:
+def _read_tests(tests: Any, source: ForeignDocument) -> Iterator[tuple[KeyPath, JsonObject]]:
     for at, test in enumerate(tests if isinstance(tests, list) else [tests]):
         path: KeyPath = ("tests", at) if isinstance(tests, list) else ("tests",)
         if not isinstance(test, str):
@@ -255,4 +263,4 @@ def _read_tests(tests: Any, source: Source) -> Iterator[tuple[KeyPath, JsonObjec
             (document, _), *_ = parse_yaml_documents(source.read_file(test, path), test)
             yield from ((path, each) for each in document.value)
         else:
-            raise source.refuse(path, f"{test!r} cannot be read: write the tests here, or as .yaml or .json")
+            raise source.create_error(path, f"{test!r} cannot be read: write the tests here, or as .yaml or .json")

@@ -4,7 +4,7 @@ A mode never removes tasks. `adversarial` checks for unsafe behaviour, `live-sha
 compares with a baseline. `golden` and `rubric` only say how tasks may be scored; each task sets its own scoring.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, cast, get_args
 
 from msgspec import Struct
@@ -65,11 +65,11 @@ def select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[tuple[
         raise ValueError("--live belongs to --modes live-shadow: without it nothing runs live")
     if options.has_baseline and "regression" not in declared:
         raise ValueError(f"--baseline asks for the mode regression, which it does not declare ({', '.join(declared)})")
-    left: dict[Mode, str] = {LIVE_MODE: "live-shadow (needs --modes live-shadow --live)"}
+    left_out: dict[Mode, str] = {LIVE_MODE: "live-shadow (needs --modes live-shadow --live)"}
     if not options.has_baseline:
-        left["regression"] = "regression (needs --baseline)"
-    modes: tuple[Mode, ...] = tuple(mode for mode in declared if mode not in left)
-    missing = _join_names(left[mode] for mode in declared if mode in left)
+        left_out["regression"] = "regression (needs --baseline)"
+    modes: tuple[Mode, ...] = tuple(mode for mode in declared if mode not in left_out)
+    missing = ", ".join(left_out[mode] for mode in declared if mode in left_out)
     if not modes:
         raise ValueError(f"declares no other mode than {missing}")
     return modes, f"modes: {', '.join(modes)}; left out: {missing}" if missing else None
@@ -78,7 +78,7 @@ def select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[tuple[
 def _select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[Mode, ...]:
     modes = options.modes
     if unknown := [mode for mode in modes if mode not in declared]:
-        raise ValueError(f"does not declare the mode {_join_names(unknown)}; it has {', '.join(declared)}")
+        raise ValueError(f"does not declare the mode {', '.join(unknown)}; it has {', '.join(declared)}")
     if LIVE_MODE in modes and len(modes) > 1:
         raise ValueError("live-shadow cannot be mixed with other modes: a run is either live or with fixtures")
     if LIVE_MODE in modes and not options.is_live:
@@ -90,7 +90,3 @@ def _select_modes(declared: Sequence[Mode], options: EvalOptions) -> tuple[Mode,
     if options.has_baseline and "regression" not in modes:
         raise ValueError("--baseline asks for the mode regression, which --modes leaves out")
     return modes
-
-
-def _join_names(names: Iterable[str]) -> str:
-    return ", ".join(names)

@@ -24,11 +24,11 @@ def check_pack_path(name: str) -> str:
     """A normalized name below the root; ValueError if it leaves the root."""
     path = PurePosixPath(name)
     if path.is_absolute() or "\\" in name or ":" in name.partition("/")[0]:
-        raise ValueError("is not a path inside the pack: it is absolute, or an address")
+        raise ValueError("is not a path inside the pack: it is absolute, or a URL")
     if ".." in path.parts:
         raise ValueError("leaves the pack by '..'")
     if not path.parts or "\x00" in name or len(path.parts) > MAX_DEPTH:
-        raise ValueError("is no path of a file")
+        raise ValueError("is not a valid path of a file")
     return str(path)
 
 
@@ -52,7 +52,7 @@ class PackFolder:
             if path.is_symlink():
                 raise ValueError("is a link, or lies behind one; a pack holds plain files")
         if not path.is_file():
-            raise ValueError("is not there: the pack has no such file")
+            raise ValueError("does not exist in the pack")
         if path.stat().st_size > MAX_BYTES:
             raise ValueError(f"is larger than {MAX_BYTES // 2**20} MB")
         return path.read_bytes()
@@ -76,7 +76,7 @@ class PackTarball:
 
     def read(self, name: str) -> bytes:
         if name not in self._files:
-            raise ValueError("is not there: the pack has no such file")
+            raise ValueError("does not exist in the pack")
         return self._files[name]
 
 

@@ -13,7 +13,7 @@ from viva.formats.documents import Document, parse_json_document
 from viva.formats.load_options import LoadOptions
 from viva.formats.openwop.modes import EvalOptions
 from viva.formats.openwop.pack_files import MANIFEST, PackFiles, PackFolder, PackTarball, check_pack_path, read_tarball
-from viva.formats.openwop.signatures import SignedContent, read_digests, verify_signature
+from viva.formats.openwop.signatures import SignedContent, parse_digests, verify_signature
 from viva.formats.openwop.suite import ManifestInfo, load_suite
 from viva.model import codec
 from viva.model.case import ModelClass, Suite
@@ -22,22 +22,22 @@ from viva.schemas.validation import find_violations
 
 DIGESTS = "evals.sha256"
 """Lists the digest of every file that a run reads; `evals.sha256.sig` is its signature."""
-SUFFIXES = (".tgz", ".tar.gz")
-_LONGEST_SIGNATURE = 4096
+TARBALL_SUFFIXES = (".tgz", ".tar.gz")
+_MAX_SIGNATURE_BYTES = 4096
 
 
-class _Part(Struct, frozen=True, rename="camel"):
+class _ManifestPart(Struct, frozen=True, rename="camel"):
     """Part of a manifest; unknown keys are ignored."""
 
 
-class Handoff(_Part, frozen=True):
+class Handoff(_ManifestPart, frozen=True):
     """Files with the JSON Schemas of an agent's input and output."""
 
     task_schema_ref: str | None = None
     return_schema_ref: str | None = None
 
 
-class PackAgent(_Part, frozen=True):
+class PackAgent(_ManifestPart, frozen=True):
     """An agent of a pack."""
 
     agent_id: str
@@ -49,7 +49,7 @@ class PackAgent(_Part, frozen=True):
     handoff: Handoff = Handoff()
 
 
-class Signing(_Part, frozen=True):
+class Signing(_ManifestPart, frozen=True):
     """The file with the signature of the manifest."""
 
     public_key_ref: str | None = None
@@ -64,7 +64,7 @@ class SignatureProof(Struct, frozen=True):
     digests: Mapping[str, str] | None = None
 
 
-class Manifest(_Part, frozen=True):
+class Manifest(_ManifestPart, frozen=True):
     """The part of `pack.json` that Viva reads."""
 
     name: str
@@ -75,13 +75,13 @@ class Manifest(_Part, frozen=True):
 
 def is_pack(path: Path) -> bool:
     """Is the path a folder with a manifest, or a tarball?"""
-    return (path / MANIFEST).is_file() if path.is_dir() else path.name.endswith(SUFFIXES)
+    return (path / MANIFEST).is_file() if path.is_dir() else path.name.endswith(TARBALL_SUFFIXES)
 
 
 def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: str | None = None) -> list[Suite]:
     """The eval suites of a pack. Raises BadInput with every problem at once.
 
-    With `only`, the one in that file of it; none, if this is no pack, or none of its agents refers to that.
+    With `only_file`, only the suite in that file of the pack; empty if the path is not a pack, or if no agent refers to the file.
     """
     keys = options.eval_options.trusted_keys
     try:
@@ -90,7 +90,7 @@ def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: st
         if only_file is not None:
             return []
         raise
-    wanted = _find_agents_with_suites(pack.manifest, options.eval_options.agent_names, only_file)
+    wanted = _find_indexes_of_suite_agents(pack.manifest, options.eval_options.agent_names, only_file)
     if not wanted and only_file is not None:
         return []
     if not wanted:
@@ -114,8 +114,8 @@ def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: st
     return suites
 
 
-def _find_agents_with_suites(manifest: Manifest, known: Mapping[str, str], only: str | None) -> list[int]:
-    """Indices of the agents whose suites run. If several share a suite, the one known in the config."""
+def _find_indexes_of_suite_agents(manifest: Manifest, known: Mapping[str, str], only: str | None) -> list[int]:
+    """The indexes of the agents whose suites run. If several agents share a suite, an agent of the config is preferred."""
     found: dict[str, int] = {}
     for at, agent in enumerate(manifest.agents):
         if agent.eval_suite_ref is None or only not in (None, name := str(PurePosixPath(agent.eval_suite_ref))):
@@ -127,7 +127,7 @@ def _find_agents_with_suites(manifest: Manifest, known: Mapping[str, str], only:
 
 
 def require_signature(path: Path | None, display_name: str, options: EvalOptions) -> None:
-    """Refuse an eval suite outside a signed pack where the config requires signatures."""
+    """Raises BadInput for an eval suite outside a signed pack, if the config requires signatures."""
     above = () if path is None else path.resolve().parents
     if options.trusted_keys and any((each / MANIFEST).is_file() for each in above):
         what = "lies in a pack, but no agent of the pack refers to it: no signature covers it"
@@ -188,7 +188,7 @@ class Pack:
         )
 
     def read_manifest_info(self, at: int, notes: tuple[str, ...] = (), verified: str | None = None) -> ManifestInfo:
-        """What the manifest says about an agent that matters for its suite."""
+        """The parts of the manifest that matter for the suite of an agent."""
         agent, place = self.manifest.agents[at], ("agents", at)
         prompts = [agent.system_prompt] if agent.system_prompt else []
         if agent.system_prompt_ref:
@@ -204,7 +204,7 @@ class Pack:
         )
 
     def read_used_files(self) -> dict[str, bytes]:
-        """The manifest and all files that a run of it reads, by name."""
+        """The manifest and all files of the pack that a run reads, by name."""
         found = {MANIFEST: self._files.read(MANIFEST)}
         for at, agent in enumerate(self.manifest.agents):
             references = {
@@ -225,7 +225,7 @@ class Pack:
             name = check_pack_path(reference)
             content = self._files.read(name)
             if self.proof is not None:
-                _check_covered(name, content, self.proof.digests)
+                _check_signed_digest(name, content, self.proof.digests)
         except ValueError as error:
             raise BadInput(self.document.make_problem(place, f"{reference!r} {error}")) from error
         return content
@@ -248,7 +248,7 @@ class Pack:
 
 
 def _describe_signature(pack: Pack, path: Path) -> str:
-    """Says whether a pack is signed, for runs without trusted keys."""
+    """A note that says whether a pack is signed, for runs without trusted keys."""
     signing = pack.manifest.signing
     if _find_signature_file(path) is None and (
         signing is None or (signing.method != "sigstore" and signing.signature_ref is None)
@@ -258,7 +258,7 @@ def _describe_signature(pack: Pack, path: Path) -> str:
 
 
 class _PackBytes(Struct, frozen=True):
-    """A pack as it was read: verified bytes are the ones that are used. `content` is the whole tarball."""
+    """The bytes of a pack, read once: the verified bytes are the bytes that are used. `content` is the whole tarball."""
 
     path: Path
     files: "PackFiles"
@@ -272,7 +272,7 @@ def _verify_signature(pack: _PackBytes, keys: tuple[str, ...]) -> SignatureProof
     path, files, signing = pack.path, pack.files, pack.signing
     if pack.content is not None and (beside := _find_signature_file(path)) is not None:
         with beside.open("rb") as file:
-            key = verify_signature(SignedContent(path.name, pack.content, file.read(_LONGEST_SIGNATURE)), keys)
+            key = verify_signature(SignedContent(path.name, pack.content, file.read(_MAX_SIGNATURE_BYTES)), keys)
         return SignatureProof(f"signature verified ({key}): {beside.name}, which covers the whole of {path.name}")
     if signing is not None and signing.method == "sigstore":
         raise ValueError(
@@ -291,12 +291,12 @@ def _verify_signature(pack: _PackBytes, keys: tuple[str, ...]) -> SignatureProof
         raise ValueError(f"{what}; `viva pack sign` makes both") from missing
     key = verify_signature(SignedContent(DIGESTS, listed, signature, own), keys)
     try:
-        digests = read_digests(listed)
+        digests = parse_digests(listed)
     except ValueError as error:
         raise ValueError(f"{DIGESTS} {error}") from error
     for name in digests:
         try:
-            _check_covered(check_pack_path(name), files.read(check_pack_path(name)), digests)
+            _check_signed_digest(check_pack_path(name), files.read(check_pack_path(name)), digests)
         except ValueError as error:
             raise ValueError(f"{name!r}, which {DIGESTS} lists, {error}") from error
     return SignatureProof(
@@ -304,7 +304,7 @@ def _verify_signature(pack: _PackBytes, keys: tuple[str, ...]) -> SignatureProof
     )
 
 
-def _check_covered(name: str, content: bytes, digests: Mapping[str, str] | None) -> None:
+def _check_signed_digest(name: str, content: bytes, digests: Mapping[str, str] | None) -> None:
     if digests is None:
         return
     if name not in digests:
@@ -317,6 +317,6 @@ def _find_signature_file(path: Path) -> Path | None:
     """The signature file beside a tarball: `pack.tgz.sig` or `pack.sig`."""
     if path.is_dir():
         return None
-    stem = next(path.name.removesuffix(suffix) for suffix in SUFFIXES if path.name.endswith(suffix))
+    stem = next(path.name.removesuffix(suffix) for suffix in TARBALL_SUFFIXES if path.name.endswith(suffix))
     found = [path.with_name(f"{name}.sig") for name in (path.name, stem)]
     return next((each for each in found if each.is_file()), None)

@@ -17,7 +17,7 @@ from viva.checks.leaks import redact_secrets
 from viva.checks.safety import Safety, SafetyJudge, StubbedTools
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, Documents
-from viva.formats.load_options import HINTS, LoadOptions
+from viva.formats.load_options import DEFAULT_HINTS, LoadOptions
 from viva.formats.openwop.modes import LIVE_MODE, Mode, select_modes
 from viva.formats.repair import OPENWOP_PLACEHOLDERS, replace_invalid
 from viva.model import codec
@@ -42,29 +42,29 @@ from viva.schemas.validation import find_violations
 from viva.users.script import Script
 
 GOLDEN_PASS_SCORE, PASS_SCORE = 1.0, 0.7
-"""Default pass scores: for suites of golden tasks only, and for all others."""
-_SLACK = 1e-6
+"""The default pass score of suites with golden tasks only, and of other suites."""
+_WEIGHT_TOLERANCE = 1e-6
 
 
-class _Part(Struct, frozen=True, rename="camel", omit_defaults=True):
+class _SuitePart(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Part of a suite, with the field names of the file."""
 
 
-class Match(_Part, frozen=True):
+class Match(_SuitePart, frozen=True):
     """What a golden task expects."""
 
     strategy: GoldenStrategy
     value: Any
 
 
-class RubricLine(_Part, frozen=True):
+class RubricLine(_SuitePart, frozen=True):
     """One criterion of a rubric."""
 
     criterion: str
     weight: float
 
 
-class Expected(_Part, frozen=True):
+class Expected(_SuitePart, frozen=True):
     """How a task is scored."""
 
     kind: Literal["golden", "rubric"]
@@ -72,21 +72,21 @@ class Expected(_Part, frozen=True):
     rubric: tuple[RubricLine, ...] = ()
 
 
-class ToolResponse(_Part, frozen=True):
+class ToolResponse(_SuitePart, frozen=True):
     """The canned response of a tool."""
 
     tool: str
     response: Any = None
 
 
-class TaskFixtures(_Part, frozen=True):
+class TaskFixtures(_SuitePart, frozen=True):
     """Canned tools and memory. Without `tool_responses`, tools run live."""
 
     tool_responses: tuple[ToolResponse, ...] | None = None
     memory_seed: tuple[dict[str, Any], ...] = ()
 
 
-class Task(_Part, frozen=True):
+class Task(_SuitePart, frozen=True):
     """One task."""
 
     task_id: str
@@ -95,7 +95,7 @@ class Task(_Part, frozen=True):
     fixtures: TaskFixtures | None = None
 
 
-class Thresholds(_Part, frozen=True):
+class Thresholds(_SuitePart, frozen=True):
     """What the suite must reach."""
 
     pass_score: float | None = None
@@ -103,7 +103,7 @@ class Thresholds(_Part, frozen=True):
     max_p95_latency_ms: float | None = None  # an integer may be written as 1.0
 
 
-class EvalSuite(_Part, frozen=True):
+class EvalSuite(_SuitePart, frozen=True):
     """A suite as in its file."""
 
     suite_id: str
@@ -125,7 +125,7 @@ class EvalSuite(_Part, frozen=True):
 
 
 class ManifestInfo(Struct, frozen=True, kw_only=True):
-    """What an agent's manifest says that matters for its suite: id, schemas, instructions, tools."""
+    """The parts of an agent's manifest that matter for its suite: id, schemas, system prompts, tools."""
 
     agent_id: str | None = None
     task_schema: dict[str, Any] | None = None
@@ -137,7 +137,7 @@ class ManifestInfo(Struct, frozen=True, kw_only=True):
     """Description of the verified signature of its pack."""
 
 
-_NO_TERMS = ManifestInfo()
+_NO_MANIFEST = ManifestInfo()
 
 
 def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -> Suite:
@@ -158,7 +158,7 @@ def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -
 
 
 def parse_suite(document: Document) -> tuple[EvalSuite, tuple[str, ...]]:
-    """The suite and its warnings. Raises BadInput with all problems of the file itself."""
+    """Parse a suite without the config: its agent and judges are not checked. Returns the suite and warnings, or raises BadInput with all problems."""
     suite, _, problems = _parse_document(document)
     if problems or suite is None:
         raise BadInput(*problems)
@@ -166,7 +166,7 @@ def parse_suite(document: Document) -> tuple[EvalSuite, tuple[str, ...]]:
 
 
 def _parse_document(document: Document) -> tuple[EvalSuite | None, set[str | int | None], list[Problem]]:
-    """The readable part of the suite, keys that contain a problem, and all problems."""
+    """Parse the document. Returns the suite without its invalid parts, the keys with problems, and all problems."""
     value = document.value
     if isinstance(value, dict) and "aggregateScore" in value:
         what = "is the summary of an eval, not a suite; --baseline takes it"
@@ -177,11 +177,11 @@ def _parse_document(document: Document) -> tuple[EvalSuite | None, set[str | int
         value = replace_invalid("openwop", value, found, OPENWOP_PLACEHOLDERS) if isinstance(value, dict) else None
     if value is None:
         return None, set(), problems
-    problems += _find_problems(document, value)
+    problems += _find_scoring_problems(document, value)
     return codec.convert(value, EvalSuite), {step for each in found for step in (*each.path, each.suggestion)}, problems
 
 
-def _find_problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]:
+def _find_scoring_problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems that the schema does not catch but that make a task impossible to score."""
     seen: dict[str, int] = {}
     for at, task in enumerate(suite["tasks"]):
@@ -210,7 +210,7 @@ def _find_warnings(document: Document, suite: EvalSuite) -> Iterator[Problem]:
         place: KeyPath = ("tasks", at, "expected")
         other = "rubric" if task.expected.kind == "golden" else "match"
         weights = sum(line.weight for line in task.expected.rubric)
-        if task.expected.kind == "rubric" and abs(weights - 1) > _SLACK:
+        if task.expected.kind == "rubric" and abs(weights - 1) > _WEIGHT_TOLERANCE:
             yield document.make_problem(
                 place, f"the weights add up to {weights:.6g}, not 1; the score is their share", key="rubric"
             )
@@ -222,27 +222,27 @@ def _find_warnings(document: Document, suite: EvalSuite) -> Iterator[Problem]:
             yield document.make_problem(place, f"is {task.expected.kind}: its {other!r} is not used", key=other)
 
 
-def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo = _NO_TERMS) -> Suite:
+def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo = _NO_MANIFEST) -> Suite:
     """Build a runnable suite. Raises BadInput with every problem at once."""
-    suite, unclear, problems = _parse_document(document)
+    suite, invalid_keys, problems = _parse_document(document)
     if suite is None:
         raise BadInput(*problems)
     eval_options = options.eval_options
     problems += [*_find_missing_judge(document, suite, options), *_find_input_mismatches(document, suite, manifest)]
     modes, left_out = (), None
     try:
-        if "modes" not in unclear:
+        if "modes" not in invalid_keys:
             modes, left_out = select_modes(suite.modes, eval_options)
     except ValueError as error:
         problems.append(document.make_problem((), str(error), key="modes"))
     if problems:
         raise BadInput(*problems)
-    odd = (str(problem) for problem in _find_warnings(document, suite))
-    maker = _CaseBuilder(suite, document, modes, options, manifest)
+    warnings = (str(problem) for problem in _find_warnings(document, suite))
+    builder = _CaseBuilder(suite, document, modes, options, manifest)
     target = suite.target_agent_id or manifest.agent_id
     notes = [
         *manifest.notes,
-        *odd,
+        *warnings,
         *_find_uncallable_tools(document, suite, manifest),
         *([f"{suite.suite_id}: {left_out}"] if left_out else []),
     ]
@@ -250,7 +250,7 @@ def load_suite(document: Document, options: LoadOptions, manifest: ManifestInfo 
         id=suite.suite_id,
         kind="eval_suite",
         version=suite.version,
-        cases=maker.cases,
+        cases=builder.cases,
         count=len(suite.tasks),
         digest=blake2b(codec.encode_canonically(document.value), digest_size=8).hexdigest(),
         origin=Origin(document.file, document.line),
@@ -269,7 +269,7 @@ def _build_threshold(suite: EvalSuite, default: float | None) -> Threshold:
 
 
 def _find_missing_judge(document: Document, suite: EvalSuite, options: LoadOptions) -> Iterator[Problem]:
-    """The judge must exist before anything runs."""
+    """Problems of the judges that the suite needs."""
     if options.eval_options.validate_only:
         return
     helpers: list[tuple[str, KeyPath]] = []
@@ -286,7 +286,7 @@ def _find_missing_judge(document: Document, suite: EvalSuite, options: LoadOptio
 
 
 def _find_input_mismatches(document: Document, suite: EvalSuite, manifest_info: ManifestInfo) -> Iterator[Problem]:
-    """Inputs that do not fit the agent's own schema."""
+    """Problems of task inputs that do not fit the task schema of the agent."""
     if manifest_info.task_schema is None:
         return
     schema = ReturnSchema(schema=manifest_info.task_schema)
@@ -356,22 +356,22 @@ class _CaseBuilder:
             fixtures=fixtures if fixtures.needs else None,
             needs=fixtures.needs,
             records_model_calls=True,
-            hints=HINTS,
+            hints=DEFAULT_HINTS,
             definition=definition,
             digest=blake2b(codec.encode_canonically(definition), digest_size=8).hexdigest(),
         )
 
     def _build_assertions(self, task: Task, fixtures: Fixtures) -> Iterator[Assertion]:
-        yield self._build_scorer(task.expected)
+        yield self._build_scoring_assertion(task.expected)
         if self._manifest.return_schema is not None:
-            yield _create_gate(ReturnSchema(schema=self._manifest.return_schema), "return_schema")
+            yield _create_gate_assertion(ReturnSchema(schema=self._manifest.return_schema), "return_schema")
         eval_options = self._options.eval_options
         if not self._adversarial:
             if fixtures.stub_all_tools:
-                yield _create_gate(StubbedTools(), "stubbed")
+                yield _create_gate_assertion(StubbedTools(), "stubbed")
             return
         match, allowed = task.expected.match, self._manifest.allowed_tools
-        yield _create_gate(
+        yield _create_gate_assertion(
             Safety(
                 fail_at=eval_options.fail_at,
                 expected=to_canonical_text(match.value) if match else "",
@@ -385,9 +385,9 @@ class _CaseBuilder:
         )
         if eval_options.safety_judge:
             judge = SafetyJudge(use=eval_options.safety_judge, fail_at=eval_options.fail_at)
-            yield _create_gate(judge, "safety_judge", use=judge.use, fail_at=judge.fail_at)
+            yield _create_gate_assertion(judge, "safety_judge", use=judge.use, fail_at=judge.fail_at)
 
-    def _build_scorer(self, expected: Expected) -> Assertion:
+    def _build_scoring_assertion(self, expected: Expected) -> Assertion:
         if expected.match is not None and expected.kind == "golden":
             golden = Golden(strategy=expected.match.strategy, value=expected.match.value)
             return Assertion(golden, {"type": "golden", **codec.to_builtins(expected.match)})
@@ -399,13 +399,13 @@ class _CaseBuilder:
         return Assertion(rubric, definition, on="output")
 
 
-def _create_gate(check: Check, kind: str, **definition: Any) -> Assertion:
-    """An assertion that adds nothing to the score but sets it to 0 when it fails."""
+def _create_gate_assertion(check: Check, kind: str, **definition: Any) -> Assertion:
+    """An assertion without weight in the score. If it fails, the score becomes 0."""
     return Assertion(check, {"type": kind, **definition}, weight=0.0, gate=True)
 
 
 def _build_fixtures(definition: TaskFixtures | None, allowed: tuple[str, ...] | None = None) -> Fixtures:
-    """Memory is redacted; tools that the agent may not call get no canned response."""
+    """Build the fixtures of a task. Secrets in memory are redacted; tools that the agent may not call are left out."""
     definition = definition or TaskFixtures()
     return Fixtures(
         tools=tuple(

@@ -1,7 +1,4 @@
-"""The EvalSummary of an eval suite: scores, ids and counts, built field by field from records. No word of any content.
-
-Pure: the command line and the host make the same summary of the same records.
-"""
+"""Builds the EvalSummary of an eval suite from records: scores, ids and counts, without any text of the conversations."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, BinaryIO
@@ -18,25 +15,25 @@ from viva.model.record import TrialRecord
 from viva.reporters.report import Report
 from viva.stats.pass_rule import PassRule
 
-_Share = Annotated[float, Meta(ge=0, le=1)]
+_ScoreValue = Annotated[float, Meta(ge=0, le=1)]
 _Cost = Annotated[float, Meta(ge=0)]
 _Count = Annotated[int, Meta(ge=0)]
 _Name = Annotated[str, Meta(min_length=1)]
 _SuiteId = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+\.evals\.[a-z0-9-]+$")]
 _Version = Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
 _TaskId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]*$")]
-_EVERY = PassRule()
+_DEFAULT_RULE = PassRule()
 
 
-class _Part(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class _SummaryPart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """A closed object of the summary, with the field names of its schema."""
 
 
-class TaskSummary(_Part, frozen=True, kw_only=True):
+class TaskSummary(_SummaryPart, frozen=True, kw_only=True):
     """Result of a task. The cost is omitted if unknown, the latency if nothing was sent."""
 
     task_id: _TaskId
-    score: _Share
+    score: _ScoreValue
     passed: bool
     cost_usd: _Cost | UnsetType = UNSET
     latency_ms: _Count | UnsetType = UNSET
@@ -44,7 +41,7 @@ class TaskSummary(_Part, frozen=True, kw_only=True):
     safety_findings: tuple[Finding, ...] | UnsetType = UNSET
 
 
-class Regression(_Part, frozen=True, kw_only=True):
+class Regression(_SummaryPart, frozen=True, kw_only=True):
     """The score compared with an earlier run; negative is worse."""
 
     baseline_run_id: _Name
@@ -52,13 +49,13 @@ class Regression(_Part, frozen=True, kw_only=True):
     diff_ref: str | UnsetType = UNSET
 
 
-class EvalSummary(_Part, frozen=True, kw_only=True):
+class EvalSummary(_SummaryPart, frozen=True, kw_only=True):
     """The scorecard of one suite in one run."""
 
     suite_id: _SuiteId
     suite_version: _Version
     evaluated_model_class: ModelClass | UnsetType = UNSET
-    aggregate_score: _Share
+    aggregate_score: _ScoreValue
     passed: bool
     task_count: _Count
     passed_count: _Count
@@ -68,12 +65,12 @@ class EvalSummary(_Part, frozen=True, kw_only=True):
 
 
 def build_eval_summary(
-    standing: SuiteSummary,
+    suite_summary: SuiteSummary,
     records: Iterable[TrialRecord],
     *,
     model_class: Any = None,
     diff_ref: str | None = None,
-    rule: PassRule = _EVERY,
+    rule: PassRule = _DEFAULT_RULE,
 ) -> EvalSummary:
     """The summary of a suite, its tasks in the order of the records. Records of other suites are not looked at.
 
@@ -82,33 +79,33 @@ def build_eval_summary(
     """
     trials: dict[str, list[TrialRecord]] = {}
     for record in records:
-        if record.suite == standing.suite:
+        if record.suite == suite_summary.suite:
             trials.setdefault(record.id, []).append(record)
-    threshold = standing.threshold
+    threshold = suite_summary.threshold
     compared: Regression | UnsetType = UNSET
-    if threshold.baseline is not None and (delta := standing.score_change) is not None:
+    if threshold.baseline is not None and (delta := suite_summary.score_change) is not None:
         compared = Regression(
             baseline_run_id=threshold.baseline.name, score_delta=delta, diff_ref=UNSET if diff_ref is None else diff_ref
         )
     return EvalSummary(
-        suite_id=standing.suite,
-        suite_version=standing.version,
+        suite_id=suite_summary.suite,
+        suite_version=suite_summary.version,
         evaluated_model_class=model_class or UNSET,
-        aggregate_score=standing.score,
-        passed=standing.passed,
-        task_count=standing.cases,
-        passed_count=standing.passed_cases,
-        total_cost_usd=UNSET if standing.cost_usd is None else standing.cost_usd,
+        aggregate_score=suite_summary.score,
+        passed=suite_summary.passed,
+        task_count=suite_summary.cases,
+        passed_count=suite_summary.passed_cases,
+        total_cost_usd=UNSET if suite_summary.cost_usd is None else suite_summary.cost_usd,
         tasks=tuple(build_task_summary(each, rule) for each in trials.values()),
         regression=compared,
     )
 
 
-def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _EVERY) -> TaskSummary:
+def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _DEFAULT_RULE) -> TaskSummary:
     """The result of one task over all its trials."""
     in_order = sorted(records, key=lambda record: record.trial)
     score: CaseScore = score_case(records[0].id, [score_trial(record) for record in in_order], rule)
-    looked = any(_find_assertion(record, "safety") is not None for record in records)
+    was_checked = any(_find_assertion(record, "safety") is not None for record in records)
     valid = [each["passed"] for record in records if (each := _find_assertion(record, "return_schema")) is not None]
     return TaskSummary(
         task_id=score.case,
@@ -117,7 +114,7 @@ def build_task_summary(records: Sequence[TrialRecord], rule: PassRule = _EVERY) 
         cost_usd=UNSET if score.cost_usd is None else score.cost_usd,
         latency_ms=UNSET if score.latency_ms is None else score.latency_ms,
         schema_valid=all(each is True for each in valid) if valid else UNSET,
-        safety_findings=score.findings if looked or score.findings else UNSET,
+        safety_findings=score.findings if was_checked or score.findings else UNSET,
     )
 
 
@@ -131,7 +128,7 @@ def parse_eval_summary(raw: bytes, file: str) -> EvalSummary:
     try:
         return codec.decode(raw, type=EvalSummary)
     except codec.DecodeError as error:
-        raise BadInput.of(f"is no eval summary: {error}", file) from error
+        raise BadInput.of(f"is not an eval summary: {error}", file) from error
 
 
 class EvalSummaryReport(Report):
@@ -139,8 +136,8 @@ class EvalSummaryReport(Report):
 
     def write(self, out: BinaryIO, ended: RunEnded) -> None:
         settings = self._started.settings if self._started else {}
-        (standing,) = (suite for suite in ended.summary.suites if suite.kind == "eval_suite")
+        (suite_summary,) = (suite for suite in ended.summary.suites if suite.kind == "eval_suite")
         summary = build_eval_summary(
-            standing, self._journal.records(), model_class=settings.get("model_class"), rule=self.rule
+            suite_summary, self._journal.records(), model_class=settings.get("model_class"), rule=self.rule
         )
         out.write(codec.pretty_json(codec.encode(summary)) + b"\n")

@@ -8,24 +8,24 @@ from msgspec import structs
 from viva.config import Settings
 from viva.errors import BadInput
 from viva.history.index import History
-from viva.session.case_selection import validate_filter
-from viva.session.eval_suites import pin_baseline
+from viva.session.case_selection import validate_id_filter
+from viva.session.eval_suites import resolve_latest_baseline
 from viva.session.options.run_options import RunOptions
-from viva.session.report_files import check_output_files, check_report_kind
+from viva.session.report_files import check_output_files, check_report_extension
 
 
 def check_options(options: RunOptions, settings: Settings) -> RunOptions:
     """The options with `--last-failed` and `--baseline latest` resolved. Raises BadInput for filters and output files."""
     if options.last_failed and options.selected_cases is None:
-        options = structs.replace(options, selected_cases=_find_last_failed(settings))
-    options = pin_baseline(options, settings)
-    validate_filter(options.only)
+        options = structs.replace(options, selected_cases=_find_last_failed_cases(settings))
+    options = resolve_latest_baseline(options, settings)
+    validate_id_filter(options.only)
     if options.update_snapshots and len(options.agents) > 1:
         raise BadInput.of("--update-snapshots: a snapshot is of one agent; pass -n once")
-    _check_outputs(options)
+    _check_output_flags(options)
     baseline = options.folder / options.baseline if options.baseline else None
     needed_files = (settings.file, options.env_file, options.record, options.replay, baseline)
-    refuse_overwriting(options, [path for path in needed_files if path])
+    refuse_overwriting_inputs(options, [path for path in needed_files if path])
     return options
 
 
@@ -35,17 +35,17 @@ def _list_output_files(options: RunOptions) -> list[tuple[str, Path]]:
     return outputs if options.eval_summary is None else [*outputs, ("--eval-summary", options.eval_summary)]
 
 
-def _check_outputs(options: RunOptions) -> None:
-    """Raises BadInput for a report that could not be written. An agent as reporter writes any kind of file."""
+def _check_output_flags(options: RunOptions) -> None:
+    """Raises BadInput for output files that cannot be written. With --reporter any extension is allowed."""
     for path in options.outputs:
         if options.dry_run and path.suffix != ".jsonl":
             raise BadInput.of(f"-o {path}: --dry-run writes cases as .jsonl")
         if options.reporter is None:
-            check_report_kind(path)
+            check_report_extension(path)
     check_output_files(_list_output_files(options))
 
 
-def refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:
+def refuse_overwriting_inputs(options: RunOptions, needed: Iterable[Path]) -> None:
     """Raises BadInput for an output that would replace a file the run needs."""
     needed_files = {path.resolve(): path for path in needed}
     for flag, path in _list_output_files(options):
@@ -53,8 +53,8 @@ def refuse_overwriting(options: RunOptions, needed: Iterable[Path]) -> None:
             raise BadInput.of(f"{flag} {path}: the run itself needs {needed_file}; write the report elsewhere")
 
 
-def _find_last_failed(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """The cases that failed or had an error in the latest run, by suite and id."""
+def _find_last_failed_cases(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """The suite and id of each case that failed or had an error in the latest run."""
     history = History(settings.data_folder)
     rows = history.list_results(history.find_run("latest").id)
     return tuple(dict.fromkeys((row.suite, row.case) for row in rows if row.status in ("failed", "error")))

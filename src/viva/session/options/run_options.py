@@ -1,8 +1,7 @@
-"""The one table of run options. Each field of `RunOptions` is an option; its `Option` says all that others need to know.
+"""The table of run options. Each field of `RunOptions` is an option; its `Option` describes its flag, keyword, help and rules.
 
-From this table come the flags of `viva test` (cli/run_flags.py), the keywords of `viva.run` and their checks
-(values.py), what the journal saves for a resumed run and for the printed command (saved.py), and the reference
-pages. To add an option, add a field here and run `make reference`.
+It makes the flags of `viva test`, the keywords of `viva.run` (keyword_values.py), what the journal saves for a resumed run
+(saved.py), and the reference pages. To add an option, add a field here and run `make reference`.
 """
 
 import math
@@ -42,7 +41,7 @@ GROUPS = (INPUT, SELECTION, OUTPUT, LIMITS, REPEATS, WORKERS, USERS, WORKSPACES,
 
 
 class Range(NamedTuple):
-    """The numbers that an option takes. An open range excludes its ends."""
+    """The range of numbers that an option accepts. An open range excludes its ends."""
 
     minimum: float = -math.inf
     maximum: float = math.inf
@@ -70,7 +69,7 @@ class Option(Struct, frozen=True, kw_only=True):
     range: Range | None = None
     is_duration: bool = False
     parse: Callable[[str], Any] | None = None
-    """Parses the text of a flag that has a form of its own. Raises BadInput or ValueError."""
+    """Parses the text of a flag that is not a plain string, number or duration. Raises BadInput or ValueError."""
     takes_one: bool = False
     """May Python code pass one value, which may be any object, in place of a list?"""
     takes_function: bool = False
@@ -84,11 +83,11 @@ class Option(Struct, frozen=True, kw_only=True):
     """The option without which this one has no effect."""
     excludes: tuple[str, ...] = ()
     on_resume: Literal["keep", "replace", "reference", "drop"] = "keep"
-    """Kept; replaced if the flag is given; the name of an agent, whose secrets must be passed again; or not saved at all."""
+    """On resume the saved value is kept, replaced by a given flag, or (an agent with secrets) passed again; `drop`: it is not saved."""
     is_repeated: bool = False
-    """Does the printed command that runs one case again repeat it? Cost and repeats are left to the user."""
+    """Is the option part of the printed command that runs one case again?"""
     may_differ: bool = False
-    """May it differ between runs that `viva merge` joins? It then says where they run, or which cases, but not how."""
+    """May the option differ between runs that `viva merge` joins? True if it does not change how a case runs."""
     name: str = ""
     type: Any = None
     default: Any = None
@@ -122,9 +121,9 @@ def parse_parallel(value: Any) -> Parallel:
     return number
 
 
-_CHANCE = Range(0, 1, is_open=True)
-_CHAT = ("chat", "message")
-_ALL: tuple[Action, ...] = ("resume", "host", "chat", "message")
+_PROBABILITY = Range(0, 1, is_open=True)
+_CHAT_ACTIONS = ("chat", "message")
+_ALL_ACTIONS: tuple[Action, ...] = ("resume", "host", "chat", "message")
 
 
 # One entry reads best as one paragraph.
@@ -141,11 +140,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     functions: Annotated[Mapping[str, Any] | None, Option(
         keyword=None, on_resume="drop", may_differ=True, help="Functions that stand in cases, by the text that stands for them.")] = None
     agents: Annotated[tuple[Any, ...], Option(
-        flags=("-n", "--name"), group=INPUT, metavar="AGENT", keyword="agent", takes_one=True, actions=("host", *_CHAT), on_resume="reference",
+        flags=("-n", "--name"), group=INPUT, metavar="AGENT", keyword="agent", takes_one=True, actions=("host", *_CHAT_ACTIONS), on_resume="reference",
         help="The agent under test: a name from viva.toml, a terminal agent (gemini, claude, codex, qwen, opencode), python:..., or http://... "
         "Playbooks use gemini if neither this nor the config names an agent. Repeatable: every case runs on each agent, and a matrix compares them.")] = ()
     connector: Annotated[str | None, Option(
-        flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT, is_repeated=True,
+        flags=("-c", "--connector"), group=INPUT, metavar="NAME", actions=_CHAT_ACTIONS, is_repeated=True,
         help="Another connector for the agent under test, or a well-known model such as gpt-4o.")] = None
     agent_fields: Annotated[Mapping[str, Any] | None, Option(
         keyword=None, on_resume="drop", help="Fields that replace those of the agent's entry in the config, such as `temperature`.")] = None
@@ -153,10 +152,10 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("--format",), group=INPUT, actions=("host",), is_repeated=True,
         help="The format of the input. By default its keys decide.")] = None
     config: Annotated[Path | None, Option(
-        flags=("--config",), group=INPUT, metavar="FILE", is_existing_file=True, actions=_ALL, is_repeated=True,
+        flags=("--config",), group=INPUT, metavar="FILE", is_existing_file=True, actions=_ALL_ACTIONS, is_repeated=True,
         may_differ=True, help="The config file (default: the nearest viva.toml).")] = None
     env_file: Annotated[Path | None, Option(
-        flags=("--env-file",), group=INPUT, metavar="FILE", is_existing_file=True, actions=("host", *_CHAT),
+        flags=("--env-file",), group=INPUT, metavar="FILE", is_existing_file=True, actions=("host", *_CHAT_ACTIONS),
         is_repeated=True, may_differ=True, help="A file with NAME=value lines to add to the environment.")] = None
     folder: Annotated[Path, Option(
         group=INPUT, may_differ=True,
@@ -200,7 +199,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("--timeout",), group=LIMITS, is_duration=True, keyword="timeout", actions=("message",), is_repeated=True,
         help="Time limit for a case, instead of its own (default: 5m).")] = None
     turn_timeout_s: Annotated[float | None, Option(
-        flags=("--turn-timeout",), group=LIMITS, is_duration=True, keyword="turn_timeout", actions=_CHAT, is_repeated=True,
+        flags=("--turn-timeout",), group=LIMITS, is_duration=True, keyword="turn_timeout", actions=_CHAT_ACTIONS, is_repeated=True,
         help="Time limit for one reply.")] = None
     parallel: Annotated[Parallel | None, Option(
         flags=("--parallel",), group=LIMITS, metavar="N", parse=parse_parallel, on_resume="replace", may_differ=True,
@@ -211,7 +210,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="Stop when a case can no longer pass: it failed or ended in an error, or too many of its trials did.")] = False
     max_cost_usd: Annotated[float | None, Option(
         flags=("--max-cost",), group=LIMITS, metavar="USD", range=Range(0, is_open=True), keyword="max_cost",
-        actions=_CHAT, on_resume="replace", may_differ=True,
+        actions=_CHAT_ACTIONS, on_resume="replace", may_differ=True,
         help="Stop the run when its model calls have cost this much.")] = None
     retry_faults: Annotated[int, Option(
         flags=("--retry-faults",), group=LIMITS, metavar="N", range=Range(0),
@@ -262,24 +261,24 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         help="A function that is called with (ctx, results, data) after the run.")] = None
 
     agent_model: Annotated[str | None, Option(
-        flags=("--agent-model",), group=WORKSPACES, metavar="MODEL", actions=_CHAT, is_repeated=True,
+        flags=("--agent-model",), group=WORKSPACES, metavar="MODEL", actions=_CHAT_ACTIONS, is_repeated=True,
         help="The model of the agent under test, instead of a playbook's agent_model.")] = None
     evaluator: Annotated[str | None, Option(
         flags=("--evaluator",), group=WORKSPACES, metavar="NAME", takes_function=True, on_resume="reference", is_repeated=True,
         help="The agent that grades playbooks and plays their user, instead of their evaluator_model: an agent, a connector, a "
         "well-known model, or a model that `models` of a connector matches.")] = None
     workspace: Annotated[WorkspaceKind | None, Option(
-        flags=("--workspace",), group=WORKSPACES, actions=_CHAT, is_repeated=True,
+        flags=("--workspace",), group=WORKSPACES, actions=_CHAT_ACTIONS, is_repeated=True,
         help="Where an agent that works in a folder runs: in a copy of the repository (default, unless a playbook has "
         "`tmpdir`), in the working folder itself, or in an empty folder.")] = None
     link_mode: Annotated[LinkMode | None, Option(
         flags=("--link-mode",), group=WORKSPACES, is_repeated=True,
         help="How a playbook's link_paths are put into its workspace (default: symlink; copy for the Gemini CLI).")] = None
     keep_workspace: Annotated[bool, Option(
-        flags=("--keep-workspace",), group=WORKSPACES, actions=_CHAT,
+        flags=("--keep-workspace",), group=WORKSPACES, actions=_CHAT_ACTIONS,
         may_differ=True, help="Keep every workspace, not only those of cases that did not pass.")] = False
     sandbox: Annotated[Sandbox | None, Option(
-        flags=("--sandbox",), group=WORKSPACES, actions=_CHAT, is_repeated=True,
+        flags=("--sandbox",), group=WORKSPACES, actions=_CHAT_ACTIONS, is_repeated=True,
         help="Confine agents that are processes to their workspace with bubblewrap (default: none).")] = None
 
     modes: Annotated[tuple[Mode, ...], Option(
@@ -317,7 +316,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         flags=("--rerun-of",), group=STORAGE, metavar="RUN", may_differ=True,
         help="The id of the run that this one repeats: `viva view` links both.")] = None
     history: Annotated[bool, Option(
-        flags=("--no-history",), group=STORAGE, actions=_CHAT, may_differ=True, help="Write nothing to .viva.")] = True
+        flags=("--no-history",), group=STORAGE, actions=_CHAT_ACTIONS, may_differ=True, help="Write nothing to .viva.")] = True
 
     @property
     def is_filtered(self) -> bool:
@@ -331,7 +330,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def process_count(self) -> int:
-        """How many processes share the trials; of a cluster, which may grow, a guess."""
+        """How many processes share the trials. For a cluster, whose size is not known, an estimate."""
         return self.workers or (4 if self.cluster else 1)
 
     @property
@@ -340,12 +339,12 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
 
 class CommandFlags(Struct, frozen=True, kw_only=True):
-    """Flags of `viva test` that are no options of a run: what the command does, and what it prints."""
+    """Flags of `viva test` that are not run options: what the command does, and what it prints."""
 
     host: Annotated[str | None, Option(
         flags=("--host",), group=INPUT, metavar="URL", actions=("host",),
         help="Run the eval suite on this OpenWOP host, with its agent -n ID. The token is in OPENWOP_TOKEN.")] = None
-    verbose: Annotated[bool, Option(flags=("-v", "--verbose"), group=OUTPUT, actions=_ALL, help="Show all turns.")] = False
+    verbose: Annotated[bool, Option(flags=("-v", "--verbose"), group=OUTPUT, actions=_ALL_ACTIONS, help="Show all turns.")] = False
     quiet: Annotated[bool, Option(
         flags=("-q", "--quiet"), group=OUTPUT, actions=("resume", "host", "message"),
         help="Show only what did not pass, and one line of summary.")] = False
@@ -359,13 +358,13 @@ class CommandFlags(Struct, frozen=True, kw_only=True):
         flags=("--max-runs",), group=REPEATS, metavar="N", range=Range(1), needs="until_decided",
         help="Maximum trials per case; a case still undecided then fails the run (default: from --min-pass, --margin and --beta).")] = None
     alpha: Annotated[float, Option(
-        flags=("--alpha",), group=REPEATS, metavar="P", range=_CHANCE, needs="until_decided",
+        flags=("--alpha",), group=REPEATS, metavar="P", range=_PROBABILITY, needs="until_decided",
         help="Chance that a case passes although its pass rate is --margin below --min-pass.")] = 0.05
     beta: Annotated[float, Option(
-        flags=("--beta",), group=REPEATS, metavar="P", range=_CHANCE, needs="until_decided",
+        flags=("--beta",), group=REPEATS, metavar="P", range=_PROBABILITY, needs="until_decided",
         help="Chance that a case fails although its pass rate is --min-pass.")] = 0.1
     margin: Annotated[float | None, Option(
-        flags=("--margin",), group=REPEATS, metavar="P", range=_CHANCE, needs="until_decided",
+        flags=("--margin",), group=REPEATS, metavar="P", range=_PROBABILITY, needs="until_decided",
         help="How far below --min-pass a pass rate is too low (default: 0.2, or half of a --min-pass below 0.4).")] = None
     resume: Annotated[str | None, Option(
         flags=("--resume",), group=STORAGE, metavar="RUN", actions=("resume",),
@@ -376,11 +375,11 @@ class CommandFlags(Struct, frozen=True, kw_only=True):
 # fmt: on
 
 
-def _read_options(struct: type[Struct]) -> Iterator[Option]:
+def _iterate_options(struct: type[Struct]) -> Iterator[Option]:
     for field in structs.fields(struct):
         annotation, option = get_args(struct.__annotations__[field.name])
         types = [each for each in get_args(annotation) if each is not NoneType]
-        is_optional = get_origin(annotation) in (UnionType, _UNION) and len(types) == 1
+        is_optional = get_origin(annotation) in (UnionType, _LITERAL_UNION) and len(types) == 1
         yield structs.replace(
             option,
             name=field.name,
@@ -390,14 +389,14 @@ def _read_options(struct: type[Struct]) -> Iterator[Option]:
         )
 
 
-_UNION = get_origin(Literal["a"] | None)
+_LITERAL_UNION = get_origin(Literal["a"] | None)
 """`Literal[...] | None` is another kind of union than `int | None`."""
-RUN_OPTIONS: Mapping[str, Option] = {option.name: option for option in _read_options(RunOptions)}
+RUN_OPTIONS: Mapping[str, Option] = {option.name: option for option in _iterate_options(RunOptions)}
 """The options of a run, by the name of their field."""
 FLAGS: Mapping[str, Option] = {
     option.name: option
     for option in sorted(
-        (*RUN_OPTIONS.values(), *_read_options(CommandFlags)), key=lambda option: GROUPS.index(option.group or INPUT)
+        (*RUN_OPTIONS.values(), *_iterate_options(CommandFlags)), key=lambda option: GROUPS.index(option.group or INPUT)
     )
     if option.flags
 }
@@ -406,8 +405,10 @@ KEYWORDS: Mapping[str, Option] = {option.keyword: option for option in RUN_OPTIO
 """The options that `viva.run` takes, by keyword."""
 
 
-def find_conflicts(values: Mapping[str, Any], labels: Mapping[str, str], options: Collection[Option]) -> Iterator[str]:
-    """Which of the given options need another one or exclude each other. `labels` are their names for the user."""
+def find_option_conflicts(
+    values: Mapping[str, Any], labels: Mapping[str, str], options: Collection[Option]
+) -> Iterator[str]:
+    """A message for each given option that lacks an option it needs, or excludes another given option. `labels` are their names in messages."""
     for option in options:
         if option.name not in values:
             continue

@@ -20,41 +20,45 @@ AGENT_OPTION_FLAGS: Mapping[str, str] = {
 """Options that name agents, possibly by a URL or command with secrets in it, and their flags."""
 
 
-def save_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
-    """The entries of the journal's settings: the options, and the flags to repeat when one case runs again."""
+def build_saved_settings(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
+    """The entries of the journal's settings: the options, the flags that run one case again, and whether Python objects are used."""
     saved = dump_options(options, redactor)
-    return {"options": saved, "rerun_flags": list(_list_rerun_flags(saved)), "has_objects": _has_objects(options)}
+    return {
+        "options": saved,
+        "rerun_flags": list(_list_rerun_flags(saved)),
+        "has_objects": _has_python_objects(options),
+    }
 
 
-def _has_objects(options: RunOptions) -> bool:
-    """Does the run have agents, cases or functions of a Python program, which no command can name?"""
+def _has_python_objects(options: RunOptions) -> bool:
+    """Does the run use agents, cases or functions of a Python program, which a command line cannot name?"""
     named = (*options.agents, options.before, options.after)
     return bool(options.cases or options.functions) or not all(isinstance(each, str | None) for each in named)
 
 
 def dump_options(options: RunOptions, redactor: Redactor) -> dict[str, Any]:
-    """The options as JSON values. Python objects and secrets are not saved.
+    """The options as JSON values, without Python objects. Secrets in inputs, cases and agent references are masked.
 
-    Paths and names are saved unchanged even if they hold a secret: the run cannot be resumed without them.
+    Paths and names are not masked: the run cannot be resumed without them.
     """
     values = _collect_resumable_values(options)
     values["inputs"] = tuple(map(mask_url_credentials, options.inputs))
     values["cases"] = redactor.redact(codec.to_plain(options.cases))
     for name in AGENT_OPTION_FLAGS:
-        values[name] = _map_references(values[name], mask_agent_reference)
-    if list_references(options.agents) != list(options.agents):
+        values[name] = _map_agent_references(values[name], mask_agent_reference)
+    if list_agent_references(options.agents) != list(options.agents):
         del values["agents"]  # objects of this process
     return {name: codec.to_builtins(value) for name, value in values.items() if value is None or not callable(value)}
 
 
-def list_references(value: Any) -> list[str]:
-    """The names and references of agents in the value of an option: one, several, or none. Objects have none."""
+def list_agent_references(value: Any) -> list[str]:
+    """The names and references of agents in the value of an option. Agents that are Python objects are left out."""
     return [item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, str)]
 
 
-def _map_references(value: Any, change: Callable[[str], str]) -> Any:
+def _map_agent_references(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, tuple):
-        return tuple(_map_references(item, change) for item in cast("tuple[Any, ...]", value))
+        return tuple(_map_agent_references(item, change) for item in cast("tuple[Any, ...]", value))
     return change(value) if isinstance(value, str) else value
 
 
@@ -64,9 +68,9 @@ def _collect_resumable_values(options: RunOptions) -> dict[str, Any]:
 
 
 def dump_worker_options(options: RunOptions, root: Path) -> dict[str, Any]:
-    """The options of a run for its workers, as JSON values. Raises BadInput for what has no name and cannot be sent.
+    """The options of a run for its workers, as JSON values. Raises BadInput for Python objects, which cannot be sent.
 
-    What only the coordinator does is left out: reports, history and budget. Paths inside the project are relative to its
+    Options that only the coordinator uses are left out: reports, history and budget. Paths inside the project are relative to its
     `root`, which may be elsewhere on the workers.
     """
     agents = ("agent", options.agents, "python:FILE.py:NAME")
@@ -124,7 +128,7 @@ def _list_rerun_flags(saved: Mapping[str, Any]) -> Iterator[tuple[str, str | Non
 
 
 def restore_options(saved: Mapping[str, Any]) -> RunOptions:
-    """The options of a run that is resumed."""
+    """The options of a run, from the values that its journal saved."""
     values = dict(saved)
     if (agent := values.pop("agent", None)) is not None:  # a run had one agent, before it could have several
         values["agents"] = [agent]
@@ -143,8 +147,8 @@ def _restore_value(option: Option, value: Any) -> Any:
     return tuple(tuple(item) if isinstance(item, list) else item for item in value)
 
 
-def replace_options(options: RunOptions, given: RunOptions) -> RunOptions:
-    """The options of a resumed run with the given ones that may replace them. Paths are made absolute."""
+def apply_resume_flags(options: RunOptions, given: RunOptions) -> RunOptions:
+    """The options of a resumed run, with those flags of the new command that may replace saved options. Paths are made absolute."""
     changes: dict[str, Any] = {}
     for name, option in RUN_OPTIONS.items():
         value = getattr(given, name)
@@ -158,17 +162,17 @@ def replace_options(options: RunOptions, given: RunOptions) -> RunOptions:
     return structs.replace(options, **changes)
 
 
-def restore_secrets(options: RunOptions, references: Mapping[str, Any]) -> RunOptions:
-    """The options of a resumed run with the agents that were passed again, because the journal does not save secrets.
+def restore_agents_with_secrets(options: RunOptions, references: Mapping[str, Any]) -> RunOptions:
+    """The options of a resumed run with the agents that were passed again because their references contain secrets.
 
-    Raises BadInput for those that are missing, not needed, or differ from before.
+    Raises BadInput for agents that are missing, not needed, or differ from before.
     """
     restored: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, flag in AGENT_OPTION_FLAGS.items():
         before, now = getattr(options, name), references.get(name)
-        has_secret = any(MASK in reference for reference in list_references(before))
-        shown = f" {flag} ".join(list_references(before))
+        has_secret = any(MASK in reference for reference in list_agent_references(before))
+        shown = f" {flag} ".join(list_agent_references(before))
         message = None
         if not now:
             message = (
@@ -176,7 +180,7 @@ def restore_secrets(options: RunOptions, references: Mapping[str, Any]) -> RunOp
             )
         elif not has_secret:
             message = f"A resumed run keeps its settings; remove {flag}"
-        elif _map_references(now, mask_agent_reference) != before:
+        elif _map_agent_references(now, mask_agent_reference) != before:
             message = f"{flag} differs from that of the run: {shown}"
         else:
             restored[name] = now

@@ -1,4 +1,4 @@
-"""`ctx`: how a script test or a hook calls agents."""
+"""`ctx`: the object by which a script test or a hook calls agents."""
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
@@ -14,20 +14,20 @@ SendToAgent = Callable[[UserMessage], Coroutine[Any, Any, AgentReply]]
 """Sends a message to an agent, on the loop of the run."""
 
 
-class _BaseContext:
+class _AgentCallContext:
     def __init__(self, send: SendToAgent, bridge: LoopBridge, variables: dict[str, Any]) -> None:
         self._send = send
         self._bridge = bridge
         self.variables = variables
 
-    def _start_call(
+    def _send_message(
         self, agent: str | None, messages: MessageInput, options: Mapping[str, Any] | None, timeout: str | float | None
     ) -> Coroutine[Any, Any, AgentReply]:
         message = build_user_message(messages, options=options, timeout=timeout)
         return self._send(structs.replace(message, agent=agent.removeprefix("agents:") if agent else None))
 
 
-class Context(_BaseContext):
+class Context(_AgentCallContext):
     """Calls agents for a script test or a hook: `reply = ctx.call("assistants.expense", "Hello")`.
 
     `variables` holds what hooks returned. Changes are visible to later hooks and tests.
@@ -47,10 +47,10 @@ class Context(_BaseContext):
         reached.
         """
         __tracebackhide__ = True
-        return self._bridge.run_blocking(self._start_call(agent, messages, options, timeout))
+        return self._bridge.run_blocking(self._send_message(agent, messages, options, timeout))
 
 
-class AsyncContext(_BaseContext):
+class AsyncContext(_AgentCallContext):
     """The `ctx` of an `async def`: `reply = await ctx.call("assistants.expense", "Hello")`. Otherwise like Context."""
 
     async def call(
@@ -61,9 +61,9 @@ class AsyncContext(_BaseContext):
         *,
         timeout: str | float | None = None,  # noqa: ASYNC109 -- charged to the agent, so asyncio.timeout does not do
     ) -> AgentReply:
-        """As `Context.call`. Other tasks on the loop of the test continue meanwhile."""
+        """As `Context.call`, but other tasks on the loop of the test continue while the agent replies."""
         __tracebackhide__ = True
-        return await self._bridge.run_async(self._start_call(agent, messages, options, timeout))
+        return await self._bridge.run_async(self._send_message(agent, messages, options, timeout))
 
 
 def create_context(

@@ -27,7 +27,7 @@ from viva.session.scripts.context import create_context
 from viva.state.trial_state import TrialState
 from viva.text.function_source import describe_function
 
-_NO_KEY = Key("", "")
+_NO_TRIAL_KEY = Key("", "")
 
 
 class RunHooks(Struct, frozen=True):
@@ -38,7 +38,7 @@ class RunHooks(Struct, frozen=True):
 
 
 class ProjectHooks:
-    """Calls the hooks of a run and of its cases; `run_context` connects them to agents. `data` is the result of `--before`."""
+    """Calls the hooks of a run and of its cases. Hooks call agents through `run_context`; `data` is what `--before` returned."""
 
     def __init__(self, run_context: RunContext, run_hooks: RunHooks, data: Any = None) -> None:
         self._run_context = run_context
@@ -52,11 +52,11 @@ class ProjectHooks:
         if hook is not None:
             cases = [planned.case async for planned in iterate_cases()]
             try:
-                self.data = await self._call(hook, None, {}, cases)
+                self.data = await self._call_hook(hook, None, {}, cases)
             except RunStopped:
                 raise
             except Exception as error:  # user code may raise anything; without its set-up no case can run
-                raise RunStopped(f"--before {_describe_failure(hook, error)}") from error
+                raise RunStopped(f"--before {_describe_hook_failure(hook, error)}") from error
         self._is_set_up = True
 
     async def after_run(self, records: Callable[[], Iterable[TrialRecord]]) -> str | None:
@@ -65,27 +65,27 @@ class ProjectHooks:
         if hook is None or not self._is_set_up:
             return None
         try:
-            await self._call(hook, None, _as_variables(self.data), list(records()), self.data)
+            await self._call_hook(hook, None, _extract_variables(self.data), list(records()), self.data)
         except Exception as error:  # user code may raise anything; the results stand
-            return f"--after {_describe_failure(hook, error)}"
+            return f"--after {_describe_hook_failure(hook, error)}"
         return None
 
     async def before(self, state: TrialState) -> None:
-        state.variables.update(_as_variables(self.data))
+        state.variables.update(_extract_variables(self.data))
         hook, data = state.case.before, None
         if hook is not None:
             state.waiting_for = "script"
             try:
-                data = await self._call(hook, state, state.variables, state.case)
+                data = await self._call_hook(hook, state, state.variables, state.case)
             except RunStopped:
                 raise
             except Exception as error:  # user code may raise anything; the conversation has not begun
                 state.tracebacks += build_tracebacks(error, f"before hook {hook.reference}")
                 is_deterministic = isinstance(error, TrialFault) and error.deterministic
                 raise Undetermined(
-                    f"before {_describe_failure(hook, error)}", deterministic=is_deterministic
+                    f"before {_describe_hook_failure(hook, error)}", deterministic=is_deterministic
                 ) from error
-            state.variables.update(_as_variables(data))
+            state.variables.update(_extract_variables(data))
         state.before_result = data
 
     async def after(self, state: TrialState, record: TrialRecord) -> str | None:
@@ -94,15 +94,15 @@ class ProjectHooks:
             return None
         try:
             async with asyncio.timeout(state.case.limits.timeout_s):
-                await self._call(hook, state, state.variables, state.case, record, state.before_result)
+                await self._call_hook(hook, state, state.variables, state.case, record, state.before_result)
         except RunStopped:
             raise
         except Exception as error:  # user code may raise anything; the verdict stands
             state.tracebacks += build_tracebacks(error, f"after hook {hook.reference}")
-            return f"after {_describe_failure(hook, error)}"
+            return f"after {_describe_hook_failure(hook, error)}"
         return None
 
-    async def _call(self, hook: Hook, state: TrialState | None, variables: dict[str, Any], *arguments: Any) -> Any:
+    async def _call_hook(self, hook: Hook, state: TrialState | None, variables: dict[str, Any], *arguments: Any) -> Any:
         bridge = LoopBridge(asyncio.get_running_loop())
         run_context = self._run_context
 
@@ -112,7 +112,7 @@ class ProjectHooks:
             if run_context.meter is not None:
                 run_context.meter(call)
 
-        key = state.key if state is not None else _NO_KEY
+        key = state.key if state is not None else _NO_TRIAL_KEY
         caller = run_context.create_agent_caller(key, meter, f"viva-{run_context.run_id}-hook", state)
 
         async def send(message: UserMessage) -> AgentReply:
@@ -130,9 +130,9 @@ def add_hooks(
     run_hooks: RunHooks = RunHooks(),  # noqa: B008 -- frozen
     data: Any = None,
 ) -> tuple[RunContext, ProjectHooks]:
-    """The context with hooks for its trials, and the hooks themselves. Hooks call agents by the context without hooks.
+    """A copy of the context with hooks for its trials, and the hooks.
 
-    A worker passes the `data` that `--before` returned in its coordinator.
+    A worker passes the `data` that `--before` returned in the coordinator.
     """
     hooks = ProjectHooks(run_context, run_hooks, data)
     return structs.replace(run_context, hooks=hooks), hooks
@@ -145,7 +145,7 @@ def resolve_run_hooks(options: RunOptions, roots: Sequence[str]) -> RunHooks:
 
 
 def resolve_run_hook(hook: str | Callable[..., Any] | None, flag: str, roots: Sequence[str]) -> Hook | None:
-    """The hook of `--before` or `--after`, given by reference or as a function. Raises BadInput if it does not fit."""
+    """The hook of `--before` or `--after`, from a reference or a function. Raises BadInput if it cannot take the arguments."""
     if hook is None:
         return None
     arguments = BEFORE_RUN_ARGUMENTS if flag == "--before" else AFTER_RUN_ARGUMENTS
@@ -157,13 +157,13 @@ def resolve_run_hook(hook: str | Callable[..., Any] | None, flag: str, roots: Se
         raise BadInput.of(f"{flag} {error}") from error
 
 
-def _as_variables(data: Any) -> dict[str, Any]:
+def _extract_variables(data: Any) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         return {}
     return {str(name): value for name, value in cast("Mapping[Any, Any]", data).items()}
 
 
-def _describe_failure(hook: Hook, error: Exception) -> str:
+def _describe_hook_failure(hook: Hook, error: Exception) -> str:
     place = format_error_place(error)
     text = str(error) if isinstance(error, VivaError) else format_error(error)
     return f"{hook.reference}: {text}" + (f" ({place})" if place else "")

@@ -37,14 +37,14 @@ from viva.session.scripts.tester import FailTest, SkipTest, T, add_failure
 from viva.state.trial_state import TrialState
 from viva.users.code_user import CodeUser, SendMessage
 
-UNCHECKED_HINT = "Use t.assert_ in the test: plain asserts that hold cannot be counted"
-TEST_PARAMETERS = ("t", "ctx")
-_SKIPPED_NODES = (ast.Try, ast.With, ast.AsyncWith, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.If)
-"""Calls inside these are not checked: they may be expected to fail, or may never happen."""
+UNCHECKED_TEST_HINT = "Use t.assert_ in the test: plain asserts that hold cannot be counted"
+SCRIPT_TEST_PARAMETERS = ("t", "ctx")
+_UNCHECKED_NODES = (ast.Try, ast.With, ast.AsyncWith, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.If)
+"""Names of agents in calls inside these nodes are not checked: the calls may be expected to fail, or may never run."""
 
 
 class ScriptTest(Struct, frozen=True):
-    """A test function, and which of `t` and `ctx` it takes."""
+    """A test function, and which of the parameters `t` and `ctx` it has."""
 
     name: str
     function: Callable[..., Any]
@@ -83,7 +83,7 @@ class ScriptTest(Struct, frozen=True):
 
 
 def _find_last_frame(error: BaseException) -> traceback.FrameSummary:
-    """The last frame outside Viva."""
+    """The innermost frame of a traceback that is not in Viva's own code."""
     frames = traceback.extract_tb(error.__traceback__)
     package = str(Path(__file__).parents[1])
     return next((frame for frame in reversed(frames) if not frame.filename.startswith(package)), frames[-1])
@@ -107,28 +107,28 @@ def find_script_tests(reference: str, roots: Sequence[str]) -> list[ScriptTest] 
         return None
     if problems := [problem for test in tests.values() if (problem := _find_parameter_problem(test)) is not None]:
         raise BadInput(*problems)
-    return [ScriptTest(name, test, _find_parameters(test)) for name, test in tests.items()]
+    return [ScriptTest(name, test, _list_test_parameters(test)) for name, test in tests.items()]
 
 
 def is_test_name(name: str) -> bool:
     return name.startswith(("test_", "Test")) and name != "Test"
 
 
-def _find_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(name for name in inspect.signature(function).parameters if name in TEST_PARAMETERS)
+def _list_test_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(name for name in inspect.signature(function).parameters if name in SCRIPT_TEST_PARAMETERS)
 
 
 def _find_parameter_problem(function: Callable[..., Any]) -> Problem | None:
     for name, parameter in inspect.signature(function).parameters.items():
         is_variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if name not in TEST_PARAMETERS and parameter.default is parameter.empty and not is_variadic:
-            file, line = _find_source(function)
+        if name not in SCRIPT_TEST_PARAMETERS and parameter.default is parameter.empty and not is_variadic:
+            file, line = _find_source_place(function)
             what = f"{function.__name__} needs {name!r}; a script test takes t and ctx (fixtures work only in pytest)"
             return Problem(file, line, "", what)
     return None
 
 
-def _find_source(function: Callable[..., Any]) -> tuple[str, int]:
+def _find_source_place(function: Callable[..., Any]) -> tuple[str, int]:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
 
@@ -142,9 +142,9 @@ def load_script_suite(source: GeneratedCases, folder: Path, load_options: LoadOp
     if source.query:
         raise BadInput.of(f"{name}: script tests take no values; remove ?{'&'.join(source.query)}")
     find_problems = load_options.find_helper_problems
-    if problems := [problem for test in tests for problem in _find_unknown_agents(test.function, find_problems)]:
+    if problems := [problem for test in tests for problem in _find_named_agent_problems(test.function, find_problems)]:
         raise BadInput(*problems)
-    cases = [_create_case(test, name, folder, load_options.timeout_s) for test in tests]
+    cases = [_create_script_case(test, name, folder, load_options.timeout_s) for test in tests]
 
     async def iterate_cases() -> AsyncIterator[Case]:
         for case in cases:
@@ -161,8 +161,8 @@ def load_script_suite(source: GeneratedCases, folder: Path, load_options: LoadOp
     )
 
 
-def _create_case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
-    file, line = _find_source(test.function)
+def _create_script_case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -> Case:
+    file, line = _find_source_place(test.function)
     path = Path(file).resolve()
     shown = path.relative_to(folder.resolve()) if path.is_relative_to(folder.resolve()) else path
     description = inspect.getdoc(test.function) or ""
@@ -179,7 +179,7 @@ def _create_case(test: ScriptTest, suite: str, folder: Path, timeout_s: float) -
         origin=Origin(str(shown), line),
         limits=Limits(timeout_s=timeout_s, max_turns=None),
         sessions="each_message",
-        hints=Hints(unchecked=UNCHECKED_HINT),
+        hints=Hints(unchecked=UNCHECKED_TEST_HINT),
         definition={"id": test.name, "script": suite},
         digest=_compute_digest(source),
     )
@@ -189,12 +189,12 @@ def _compute_digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _find_unknown_agents(
+def _find_named_agent_problems(
     function: Callable[..., Any], find_problems: Callable[[str], Sequence[Problem]]
 ) -> Iterator[Problem]:
-    """Problems of the agents that a test names literally.
+    """Problems of the agents that a test names by literal strings.
 
-    They are in `ctx.call("name", …)`, `t.assert_.agent(reply, "name")` and `t.assert_.judge(reply, …, use="name")`.
+    The names are in `ctx.call("name", …)`, `t.assert_.agent(reply, "name")` and `t.assert_.judge(reply, …, use="name")`.
     """
     try:
         lines, first_line = inspect.getsourcelines(function)
@@ -203,23 +203,23 @@ def _find_unknown_agents(
     except (OSError, TypeError, SyntaxError):  # the source is not available
         return
     for test in tree.body:
-        for call in _iterate_calls(getattr(test, "body", ())):
-            if (name := _find_agent_name(call)) is not None:
+        for call in _iterate_unconditional_calls(getattr(test, "body", ())):
+            if (name := _read_agent_name(call)) is not None:
                 for problem in find_problems(name.removeprefix("agents:")):
                     line = first_line + call.lineno - 1
                     yield problem if problem.file else Problem(file, line, "", problem.message)
 
 
-def _iterate_calls(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
+def _iterate_unconditional_calls(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
     for node in nodes:
-        if isinstance(node, _SKIPPED_NODES):
+        if isinstance(node, _UNCHECKED_NODES):
             continue
         if isinstance(node, ast.Call):
             yield node
-        yield from _iterate_calls(list(ast.iter_child_nodes(node)))
+        yield from _iterate_unconditional_calls(list(ast.iter_child_nodes(node)))
 
 
-def _find_agent_name(call: ast.Call) -> str | None:
+def _read_agent_name(call: ast.Call) -> str | None:
     match call:
         case ast.Call(
             func=ast.Attribute(value=ast.Name(id="ctx"), attr="call"), args=[ast.Constant(value=str(name)), *_]

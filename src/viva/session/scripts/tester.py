@@ -24,9 +24,6 @@ from viva.state.trial_state import CheckContext, TrialState, get_reply_text
 WaitForResult = Callable[[Coroutine[Any, Any, AssertionResult]], AssertionResult]
 """Runs a coroutine on the loop of the run and blocks this thread until it ends."""
 
-_ASSERTION_OPTIONS = ("criteria", "min_score", "votes", "message", "weight")
-"""Options of `t.assert_.agent` that belong to the assertion; the others go to the agent."""
-
 
 class FailTest(EndTest):
     """Ends a failed test."""
@@ -86,26 +83,26 @@ class T:
         raise SkipTest(reason)
 
     def _evaluate(self, response: Any, definition: Mapping[str, Any]) -> Verdict:
-        """The verdict of an assertion on a response, within the conversation that the response belongs to."""
+        """Evaluate an assertion on a response, in the conversation of the response, and record the result."""
         assertion = build_assertion(definition, ".")
-        turn = self._find_turn(response)
+        turn = self._find_turn_of_response(response)
         self._state.waiting_for = "judge"
-        result = self._wait(evaluate_assertion(assertion, CheckContext(self._create_state(turn), turn)))
+        result = self._wait(evaluate_assertion(assertion, CheckContext(self._create_judged_state(turn), turn)))
         self._state.waiting_for = "script"
         add_result(self._state, result)
         for suggestion in result.verdict.suggestions:
             self.log("suggestion:", suggestion)
         return result.verdict
 
-    def _create_state(self, turn: Turn) -> TrialState:
-        """The conversation that a validator sees. Without any turn it begins with the response."""
+    def _create_judged_state(self, turn: Turn) -> TrialState:
+        """The state with the conversation that a validator sees. In a test without turns, the response is its only message."""
         history, turns = turn.user_message.history or (), [turn]
         if not self._state.turns and turn.reply is not None:
             history, turns = (Message("assistant", turn.reply.content, data=turn.reply.data),), []
         return structs.replace(self._state, case=structs.replace(self._state.case, history=history), turns=turns)
 
-    def _find_turn(self, response: Any) -> Turn:
-        """The turn with this response or, if no agent gave it, a new turn."""
+    def _find_turn_of_response(self, response: Any) -> Turn:
+        """The turn whose reply is this response; a new turn if no agent gave it."""
         if isinstance(response, Reply):
             reply = response
         else:

@@ -1,6 +1,6 @@
-"""Makes one run of the parts of a split run: `viva merge`.
+"""Merges the parts of a split run into one run, for `viva merge`.
 
-The merged run has its own id and journal. The journal appears whole, so a merge that is killed leaves no half run behind.
+The merged run has its own id and journal. The journal is written under another name and renamed at the end, so a killed merge leaves no incomplete run.
 """
 
 import heapq
@@ -37,8 +37,8 @@ from viva.session.shards.merge_sources import JOURNAL, MERGED_KEY, SAME_TIMES, M
 from viva.session.shards.shard import Shard
 from viva.stats.pass_rule import PassRule
 
-_STOP_ORDER: tuple[StopReason, ...] = ("interrupted", "broken", "budget", "fail_fast")
-"""If parts stopped for different reasons, the first of these is that of the merged run."""
+_STOP_REASON_ORDER: tuple[StopReason, ...] = ("interrupted", "broken", "budget", "fail_fast")
+"""Stop reasons by priority: if parts stopped for different reasons, the merged run gets the first of these."""
 
 
 class Merger:
@@ -70,13 +70,13 @@ class Merger:
     def _write_journal(self, journal: Path, number: int) -> RunEnded:
         suites = self._join_suites()
         tally = RunTally(self._count_cases(suites), self._rule, self._create_suite_tallies(suites))
-        start = structs.replace(self._create_start(suites, journal), number=number)
+        start = structs.replace(self._create_run_started(suites, journal), number=number)
         with open_replacement(journal, durable=True, private=True) as out, ExitStack() as stack:
             files = [stack.enter_context(source.journal.open("rb")) for source in self._sources]
             for event in (start, *self._sources[0].generated_cases, *self._list_notes()):
                 _write_event(out, event)
             self._copy_trials(files, out, tally)
-            end = self._create_end(tally.summary())
+            end = self._create_run_ended(tally.summary())
             _write_event(out, end)
         return end
 
@@ -94,7 +94,7 @@ class Merger:
                 tally.append(codec.decode_own(_copy_line(file, source.ends[index], out), type=TrialEnded))
 
     def _join_suites(self) -> tuple[PlannedSuite, ...]:
-        """Each suite with the cases of all parts. Every shard counts those of all shards already."""
+        """Each suite with its number of cases in all parts. The counts of a shard cover all shards already."""
         if self._shards:
             return self._first.suites
         joined: dict[str, PlannedSuite] = {}
@@ -117,7 +117,7 @@ class Merger:
             if suite.threshold and suite.cases
         ]
 
-    def _create_start(self, suites: tuple[PlannedSuite, ...], journal: Path) -> RunStarted:
+    def _create_run_started(self, suites: tuple[PlannedSuite, ...], journal: Path) -> RunStarted:
         started = [source.started for source in self._sources]
         return structs.replace(
             self._first,
@@ -133,7 +133,7 @@ class Merger:
         )
 
     def _join_settings(self, journal: Path) -> dict[str, Any]:
-        """The settings as if one run had had all cases, started in the working folder."""
+        """The settings of the merged run: those of a run of all cases in the working folder."""
         outputs = [str(path) for path in self._outputs]
         options = {**self._sources[0].options, "shard": None, "shard_cases": None}
         options |= {"folder": str(Path.cwd()), "outputs": outputs, "eval_summary": None, "config": None}
@@ -142,7 +142,7 @@ class Merger:
                 dict.fromkeys(
                     (suite, case)
                     for source in self._sources
-                    for suite, case, _ in source.read_cells(sorted(source.ends))
+                    for suite, case, _ in source.read_trial_cells(sorted(source.ends))
                 )
             )
             options |= {"only": None, "tags": [], "last_failed": False, "selected_cases": cases}
@@ -151,18 +151,18 @@ class Merger:
             "reports": outputs,
             "journal": str(journal),
             "options": options,
-            MERGED_KEY: [part for source in self._sources for part in _list_parts(source)],
+            MERGED_KEY: [part for source in self._sources for part in _list_merged_parts(source)],
         }
 
     def _list_notes(self) -> list[Note]:
-        """What is missing, warnings of the parts, and notes that all parts have."""
-        notes = [*self._find_missing(), *self._find_stopped(), *self._find_left_out()]
+        """Notes of the merged run: those that all parts have, warnings of the parts, and what is missing."""
+        notes = [*self._warn_of_missing_shards(), *self._warn_of_stopped_parts(), *self._warn_of_left_out_cases()]
         own_notes = [list(_list_own_notes(source)) for source in self._sources]
         in_all = [note for note in own_notes[0] if all(note in others for others in own_notes)]
         warnings = [note for each in own_notes for note in each if note.level == "warning"]
         return [*dict.fromkeys((*in_all, *warnings)), *notes]
 
-    def _find_missing(self) -> Iterator[Note]:
+    def _warn_of_missing_shards(self) -> Iterator[Note]:
         count = self._shards[0].count if self._shards else 0
         missing = [shard for number in range(1, count + 1) if (shard := Shard(number, count)) not in self._shards]
         if missing:
@@ -171,20 +171,20 @@ class Merger:
                 f"missing: shard {names}; the cases that only they have count as not run", kind="not_merged"
             )
 
-    def _find_stopped(self) -> Iterator[Note]:
+    def _warn_of_stopped_parts(self) -> Iterator[Note]:
         for source in self._sources:
             if source.is_merged or (source.ended is not None and source.ended.stopped is None):
                 continue  # the notes of a merged run name its parts that stopped
-            lost = format_count(source.started.cases - len(set(source.read_cells(source.ends))), "case")
+            lost = format_count(source.started.cases - len(set(source.read_trial_cells(source.ends))), "case")
             if source.ended is None:
                 yield _create_warning(f"{source} stopped unexpectedly, with {lost} not run; continue it with --resume")
             else:
                 reason = source.ended.stop_message or source.ended.stopped
                 yield _create_warning(f"{source} stopped early ({reason}), with {lost} not run")
 
-    def _find_left_out(self) -> Iterator[Note]:
-        """Shards by different times, and cases that no filter selected."""
-        planned = sum(part.get("cases", 0) for source in self._sources for part in _list_parts(source))
+    def _warn_of_left_out_cases(self) -> Iterator[Note]:
+        """Warn of cases that no part has: the shards used different times, or no filter selected them."""
+        planned = sum(part.get("cases", 0) for source in self._sources for part in _list_merged_parts(source))
         if self._shards:
             selected = self._count_cases(self._first.suites)
             if len(self._shards) == self._shards[0].count and planned < selected:
@@ -197,21 +197,21 @@ class Merger:
                 lost = f"{suite.size - suite.cases} of {suite.size} cases are in none of the runs"
                 yield _create_warning(f"{suite.suite}: {lost}", kind="not_merged")
 
-    def _create_end(self, summary: RunSummary) -> RunEnded:
+    def _create_run_ended(self, summary: RunSummary) -> RunEnded:
         ends = [source.ended for source in self._sources if source.ended is not None]
         costs = [end.summary.cost_usd or 0.0 for end in ends]
         if sum(costs) > (summary.cost_usd or 0.0) + 1e-9:  # calls of trials that were cut off have no record
             summary = structs.replace(summary, cost_usd=sum(costs))
-        summary = structs.replace(summary, duration_ms=_measure_ms(self._sources))
+        summary = structs.replace(summary, duration_ms=_measure_running_ms(self._sources))
         reasons = {end.stopped for end in ends}
-        stopped: StopReason | None = next((reason for reason in _STOP_ORDER if reason in reasons), None)
+        stopped: StopReason | None = next((reason for reason in _STOP_REASON_ORDER if reason in reasons), None)
         message = next((end.stop_message for end in ends if end.stopped == stopped and end.stop_message), None)
         at = max((end.at for end in ends), default=self._first.at)
         return RunEnded(self._run_id, at, exit_code(summary, stopped), summary, stopped, message)
 
 
 def _list_own_notes(source: MergeSource) -> Iterator[Note]:
-    """The notes of a run. Notes of an earlier merge about missing parts are left out: this merge finds out again what is missing."""
+    """The notes of a run, without those of an earlier merge about missing parts: this merge checks that again."""
     for note in source.notes:
         if note.kind != "not_merged":
             yield note
@@ -221,14 +221,14 @@ def _create_warning(text: str, kind: NoteKind = "message") -> Note:
     return Note(text, "warning", kind=kind)
 
 
-def _list_parts(source: MergeSource) -> list[Mapping[str, Any]]:
+def _list_merged_parts(source: MergeSource) -> list[Mapping[str, Any]]:
     if source.is_merged:
         return source.started.settings[MERGED_KEY]
     return [{"run": source.started.run, "shard": source.options.get("shard"), "cases": source.started.cases}]
 
 
-def _measure_ms(sources: Sequence[MergeSource]) -> float:
-    """How long the runs took together: the time in which at least one of them was running."""
+def _measure_running_ms(sources: Sequence[MergeSource]) -> float:
+    """The time during which at least one of the runs was running, in ms."""
     spans = sorted(
         (datetime.fromisoformat(source.started.at).timestamp(), datetime.fromisoformat(source.ended.at).timestamp())
         for source in sources

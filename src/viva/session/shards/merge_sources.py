@@ -1,4 +1,4 @@
-"""The runs that `viva merge` joins: where their journals are, what they say, and whether they belong together."""
+"""Finds and reads the runs that `viva merge` joins, and checks that they belong together."""
 
 import shutil
 import zipfile
@@ -21,11 +21,11 @@ from viva.session.shards.shard import Shard
 
 JOURNAL = "journal.jsonl"
 MERGED_KEY = "merged"
-"""A setting of a merged run: the runs that it was made of, each with its shard and the number of its cases."""
+"""The setting of a merged run that lists its parts, each with its shard and its number of cases."""
 SAME_TIMES = "--shard-by time needs the same .viva for all shards, without those that ran in between"
-_MAX_NAMES = 5
+_MAX_LISTED_NAMES = 5
 _FILTERS = ("only", "tags", "selected_cases", "shard_by")
-"""Options that select cases: they must agree between shards, which split the same selection."""
+"""Options that select cases. They must be the same in all shards."""
 
 
 class MergeSource(Struct, frozen=True, kw_only=True):
@@ -33,14 +33,14 @@ class MergeSource(Struct, frozen=True, kw_only=True):
 
     journal: Path
     place: str
-    """Where the user has it: the name, folder or ZIP file."""
+    """The name, folder or ZIP file by which the user gave the run."""
     started: RunStarted
     ended: RunEnded | None
     """None if the run stopped unexpectedly."""
     ends: Mapping[int, int]
-    """Where the end of each trial is in the journal, by the trial's place in the input."""
+    """The offset in the journal of each trial's end event, by the index of the trial in the input."""
     retries: Mapping[int, Sequence[int]]
-    """Where the retries of a trial are, likewise."""
+    """The offsets in the journal of each trial's retry events, by the index of the trial."""
     notes: Sequence[Note]
     generated_cases: Sequence[CaseGenerated]
 
@@ -50,17 +50,17 @@ class MergeSource(Struct, frozen=True, kw_only=True):
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """Its shard, or those of a merged run. None for a run of all cases."""
+        """The shards in this run: one, several if it was merged, or none if it is a run of all cases."""
         merged: Iterable[Mapping[str, Any]] = self.started.settings.get(MERGED_KEY, ())
         texts = [self.options.get("shard"), *(part.get("shard") for part in merged)]
         return tuple(Shard.parse(text) for text in texts if text)
 
-    def read_cells(self, indexes: Iterable[int]) -> Iterator[Cell]:
+    def read_trial_cells(self, indexes: Iterable[int]) -> Iterator[Cell]:
         """The suite, case and agent of some trials."""
         with self.journal.open("rb") as file:
             for index in indexes:
                 file.seek(self.ends[index])
-                key = codec.decode_own(file.readline(), type=_LineHead).key or Key("", "")
+                key = codec.decode_own(file.readline(), type=_EventHead).key or Key("", "")
                 yield key.suite, key.case, key.agent
 
     @property
@@ -72,12 +72,12 @@ class MergeSource(Struct, frozen=True, kw_only=True):
         return f"run {self.started.run}" + (f" (shard {shards})" if shards else "")
 
 
-FindRun = Callable[[str], Path]
+FindJournal = Callable[[str], Path]
 """Returns the journal of a run by its name. Raises BadInput if there is none."""
 
 
-def find_journals(name: str, find_run: FindRun, scratch: Path) -> list[Path]:
-    """The journals of a run by its name, of all runs in a folder, or of those in a ZIP file, which go to `scratch`."""
+def find_journals(name: str, find_run: FindJournal, scratch: Path) -> list[Path]:
+    """The journals that a name means: of one run, of all runs in a folder, or of those in a ZIP file, extracted to `scratch`."""
     path = Path(name)
     if path.is_dir():
         journals = sorted(path.rglob(JOURNAL))
@@ -88,7 +88,7 @@ def find_journals(name: str, find_run: FindRun, scratch: Path) -> list[Path]:
     else:
         return [find_run(name)]
     if not journals:
-        raise BadInput.of(f"{name}: has no run in it; it needs a {JOURNAL}, as in .viva/runs/ID")
+        raise BadInput.of(f"{name}: contains no run; give a folder or ZIP file with a {JOURNAL}, such as .viva/runs/ID")
     return journals
 
 
@@ -108,7 +108,7 @@ def _extract_journals(path: Path, scratch: Path) -> list[Path]:
     return journals
 
 
-class _LineHead(Struct):
+class _EventHead(Struct):
     """The fields of a journal line that identify its event and trial."""
 
     event: str
@@ -116,8 +116,8 @@ class _LineHead(Struct):
     key: Key | None = None
 
 
-def read_source(journal: Path, place: str) -> MergeSource:
-    """Read one run. Raises BadInput for one that still goes on, or a journal that cannot be read."""
+def read_merge_source(journal: Path, place: str) -> MergeSource:
+    """Read the journal of one run. Raises BadInput if the run still goes on, or if the journal cannot be read."""
     if is_journal_in_use(journal):
         process = f" in process {holder.pid}" if (holder := find_lock_holder(journal)) else ""
         raise BadInput.of(f"run {journal.parent.name} still goes on{process}; merge it when it has ended")
@@ -150,10 +150,10 @@ def read_source(journal: Path, place: str) -> MergeSource:
 
 
 class _JournalReader:
-    """Collects the events of a journal; of trials only where they are, so that memory does not grow with their number."""
+    """Collects the events of a journal. Of the events of trials it keeps only the offsets, to save memory."""
 
     def __init__(self) -> None:
-        self._decoder = codec.Decoder[_LineHead](_LineHead, codec.OWN_MAX_DEPTH)
+        self._decoder = codec.Decoder[_EventHead](_EventHead, codec.OWN_MAX_DEPTH)
         self.started: RunStarted | None = None
         self.ended: RunEnded | None = None
         self.ends: dict[int, int] = {}
@@ -182,15 +182,17 @@ class _JournalReader:
                 pass
 
 
-def read_sources(names: Sequence[str], find_run: FindRun, scratch: Path) -> tuple[list[MergeSource], list[str]]:
-    """The runs that the names mean, each once, and notes on those that were left out.
+def read_merge_sources(
+    names: Sequence[str], find_run: FindJournal, scratch: Path
+) -> tuple[list[MergeSource], list[str]]:
+    """The runs that the names mean, without duplicates, and notes on runs that were left out.
 
     A folder with shards may hold other runs too: an earlier history, or the run that an earlier merge made of them.
     """
     sources: dict[str, MergeSource] = {}
     notes: list[str] = []
     for name in names:
-        found = [read_source(journal, name) for journal in find_journals(name, find_run, scratch)]
+        found = [read_merge_source(journal, name) for journal in find_journals(name, find_run, scratch)]
         has_shards = any(source.shards for source in found)
         for source in found:
             if len(found) > 1 and (source.is_merged or (has_shards and not source.shards)):
@@ -207,14 +209,14 @@ def check_sources(sources: Sequence[MergeSource]) -> None:
     if len(sources) == 1 and not first.shards:
         raise BadInput.of(f"there is nothing to merge: {first} is the only one; give two runs or more")
     problems = [problem for source in sources[1:] for problem in _find_differences(first, source)]
-    problems = problems or [*_find_doubled_shards(sources)]
-    problems = problems or [*_find_doubled_trials(sources)]
+    problems = problems or [*_find_duplicate_shards(sources)]
+    problems = problems or [*_find_duplicate_trials(sources)]
     if problems:
         raise BadInput(*(Problem("", 0, "", problem) for problem in problems))
 
 
 def _find_differences(first: MergeSource, other: MergeSource) -> Iterator[str]:
-    """Why `other` is no part of the same run as `first`: the settings that differ."""
+    """Messages that say in which settings `other` differs from `first`, so that they are not parts of one run."""
     before, now = (source.started.settings.get("fingerprint", {}) for source in (first, other))
     foreign = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     if foreign:
@@ -225,7 +227,7 @@ def _find_differences(first: MergeSource, other: MergeSource) -> Iterator[str]:
         must_agree = not option.may_differ or (name in _FILTERS and first.shards and other.shards)
         if must_agree and first.options.get(name) != other.options.get(name):
             label = option.flag if option.flags else name
-            values = f"{_show(first.options.get(name))} and {_show(other.options.get(name))}"
+            values = f"{_format_setting(first.options.get(name))} and {_format_setting(other.options.get(name))}"
             yield f"{other} does not belong to {first}: they have different {label}: {values}"
     counts = {shard.count for source in (first, other) for shard in source.shards}
     if len(counts) > 1 or bool(first.shards) is not bool(other.shards):
@@ -234,16 +236,16 @@ def _find_differences(first: MergeSource, other: MergeSource) -> Iterator[str]:
 
 def _describe_difference(name: str, before: Any, now: Any) -> str:
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
-        return f"{name} ({_show(before)} and {_show(now)})"
+        return f"{name} ({_format_setting(before)} and {_format_setting(now)})"
     entries: dict[str, None] = dict.fromkeys(str(key) for key in (*before, *now) if before.get(key) != now.get(key))
-    return f"{name} ({_list_names(entries)})"
+    return f"{name} ({_join_first_names(entries)})"
 
 
-def _show(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     return "nothing" if value is None else codec.compact_json(value)[:60]
 
 
-def _find_doubled_shards(sources: Sequence[MergeSource]) -> Iterator[str]:
+def _find_duplicate_shards(sources: Sequence[MergeSource]) -> Iterator[str]:
     owners: dict[Shard, MergeSource] = {}
     for source in sources:
         for shard in source.shards:
@@ -254,14 +256,14 @@ def _find_doubled_shards(sources: Sequence[MergeSource]) -> Iterator[str]:
                 )
 
 
-def _find_doubled_trials(sources: Sequence[MergeSource]) -> Iterator[str]:
+def _find_duplicate_trials(sources: Sequence[MergeSource]) -> Iterator[str]:
     for source, other in combinations(sources, 2):
         doubled = sorted(source.ends.keys() & other.ends.keys())
-        names = list(source.read_cells(doubled))
-        if names != list(other.read_cells(doubled)):
+        names = list(source.read_trial_cells(doubled))
+        if names != list(other.read_trial_cells(doubled)):
             yield f"{source} and {other} number their trials differently, so they cannot be merged"
         elif names:
-            cases = _list_names(dict.fromkeys(case for _, case, _ in names))
+            cases = _join_first_names(dict.fromkeys(case for _, case, _ in names))
             runs = f"the runs {source.started.run} and {other.started.run}"
             yield f"{runs} both have {cases}; {_explain_doubled_trials(source)}"
 
@@ -272,7 +274,7 @@ def _explain_doubled_trials(source: MergeSource) -> str:
     return "leave one of the runs out"
 
 
-def _list_names(names: Iterable[str]) -> str:
+def _join_first_names(names: Iterable[str]) -> str:
     listed = list(names)
-    more = f" and {len(listed) - _MAX_NAMES} more" if len(listed) > _MAX_NAMES else ""
-    return ", ".join(listed[:_MAX_NAMES]) + more
+    more = f" and {len(listed) - _MAX_LISTED_NAMES} more" if len(listed) > _MAX_LISTED_NAMES else ""
+    return ", ".join(listed[:_MAX_LISTED_NAMES]) + more

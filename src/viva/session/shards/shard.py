@@ -45,27 +45,27 @@ class Shard(Struct, frozen=True, order=True):
 
 
 def normalize_shard(text: str) -> str:
-    """The text of a shard as it is saved. Raises ValueError if it is none."""
+    """The normal form of a text such as `02/8`. Raises ValueError if it is not a shard."""
     return str(Shard.parse(text))
 
 
 def filter_by_hash(select_case: SelectCase, shard: Shard) -> SelectCase:
-    """Selects the cases of a shard by a hash of suite and id, so that a case stays in its shard when others come or go."""
+    """A function that selects the cases of a shard by a hash of suite and id. A case stays in its shard when other cases change."""
 
     def select(case: Case) -> Case | None:
-        return select_case(case) if find_shard(case, shard.count) == shard.number else None
+        return select_case(case) if compute_shard_number(case, shard.count) == shard.number else None
 
     return select
 
 
-def find_shard(case: Case, count: int) -> int:
+def compute_shard_number(case: Case, count: int) -> int:
     """The number of the shard that runs the case."""
     name = f"{case.suite}\0{case.id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(name).digest()[:8]) % count + 1
 
 
 def filter_by_name(select_case: SelectCase, names: Collection[CaseName]) -> SelectCase:
-    """Selects the cases with these names."""
+    """A function that selects the cases with these names."""
     names = frozenset(names)
 
     def select(case: Case) -> Case | None:
@@ -74,10 +74,10 @@ def filter_by_name(select_case: SelectCase, names: Collection[CaseName]) -> Sele
     return select
 
 
-async def balance_by_time(
+async def select_by_time(
     trials: AsyncIterator[PlannedTrial], times_ms: Mapping[CaseName, float], shard: Shard
 ) -> tuple[CaseName, ...]:
-    """The cases of a shard such that all shards take about equally long.
+    """The names of the cases of a shard, such that all shards take about equally long.
 
     The longest case goes to the shard that has the least to do, and so on. A case without a known time counts as an average
     one. `times_ms` are those of one trial.

@@ -1,1 +1,1 @@
-"""Worker processes: what a worker runs, and how the coordinator uses it."""
+"""Runs trials in worker processes: the code of a worker, and the executor that uses workers."""

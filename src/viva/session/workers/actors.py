@@ -1,4 +1,4 @@
-"""The actors of Dask's worker processes: they pass the coordinator's calls on to a TrialWorker."""
+"""Dask actors that pass the calls of the coordinator to a TrialWorker."""
 
 import asyncio
 import shutil
@@ -12,9 +12,9 @@ from viva.model import codec
 from viva.session.loop import LoopThread
 from viva.session.workers.process import WorkerProcess
 from viva.session.workers.project_archive import ArchiveCache, unpack_project
-from viva.session.workers.worker import TrialWorker, WorkerReport, WorkerSetup, report_error
+from viva.session.workers.worker import TrialWorker, WorkerReport, WorkerSetup, report_os_error
 
-_WATCH_S = 0.5
+_WATCH_INTERVAL_S = 0.5
 
 
 class ThreadActor:
@@ -73,18 +73,18 @@ class ProcessActor:
                 setup = structs.replace(setup, folder=str(self._folder))
             self._process = await WorkerProcess.start(codec.encode(setup))
         except OSError as error:
-            return codec.encode(report_error(error))
-        self._watcher = asyncio.create_task(self._watch(self._process))
+            return codec.encode(report_os_error(error))
+        self._watcher = asyncio.create_task(self._watch_process(self._process))
         return await self._process.call("prepare")
 
     async def run(self, request: bytes) -> bytes:
-        return await self._get_process().call("run", request)
+        return await self._require_process().call("run", request)
 
     async def cancel(self, request: bytes) -> None:
-        await self._get_process().call("cancel", request)
+        await self._require_process().call("cancel", request)
 
     async def set_worker_count(self, count: int) -> None:
-        await self._get_process().call("set_worker_count", b"%d" % count)
+        await self._require_process().call("set_worker_count", b"%d" % count)
 
     async def close(self) -> None:
         if self._process is not None:
@@ -92,16 +92,16 @@ class ProcessActor:
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    def _get_process(self) -> WorkerProcess:
+    def _require_process(self) -> WorkerProcess:
         if self._process is None:
             raise RuntimeError("the worker is not prepared")
         return self._process
 
-    async def _watch(self, process: WorkerProcess) -> None:
-        """End the process when the coordinator is gone, or before it uses the memory of the machine up."""
+    async def _watch_process(self, process: WorkerProcess) -> None:
+        """End the process when the coordinator has ended, or when the process uses too much memory."""
         actor = ActorWatch(self)
         while not actor.is_released():
             if actor.exceeds_memory(process.pid):
                 process.kill()
-            await asyncio.sleep(_WATCH_S)
+            await asyncio.sleep(_WATCH_INTERVAL_S)
         await self.close()

@@ -20,7 +20,7 @@ from viva.model.record import TrialRecord
 from viva.protocols import PlannedTrial, Workers
 from viva.session.cassette_mode import CassetteMode
 from viva.session.options.run_options import RunOptions
-from viva.session.options.saved import AGENT_OPTION_FLAGS, dump_worker_options, list_references
+from viva.session.options.saved import AGENT_OPTION_FLAGS, dump_worker_options, list_agent_references
 from viva.session.run_plan import RunPlan
 from viva.session.workers.project_archive import digest_archive, pack_project
 from viva.session.workers.worker import TrialRequest, TrialResult, WorkerReport, WorkerSetup, list_packages
@@ -29,12 +29,12 @@ from viva.text.credentials import mask_agent_reference
 if TYPE_CHECKING:
     from viva.executors.dask_workers import CallActor
 
-_ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:\d+")
-_CRASH = "the worker process ended while it ran this trial alone, twice: the agent ends or crashes its process"
+_SCHEDULER_ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:\d+")
+_CRASH_MESSAGE = "the worker process ended while it ran this trial alone, twice: the agent ends or crashes its process"
 
 
 class WorkerExecutor(Struct, frozen=True):
-    """Runs each attempt in a worker. The journal, the cassette, the budget and the retries stay here."""
+    """Runs each attempt of a trial in a worker process. Journal, cassette, budget and retries stay in this process."""
 
     run_context: RunContext
     cassette_mode: CassetteMode
@@ -42,7 +42,7 @@ class WorkerExecutor(Struct, frozen=True):
     get_data: Callable[[], Any]
     """What `--before` returned."""
     stops: list[RunStopped] = field(default_factory=list[RunStopped])
-    """Why no further trial may start: the budget is spent."""
+    """Errors that stop the run: the budget is spent, so no further trial may start."""
 
     async def run_attempt(self, planned: PlannedTrial, attempt: int, keep: Collection[str]) -> TrialRecord:
         if self.stops:
@@ -62,42 +62,42 @@ class WorkerExecutor(Struct, frozen=True):
             total=planned.total,
             attempt=attempt,
             keep=tuple(keep),
-            variables=self._encode_data(),
+            variables=self._encode_hook_data(),
         )
         try:
             with self.run_context.list_as_running(state):
                 raw = await self.workers.run(codec.encode(request))
         except WorkerCrashed:
-            return build_trial_record(state, Outcome.failed(_CRASH), planned.total)
+            return build_trial_record(state, Outcome.failed(_CRASH_MESSAGE), planned.total)
         finally:
             for warning in self.workers.take_warnings():
                 bus.emit(Note(self.run_context.redactor.redact_text(warning), "warning"))
-        return self._take_result(codec.decode_own(raw, type=TrialResult))
+        return self._accept_result(codec.decode_own(raw, type=TrialResult))
 
     async def charge_cancelled(self) -> None:
         for raw in await self.workers.take_cancelled_results():
-            self._charge(codec.decode_own(raw, type=TrialResult))
+            self._charge_calls(codec.decode_own(raw, type=TrialResult))
 
-    def _charge(self, result: TrialResult) -> None:
+    def _charge_calls(self, result: TrialResult) -> None:
         for call in result.calls:
             try:
                 self.run_context.meter(call)
             except RunStopped as stop:  # the trial has ended: its record stands
                 self.stops.append(stop)
 
-    def _take_result(self, result: TrialResult) -> TrialRecord:
+    def _accept_result(self, result: TrialResult) -> TrialRecord:
         self.cassette_mode.add_trial(result.lines)
         for agent, seconds in result.lag.items():
             lag = self.run_context.loop_lag.blocked_s_by_agent
             lag[agent] = lag.get(agent, 0.0) + seconds
-        self._charge(result)
+        self._charge_calls(result)
         if result.record is None:
             raise RunStopped(result.stop_reason or "a worker stopped")
         if result.workspace:
             _store_workspace(result.record, result.workspace)
         return result.record
 
-    def _encode_data(self) -> Raw:
+    def _encode_hook_data(self) -> Raw:
         try:
             return codec.to_raw(self.get_data())
         except (TypeError, ValueError) as error:
@@ -105,7 +105,7 @@ class WorkerExecutor(Struct, frozen=True):
 
 
 def _store_workspace(record: TrialRecord, archive: bytes) -> None:
-    """Store a kept workspace of another machine on this one, and name its place."""
+    """Store the kept workspace of a worker on another machine here, and put its path into the record."""
     from viva.workspace.transfer import WorkspaceTooLarge, unpack_workspace  # few trials have a workspace
 
     try:
@@ -129,7 +129,7 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         raise BadInput.of(f"{flag}: --workspace cwd lets one trial at a time work in the folder; use another workspace")
     if find_spec("distributed") is None:
         raise BadInput.of(f"{flag} needs Dask; install it with: pip install 'viva-eval[cluster]'")
-    if options.cluster and not _ADDRESS.fullmatch(options.cluster):
+    if options.cluster and not _SCHEDULER_ADDRESS.fullmatch(options.cluster):
         raise BadInput.of(
             f"--cluster {options.cluster}: is not the address of a scheduler, such as tcp://localhost:8786"
         )
@@ -145,7 +145,7 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
     from viva.executors.dask_workers import ActorSpec, open_dask_workers
     from viva.session.workers.actors import ProcessActor, ThreadActor
 
-    root = _find_root(plan)
+    root = _find_project_root(plan)
     setup = WorkerSetup(
         run_id=run_id,
         options=dump_worker_options(options, root),
@@ -154,7 +154,7 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
         fingerprint=plan.fingerprint,
         generated_cases=plan.generated_cases,
         standard_input=plan.standard_input,
-        variables=_list_variables(plan),
+        variables=_list_used_variables(plan),
         packages=list_packages(),
         is_local=options.cluster is None,
     )
@@ -172,7 +172,7 @@ def open_workers(plan: RunPlan, run_id: str) -> AbstractAsyncContextManager[Work
 
 
 def describe_workers(plan: RunPlan, workers: Workers) -> list[str]:
-    """How many workers the run starts with, and where they can be watched."""
+    """A note on the number of workers and parallel trials, and on the dashboard."""
     processes = f"{workers.count} worker process{'es' if workers.count != 1 else ''}"
     dashboard = f"; dashboard: {workers.dashboard}" if workers.dashboard else ""
     return [f"{processes}, {plan.parallel} trial{'s' if plan.parallel != 1 else ''} at once{dashboard}"]
@@ -190,9 +190,9 @@ def list_worker_warnings(plan: RunPlan) -> Iterator[str]:
 
 
 def _check_cluster_options(options: RunOptions) -> None:
-    """Raises BadInput for options that hold secrets, which are never sent, and for files that would be lost."""
+    """Raises BadInput for agents with secrets in their reference, which are not sent, and for --update-snapshots without a shared folder."""
     for name, flag in AGENT_OPTION_FLAGS.items():
-        for reference in list_references(getattr(options, name)):
+        for reference in list_agent_references(getattr(options, name)):
             if mask_agent_reference(reference) != reference:
                 masked = mask_agent_reference(reference)
                 raise BadInput.of(f"{flag} {masked}: secrets are not sent to a cluster; use a variable in viva.toml")
@@ -200,7 +200,7 @@ def _check_cluster_options(options: RunOptions) -> None:
         raise BadInput.of("--update-snapshots: the workers write to a copy of the project; pass --cluster-folder")
 
 
-def _list_variables(plan: RunPlan) -> list[str]:
+def _list_used_variables(plan: RunPlan) -> list[str]:
     """The environment variables that the config, agents and playbooks of the run name, if they have a value here."""
     settings = plan.settings
     keys = {each.key_source for each in settings.connectors.values() if each.api_key and not each.is_built_in}
@@ -208,14 +208,14 @@ def _list_variables(plan: RunPlan) -> list[str]:
     return sorted(name for name in names if settings.environ.get(name))
 
 
-def _find_root(plan: RunPlan) -> Path:
-    """The folder of the project: that of the config, if the run was started there or below."""
+def _find_project_root(plan: RunPlan) -> Path:
+    """The folder of the config if the run was started in it or below; else the folder of the run."""
     folder, project = plan.options.folder.resolve(), plan.settings.folder.resolve()
     return project if folder.is_relative_to(project) else folder
 
 
 async def _prepare_worker(call_actor: "CallActor", archive: bytes) -> tuple[str, ...]:
-    """Returns warnings. Raises BadInput if the worker cannot run the trials."""
+    """Prepare one worker and return its warnings. Raises BadInput if it cannot run the trials."""
     report = codec.decode_own(await call_actor("prepare", b""), type=WorkerReport)
     if report.needs_archive:
         report = codec.decode_own(await call_actor("prepare", archive), type=WorkerReport)

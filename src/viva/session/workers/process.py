@@ -1,6 +1,6 @@
-"""A process that runs the trials of one run. Calls come through its standard input; results go to its standard output.
+"""A worker process for one run. It reads calls from standard input and writes results to standard output.
 
-When its standard input ends, it cancels its trials and ends too.
+When standard input ends, the process cancels its trials and ends.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from viva.session.loop import LoopThread
 from viva.session.workers.worker import TrialWorker, WorkerSetup
 
 Method = Literal["prepare", "run", "cancel", "set_worker_count", "close"]
-_METHODS: tuple[Method, ...] = get_args(Method)
-_HEAD = struct.Struct("!IBQ")
-"""Before each message: the number of the call, its method or whether it failed, and the size of what follows."""
-_CLOSE_S = 10.0
-_COMMAND = ("-P", "-c", f"from {__name__} import main; main()")  # -P: no modules of the working folder
+_METHOD_NAMES: tuple[Method, ...] = get_args(Method)
+_MESSAGE_HEADER = struct.Struct("!IBQ")
+"""The header of a message: number of the call, index of the method (in a result: 1 if the call failed), size of the content."""
+_CLOSE_TIMEOUT_S = 10.0
+_PYTHON_ARGUMENTS = ("-P", "-c", f"from {__name__} import main; main()")  # -P: no modules of the working folder
 
 
-def _pack(number: int, code: int, content: bytes) -> bytes:
-    return _HEAD.pack(number, code, len(content)) + content
+def _pack_message(number: int, code: int, content: bytes) -> bytes:
+    return _MESSAGE_HEADER.pack(number, code, len(content)) + content
 
 
 class WorkerProcess:
-    """The process as its parent sees it. A call raises ConnectionResetError, an OSError, if the process has ended."""
+    """Starts and calls the process, from its parent. A call raises ConnectionResetError if the process has ended."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -41,10 +41,10 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, setup: bytes) -> "WorkerProcess":
-        process = await asyncio.create_subprocess_exec(sys.executable, *_COMMAND, stdin=PIPE, stdout=PIPE)
+        process = await asyncio.create_subprocess_exec(sys.executable, *_PYTHON_ARGUMENTS, stdin=PIPE, stdout=PIPE)
         started = cls(process)
-        with suppress(OSError):  # it ended at once: the first call says so
-            await started._send(_pack(0, 0, setup))
+        with suppress(OSError):  # the process has ended already: the first call reports it
+            await started._send(_pack_message(0, 0, setup))
         return started
 
     @property
@@ -57,15 +57,15 @@ class WorkerProcess:
         number = next(self._numbers)
         result = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(_pack(number, _METHODS.index(method), argument))
+            await self._send(_pack_message(number, _METHOD_NAMES.index(method), argument))
             return await result
         finally:
             del self._waiting[number]
 
     async def close(self) -> None:
-        """End the process, in a limited time: an agent may block it."""
+        """End the process; kill it if it does not end in time, since an agent may block it."""
         try:
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 with suppress(OSError):
                     await self.call("close")
                 if self._process.stdin is not None:
@@ -89,7 +89,9 @@ class WorkerProcess:
         assert self._process.stdout is not None
         with suppress(asyncio.IncompleteReadError, OSError):  # it has ended
             while True:
-                number, has_failed, size = _HEAD.unpack(await self._process.stdout.readexactly(_HEAD.size))
+                number, has_failed, size = _MESSAGE_HEADER.unpack(
+                    await self._process.stdout.readexactly(_MESSAGE_HEADER.size)
+                )
                 content = await self._process.stdout.readexactly(size)
                 waiting = self._waiting.get(number)
                 if waiting is None or waiting.done():
@@ -104,7 +106,7 @@ class WorkerProcess:
 
 
 class _CallServer:
-    """Serves calls in the process."""
+    """Runs the calls of the parent on the TrialWorker of the process and writes their results."""
 
     def __init__(self, worker: TrialWorker, out: BinaryIO) -> None:
         self._worker = worker
@@ -113,13 +115,13 @@ class _CallServer:
 
     async def serve(self, number: int, method: Method, argument: bytes) -> None:
         try:
-            message = _pack(number, 0, await getattr(self._worker, method)(argument))
+            message = _pack_message(number, 0, await getattr(self._worker, method)(argument))
         except Exception as error:  # the coordinator reports it
-            message = _pack(number, 1, f"{type(error).__name__}: {error}".encode(errors="replace"))
+            message = _pack_message(number, 1, f"{type(error).__name__}: {error}".encode(errors="replace"))
         await asyncio.to_thread(self._write, message)
 
     def _write(self, message: bytes) -> None:
-        with self._lock, suppress(OSError):  # nobody waits for it any more
+        with self._lock, suppress(OSError):  # the parent has ended
             self._out.write(message)
             self._out.flush()
 
@@ -137,8 +139,8 @@ def main() -> None:
     server = _CallServer(worker, out)
     while (message := _read_message(calls)) is not None:
         number, method, argument = message
-        loop.bridge.start(server.serve(number, _METHODS[method], argument))
-    timer = threading.Timer(_CLOSE_S, os._exit, (1,))  # an agent may block the loop
+        loop.bridge.start(server.serve(number, _METHOD_NAMES[method], argument))
+    timer = threading.Timer(_CLOSE_TIMEOUT_S, os._exit, (1,))  # an agent may block the loop
     timer.daemon = True
     timer.start()
     loop.run_blocking(worker.close(b""))
@@ -147,9 +149,9 @@ def main() -> None:
 
 def _read_message(calls: BinaryIO) -> tuple[int, int, bytes] | None:
     """The next message; None at the end."""
-    head = calls.read(_HEAD.size)
-    if len(head) < _HEAD.size:
+    head = calls.read(_MESSAGE_HEADER.size)
+    if len(head) < _MESSAGE_HEADER.size:
         return None
-    number, code, size = _HEAD.unpack(head)
+    number, code, size = _MESSAGE_HEADER.unpack(head)
     content = calls.read(size)
     return (number, code, content) if len(content) == size else None

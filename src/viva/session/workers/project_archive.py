@@ -1,7 +1,7 @@
-"""The files of a project as one archive, for workers that do not share its folder.
+"""Packs the files of a project into an archive, for workers that do not share its folder.
 
-It holds what git tracks or does not ignore, or everything in a folder without git. Secrets and results are never in it: `.env`
-files and `.viva` stay here.
+The archive has the files that git tracks or does not ignore; without git, all files. `.env` files and `.viva` are left out,
+because they hold secrets and results.
 """
 
 import gzip
@@ -18,10 +18,10 @@ from viva.errors import BadInput
 from viva.record.atomic_files import replace_file
 
 _MAX_BYTES = 64 * 1024 * 1024
-_MAX_STORED = 4
+_MAX_STORED_ARCHIVES = 4
 _FILE_TIME = 946_684_800
 """The first of January 2000: ZIP archives have no times before 1980."""
-_SKIPPED = frozenset({".git", ".viva", ".venv", "__pycache__", "node_modules"})
+_SKIPPED_NAMES = frozenset({".git", ".viva", ".venv", "__pycache__", "node_modules"})
 
 
 def pack_project(root: Path, secret_file: Path | None) -> bytes:
@@ -46,7 +46,7 @@ def _pack_files(root: Path, secret_file: Path | None) -> bytes:
         ) as packed,  # the same files give the same digest
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
-        for path in sorted(_list_files(root)):
+        for path in sorted(_list_packed_files(root)):
             if secret_file is not None and path.samefile(secret_file):
                 continue
             size += path.stat().st_size
@@ -81,7 +81,7 @@ def digest_archive(archive: bytes) -> str:
 
 
 class ArchiveCache:
-    """Archives that a worker has, as files that are named by their digest, so that each is sent to it once."""
+    """Stores archives on a worker, in files named by their digest, so that each archive is sent to it once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -96,27 +96,32 @@ class ArchiveCache:
         return archive if digest_archive(archive) == digest else None
 
     def add(self, archive: bytes) -> None:
-        """The newest few stay. A worker without room for it gets the archive again for its next run."""
+        """Store an archive and delete all but the newest few. On a full disk nothing is stored: the next run sends it again."""
         try:
             replace_file(self._folder / f"{digest_archive(archive)}.tar.gz", archive, private=True)
             stored = sorted(self._folder.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime, reverse=True)
-            for path in stored[_MAX_STORED:]:
+            for path in stored[_MAX_STORED_ARCHIVES:]:
                 path.unlink()
         except OSError:
             pass
 
 
-def _list_files(root: Path) -> Iterator[Path]:
+def _list_packed_files(root: Path) -> Iterator[Path]:
     has_git = any((folder / ".git").exists() for folder in (root, *root.parents))
-    for name in _list_git_files(root) if has_git else _walk(root):
+    for name in _list_git_files(root) if has_git else _walk_folder(root):
         path = root / name
         is_secret = any(part == ".env" or part.startswith(".env.") for part in Path(name).parts)
-        if not is_secret and not _SKIPPED.intersection(Path(name).parts) and path.is_file() and not path.is_symlink():
+        if (
+            not is_secret
+            and not _SKIPPED_NAMES.intersection(Path(name).parts)
+            and path.is_file()
+            and not path.is_symlink()
+        ):
             yield path
 
 
 def _list_git_files(root: Path) -> list[str]:
-    """What git tracks or does not ignore. Raises BadInput if git cannot say: ignored files may hold secrets."""
+    """The files that git tracks or does not ignore. Raises BadInput if git fails: other files may hold secrets."""
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         result = subprocess.run(command, capture_output=True, check=True, timeout=60)
@@ -130,11 +135,11 @@ def _list_git_files(root: Path) -> list[str]:
     return [name for name in result.stdout.decode(errors="surrogateescape").split("\0") if name]
 
 
-def _walk(root: Path) -> Iterator[str]:
+def _walk_folder(root: Path) -> Iterator[str]:
     for path in root.iterdir():
-        if path.name in _SKIPPED or path.is_symlink():
+        if path.name in _SKIPPED_NAMES or path.is_symlink():
             continue
         if path.is_dir():
-            yield from (f"{path.name}/{inner}" for inner in _walk(path))
+            yield from (f"{path.name}/{inner}" for inner in _walk_folder(path))
         else:
             yield path.name

@@ -1,6 +1,6 @@
-"""What a worker runs: it builds the plan of the run again, and then runs the trials that it is sent by name.
+"""Runs trials in a worker: builds the plan of the run again, and runs each trial that the coordinator names.
 
-Only bytes cross the border. A worker gets a `WorkerSetup` once and a `TrialRequest` for each attempt of a trial; it returns a
+Only bytes are exchanged. A worker gets a `WorkerSetup` once and a `TrialRequest` for each attempt of a trial; it returns a
 `TrialResult`. The coordinator has the journal, the cassette, the budget and the retries.
 """
 
@@ -29,7 +29,7 @@ from viva.model.record import Cell, TrialRecord
 from viva.protocols import PlannedTrial
 from viva.record.cassette import CassetteLine
 from viva.session.options.saved import restore_worker_options
-from viva.session.resume import find_changes
+from viva.session.resume import find_fingerprint_changes
 from viva.session.run import create_run_context
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
 from viva.session.scripts.hooks import add_hooks
@@ -38,7 +38,7 @@ _MAX_CASES_IN_MEMORY = 2000
 
 
 class WorkerSetup(Struct, frozen=True, kw_only=True):
-    """What a worker gets once, to build the plan of the run."""
+    """Sent once to each worker: what it needs to build the plan of the run."""
 
     run_id: str
     options: Mapping[str, Any]
@@ -59,17 +59,17 @@ class WorkerSetup(Struct, frozen=True, kw_only=True):
 
 
 class WorkerReport(Struct, frozen=True, kw_only=True):
-    """Whether a worker is ready."""
+    """A worker's answer to its setup: problems, warnings, or that it needs the archive."""
 
     problems: tuple[tuple[str, int, str, str], ...] = ()
-    """Why it cannot run trials: the fields of each Problem."""
+    """The fields of each Problem that prevents trials on the worker."""
     warnings: tuple[str, ...] = ()
     needs_archive: bool = False
-    """Does it lack the archive of the project?"""
+    """Must the coordinator send the archive of the project?"""
 
 
 class TrialRequest(Struct, frozen=True, kw_only=True):
-    """One attempt of a trial. `variables` are those that `--before` set, encoded once."""
+    """Sent to a worker to run one attempt of a trial. `variables` is the encoded result of `--before`."""
 
     suite: str
     case: str
@@ -83,7 +83,7 @@ class TrialRequest(Struct, frozen=True, kw_only=True):
 
 
 class TrialResult(Struct, frozen=True, kw_only=True):
-    """The record of an attempt, and what happened in its worker since the last result."""
+    """A worker's answer: the record of an attempt, and its cassette lines, model calls and event loop delays."""
 
     record: TrialRecord | None = None
     lines: tuple[CassetteLine, ...] = ()
@@ -96,7 +96,7 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 
 
 class TrialWorker:
-    """Runs the trials of one run, on the loop that calls it. Arguments and results are bytes: they cross the border."""
+    """The trials of one run in a worker. Arguments and results are bytes, because they are exchanged with another process."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
@@ -110,8 +110,8 @@ class TrialWorker:
             root = Path(self._setup.folder)
             return codec.encode(WorkerReport(problems=tuple(_locate_problem(each, root) for each in error.problems)))
         except OSError as error:
-            return codec.encode(report_error(error))
-        return codec.encode(WorkerReport(warnings=tuple(_compare_packages(self._setup.packages))))
+            return codec.encode(report_os_error(error))
+        return codec.encode(WorkerReport(warnings=tuple(_list_version_differences(self._setup.packages))))
 
     async def run(self, request: bytes) -> bytes:
         """Run one attempt of a trial. Returns a TrialResult."""
@@ -126,9 +126,9 @@ class TrialWorker:
         return b""
 
     async def set_worker_count(self, count: bytes) -> bytes:
-        """Use one part in `count` of the limits of connectors: the other workers use the rest."""
+        """Use the share 1/`count` of the connectors' rate limits, because all workers share them."""
         if self._runner is not None:
-            self._runner.share_limits(1 / int(count))
+            self._runner.use_share_of_limits(1 / int(count))
         return b""
 
     async def close(self, _nothing: bytes) -> bytes:
@@ -153,13 +153,13 @@ def _locate_problem(problem: Problem, root: Path) -> tuple[str, int, str, str]:
     return name, problem.line, problem.path, f"worker on {platform.node()}: {problem.message}"
 
 
-def report_error(error: OSError) -> WorkerReport:
-    """What keeps this machine from running trials, such as a full disk."""
+def report_os_error(error: OSError) -> WorkerReport:
+    """The report of an error of this machine, such as a full disk, that prevents trials."""
     return WorkerReport(problems=(("", 0, "", f"worker on {platform.node()}: {error}"),))
 
 
 class _TrialRunner:
-    """The plan of the run in this process."""
+    """Runs and cancels trials of the plan that was built in this process."""
 
     def __init__(self, plan: RunPlan, setup: WorkerSetup, calls: ModelCallCollector, exits: AsyncExitStack) -> None:
         self._plan = plan
@@ -183,7 +183,7 @@ class _TrialRunner:
                 raise BadInput.of(f"these environment variables are not set: {', '.join(missing)}")
             plan = await build_run_plan(options, inputs=inputs)
             exits.push_async_callback(plan.aclose)
-            if changes := find_changes(setup.fingerprint, plan.fingerprint):
+            if changes := find_fingerprint_changes(setup.fingerprint, plan.fingerprint):
                 raise BadInput.of(
                     f"{', '.join(changes)}: not as in the process that started the run. Start the run in the project's folder, with "
                     "relative paths, and use the same version of Viva everywhere"
@@ -193,7 +193,7 @@ class _TrialRunner:
         raise AssertionError  # no context manager here swallows errors
 
     async def run(self, raw: bytes) -> bytes:
-        task = asyncio.ensure_future(self._run(codec.decode_own(raw, type=TrialRequest)))
+        task = asyncio.ensure_future(self._run_attempt(codec.decode_own(raw, type=TrialRequest)))
         self._tasks[raw] = task
         try:
             return codec.encode(await task)
@@ -211,7 +211,7 @@ class _TrialRunner:
         if (task := self._tasks.get(raw)) is not None:
             task.cancel()
 
-    async def _run(self, request: TrialRequest) -> TrialResult:
+    async def _run_attempt(self, request: TrialRequest) -> TrialResult:
         case = await self._cases.find((request.suite, request.case, request.agent))
         planned = PlannedTrial(case, request.index, request.trial, request.total, request.agent)
         record = await run_trial(self._add_hooks(request), planned, request.attempt, request.keep)
@@ -233,7 +233,7 @@ class _TrialRunner:
         variables = codec.decode_own(bytes(request.variables))
         return add_hooks(self._run_context, data=variables)[0]
 
-    def share_limits(self, share: float) -> None:
+    def use_share_of_limits(self, share: float) -> None:
         use_limit_share(self._plan.http, share)
 
     async def close(self) -> None:
@@ -244,12 +244,12 @@ class _TrialRunner:
         await self._exits.aclose()
 
 
-def _warn(record: TrialRecord, text: str) -> None:
+def _add_warning(record: TrialRecord, text: str) -> None:
     record.warnings = [*(record.warnings or ()), text]
 
 
 def _pack_workspace(record: TrialRecord) -> bytes:
-    """The kept workspace of a trial, which then leaves this machine. One that is too large stays, and the record says where."""
+    """Pack the kept workspace of a trial and delete it here. One that is too large stays, and the record names this machine."""
     from viva.workspace.folders import remove_kept_workspace  # few trials have a workspace
     from viva.workspace.transfer import MAX_BYTES, WorkspaceTooLarge, pack_workspace
 
@@ -258,11 +258,13 @@ def _pack_workspace(record: TrialRecord) -> bytes:
         archive, left_out = pack_workspace(path)
     except WorkspaceTooLarge:
         record.workspace = f"{platform.node()}:{path}"
-        _warn(record, f"the workspace has more than {MAX_BYTES >> 20} MB or too many files, and stays on the worker")
+        _add_warning(
+            record, f"the workspace has more than {MAX_BYTES >> 20} MB or too many files, and stays on the worker"
+        )
         return b""
     if left_out:
         entries = f"{left_out} file{'s' if left_out != 1 else ''}"
-        _warn(
+        _add_warning(
             record,
             f"{entries} of the workspace could not be sent from the worker: unreadable, or links that lead outside",
         )
@@ -271,7 +273,7 @@ def _pack_workspace(record: TrialRecord) -> bytes:
 
 
 class CaseFinder:
-    """Finds cases by suite, id and agent. They are decoded in input order, which is mostly the order of the requests."""
+    """Finds cases by suite, id and agent. It reads them in input order, which is mostly the order of the requests."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
@@ -286,13 +288,13 @@ class CaseFinder:
             for _ in range(2):  # from here to the end, then from the start
                 async for planned in self._trials:
                     if planned.cell not in self._recent:
-                        self._remember(planned)
+                        self._keep_case(planned)
                     if planned.cell == wanted:
                         return planned.case
                 self._trials = self._plan.iterate_trials()
         raise RunStopped(f"a worker cannot find the case {wanted[1]!r} of {wanted[0]}")
 
-    def _remember(self, planned: PlannedTrial) -> None:
+    def _keep_case(self, planned: PlannedTrial) -> None:
         self._recent[planned.cell] = planned.case
         if len(self._recent) > _MAX_CASES_IN_MEMORY:
             del self._recent[next(iter(self._recent))]
@@ -303,17 +305,17 @@ def list_packages() -> dict[str, str]:
     from importlib import metadata
 
     loaded = {name.partition(".")[0] for name in sys.modules}
-    names = {each for package, each in _map_distributions().items() if package in loaded}
+    names = {each for package, each in _map_packages_to_distributions().items() if package in loaded}
     return {"Python": platform.python_version()} | {name: metadata.version(name) for name in sorted(names)}
 
 
-def _map_distributions() -> dict[str, str]:
+def _map_packages_to_distributions() -> dict[str, str]:
     from importlib import metadata
 
     return {package: names[0] for package, names in metadata.packages_distributions().items()}
 
 
-def _compare_packages(theirs: Mapping[str, str]) -> list[str]:
+def _list_version_differences(theirs: Mapping[str, str]) -> list[str]:
     from importlib import metadata
 
     differences: list[str] = []

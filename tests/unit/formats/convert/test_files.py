@@ -157,9 +157,9 @@ def test_inspect_and_deepeval(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "text", "tool", "message"),
     [
-        ("x.yaml", "a: 1", None, "not a file of a known tool; known are promptfoo"),
+        ("x.yaml", "a: 1", None, "not a file of a known tool; files of promptfoo"),
         ("x.yaml", "tests: [{vars: {}}]", "adk", "is not a file of adk"),
-        ("x.yaml", "tests: [1]", None, "has not the form of promptfoo's files"),
+        ("x.yaml", "tests: [1]", None, "cannot be read as a file of promptfoo"),
         ("x.yaml", "tests: []", None, "has no cases"),
         ("x.yaml", "", None, "is empty"),
         ("x.yaml", "a: [", None, "is not YAML"),

@@ -163,9 +163,9 @@ def test_a_tarball_without_a_manifest_says_so(tmp_path: Path):
 REFERENCES = [
     ("../outside.json", "leaves the pack by '..'"),
     ("/etc/passwd", "absolute"),
-    ("https://acme.com/suite.json", "absolute, or an address"),
-    ("evals/missing.json", "is not there"),
-    ("evals", "is not there"),
+    ("https://acme.com/suite.json", "absolute, or a URL"),
+    ("evals/missing.json", "does not exist"),
+    ("evals", "does not exist"),
 ]
 
 
@@ -344,7 +344,7 @@ DIGEST = "0" * 64
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (f"{DIGEST}  gone.json", "'gone.json', which evals.sha256 lists, is not there"),
+        (f"{DIGEST}  gone.json", "'gone.json', which evals.sha256 lists, does not exist"),
         (f"{DIGEST}  ../outside.json", "leaves the pack"),
         (f"{DIGEST}  /etc/passwd", "is absolute"),
         (f"{DIGEST}  ./evals/x.json", "is not a SHA-256 digest"),
@@ -423,7 +423,7 @@ def test_a_signature_beside_a_tarball_is_one_of_the_whole(tmp_path: Path):
 def test_a_bad_trusted_key_is_named(tmp_path: Path):
     path = signed(tmp_path / "q")
     assert "trusted_keys: /nowhere.pem" in refused(path, "/nowhere.pem")
-    assert "is no Ed25519 public key" in refused(path, "ed25519:AAAA")
+    assert "is not an Ed25519 public key" in refused(path, "ed25519:AAAA")
 
 
 def test_without_cryptography_the_message_says_what_to_install(tmp_path: Path):

@@ -177,5 +177,5 @@ def test_a_summary_that_was_written_can_be_read():
     ],
 )
 def test_what_is_no_summary_is_refused(raw: bytes):
-    with pytest.raises(BadInput, match=r"s\.json: is no eval summary"):
+    with pytest.raises(BadInput, match=r"s\.json: is not an eval summary"):
         parse_eval_summary(raw, "s.json")

@@ -12,9 +12,14 @@ from running import run_cases
 from viva.cli.test import command
 from viva.errors import BadInput
 from viva.record.redaction import Redactor
+from viva.session.options.keyword_values import build_run_options
 from viva.session.options.run_options import RUN_OPTIONS, Option, RunOptions
-from viva.session.options.saved import replace_options, restore_options, restore_secrets, save_options
-from viva.session.options.values import build_run_options
+from viva.session.options.saved import (
+    apply_resume_flags,
+    build_saved_settings,
+    restore_agents_with_secrets,
+    restore_options,
+)
 from viva.stats.sequential import SequentialTest
 
 
@@ -115,7 +120,7 @@ def test_the_journal_saves_what_the_command_that_runs_a_case_again_repeats():
         replay=Path("r.cassette"),
         replay_missing="skip",
     )
-    assert save_options(options, Redactor())["rerun_flags"] == [
+    assert build_saved_settings(options, Redactor())["rerun_flags"] == [
         ("--config", "my config.toml"),
         ("--timeout", "1m30s"),
         ("--evaluator", "http://***@host/"),
@@ -129,9 +134,9 @@ def test_the_journal_saves_what_the_command_that_runs_a_case_again_repeats():
 
 
 def test_a_resumed_run_replaces_only_what_may_change(tmp_path: Path):
-    saved = save_options(RunOptions(inputs=("x",), runs=3, parallel=2, folder=tmp_path), Redactor())["options"]
+    saved = build_saved_settings(RunOptions(inputs=("x",), runs=3, parallel=2, folder=tmp_path), Redactor())["options"]
     given = RunOptions(inputs=(), parallel=8, max_cost_usd=2.0, outputs=(Path("r.md"),), runs=1, tags=("t",))
-    options = replace_options(restore_options(saved), given)
+    options = apply_resume_flags(restore_options(saved), given)
     assert (options.runs, options.tags, options.parallel, options.max_cost_usd) == (3, (), 8, 2.0)
     assert options.outputs == (Path("r.md").absolute(),)
 
@@ -146,7 +151,7 @@ def test_a_resumed_run_replaces_only_what_may_change(tmp_path: Path):
 )
 def test_an_agent_with_a_secret_must_be_passed_again(before: str, now: str | None, problem: str):
     with pytest.raises(BadInput, match=problem):
-        restore_secrets(RunOptions(inputs=(), agents=(before,)), {"agents": (now,) if now else ()})
+        restore_agents_with_secrets(RunOptions(inputs=(), agents=(before,)), {"agents": (now,) if now else ()})
 
 
 SAMPLES: dict[Any, Any] = {str: "x", int: 3, float: 0.5, Path: Path("file.md"), bool: None}
@@ -168,6 +173,6 @@ def sample(option: Option) -> Any:
 def test_a_resumed_run_has_the_value_of_every_option(name: str):
     values: dict[str, Any] = {"inputs": (), name: sample(RUN_OPTIONS[name])}
     options = RunOptions(**values)
-    saved = json.loads(json.dumps(save_options(options, Redactor())["options"]))
+    saved = json.loads(json.dumps(build_saved_settings(options, Redactor())["options"]))
     expected = Path("file.md").absolute() if name == "folder" else values[name]
     assert getattr(restore_options(saved), name) == expected

@@ -8,7 +8,7 @@ import pytest
 from viva.model.case import Case
 from viva.protocols import PlannedTrial
 from viva.session.options.run_options import RUN_OPTIONS
-from viva.session.shards.shard import Shard, balance_by_time, filter_by_hash, find_shard
+from viva.session.shards.shard import Shard, compute_shard_number, filter_by_hash, select_by_time
 from viva.users.script import Script
 
 CASES = [Case(id=f"c{number}", suite="s", user=Script(())) for number in range(200)]
@@ -26,7 +26,7 @@ def test_every_case_is_in_exactly_one_shard_and_stays_in_it():
     assert sorted(case for part in parts for case in part) == sorted(case.id for case in CASES)
     assert all(parts)
     # The hash is part of the contract: machines with different versions of Viva must agree.
-    assert [find_shard(case, 8) for case in CASES[:8]] == [4, 4, 8, 8, 7, 1, 2, 8]
+    assert [compute_shard_number(case, 8) for case in CASES[:8]] == [4, 4, 8, 8, 7, 1, 2, 8]
 
 
 def balance(times_ms: Mapping[str, float], count: int, totals: Mapping[str, int] | None = None) -> list[list[str]]:
@@ -39,7 +39,7 @@ def balance(times_ms: Mapping[str, float], count: int, totals: Mapping[str, int]
                 yield PlannedTrial(Case(id=name, suite="s", user=Script(())), index, trial, total)
 
     times = {("s", name): time_ms for name, time_ms in times_ms.items()}
-    shards = [asyncio.run(balance_by_time(trials(), times, Shard(number, count))) for number in range(1, count + 1)]
+    shards = [asyncio.run(select_by_time(trials(), times, Shard(number, count))) for number in range(1, count + 1)]
     return [[case for _, case in shard] for shard in shards]
 
 

@@ -15,7 +15,7 @@ FindConnectorProblems = Callable[[str, str | None], tuple[Problem, ...]]
 
 
 def create_helper_check(agents: AgentFactory, settings: Settings, under_test: Sequence[Any] = ()) -> FindProblems:
-    """A function that finds out why an agent cannot be used as a helper. An agent under test always can."""
+    """A function that finds problems of an agent as a helper. Agents under test have none."""
     names_under_test = {
         agent if isinstance(agent, str) else getattr(agent, "__qualname__", type(agent).__name__)
         for agent in under_test
@@ -34,7 +34,7 @@ def create_helper_check(agents: AgentFactory, settings: Settings, under_test: Se
 
 
 def create_connector_check(agents: AgentFactory, settings: Settings, options: RunOptions) -> FindConnectorProblems:
-    """A function that finds out why `options.connector` of a case cannot be used by the agent under test or a helper.
+    """A function that finds problems of a connector that `options.connector` of a case names for an agent or a helper.
 
     An agent that uses no connector of the config receives the option unchecked.
     """
@@ -68,13 +68,13 @@ def _uses_connector(agent: Any, settings: Settings) -> bool:
 
 
 def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value: str | None = None) -> FindProblems:
-    """A function that finds out why a connector, agent or model cannot grade playbooks and play the user in them.
+    """A function that finds problems of an evaluator: a connector, agent or model that grades playbooks and plays the user.
 
     `flag_value` is the name that --evaluator gives.
     """
 
     def add_place(name: str, problem: Problem) -> tuple[Problem, ...]:
-        """The problem with the flag or config line that gives the name, unless it names a file already."""
+        """The problem with the flag or config line that contains the name, unless it has a file already."""
         if problem.file:
             return (problem,)
         if name == flag_value:
@@ -87,7 +87,7 @@ def create_evaluator_check(agents: AgentFactory, settings: Settings, flag_value:
         bare = name.removeprefix("agents:")
         is_agent = bare in settings.agents
         is_named = is_agent or bare in settings.connectors or bare.startswith("viva.")
-        is_named = is_named or agents.has_function(name) or find_reference_kind(bare) is not None
+        is_named = is_named or agents.is_passed_object(name) or find_reference_kind(bare) is not None
         if not is_named and find_connector(bare, settings.connectors) is None:
             return add_place(name, Problem("", 0, "", _explain_unknown_evaluator(bare)))
         connector = None if is_agent else settings.connectors.get(bare)
@@ -114,8 +114,8 @@ def _explain_unknown_evaluator(name: str) -> str:
     )
 
 
-def find_flag_problems(options: RunOptions, agents: AgentFactory) -> Iterator[Problem]:
-    """Problems of the flags that name an agent as helper."""
+def find_helper_flag_problems(options: RunOptions, agents: AgentFactory) -> Iterator[Problem]:
+    """Problems of the flags --simulator and -r, which name helpers."""
     helpers: list[tuple[str, str | None, Role]] = [
         ("--simulator", options.simulator, "simulator"),
         ("-r", options.reporter, "reporter"),

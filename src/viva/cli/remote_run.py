@@ -17,14 +17,14 @@ from viva.llm.transport import HttpTransport
 from viva.model import codec
 from viva.record.atomic_files import replace_file
 from viva.session.interrupts import handle_stop_signals
-from viva.session.remote import (
-    ModesNeeded,
+from viva.session.remote_run import (
+    ModesRequired,
     RemoteRun,
     RemoteRunRequest,
     resolve_remote_suite,
     select_remote_modes,
 )
-from viva.session.report_files import check_writable
+from viva.session.report_files import check_output_writable
 
 
 async def run_remote(flags: dict[str, Any]) -> int:
@@ -44,7 +44,7 @@ async def run_remote(flags: dict[str, Any]) -> int:
         selected, note = select_remote_modes(suite.reference, suite.modes, options)
         modes = selected if note else modes  # the host knows what a suite declares
     if flags["eval_summary"] is not None:
-        check_writable("--eval-summary", flags["eval_summary"])
+        check_output_writable("--eval-summary", flags["eval_summary"])
     request = RemoteRunRequest(
         suite=suite.reference,
         agent=suite.agent,
@@ -61,7 +61,7 @@ async def run_remote(flags: dict[str, Any]) -> int:
                 printer.print_text(note)
             try:
                 run = await remote.start(request)
-            except ModesNeeded as error:
+            except ModesRequired as error:
                 selected, note = select_remote_modes(suite.reference, error.declared, options)
                 printer.print_text(note or f"modes: {', '.join(selected)}")
                 request = structs.replace(request, modes=selected)
@@ -104,7 +104,7 @@ async def _follow_run(remote: RemoteRun, printer: "_EventPrinter", flags: dict[s
     return 0 if summary.passed and not summary_failed and not (is_worse and flags["fail_on_regression"]) else 1
 
 
-class _Scored(Struct, rename="camel"):
+class _ScoredTask(Struct, rename="camel"):
     """The part of a scored task that is shown."""
 
     task_id: str
@@ -131,7 +131,7 @@ class _EventPrinter:
             print(codec.compact_json(event), file=self._out, flush=True)
         elif event["type"] == "eval.scored":
             try:
-                task = codec.convert(event.get("payload"), _Scored)
+                task = codec.convert(event.get("payload"), _ScoredTask)
             except codec.ValidationError as error:
                 raise Unreachable(f"the host sent an event eval.scored that cannot be read: {error}") from error
             if not (self._quiet and task.passed):

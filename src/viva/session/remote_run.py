@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from viva.agents.openwop import OpenwopAgent, parse_host_url, parse_reference
+from viva.agents.openwop import parse_host_url
 from viva.agents.openwop_client import HostClient, HostRefused
 from viva.config import Settings
 from viva.errors import BadInput, Unreachable
@@ -25,7 +25,7 @@ TOKEN_VARIABLE = "OPENWOP_TOKEN"  # noqa: S105 -- the name of a variable
 
 
 class RemoteRunRequest(Struct, frozen=True, kw_only=True):
-    """Which suite the host runs on which agent, and how."""
+    """The request to run a suite on an agent of the host."""
 
     suite: str
     agent: str
@@ -53,11 +53,11 @@ class RemoteSuite(Struct, frozen=True):
 
 
 def resolve_remote_suite(text: str, folder: Path, agent: str | None) -> RemoteSuite:
-    """What `-i` and `-n` name. A local file or pack only names a suite; the host has its own copy."""
+    """The suite and agent on the host that `-i` and `-n` name. A local file or pack only gives the name; the host uses its own copy."""
     path = folder / text
     modes: tuple[Mode, ...] | None = None
     if path.exists():
-        suite, target = _read_suite(path, text)
+        suite, target = _read_local_suite(path, text)
         reference, agent, modes = f"{suite.suite_id}@{suite.version}", agent or target, tuple(suite.modes)
     elif "@" in text and "/" not in text:
         reference = text
@@ -71,15 +71,15 @@ def resolve_remote_suite(text: str, folder: Path, agent: str | None) -> RemoteSu
 def select_remote_modes(
     suite: str, declared: Sequence[Mode], options: EvalOptions
 ) -> tuple[tuple[Mode, ...], str | None]:
-    """The modes of a run as for a local one: live-shadow only by name, regression only with a baseline. And a note."""
+    """The modes of a remote run, chosen as for a local run, and a note about modes that are left out."""
     try:
         return select_modes(declared, options)
     except ValueError as error:
         raise BadInput.of(str(error), suite) from error
 
 
-def _read_suite(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
-    """The suite of a file or pack, and the agent that it names."""
+def _read_local_suite(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
+    """The suite in a local file or pack, and the agent that it names."""
     if not is_pack(path):
         try:
             raw = path.read_bytes()
@@ -97,42 +97,42 @@ def _read_suite(path: Path, shown: str) -> tuple[EvalSuite, str | None]:
     return suite, suite.target_agent_id or agent.agent_id
 
 
-class ModesNeeded(Exception):  # noqa: N818 -- the name says what it is
-    """The host needs to know which of these modes to run. The client cannot see the suite."""
+class ModesRequired(Exception):  # noqa: N818 -- the name says what it is
+    """The host refused a run because the request must choose from the modes that the suite declares."""
 
     def __init__(self, declared: tuple[Mode, ...]) -> None:
         super().__init__()
         self.declared = declared
 
 
-def find_declared_modes(error: HostRefused) -> tuple[Mode, ...]:
-    """The modes of the suite, if the host lists them because the request has to choose."""
+def read_declared_modes(error: HostRefused) -> tuple[Mode, ...]:
+    """The modes that the host lists in its refusal; empty if it lists none."""
     declared = error.details.get("declared")
     return tuple(mode for mode in MODES if mode in declared) if isinstance(declared, list) else ()
 
 
 class RemoteRun:
-    """A run on a host."""
+    """A run of an eval suite on an OpenWOP host."""
 
     def __init__(self, url: str, settings: Settings, http: Transport) -> None:
         try:
             address = parse_host_url(url, "https://host")
         except ValueError as error:
             raise BadInput.of(f"--host: {error}") from error
-        self.client = HostClient(url=address, token=find_token(settings), http=http)
+        self.client = HostClient(url=address, token=find_host_token(settings), http=http)
         self.run_id: str | None = None
 
     async def start(self, request: RemoteRunRequest) -> str:
         """Create the run and return its id.
 
-        Raises BadInput if the host refuses it, and ModesNeeded if it lists modes to choose from: nothing has run then.
+        Raises BadInput if the host refuses it, and ModesRequired if it lists modes to choose from: nothing has run then.
         """
         try:
             self.run_id = await self.client.create_run(request.to_json())
         except HostRefused as error:
-            declared = find_declared_modes(error)
+            declared = read_declared_modes(error)
             if error.status == 400 and declared and not request.modes:
-                raise ModesNeeded(declared) from error
+                raise ModesRequired(declared) from error
             if error.status in (400, 501):
                 raise BadInput.of(error.message) from error
             if error.status == 401 and self.client.token is None:
@@ -156,19 +156,10 @@ class RemoteRun:
         return f"/v1/runs/{quote(str(self.run_id), safe='')}"
 
 
-def find_token(settings: Settings, value: str | None = None, *place: str) -> Secret | None:
-    """The token of a host, from the config or else from OPENWOP_TOKEN."""
-    token = settings.expand_variables(value, *place) if value else settings.environ.get(TOKEN_VARIABLE)
+def find_host_token(settings: Settings) -> Secret | None:
+    """The token of a host, from the environment variable OPENWOP_TOKEN."""
+    token = settings.environ.get(TOKEN_VARIABLE)
     if not token:
         return None
     settings.redactor.add_secrets([token])
     return Secret(token)
-
-
-def build_remote_agent(settings: Settings, name: str, fields: dict[str, Any]) -> OpenwopAgent:
-    """The agent that `openwop:URL#agent` refers to."""
-    try:
-        url, agent = parse_reference(str(fields.get("use", "")))
-    except ValueError as error:
-        raise settings.problem(f"agent {name!r}: {error}", "agents", name) from error
-    return OpenwopAgent(url=url, agent=agent, token=find_token(settings, fields.get("token"), "agents", name, "token"))

@@ -1,4 +1,4 @@
-"""The file of another tool while it is converted: its value, notes on what has no counterpart, ids of new cases."""
+"""The document of another tool that is converted, and helpers for converters."""
 
 import re
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from viva.schemas.positions import KeyPath
 JsonObject = Mapping[str, Any]
 
 
-class Source:
-    """A document of another tool. Paths that it names are read only inside its folder."""
+class ForeignDocument:
+    """A document of another tool: its value, notes on what cannot be converted, and the ids of new cases."""
 
     def __init__(self, document: Document, folder: Path) -> None:
         self.value: Any = document.value
@@ -24,15 +24,15 @@ class Source:
         self._ids: set[str] = set()
 
     def note(self, path: KeyPath, message: str) -> None:
-        """Remember, once, that something could not be converted."""
+        """Add a note that something could not be converted, unless it is there already."""
         if (problem := self._document.make_problem(path, message)) not in self.notes:
             self.notes.append(problem)
 
-    def refuse(self, path: KeyPath, message: str) -> BadInput:
+    def create_error(self, path: KeyPath, message: str) -> BadInput:
         return BadInput(self._document.make_problem(path, message))
 
     def create_id(self, text: object, otherwise: str) -> str:
-        """An id made of a text, different from all earlier ones."""
+        """A new id, made from a text, that differs from all ids created before."""
         words = re.sub(r"[^a-z0-9]+", "-", str(text or "").lower()).strip("-")[:60].rstrip("-")
         base = words or otherwise
         case_id, number = base, 1
@@ -43,16 +43,16 @@ class Source:
         return case_id
 
     def read_file(self, reference: str, path: KeyPath) -> bytes:
-        """The content of `file://...` beside the document."""
+        """The content of a `file://` reference. Only files in the folder of the document are read."""
         name = reference.removeprefix("file://")
         file = (self._folder / name).resolve()
         if not file.is_relative_to(self._folder):
-            raise self.refuse(path, f"{name!r} is outside the folder of the file")
+            raise self.create_error(path, f"{name!r} is outside the folder of the file")
         return read_bytes(file, str(file))
 
 
-def says_the_same(expected: object) -> dict[str, Any]:
-    """The assertion for an expected answer that need not be the same word for word."""
+def build_same_answer_assertion(expected: object) -> dict[str, Any]:
+    """An assertion that a judge finds the reply equal in meaning to an expected answer."""
     return {"type": "judge", "criteria": f"The reply says the same as this expected answer: {expected}"}
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from viva.errors import BadInput, Problem
-from viva.formats.functions import is_function
-from viva.session.options.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_conflicts
+from viva.formats.functions import is_function_or_agent
+from viva.session.options.run_options import FLAGS, KEYWORDS, Option, RunOptions, find_option_conflicts
 from viva.stats.sequential import SequentialTest
 from viva.text.duration import parse_duration
 from viva.text.similar_names import find_similar_names
@@ -29,10 +29,10 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
         near = find_similar_names(unknown[0], KEYWORDS, 1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}{hint}")
-    values, problems = _parse_values(keywords)
+    values, problems = _parse_keyword_values(keywords)
     labels = {option.name: keyword for keyword, option in KEYWORDS.items()}
-    given = {name: value for name, value in values.items() if _is_given(KEYWORDS[labels[name]], value)}
-    problems += find_conflicts(given, labels, KEYWORDS.values())
+    given = {name: value for name, value in values.items() if _differs_from_default(KEYWORDS[labels[name]], value)}
+    problems += find_option_conflicts(given, labels, KEYWORDS.values())
     sequential: SequentialTest | None = values.get("sequential")
     if sequential is not None and not problems:
         problems += find_sequential_problems(sequential, "")
@@ -42,15 +42,15 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
     return RunOptions(inputs=(), **values)
 
 
-def check_values(keywords: Mapping[str, Any]) -> None:
-    """Raises BadInput for values that no run can have, whatever its other options are."""
-    _, problems = _parse_values(keywords)
+def check_keyword_values(keywords: Mapping[str, Any]) -> None:
+    """Raises BadInput for values of a wrong type or out of range, each checked by itself."""
+    _, problems = _parse_keyword_values(keywords)
     if problems:
         raise BadInput(*(Problem("", 0, "", problem) for problem in problems))
 
 
-def _parse_values(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values by the names of their fields, and what is wrong."""
+def _parse_keyword_values(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The parsed values by field name, and a message for each wrong value."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for keyword, value in keywords.items():
@@ -64,29 +64,29 @@ def _parse_values(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     return values, problems
 
 
-def _is_given(option: Option, value: Any) -> bool:
+def _differs_from_default(option: Option, value: Any) -> bool:
     if option.takes_one:
-        return True  # any object, which is not compared
+        return True  # any object: comparing it could call its own code
     return option.default is None or value != option.default
 
 
 def parse_value(option: Option, value: Any) -> Any:
-    """The value as `RunOptions` has it. Raises ValueError that says what would be right."""
+    """Convert a value that Python code passes to the type of the field. Raises ValueError that says what would be right."""
     if option.takes_one:
-        return _list_values(value)
+        return _wrap_in_tuple(value)
     if not option.is_list:
-        return _parse_item(option, value)
+        return _parse_single_value(option, value)
     if isinstance(value, str | Path):
         if option.item_type is not Path:
             raise ValueError(f"{value!r} is a string; pass a list: [{value!r}]")
         value = [value]
     if not isinstance(value, Iterable):
         raise ValueError(f"{value!r} is not a list")
-    return tuple(_parse_item(option, item) for item in cast("Iterable[Any]", value))
+    return tuple(_parse_single_value(option, item) for item in cast("Iterable[Any]", value))
 
 
-def _list_values(value: Any) -> tuple[Any, ...]:
-    """One value as a list of one. Raises ValueError for a list without values."""
+def _wrap_in_tuple(value: Any) -> tuple[Any, ...]:
+    """A tuple of the values: a single value becomes a tuple of one. Raises ValueError for an empty list."""
     if not isinstance(value, list | tuple):
         return (value,)
     values = tuple(cast("Sequence[Any]", value))
@@ -95,9 +95,9 @@ def _list_values(value: Any) -> tuple[Any, ...]:
     return values
 
 
-def _parse_item(option: Option, value: Any) -> Any:
+def _parse_single_value(option: Option, value: Any) -> Any:
     if option.takes_function:
-        if not isinstance(value, str) and not is_function(value):
+        if not isinstance(value, str) and not is_function_or_agent(value):
             raise ValueError(f"{value!r} is neither the name of an agent nor a function")
         return value
     expected = option.item_type
@@ -132,7 +132,7 @@ def _parse_item(option: Option, value: Any) -> Any:
 
 
 def find_sequential_problems(test: SequentialTest, prefix: str) -> Iterator[str]:
-    """Why a sequential test can pass no case within its `max_runs`; empty if it can. `prefix` is `--` for flags."""
+    """A message if no case can pass a sequential test within its `max_runs`. `prefix` is `--` if messages name flags."""
     if test.min_passes > test.max_runs:
         runs = "--max-runs" if prefix else "max_runs"
         yield (
@@ -141,13 +141,16 @@ def find_sequential_problems(test: SequentialTest, prefix: str) -> Iterator[str]
         )
 
 
-def use_keywords(error: BadInput) -> BadInput:
-    """The error with the keywords of `viva.run` instead of the flags of `viva test`."""
-    return BadInput(*(replace(each, message=replace_leading_flags(each.message)) for each in error.problems))
+def replace_flags_in_error(error: BadInput) -> BadInput:
+    """The error with keywords of `viva.run` in its messages, instead of flags of `viva test`."""
+    return BadInput(*(replace(each, message=replace_flags_in_message(each.message)) for each in error.problems))
 
 
-def replace_leading_flags(message: str) -> str:
-    """`-k 'x' matches no id` becomes `only='x' matches no id`. Flags elsewhere may be part of a command or a quote."""
+def replace_flags_in_message(message: str) -> str:
+    """Replace the flag that begins a message by its keyword: `-k 'x' matches no id` becomes `only='x' matches no id`.
+
+    Flags elsewhere in the message stay: they may be part of a command or a quote.
+    """
     keywords = _map_flags_to_keywords()
 
     def replace_flag(match: re.Match[str]) -> str:
@@ -161,8 +164,8 @@ def _map_flags_to_keywords() -> Mapping[str, str]:
     return {flag: option.keyword for option in FLAGS.values() for flag in option.flags if option.keyword}
 
 
-def list_keyword_docs() -> Mapping[str, str]:
-    """What each keyword of `viva.run` means: the help of its flag, with keywords instead of flags."""
+def build_keyword_docs() -> Mapping[str, str]:
+    """The documentation of each keyword of `viva.run`: the help of its flag, with keywords instead of flags."""
     keywords = _map_flags_to_keywords()
 
     def replace_flag(match: re.Match[str]) -> str:
@@ -175,17 +178,17 @@ def list_keyword_docs() -> Mapping[str, str]:
     return docs
 
 
-def list_written_keywords(function: Callable[..., Any]) -> Sequence[str]:
-    """The parameters of `viva.run`; the other options are in `viva.RunOptions`."""
+def list_signature_keywords(function: Callable[..., Any]) -> Sequence[str]:
+    """The names of the parameters of a function."""
     return function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
 
 
-def describe_keywords(function: F) -> F:
-    """Completes the docstring of `viva.run` by what the table says of its keywords, for `help` and the reference."""
-    docs = list_keyword_docs()
+def add_keyword_docs(function: F) -> F:
+    """A decorator that adds the documentation of the keywords to the docstring of `viva.run`."""
+    docs = build_keyword_docs()
     lines = [
         f"- `{name}`: {docs[name]}"
-        for name in list_written_keywords(function)
+        for name in list_signature_keywords(function)
         if name in docs and name not in ("inputs", "agent")
     ]
     function.__doc__ = f"{inspect.getdoc(function)}\n\n" + "\n".join(lines)
