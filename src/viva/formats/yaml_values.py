@@ -51,7 +51,6 @@ def format_yaml(value: Any) -> str:
 @cache
 def _create_dumper() -> Any:
     dumper: Any = type("CoreDumper", (yaml.SafeDumper,), {})
-    dumper.add_representer(str, _represent_text)
     for name, pattern, first in _CORE_TYPES:
         dumper.add_implicit_resolver(_TAG_PREFIX + name, re.compile(f"(?:{pattern})$"), list(first))
     dumper.add_representer(str, _represent_text)

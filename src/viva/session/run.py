@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 import viva
-from viva.concurrency.prints import capture_prints
 from viva.concurrency.garbage import collect_less_often
+from viva.concurrency.prints import capture_prints
 from viva.config import Settings
 from viva.engine.event_bus import EventBus
 from viva.engine.scheduler import FailFast, LocalExecutor, Scheduler, SchedulerSettings
