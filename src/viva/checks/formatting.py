@@ -22,7 +22,7 @@ def quote_value(value: Any, limit: int = MAX_VALUE_LENGTH) -> str:
     return _escape(cut_with_ellipsis(codec.compact_json(value), limit))
 
 
-def is_valid_score(value: Any) -> bool:
+def is_score_in_range(value: Any) -> bool:
     """Is the value a number that can be a score: from -10^9 to 10^9, and not NaN?"""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e9 <= value <= 1e9
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, cast
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from viva.checks.base_check import HelperOptions, Spelling
-from viva.checks.formatting import format_label, is_valid_score, quote_value
+from viva.checks.formatting import format_label, is_score_in_range, quote_value
 from viva.checks.quotes import QuotableTurn, is_about_user, is_long_enough_quote, list_quotable_turns
 from viva.errors import HelperFailed, RunStopped, TrialEnd
 from viva.model import codec
@@ -233,7 +233,7 @@ class _JudgeReplyParser(Struct, frozen=True):
         answer = _find_judge_answer(reply)
         passed = True in answer.verdicts
         score = answer.get("score")
-        if score is not None and not is_valid_score(score):
+        if score is not None and not is_score_in_range(score):
             raise ValueError("its `score` is not a number")
         reason = str(answer.get("reason") or "")
         if self.min_score is not None:

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 
 from viva.catalog import find_script, suggest_functions
 from viva.checks.base_check import HelperOptions, Spelling
-from viva.checks.formatting import cut_to_verdict_length, format_label, is_valid_score, quote_value
+from viva.checks.formatting import cut_to_verdict_length, format_label, is_score_in_range, quote_value
 from viva.concurrency.loops import await_with_timed_steps
 from viva.concurrency.threads import is_being_cancelled, is_ctrl_c, run_in_thread
 from viva.errors import CheckError
@@ -197,7 +197,7 @@ class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
         passed = answer.get("passed", answer.get("pass"))
         reason = answer.get("reason", answer.get("message")) or ""
         score = cast("float | None", answer.get("score"))
-        has_score = score is None or is_valid_score(score)
+        has_score = score is None or is_score_in_range(score)
         if not isinstance(passed, bool) or not has_score or answer.get("pass", passed) is not passed:
             raise CheckError(
                 f"{self._name_in_reasons} returned {quote_value(result)}; it must return {_ALLOWED_RESULTS}",

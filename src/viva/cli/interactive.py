@@ -94,7 +94,7 @@ class TerminalPrompt:
             case "q":
                 return PersonChoice("stop")
             case "s":
-                return await self._ask_file_name()
+                return await self._ask_where_to_save()
             case "a" | "e" as key if (why := self._explain_unavailable(key, question)) is not None:
                 return f"{_INDENT}{why} {_LETTER_HINT}\n"
             case "a":
@@ -128,7 +128,7 @@ class TerminalPrompt:
             return ""
         return PersonChoice("accept") if text == line else PersonChoice("say", text.strip())
 
-    async def _ask_file_name(self) -> PersonChoice | str:
+    async def _ask_where_to_save(self) -> PersonChoice | str:
         try:
             name = await self._reader("", "  save in > ", f"Enter takes {self._file}")
         except EOFError:

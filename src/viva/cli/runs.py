@@ -60,7 +60,7 @@ Examples:
 """
 
 
-class RunsGroup(click.Group):
+class GroupWithShowHint(click.Group):
     """The subcommands of `viva runs`. For another word the error names the command that shows a run."""
 
     def resolve_command(
@@ -73,7 +73,7 @@ class RunsGroup(click.Group):
             raise click.UsageError(f"{error.message} {hint}", ctx) from error
 
 
-@click.group(cls=RunsGroup, invoke_without_command=True, epilog=EPILOG)
+@click.group(cls=GroupWithShowHint, invoke_without_command=True, epilog=EPILOG)
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of runs.")
 @click.option("--agent", help="Only runs with this agent.")
 @click.option("--failed", is_flag=True, help="Only runs that did not pass.")

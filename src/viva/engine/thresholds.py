@@ -190,7 +190,7 @@ def _format_usd(amount: float) -> str:
 
 
 def _find_uncompared_cases(threshold: Threshold, scores: Sequence[CaseScore]) -> Iterable[str]:
-    """The cases without a verdict (passed or failed) in this run or in the baseline, which cannot be compared."""
+    """The cases that this run or the baseline has no verdict (passed or failed) for. None without a baseline."""
     before = threshold.baseline.cases.keys() if threshold.baseline is not None else ()
     if before:
         decided = {case.case for case in scores if case.status in _DECIDED_STATUSES}

@@ -273,7 +273,7 @@ def open_documents(path: Path, file: str) -> Documents:
     )
 
 
-def read_document_stream(stream: BinaryIO, file: str) -> Documents:
+def open_json_stream(stream: BinaryIO, file: str) -> Documents:
     """Documents from a stream: JSON lines or pretty-printed objects, or one JSON array."""
     spool = SpooledStream(stream)
     first = next(read_chunks(spool), None)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 
 from viva.errors import BadInput, Problem
-from viva.formats.documents import Document, open_documents, read_document_stream
+from viva.formats.documents import Document, open_documents, open_json_stream
 from viva.formats.load_options import LoadOptions
 from viva.formats.viva_files import detect_viva_file
 from viva.model.case import Suite
@@ -239,7 +239,7 @@ def load_files(
             if not piped and (pack_suites := _load_pack(path, folder, options, has_format=format_ is not None)):
                 suites += pack_suites
                 continue
-            documents = read_document_stream(_open_stdin(options), STDIN) if piped else open_documents(path, shown)
+            documents = open_json_stream(_open_stdin(options), STDIN) if piped else open_documents(path, shown)
             kind = format_ or detect_format(documents.read_first())
             if kind == "openwop":
                 import_module("viva.formats.openwop.packs").require_signature(

@@ -52,7 +52,7 @@ class SuitePoint(Struct, frozen=True):
     suite_digest: str = ""
 
 
-class _SuiteResults:
+class _AgentSuiteResults:
     """The results of one agent on one suite in a run."""
 
     def __init__(self) -> None:
@@ -72,9 +72,9 @@ class _SuiteResults:
 
 def build_suite_points(history: History, row: RunRow, started: RunStarted | None) -> list[SuitePoint]:
     """The points of a run that has ended, one for each agent and suite. `started` is the first event of its journal."""
-    found: dict[tuple[str, str], _SuiteResults] = {}
+    found: dict[tuple[str, str], _AgentSuiteResults] = {}
     for agent, suite, case, status, duration_ms, cost_usd in history.query(_RESULTS_QUERY, (row.id,)):
-        found.setdefault((agent, suite), _SuiteResults()).add(case, status, duration_ms, cost_usd)
+        found.setdefault((agent, suite), _AgentSuiteResults()).add(case, status, duration_ms, cost_usd)
     fingerprint = started.settings.get("fingerprint", {}) if started else {}
     return [
         SuitePoint(
@@ -88,7 +88,7 @@ def build_suite_points(history: History, row: RunRow, started: RunStarted | None
     ]
 
 
-def _build_line_point(row: RunRow, results: _SuiteResults, left_out: str) -> LinePoint:
+def _build_line_point(row: RunRow, results: _AgentSuiteResults, left_out: str) -> LinePoint:
     tallies = [Tally(passed, passed + failed) for passed, failed in results.cases.values()]
     rate = estimate_suite_rate(tallies)
     times = sorted(results.times_ms)

@@ -363,7 +363,7 @@ async def iter_frames(
                 return
             yield _KEEP_ALIVE_FRAME
         elif options.buffer_ms:
-            await _wait_for_batch(log, options.buffer_ms / 1e3, shutdown)
+            await _let_events_collect(log, options.buffer_ms / 1e3, shutdown)
 
 
 async def _wait_for_change(change: asyncio.Event, timeout_s: float, shutdown: asyncio.Event) -> bool:
@@ -377,7 +377,7 @@ async def _wait_for_change(change: asyncio.Event, timeout_s: float, shutdown: as
     return change.is_set()
 
 
-async def _wait_for_batch(log: RunLog, timeout_s: float, shutdown: asyncio.Event) -> None:
+async def _let_events_collect(log: RunLog, timeout_s: float, shutdown: asyncio.Event) -> None:
     """Waits while events collect for a batch. The last event of a run ends the wait."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

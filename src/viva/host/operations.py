@@ -302,13 +302,13 @@ async def _delete_orphaned_files(host: Host, now: float) -> None:
     deleted, keep_s = host.store.list_deletions(), host.operations.keep_s
     if not deleted and keep_s is None:
         return
-    for path, changed_at in await run_in_thread(lambda: _list_run_files(host)):
+    for path, changed_at in await run_in_thread(lambda: _list_run_paths_with_mtime(host)):
         is_old = keep_s is not None and changed_at <= now - keep_s
         if path.name in deleted or (is_old and not host.store.has_run(path.name)):
             await run_in_thread(lambda path=path: _delete_orphaned_path(host, path))
 
 
-def _list_run_files(host: Host) -> list[tuple[Path, float]]:
+def _list_run_paths_with_mtime(host: Host) -> list[tuple[Path, float]]:
     folders = (host.history.home / "runs", _summaries_folder(host))
     paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     return [(path, path.stat().st_mtime) for path in paths if _RUN_ID_PATTERN.fullmatch(path.name)]

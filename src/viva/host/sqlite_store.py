@@ -62,6 +62,7 @@ class SqliteStore(Store):
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Generator[None]:
+        """A nested call joins the outer transaction. `is_durable` changes nothing: a killed process loses no SQLite transaction."""
         if self._transaction_depth:
             yield
             return

@@ -281,7 +281,7 @@ def build_invocation_result(
     calls = () if turn is None else turn.tool_calls
     used_forbidden = any(call.error is None and not agent.is_tool_allowed(call.name) for call in calls)
     outcome = _get_outcome(record, turn, is_rejected=is_valid is False or used_forbidden)
-    agent_calls, judge_calls = _split_model_calls(record, turn)
+    agent_calls, judge_calls = _split_agent_and_judge_calls(record, turn)
     validated = {} if is_valid is None else {"schemaValidated": is_valid}
     drafts = (
         _build_agent_event(
@@ -322,7 +322,9 @@ def _get_outcome(record: TrialRecord, turn: TurnRecord | None, *, is_rejected: b
     return "refused" if (turn.finish_reason or "").lower() in _REFUSAL_REASONS else "completed"
 
 
-def _split_model_calls(record: TrialRecord, turn: TurnRecord | None) -> tuple[Sequence[ModelCall], Sequence[ModelCall]]:
+def _split_agent_and_judge_calls(
+    record: TrialRecord, turn: TurnRecord | None
+) -> tuple[Sequence[ModelCall], Sequence[ModelCall]]:
     """Returns the model calls of the agent, and those of judges. All calls of a failed turn are the agent's."""
     calls = record.model_calls
     if turn is None or turn.error is not None:

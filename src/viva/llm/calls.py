@@ -77,7 +77,9 @@ async def send_request(
     limiter: ConnectorLimits | None = None,
     tokens: float = 0.0,
 ) -> Response:
-    """Sends a request, with retries, and returns the answer of any status. Raises Unreachable if all tries fail.
+    """Sends a request, repeats it after connection failures and retryable statuses, and returns an answer of any other status.
+
+    Raises Unreachable when no try is left, or when another try is pointless: the quota is spent, or the wait too long.
 
     `tokens` is an estimate of the call's usage, for the rate limits.
     """

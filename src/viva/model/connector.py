@@ -70,7 +70,7 @@ class Connector(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks_key(self) -> bool:
-        """Does it need a key that it does not have? Another base URL may need none."""
+        """Is an API key needed but missing? A server with a base URL of its own may need none, unless the connector is built in."""
         has_key = bool(self.api_key) or any(name.lower() in API_KEY_HEADERS for name in self.headers)
         return not has_key and (self.is_built_in or not self.base_url)
 

@@ -43,7 +43,7 @@ def find_json_item_lines(raw: bytes, path: KeyPath) -> list[int]:
 
 
 def _find_json_offset(text: str, path: KeyPath) -> int:
-    """The offset of a value, or of its nearest parent."""
+    """The offset of the value at `path` or, if it is not in the text, of its nearest parent that is."""
     tokens = _JSON_TOKEN.finditer(text)
     first = next(tokens, None)
     offset = first.start() if first else 0

@@ -317,7 +317,7 @@ def _create_person_policy(
 async def _generate_cases(
     generator: CaseGenerator, sources: Sequence[GeneratedCases], given: PlanInputs
 ) -> dict[str, Sequence[Any]]:
-    """The cases of each generator, by its name. A resumed run uses the cases that were generated before."""
+    """The generated cases of each source, by its name. A resumed run uses the cases that were generated before."""
     earlier = given.generated_cases
     return {source.name: earlier.get(source.name) or await generator.generate(source) for source in sources}
 

@@ -292,7 +292,7 @@ class ProjectRuns:
         return fields
 
     def _describe_origin(self, run: str) -> dict[str, Any]:
-        """Where a run comes from, and the tags that selected its cases. The start of a journal never changes."""
+        """Model, commit and branch of a run, and the tags that selected its cases. Cached: the start of a journal never changes."""
         if run not in self._origins:
             started = read_run_start(self.history.journal_path(run))
             fields = codec.to_builtins(started.origin) if started else {}

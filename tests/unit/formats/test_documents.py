@@ -14,8 +14,8 @@ from viva.formats.documents import (
     StreamedDocuments,
     format_key_path,
     open_documents,
+    open_json_stream,
     read_chunks,
-    read_document_stream,
 )
 
 
@@ -150,14 +150,14 @@ def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path):
     ],
 )
 def test_a_pipe_is_read_twice_though_it_flows_once(text: bytes, kind: type, values: list[Any]):
-    documents = read_document_stream(io.BytesIO(text), "-")
+    documents = open_json_stream(io.BytesIO(text), "-")
     assert isinstance(documents, kind)  # N7
     assert [document.value for document in documents.read_valid([])] == values
     assert [decode().value for decode in documents.iterate_again()] == values
 
 
 def test_readers_of_a_pipe_do_not_disturb_each_other():
-    documents = read_document_stream(io.BytesIO(b'{"a": 1}\n{"a": 2}\n'), "-")
+    documents = open_json_stream(io.BytesIO(b'{"a": 1}\n{"a": 2}\n'), "-")
     one, other = documents.read_valid([]), documents.read_valid([])
     assert [next(one).value, next(other).value, next(one).value, next(other).value] == [
         {"a": 1},

@@ -157,7 +157,7 @@ class Merger:
     def _list_notes(self) -> list[Note]:
         """Notes of the merged run: those that all parts have, warnings of the parts, and what is missing."""
         notes = [*self._warn_of_missing_shards(), *self._warn_of_stopped_parts(), *self._warn_of_left_out_cases()]
-        own_notes = [list(_list_own_notes(source)) for source in self._sources]
+        own_notes = [list(_list_notes_to_keep(source)) for source in self._sources]
         in_all = [note for note in own_notes[0] if all(note in others for others in own_notes)]
         warnings = [note for each in own_notes for note in each if note.level == "warning"]
         return [*dict.fromkeys((*in_all, *warnings)), *notes]
@@ -210,7 +210,7 @@ class Merger:
         return RunEnded(self._run_id, at, exit_code(summary, stopped), summary, stopped, message)
 
 
-def _list_own_notes(source: MergeSource) -> Iterator[Note]:
+def _list_notes_to_keep(source: MergeSource) -> Iterator[Note]:
     """The notes of a run, without those of an earlier merge about missing parts: this merge checks that again."""
     for note in source.notes:
         if note.kind != "not_merged":
