@@ -391,7 +391,7 @@ def test_misuse(project: Project, flags: Sequence[str], message: str) -> None:
 
 
 def test_a_scheduler_that_is_not_there_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
-    shorten("viva.executors.dask_cluster._CONNECT_S", 0.3)
+    shorten("viva.executors.dask_cluster._CONNECT_TIMEOUT_S", 0.3)
     project.suite(case("wrong", assertions=[contains("bye")]), case("right"))
     ended = project.test("--cluster", "tcp://127.0.0.1:9")
     assert ended.code == 4
@@ -404,7 +404,7 @@ def test_a_scheduler_that_is_not_there_is_named(project: Project, shorten: Calla
 
 
 def test_a_server_that_is_no_scheduler_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
-    shorten("viva.executors.dask_cluster._CONNECT_S", 0.3)
+    shorten("viva.executors.dask_cluster._CONNECT_TIMEOUT_S", 0.3)
     project.suite(case("one"))
     with HttpServer(lambda _request: StubResponse(status=404)) as server:
         address = server.url.replace("http:", "tcp:")

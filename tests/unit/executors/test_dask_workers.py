@@ -178,7 +178,7 @@ def test_a_worker_that_is_being_prepared_is_waited_for(dask: DaskProcesses, shor
             pid = await log.wait_for("wait first")
             dask.start_workers(env={"WORKER_WAITS": "1"})
             await log.wait_for("preparing")
-            shorten("viva.executors.dask_workers._NO_WORKER_S", 0.3)
+            shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 0.3)
             nanny.kill()
             os.kill(pid, signal.SIGKILL)
             await asyncio.wait([running], timeout=2)
