@@ -395,7 +395,7 @@ def _find_import_root(name: str) -> str:
 
 
 def forget_modules(root: str) -> None:
-    """Unload the modules of a folder, so that the next run in this process loads its files anew."""
+    """Unload the modules of a folder, so that the next run in this process loads its files again."""
     spellings = (os.path.abspath(root) + os.sep, os.path.realpath(root) + os.sep)  # noqa: PTH100 -- as sys.path spells it
 
     def is_inside(path: Any) -> bool:

@@ -28,7 +28,7 @@ from viva.engine.trial import RunContext
 from viva.host.evals import EvalEventWriter
 from viva.host.routes import prepare_run
 from viva.host.server import open_host
-from viva.host.setup import load_setup
+from viva.host.setup import ServeFlags, load_setup
 from viva.host.tokens import Principal
 from viva.model import codec
 from viva.session.run_plan import RunPlan
@@ -80,9 +80,7 @@ def test_requests_are_limited_for_each_tenant(tmp_path: Path):
 def test_waiting_evals_share_one_suite_and_hold_no_plan(tmp_path: Path):
     tasks = [golden_task(f"task-{number}", "say it", "say it") for number in range(200)]
     write_project(tmp_path, build_suite("many", *tasks), serve="at_once = 1\n[serve.tenant_limits]\nat_once = 1")
-    setup = load_setup(
-        tmp_path / "viva.toml", tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=False
-    )
+    setup = load_setup(tmp_path / "viva.toml", tmp_path, ServeFlags(port=0))
     request = codec.encode({"mode": "eval", "evalSuiteRef": "acme.evals.many@1.0.0", "agentId": "local.acme.echo"})
 
     async def act() -> tuple[int, int, int]:
@@ -108,9 +106,7 @@ def test_waiting_evals_share_one_suite_and_hold_no_plan(tmp_path: Path):
 
 def test_nothing_of_an_eval_that_ended_stays_in_memory(tmp_path: Path):
     write_project(tmp_path)
-    setup = load_setup(
-        tmp_path / "viva.toml", tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=False
-    )
+    setup = load_setup(tmp_path / "viva.toml", tmp_path, ServeFlags(port=0))
     request = codec.encode({"mode": "eval", "evalSuiteRef": SUITE, "agentId": ECHO})
 
     async def act() -> list[str]:

@@ -319,7 +319,7 @@ class ModelSession:
             parse = partial(self._parse_stream, endpoint)
             try:
                 answer = await read_stream(
-                    http, request, parse, endpoint.retry, progress, limiter=limiter, tokens=estimate
+                    partial(http.stream, request), parse, endpoint.retry, progress, limiter=limiter, tokens=estimate
                 )
             except BaseException:
                 if self._texts:
@@ -339,7 +339,7 @@ class ModelSession:
         return answer
 
     async def _parse_stream(self, endpoint: Endpoint, chunks: AsyncIterator[bytes]) -> Completion:
-        self._texts = []  # a second try begins anew
+        self._texts = []  # a second try starts from the beginning
         return await endpoint.parse_stream(chunks, self._on_text)
 
     def _on_text(self, text: str) -> None:

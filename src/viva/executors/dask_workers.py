@@ -192,7 +192,10 @@ class DaskWorkers:
             await asyncio.gather(*calls, return_exceptions=True)
 
     async def _call(self, worker: _Worker, request: bytes) -> bytes:
-        """Raises _WorkerLostError if the worker ended. A cancelled request is cancelled in the worker too."""
+        """Send a request to a worker and return its result. A cancelled request is cancelled in the worker too.
+
+        Raises _WorkerLostError if the worker ended.
+        """
         call = asyncio.ensure_future(_call_actor(worker.actor, "run", request))
         worker.calls.add(call)
         self._load.in_flight += 1
@@ -350,7 +353,7 @@ class DaskWorkers:
             self._last_worker = time.monotonic()
 
     async def _add_worker(self, address: str) -> None:
-        """Raises BadInput if the worker cannot run the trials."""
+        """Start the actor on a worker and use it from now on. Raises BadInput if the worker cannot run the trials."""
         spec = self._actor
 
         async def call_actor(method: str, *arguments: Any) -> Any:

@@ -104,7 +104,7 @@ class PostgresStore(Store):
             cursor.executemany(_to_postgres_sql(sql), rows)
 
     def append_events(self, run_id: str, first: int, docs: Iterable[bytes]) -> None:
-        """As `Store.append_events`, but sends all statements together: a round trip takes longer than a statement."""
+        """Like `Store.append_events`, but sends all statements together: a round trip takes longer than a statement."""
         rows = [(run_id, first + offset, doc) for offset, doc in enumerate(docs)]
         token = self._get_lease_token(run_id)
         with self.transaction():
@@ -131,7 +131,7 @@ class PostgresStore(Store):
         return super().renew_leases()
 
     def _extend_leases(self, db: "psycopg.Connection[Any]") -> None:
-        """Renews the leases of this host while an agent blocks the event loop, but not for ever."""
+        """Renews the leases of this host while an agent blocks the event loop, up to a limit."""
         age_s = time.monotonic() - self._last_renewal
         if self.lease_s / 2 < age_s < self.lease_s * MAX_BLOCKED_LEASES:
             sql = "UPDATE runs SET lease_until = clock() + ? WHERE lease_owner = ? AND id = ANY(?)"

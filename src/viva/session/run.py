@@ -41,7 +41,7 @@ from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
 from viva.session.run_origin import describe_origin
 from viva.session.run_plan import RunPlan
-from viva.session.run_result import RunResult
+from viva.session.run_result import RunDetails, RunResult
 from viva.session.scripts.hooks import ProjectHooks, add_hooks
 from viva.text.credentials import mask_agent_reference, mask_url_credentials
 from viva.text.duration import format_duration
@@ -164,9 +164,11 @@ class _Run(Struct, frozen=True):
             rule=options.pass_rule,
             agents=tuple(agent.name for agent in plan.tested_agents),
             has_history=options.history,
-            report_text=report_text,
-            stop_signal=stop_signal,
-            empty_reason=plan.redactor.redact_text(replace_flags_in_message(reason)) if reason else None,
+            details=RunDetails(
+                report_text,
+                stop_signal,
+                plan.redactor.redact_text(replace_flags_in_message(reason)) if reason else None,
+            ),
         )
 
     def _create_executor(self, run_context: RunContext, hooks: ProjectHooks) -> Executor:

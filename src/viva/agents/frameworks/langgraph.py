@@ -64,7 +64,10 @@ class LangGraphSession(FrameworkSession):
         return self.log.build_reply(text, input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
 
     def _read_messages(self, messages: Sequence[Any]) -> str:
-        """The text of the last new answer. Tools that are no LangChain tools are seen only in the messages."""
+        """Add the tool calls of the new messages to the log and return the text of the last answer.
+
+        Calls of LangChain tools are in the log already; other tools appear only in the messages.
+        """
         text = ""
         new = {each.id or str(at): each for at, each in enumerate(messages)}
         for key in [key for key in new if key not in self._seen]:
