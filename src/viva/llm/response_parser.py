@@ -3,6 +3,7 @@
 import re
 import zlib
 from collections import defaultdict
+from itertools import repeat
 
 from viva.protocols import Response
 
@@ -175,7 +176,7 @@ def parse_header_fields(head: str) -> dict[str, str]:
     if not lines:
         return {}
     # Whole columns instead of line by line: a provider sends twenty lines with each answer, and few are ever looked at.
-    names, colons, values = zip(*[line.partition(":") for line in lines], strict=True)
+    names, colons, values = zip(*map(str.partition, lines, repeat(":")), strict=True)
     if not all(colons) or not all(names) or tuple(map(str.strip, names)) != names:
         raise ProtocolError("it sent an invalid header")
     keys = tuple(map(str.lower, names))
