@@ -3,8 +3,9 @@
 import asyncio
 import gc
 import statistics
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,13 @@ from viva.model import codec
 from viva.session.run_plan import RunPlan
 
 SLOW = {"workflowId": "viva.agent", "agentId": "local.viva.hang", "inputs": {"input": "x"}}
+
+
+def find_agents_module(folder: Path) -> Any:
+    """The module of the project's agents, as the host has imported it."""
+    return next(each for each in sys.modules.values() if getattr(each, "__file__", None) == str(folder / "agents.py"))
+
+
 LIMITS = "at_once = 4\n[serve.tenant_limits]\nat_once = 4\nmax_unfinished = 30"
 
 
@@ -132,6 +140,51 @@ def test_a_changed_suite_is_loaded_again(client: Client, tmp_path: Path):
     suite.write_text(suite.read_text().replace('"nope"', '"world"'))
     after, _ = client.run_eval()
     assert [client.get_summary(run)["passedCount"] for run in (before, after)] == [1, 2]
+
+
+def test_an_eval_does_not_wait_for_the_flood_of_another_tenant(
+    tmp_path: Path, shorten: Callable[[str, float], None]
+):  # 20.1
+    """Counts how many trials of the flood start until the other tenant's eval has ended: it has about ten steps."""
+    shorten("viva.host.turns.MAX_WAIT_S", 1000.0)  # on a loaded machine a step takes any time
+    tasks = [golden_task(f"task-{number}", "say it", "say it") for number in range(500)]
+    write_project(tmp_path, build_suite("flood", *tasks))
+    agents = tmp_path / "agents.py"
+    agents.write_text(f"{agents.read_text()}\nstarted = []\nasync def count(messages, options):\n    started.append(messages[-1]['content'])\n    return messages[-1]['content']\n")  # fmt: skip
+    config = tmp_path / "viva.toml"
+    config.write_text(config.read_text().replace("[agents.second]", '[agents.count]\nuse = "python:./agents.py:count"\n\n[agents.second]'))  # fmt: skip
+    setup = load_setup(config, tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=False)
+
+    async def act() -> tuple[list[str], int]:
+        host = open_host(setup, asyncio.Event())
+        host.runs.open()
+
+        async def create(tenant: str, suite: str, agent: str) -> str:
+            request = {"mode": "eval", "evalSuiteRef": f"acme.evals.{suite}@1.0.0", "agentId": agent}
+            with host.runs.turns.work_for(tenant):
+                mutation = await prepare_run(host, Principal(tenant, f"{tenant}/1"), codec.encode(request))
+                mutation.write()
+                mutation.start()
+            return codec.decode(mutation.body)["runId"]
+
+        await create("other", "basic", ECHO)  # loads the suite
+        for _ in range(8):
+            await create("acme", "flood", "local.viva.count")
+        started = find_agents_module(tmp_path).started
+        while len(started) < 100:
+            await asyncio.sleep(0)
+        before = len(started)
+        run = host.store.find_run(await create("other", "basic", ECHO), "other")
+        assert run is not None
+        await host.runs.wait_for_end(run)
+        meanwhile = started[before:]
+        scored = len(host.logs.open_log(run.id).events_of_type("eval.scored"))
+        await host.close()
+        return meanwhile, scored
+
+    meanwhile, scored = asyncio.run(act())
+    assert scored == 2
+    assert len(meanwhile) <= 30  # it was about 1,700: all trials that were ready, in each pass of the event loop
 
 
 @pytest.mark.soak

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, LiteralString, cast
 
 import psycopg
+from psycopg.types.string import StrDumper
 
 from viva.errors import BadInput
 from viva.host.store import LEASE_S, RENEW_LEASE, TABLES, LeaseLost, SequenceTaken, Store, StoreUnavailable
@@ -63,7 +64,9 @@ class PostgresStore(Store):
                 self._execute(statement)
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return _Connection.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
+        db = _Connection.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
+        db.adapters.register_dumper(str, _TextDumper)
+        return db
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Generator[None]:
@@ -169,6 +172,13 @@ class PostgresStore(Store):
             if self._db is not None:
                 self._db.close()  # or each statement would wait as long as this one
             raise StoreUnavailable("database_unavailable") from error
+
+
+class _TextDumper(StrDumper):
+    """A text that a client sent may have what PostgreSQL's texts cannot hold. No id has it, so it finds nothing."""
+
+    def dump(self, obj: str) -> Any:
+        return super().dump(obj.replace("\0", "\ufffd"))
 
 
 class _Connection(psycopg.Connection[Any]):
