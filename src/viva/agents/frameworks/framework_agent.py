@@ -12,6 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
@@ -31,6 +32,9 @@ from viva.protocols import SessionContext
 
 _OTHER_LOOP = re.compile(r"different (event )?loop|event loop is closed", re.IGNORECASE)
 _OTHER_LOOP_HINT = "the object was used on another event loop before: pass a function that creates it, as in -n python:./app.py:make_agent"
+
+current_session: ContextVar["FrameworkSession | None"] = ContextVar("current_session", default=None)
+"""The session whose turn runs: for what a framework calls without a way to say for whom, such as agents that a tool runs."""
 
 
 class FrameworkSession:
@@ -90,7 +94,7 @@ class FrameworkSession:
         log = self.log = TurnLog(progress, self._stubs)
         try:
             with raise_as_faults(progress, self._provider_packages):
-                reply = await run_on_shared_loop(self.run_turn(message, options))
+                reply = await run_on_shared_loop(self._run_current_turn(message, options))
             self.pending_calls = tuple(call for call in reply.tool_calls if call.pending)
             return reply
         except BaseException as raised:
@@ -103,6 +107,10 @@ class FrameworkSession:
         finally:
             for call in log.model_calls:
                 self.context.meter(call)
+
+    async def _run_current_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        current_session.set(self)  # the tasks and threads of the turn inherit it
+        return await self.run_turn(message, options)
 
     def convert_history(self) -> list[Any]:
         """The history of the case, as messages of the framework."""
