@@ -28,6 +28,7 @@ from viva.errors import AgentFailed, BadInput
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.model.case import Feature
 from viva.model.message import Message, Reply, ToolCall
+from viva.model.progress import CallProgress
 from viva.protocols import SessionContext
 
 _OTHER_LOOP = re.compile(r"different (event )?loop|event loop is closed", re.IGNORECASE)
@@ -76,8 +77,9 @@ class FrameworkSession:
                     f"{target.__name__} has parameters; name a function without any that creates the object"
                 )
             names = " or ".join(dict.fromkeys(each.__name__ for each in types))
-            what = f"the class {target.__name__}" if inspect.isclass(target) else type(target).__name__
-            raise cls.build_error(f"{what} is no {names}")
+            if inspect.isclass(target):
+                raise cls.build_error(f"the class {target.__name__} is no {names}")
+            raise cls.build_error(f"{type(target).__name__} is no {names}; name a function that runs it")
 
     async def start(self) -> None:
         """Prepares the memory of the conversation, with the history of the case in it."""
@@ -267,6 +269,12 @@ class FrameworkAgent(Struct, frozen=True):
         except BadInput as wrong:  # what a function creates, and what a case needs, is known only now
             raise AgentFailed(str(wrong), deterministic=True) from wrong
         return session
+
+
+def get_current_log() -> TurnLog:
+    """The log of the turn that runs now; one that is not read if the user's own code uses the object."""
+    session = current_session.get()
+    return TurnLog(CallProgress()) if session is None else session.log
 
 
 def copy_with(value: Any, **attributes: Any) -> Any:

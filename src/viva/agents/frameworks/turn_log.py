@@ -222,7 +222,8 @@ class TurnLog:
     def add_model_call(self, model: Any, provider: Any, usage: Any) -> None:
         """Logs a call of a model, with the usage that the framework or the provider reports."""
         call = ModelCall(str(model or ""), str(provider or ""), *read_usage(usage))
-        self.model_calls.append(structs.replace(call, cost_usd=compute_reported_cost(call)))
+        cost = compute_reported_cost(call) if call.input_tokens else None  # a streamed call may report no usage
+        self.model_calls.append(structs.replace(call, cost_usd=cost))
 
     def build_output_reply(self, output: Any) -> Reply:
         """The reply of an agent whose output is a text or a structured value."""
