@@ -120,16 +120,19 @@ AGENT_KIND_BY_TYPE = {
     "google.adk:BaseAgent": "adk",
     "google.adk:App": "adk",
     "google.adk:Runner": "adk",
+    "google.adk:Workflow": "adk",
     "strands:Agent": "strands",
+    "strands:MultiAgentBase": "strands",
     "llama_index:BaseWorkflowAgent": "llama_index",
     "llama_index:AgentWorkflow": "llama_index",
+    "workflows:Workflow": "llama_index",
     "autogen_agentchat:BaseChatAgent": "autogen",
     "autogen_agentchat:BaseGroupChat": "autogen",
     "smolagents:MultiStepAgent": "smolagents",
     "crewai:Agent": "crewai",
     "crewai:Crew": "crewai",
 }
-"""The kind of an object of a framework, by the package and name of its class or of a base class."""
+"""The kind of an object of a framework, by the package and name of its class or of a base class; also if it says only what fits."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}
 """Other names of built-in components."""
 

@@ -2,9 +2,10 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with, current_session
 from viva.agents.frameworks.turn_log import TurnLog
 from viva.agents.responses import encode_items, encode_result_items
 from viva.agents.tools import format_result
@@ -22,20 +23,23 @@ class OpenAIAgentsSession(FrameworkSession):
     required_names = ("agents:Runner", "agents:RunConfig", "agents:RunHooks", "agents:SQLiteSession")
 
     async def start(self) -> None:
+        _record_every_run(self.load)
         self._memory: Any = self.load("agents", "SQLiteSession")(str(uuid.uuid4()))
         await self._memory.add_items([item for items in self.convert_history() for item in items])
         self._agent: Any = await self._stub_agent(self.target, {}) if self.has_stubs else self.target
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        log = self.log
-        given = self.convert_message(message) if self._paused is None else self._resume(message, options)
-        runner, make_config = self.load("agents", "Runner", "RunConfig")
-        config = make_config(tracing_disabled=True, tool_error_formatter=self._log_tool_error)
-        keywords = {"session": self._memory, "hooks": self._make_hooks(log), "run_config": config}
+        log, keywords = self.log, {"session": self._memory}
         if self._paused is None:
-            keywords["context"] = self.tool_context
-        result = await runner.run(self._agent, given, **keywords)
+            given, keywords["context"] = self.convert_message(message), self.tool_context
+        else:
+            given = self._resume(message, options)
+        try:
+            result = await self.load("agents", "Runner").run(self._agent, given, **keywords)
+        except self.load("agents", "AgentsException") as error:
+            log.fail_named_calls(error)  # of a tool that raises, or that is not there, only this tells
+            raise
         for item in result.new_items:
             if item.type == "handoff_call_item":  # the path has it
                 log.drop_call(item.raw_item.call_id)
@@ -64,34 +68,6 @@ class OpenAIAgentsSession(FrameworkSession):
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         return [[codec.decode(item) for item in encode_result_items(calls)]]
 
-    def _log_tool_error(self, about: Any) -> None:
-        if about.error is not None:
-            self.log.fail_call(about.call_id, about.error)
-
-    def _make_hooks(self, log: TurnLog) -> Any:
-        class TurnHooks(self.load("agents", "RunHooks")):
-            async def on_agent_start(self, context: Any, agent: Any) -> None:
-                log.enter_node(agent.name)
-
-            async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-                model = _find_model(agent.model)
-                provider = "openai" if model.startswith(("gpt", "o1", "o3", "o4")) else ""
-                log.add_model_call(model, provider, response.usage)
-                for item in response.output:
-                    if item.type == "function_call":
-                        log.start_call(item.call_id, item.name, item.arguments)
-                    elif item.type.endswith("_call"):  # a tool that the provider runs
-                        log.start_call(item.id, item.type.removesuffix("_call"), item.model_dump(mode="json"))
-
-            async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-                if call_id := getattr(context, "tool_call_id", ""):
-                    log.start_call(call_id, context.tool_name, context.tool_arguments)
-
-            async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
-                log.end_call(getattr(context, "tool_call_id", ""), result)
-
-        return TurnHooks()
-
     async def _stub_agent(self, agent: Any, stubbed: dict[int, Any]) -> Any:
         """A copy of the agent whose tools give the canned answers, and of the agents that it hands over to."""
         if id(agent) in stubbed:
@@ -119,6 +95,61 @@ class OpenAIAgentsSession(FrameworkSession):
 
         public = ("name", "description", "params_json_schema", "strict_json_schema", "is_enabled", "needs_approval")
         return type(tool)(on_invoke_tool=answer, **{name: getattr(tool, name) for name in public})
+
+
+@cache
+def _record_every_run(load: Any) -> None:
+    """Adds hooks to each run in a turn that log it: an agent may be a tool of another one, or run in one."""
+    get_runner, set_runner = load("agents.run", "get_default_agent_runner", "set_default_agent_runner")
+    make_hooks, make_config = _define_hooks(load), load("agents", "RunConfig")
+
+    def add_hooks(keywords: Any) -> Any:
+        if (session := current_session.get()) is None:
+            return keywords
+        hooks = make_hooks(session.log)
+        config = make_config(tracing_disabled=True, tool_error_formatter=hooks.log_tool_error)
+        return {**keywords, "hooks": keywords.get("hooks") or hooks, "run_config": keywords.get("run_config") or config}
+
+    class RecordingRunner(type(get_runner())):
+        async def run(self, agent: Any, given: Any, **keywords: Any) -> Any:
+            return await super().run(agent, given, **add_hooks(keywords))
+
+        def run_streamed(self, agent: Any, given: Any, **keywords: Any) -> Any:
+            return super().run_streamed(agent, given, **add_hooks(keywords))
+
+    set_runner(RecordingRunner())
+
+
+def _define_hooks(load: Any) -> Any:
+    class TurnHooks(load("agents", "RunHooks")):
+        def __init__(self, log: TurnLog) -> None:
+            self._log = log
+
+        async def on_agent_start(self, context: Any, agent: Any) -> None:
+            self._log.enter_node(agent.name)
+
+        async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+            model, log = _find_model(agent.model), self._log
+            provider = "openai" if model.startswith(("gpt", "o1", "o3", "o4")) else ""
+            log.add_model_call(model, provider, response.usage)
+            for item in response.output:
+                if item.type == "function_call":
+                    log.start_call(item.call_id, item.name, item.arguments)
+                elif item.type.endswith("_call"):  # a tool that the provider runs
+                    log.start_call(item.id, item.type.removesuffix("_call"), item.model_dump(mode="json"))
+
+        async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+            if call_id := getattr(context, "tool_call_id", ""):
+                self._log.start_call(call_id, context.tool_name, context.tool_arguments)
+
+        async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
+            self._log.end_call(getattr(context, "tool_call_id", ""), result)
+
+        def log_tool_error(self, about: Any) -> None:
+            if about.error is not None:
+                self._log.fail_call(about.call_id, about.error)
+
+    return TurnHooks
 
 
 def _find_model(model: Any) -> str:
