@@ -155,7 +155,8 @@ def agent(messages, options):
     if said.startswith("refuse"):
         raise ConnectionError(f"refused by 10.0.0.{said[7:]}")
     if said == "data":
-        return json.dumps({"order": {"id": "W1", "state": "sent"}})
+        text = json.dumps({"order": {"id": "W1", "state": "sent"}})
+        return {"content": text, "tool_calls": [{"name": "load_order", "arguments": {"order": "W1"}, "error": "locked"}]}
     if said == "flaky":
         seen.append(said)
         return "yes" if len(seen) % 4 else "no"

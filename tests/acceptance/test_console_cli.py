@@ -34,6 +34,13 @@ def test_each_trial_of_a_repeated_case_is_shown_with_its_turns(project: Project)
     assert shown.count('Turn 1: "hello" → PASSED') == 3
 
 
+def test_a_repeated_skip_gives_its_reason_once(project: Project):  # issue 19: nothing is said twice
+    project.suite(case("a"), case("later", skip="waits for the new rates"))
+    shown = project.test("--runs", "3").out
+    assert shown.count("waits for the new rates") == 1
+    assert shown.count("same as trial") == 2
+
+
 def test_a_pipe_gets_no_escapes_and_no_progress_line(project: Project):
     project.suite(case("a"), case("b", assertions=[contains("zzz")]))
     for arguments in ((), ("-v",), ("-q",)):

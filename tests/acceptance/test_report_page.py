@@ -325,6 +325,20 @@ def test_the_most_expensive_turn_is_one_click_away(browser: Any, detailed: Proje
     assert found.troubles == []
 
 
+def test_the_tool_that_failed_most_is_named_and_leads_to_all_tools(browser: Any, detailed: Project):
+    """It is named beside the other figures; a click unfolds the rates of failed calls."""
+    found = Opened(browser, detailed.folder / "report.html")
+    page = found.go("")
+    expect(page.locator("#failed-tool")).to_contain_text("load_order")
+    expect(page.locator("#failed-tool")).to_contain_text("1 of 1 call failed")
+    page.locator("#failed-tool button").click()
+    rows = page.locator("#rates li")
+    expect(rows.first).to_contain_text(re.compile(r"load_order *100 % *1 of 1 call failed, \d+–100 %"))
+    expect(rows.filter(has_text="look_up_order")).to_contain_text("0 of 1 call failed")
+    found.context.close()
+    assert found.troubles == []
+
+
 def test_a_judge_has_rows_quotes_and_its_words(browser: Any, detailed: Project):
     """Criteria with verdict, score, reason and quotes; a click shows what the judge was sent and answered."""
     found = Opened(browser, detailed.folder / "report.html")

@@ -539,6 +539,11 @@ def test_several_agents_have_a_matrix_that_leads_to_both_conversations(browser: 
         for size in (PHONE, {"width": 1024, "height": 768}):  # issue 19, 9: a failing case is above the fold
             page.set_viewport_size(size)
             expect(page.locator(".matrix-cell.failed").first).to_be_in_viewport(ratio=1)
+        page.set_viewport_size(PHONE)
+        row = page.locator(".cells tbody tr").first
+        name, *cells = [each.bounding_box() for each in (row.locator("th"), *row.locator("td").all())]
+        assert all(cell["y"] >= name["y"] + name["height"] - 1 for cell in cells), "the name stands above its cells"
+        assert all(cell["x"] + cell["width"] <= PHONE["width"] for cell in cells)
         page.set_viewport_size(DESKTOP)
         page.locator(".cells tbody tr").first.locator("a").nth(1).click()
         page.wait_for_selector("#case-title")
@@ -553,6 +558,10 @@ def test_several_agents_have_a_matrix_that_leads_to_both_conversations(browser: 
         expect(page.locator("#differences")).to_contain_text("python:pair:same")
         expect(page.locator("#changes a").first).to_contain_text("2 of 2")
         expect(page.locator("#changes a").first).to_contain_text("is not in")
+        page.set_viewport_size(PHONE)
+        hidden = page.locator("#metrics").evaluate("table => table.scrollWidth - table.parentElement.clientWidth")
+        assert hidden <= 0, "the intervals are in sight on a phone"
+        page.set_viewport_size(DESKTOP)
         page.locator("#changes a").first.click()
         page.wait_for_selector(".reply-diff")
         assert page.locator(".reply-diff del").all_inner_texts()

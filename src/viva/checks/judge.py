@@ -109,8 +109,9 @@ class Rubric(_JudgeCheck, frozen=True, kw_only=True):
         verdicts = [_raise_if_error(answer) for answer in answers]
         pairs = list(zip(criteria, verdicts, strict=True))
         score = sum(each.weight for each, verdict in pairs if verdict.passed) / sum(each.weight for each in criteria)
-        lines = [
-            f"{'met' if verdict.passed else 'not met'}: {each.criterion} ({verdict.reason})" for each, verdict in pairs
+        lines = [  # what is not met comes first: lists cut a long reason at its end
+            f"{'met' if verdict.passed else 'not met'}: {each.criterion} ({verdict.reason})"
+            for each, verdict in sorted(pairs, key=lambda pair: pair[1].passed is True)
         ]
         return Verdict(
             "passed" if score >= self.min_score - 1e-9 else "failed",

@@ -220,14 +220,15 @@ def _format_comparison(comparison: Comparison, gates: Sequence[Gate], failed: Se
     groups = {change: [case for case in comparison.cases if case.change == change] for change in _LISTED_CHANGES}
     label = make_case_labeller((case.suite, case.case) for case in comparison.cases)
     rows = [_list_case_cells(case, label) for cases in groups.values() for case in cases[:50]]
-    table = iter(format_table(_CASE_COLUMNS, rows, width)[1:])
+    table = (f"  {line}" for line in format_table(_CASE_COLUMNS, rows, width - 2)[1:])
     for change, cases in groups.items():
         if cases:
             lines += [f"{change} ({len(cases)})", *islice(table, min(len(cases), 50))]
             lines += [f"  … and {len(cases) - 50} more"] if len(cases) > 50 else []
     if passing := comparison.count("still passing"):
         lines.append(f"still passing ({passing})")
-    lines += ["", *format_table(_METRIC_COLUMNS, [_list_metric_cells(metric) for metric in comparison.metrics], width)]
+    metrics = format_table(_METRIC_COLUMNS, [_list_metric_cells(metric) for metric in comparison.metrics], width - 2)
+    lines += ["", *(f"  {line}" for line in metrics)]
     notes = [part for note in comparison.notes for part in wrap_text(note, min(width, 120) - 2, 20)]
     lines += ["", *(f"  {note}" for note in notes)] if notes else []
     verdict = f"worse by {', '.join(failed)}" if failed else "no regression shown"
@@ -238,7 +239,7 @@ def _list_case_cells(case: CaseChange, label: Callable[[str, str], str]) -> list
     sides = f"{_format_case_result(case.base, case.base_trials)} → {_format_case_result(case.head, case.head_trials)}"
     has_p = case.p is not None and case.change not in ("still passing", "still failing")
     reason = fit_line(case.error, 200) if case.error and case.change in ("broken", "suspect") else ""
-    mark = f"  {_CHANGE_MARKS.get(case.change, '·')} {escape_controls(label(case.suite, case.case))}"
+    mark = f"{_CHANGE_MARKS.get(case.change, '·')} {escape_controls(label(case.suite, case.case))}"
     return [mark, sides, f"p={_format_p(case.p)}" if has_p else "", reason]
 
 
@@ -257,7 +258,7 @@ def _format_case_result(status: Status | None, trials: TrialCounts | None) -> st
 
 def _list_metric_cells(metric: Metric) -> list[str]:
     return [
-        f"  {_METRIC_NAMES.get(metric.name, metric.name)}",
+        _METRIC_NAMES.get(metric.name, metric.name),
         _format_number(metric.name, metric.base),
         _format_number(metric.name, metric.head),
         _format_number(metric.name, metric.delta, sign="+"),

@@ -39,6 +39,7 @@ class FailureList:
         self._palette = palette
         self._width = width
         self._cases: dict[Cell, _FailedCase] = {}
+        self._skipped: dict[tuple[Cell, str], int] = {}
         self._unlisted = 0
         self._trials: dict[Cell, dict[int, Status]] | None = None  # only if cases are repeated
         self._rule = PassRule.from_settings({})
@@ -56,11 +57,14 @@ class FailureList:
         return self._trials is not None
 
     def add(self, ended: TrialEnded, failure: TrialFailure | None) -> int | None:
-        """Adds a trial. Returns the number of an earlier trial of the case that failed for the same reason."""
+        """Adds a trial. Returns the number of an earlier trial of the case that ended for the same reason."""
         record = ended.record
         name = record.cell
         if self._trials is not None:
             self._trials.setdefault(name, {})[record.trial] = record.status
+        if failure is not None and record.status == "skipped" and self._trials is not None:
+            first = self._skipped.setdefault((name, failure.headline), record.trial)
+            return first if first != record.trial else None
         if failure is None or record.status not in ("failed", "error"):
             return None
         if name not in self._cases and len(self._cases) >= _MAX_CASES and self._trials is None:

@@ -250,6 +250,13 @@ def test_the_score_of_a_rubric_is_the_weight_that_holds(
     assert (verdict.status, verdict.score) == (status, score)
 
 
+def test_the_reason_of_a_rubric_starts_with_what_is_not_met(bench: Bench):  # issue 19, 1
+    """Lists and narrow consoles cut a long reason at its end."""
+    verdict = verdict_of(bench, Judges(YES, NO), type="rubric", criteria=["is kind", "names the day"])
+    assert verdict.reason.index("not met: names the day") < verdict.reason.index("; met: is kind")
+    assert [each.criterion for each in verdict.criteria] == ["is kind", "names the day"]
+
+
 def test_a_rubric_waits_for_all_its_judges(bench: Bench):
     judges = Judges(DOWN, YES, YES)
     verdict = verdict_of(bench, judges, type="rubric", criteria=["a", "b", "c"])

@@ -179,6 +179,18 @@ def test_compare_names_cases_apart_and_fits_60_columns(project: Project):  # iss
     assert not any("0 maybe fixed" in line for line in narrow)
 
 
+@pytest.mark.parametrize("width", range(56, 100, 4))
+def test_compare_keeps_its_indent_in_any_width(project: Project, width: int):  # issue 19, console
+    project.suite(case("short"), case("a-case-with-quite-a-long-id"))
+    project.test()
+    project.write("other.py", "def agent(messages):\n    return 'bye, and a reason that is much longer'\n")
+    project.test("-n", "python:./other.py:agent")
+    lines = project.viva("compare", "latest~1", "latest", env={"COLUMNS": str(width)}).out.splitlines()
+    assert max(map(len, lines)) <= width
+    listed = lines[lines.index("broken (2)") + 1 :][:2]
+    assert [line[:4] for line in listed] == ["  ✗ "] * 2
+
+
 def test_compare_exits_by_fail_on(project: Project):
     project.suite(case("a"), case("b"))
     project.test()

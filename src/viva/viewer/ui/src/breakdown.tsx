@@ -59,6 +59,16 @@ export function BreakdownPanel({ overview, filter, change }: Props) {
   );
 }
 
+/** Shows the rates of the tools. They are always in the page, maybe folded. */
+export function openToolRates(): void {
+  const panel = document.getElementById("breakdown") as HTMLDetailsElement | null;
+  if (panel === null) return;
+  panel.open = true;
+  document.getElementById("breakdown-tools")?.click();
+  panel.scrollIntoView({ block: "start" });
+  (document.getElementById("breakdown-tools") ?? panel.querySelector("summary"))?.focus({ preventScroll: true });
+}
+
 function Groups({ groups, chosen, choose }: { groups: { group: FailureGroup; at: number }[]; chosen: string; choose: (group: string) => void }) {
   const [isWhole, setWhole] = useState(false);
   return (
@@ -84,19 +94,17 @@ function Rates({ rates, noun, chosen, choose }: { rates: NamedRate[]; noun: stri
   return (
     <>
       <ul id="rates">
-        {rates.slice(0, isWhole ? undefined : SHOWN).map(({ name, passed, judged, interval }) => (
+        {rates.slice(0, isWhole ? undefined : SHOWN).map((each) => (noun === "call" ? turnOver(each) : each)).map(({ name, passed, judged, interval }) => (
           <li key={name}>
-            <button type="button" class="group rate" aria-pressed={chosen === name} onClick={() => choose(chosen === name ? "" : name)}>
+            <button type="button" class={`group rate ${noun === "call" && passed > 0 ? "bad" : ""}`} aria-pressed={chosen === name} onClick={() => choose(chosen === name ? "" : name)}>
               <span class="name">
                 <Line text={name} />
               </span>
               <b>{formatPercent(passed / judged, 0)}</b>
               <RateBar rate={passed / judged} interval={interval} />
               <span class="muted">
-                {noun === "call"
-                  ? `${formatNumber(judged - passed)} of ${formatCount(judged, noun)} failed; without error`
-                  : `${formatNumber(passed)} of ${formatCount(judged, noun)} passed`}
-                {interval && `${noun === "call" ? "" : ","} ${formatSpan(interval)}`}
+                {`${formatNumber(passed)} of ${formatCount(judged, noun)} ${noun === "call" ? "failed" : "passed"}`}
+                {interval && `, ${formatSpan(interval)}`}
               </span>
             </button>
           </li>
@@ -105,6 +113,11 @@ function Rates({ rates, noun, chosen, choose }: { rates: NamedRate[]; noun: stri
       {rates.length > SHOWN && <More isWhole={isWhole} many={rates.length} toggle={() => setWhole(!isWhole)} />}
     </>
   );
+}
+
+/** The share of failed calls of a tool, from the share of those that passed. */
+function turnOver({ name, passed, judged, interval }: NamedRate): NamedRate {
+  return { name, judged, passed: judged - passed, ...(interval ? { interval: { low: 1 - interval.high, high: 1 - interval.low } } : {}) };
 }
 
 function More({ isWhole, many, toggle }: { isWhole: boolean; many: number; toggle: () => void }) {

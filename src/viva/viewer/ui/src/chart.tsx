@@ -29,6 +29,12 @@ interface Props {
 const HEIGHT = 168;
 const PAD = { left: 54, right: 10, top: 14, bottom: 26 };
 
+/** The next of 1, 2, 4, 6, 8 or 10 times a power of ten: half of it is round, too. */
+export function roundUp(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * ([1, 2, 4, 6, 8].find((step) => value <= step * power) ?? 10);
+}
+
 export function Chart({ title, points, show, top, about }: Props) {
   const frame = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(320);
@@ -42,7 +48,7 @@ export function Chart({ title, points, show, top, about }: Props) {
     return () => watch.disconnect();
   }, []);
   const values = points.flatMap((point) => (point.value === null ? [] : [point.value]));
-  const max = top ?? (Math.max(0, ...values) * 1.1 || 1);
+  const max = top ?? roundUp(Math.max(0, ...values) || 1);
   const x = (at: number) =>
     points.length < 2 ? width / 2 : PAD.left + (at / (points.length - 1)) * (width - PAD.left - PAD.right);
   const y = (value: number) => PAD.top + (1 - value / max) * (HEIGHT - PAD.top - PAD.bottom);

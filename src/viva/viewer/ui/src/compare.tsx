@@ -304,19 +304,19 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
             const shown = metric.verdict === "worse" || metric.verdict === "better";
             return (
               <tr key={metric.name} class={shown ? metric.verdict : ""}>
-                <th scope="row">{metric.name}</th>
-                <td class="right">{show(metric.base)}</td>
-                <td class="right">{show(metric.head)}</td>
-                <td class="right delta">
+                <th scope="row">{METRIC_NAMES[metric.name] ?? metric.name}</th>
+                <td class="right" data-name="Base">{show(metric.base)}</td>
+                <td class="right" data-name="Head">{show(metric.head)}</td>
+                <td class="right delta" data-name="Change">
                   {metric.delta > 0 ? "+" : metric.delta < 0 ? "−" : ""}
                   {showChange(Math.abs(metric.delta))}
                   {shown ? ` ${metric.verdict}` : ""}
                 </td>
-                <td class="right">
+                <td class="right" data-name="Interval">
                   {metric.low === null || metric.high === null ? "–" : `${signed(metric.low, showChange).replace(" points", "")} to ${signed(metric.high, showChange)} (${formatPercent(metric.confidence)})`}
                 </td>
-                <td class="right">{metric.p === null ? metric.verdict : formatP(metric.p)}</td>
-                <td class="right">
+                <td class="right" data-name="p">{metric.p === null ? metric.verdict : formatP(metric.p)}</td>
+                <td class="right" data-name="Pairs">
                   {metric.pairs}
                   {metric.base_trials + metric.head_trials > 2 * metric.pairs ? ` (${metric.base_trials} and ${metric.head_trials} trials)` : ""}
                 </td>
@@ -328,6 +328,8 @@ function Metrics({ metrics }: { metrics: Metric[] }) {
     </div>
   );
 }
+
+const METRIC_NAMES: Record<string, string> = { "time ms": "time", "cost USD": "cost" };
 
 function pickFormat(name: string): (value: number) => string {
   if (name === "pass rate") return (value) => formatPercent(value);

@@ -17,6 +17,7 @@ export function formatCount(value: number, noun: string): string {
 }
 
 export function formatCost(usd: number): string {
+  if (usd === 0) return "$0";
   if (usd >= 10) return `$${usd.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
   return `$${usd.toFixed(4)}`;
 }
@@ -53,4 +54,10 @@ export function formatTime(at: string | null | undefined): string {
 
 function padTwo(value: number): string {
   return String(value).padStart(2, "0");
+}
+
+/** The entries of counts by name, in the order of the names. Names that are not listed come last. */
+export function sortByName(counts: Record<string, number>, names: string[]): [string, number][] {
+  const rank = (name: string) => (names.includes(name) ? names.indexOf(name) : names.length);
+  return Object.entries(counts).sort(([a], [b]) => rank(a) - rank(b));
 }

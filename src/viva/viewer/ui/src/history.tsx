@@ -138,11 +138,12 @@ function Choice({ id, label, all, values, value, change }: ChoiceProps) {
 
 function LineCharts({ line }: { line: HistoryLine }) {
   const about = escapeControls(`${line.agent || "no agent"} on ${line.suite}`);
+  const isOneDay = new Set(line.points.map((point) => formatTime(point.at).split(",")[0])).size === 1;
   const points = (value: (point: LinePoint) => number | null | undefined, hasInterval = false) =>
     line.points.map((point) => ({
       value: value(point) ?? null,
       label: describePoint(point, hasInterval),
-      time: formatTime(point.at).split(",")[0] ?? "",
+      time: isOneDay ? (formatTime(point.at).split(", ")[1] ?? "") : (formatTime(point.at).split(",")[0] ?? ""),
       href: buildHash(["runs", point.run]),
       low: hasInterval ? point.low : null,
       high: hasInterval ? point.high : null,
@@ -171,7 +172,10 @@ function LineCharts({ line }: { line: HistoryLine }) {
 
 function describePoint(point: LinePoint, hasInterval: boolean): string {
   const parts = [formatTime(point.at)];
-  if (hasInterval && point.judged) parts.push(`${point.passed} of ${point.judged}`);
+  if (hasInterval && point.judged) {
+    // With repeats the rate is that of the trials, so a count of passed cases beside it would be misleading.
+    parts.push((point.trials ?? 0) > point.judged ? formatCount(point.trials ?? 0, "trial") : `${point.passed} of ${formatCount(point.judged, "case")}`);
+  }
   if (hasInterval && typeof point.low === "number" && typeof point.high === "number") parts.push(`${Math.round(point.low * 100)}–${Math.round(point.high * 100)} %`);
   if (point.left_out) parts.push(point.left_out);
   if ((point.changes ?? []).length > 0) parts.push(`${(point.changes ?? []).join(" and ")} changed`);

@@ -81,7 +81,7 @@ export function describeProgress(progress: Progress, isCurrent = true): string[]
     `${formatNumber(left)} to go`,
     ...(isCurrent && rate > 0 ? [`${formatRate(rate)}`, `${formatMs((left / rate) * 1000)} left`] : []),
     ...(typeof progress.cost_usd === "number" ? [formatCost(progress.cost_usd)] : []),
-    ...(typeof progress.running === "number" ? [`${formatNumber(progress.running)} running, at most ${formatNumber(progress.limit ?? 0)} at once`] : []),
+    ...(typeof progress.running === "number" ? [`${formatNumber(progress.running)} running (limit ${formatNumber(progress.limit ?? 0)})`] : []),
     ...(typeof progress.workers === "number" ? [formatCount(progress.workers, "worker")] : []),
   ];
 }

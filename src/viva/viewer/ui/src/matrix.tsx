@@ -144,7 +144,7 @@ function CaseTable({ matrix, cellHref }: { matrix: Matrix; cellHref: Props["cell
         <p class="muted">Every case has the same result on all agents.</p>
       ) : (
         <div class="scroll" tabIndex={0} role="region" aria-label="Cases and agents">
-          <table class="table cells">
+          <table class="table cells" style={{ "--agents": matrix.columns.length }}>
             <thead>
               <tr>
                 <th scope="col">Case</th>

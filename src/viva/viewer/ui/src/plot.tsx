@@ -1,6 +1,7 @@
 // A scatter plot: quality against cost, one point with its interval for each agent.
 import { useRef } from "preact/hooks";
 import type { Matrix, MatrixColumn } from "./compare_data";
+import { roundUp } from "./chart";
 import { savePicture } from "./download";
 import { formatCost, formatMs, formatPercent } from "./format";
 
@@ -37,7 +38,7 @@ export function QualityPlot({ matrix, name }: { matrix: Matrix; name: string }) 
     const value = axis.value(column);
     return value === null || column.rate === null ? [] : [{ column, at, value, rate: column.rate, shift: 0 }];
   });
-  const most = Math.max(...points.map((point) => point.value)) * 1.1 || 1;
+  const most = roundUp(Math.max(...points.map((point) => point.value)) || 1);
   const x = (value: number) => PAD.left + (value / most) * (WIDTH - PAD.left - PAD.right);
   const place = (point: (typeof points)[number]) => x(point.value) + point.shift;
   const y = (rate: number) => PAD.top + (1 - rate) * (HEIGHT - PAD.top - PAD.bottom);
@@ -62,8 +63,8 @@ export function QualityPlot({ matrix, name }: { matrix: Matrix; name: string }) 
           </g>
         ))}
         {[0, 0.5, 1].map((share) => (
-          <text class="tick" key={share} x={x((most / 1.1) * share)} y={HEIGHT - PAD.bottom + 24} text-anchor="middle">
-            {axis.show((most / 1.1) * share)}
+          <text class="tick" key={share} x={x(most * share)} y={HEIGHT - PAD.bottom + 24} text-anchor="middle">
+            {axis.show(most * share)}
           </text>
         ))}
         <text class="tick" x={(PAD.left + WIDTH - PAD.right) / 2} y={HEIGHT - 6} text-anchor="middle">{axis.label}</text>

@@ -1,11 +1,11 @@
 // The screen of a run: its outcome, its metrics, and the list of cases with filters.
 import { useMemo, useState } from "preact/hooks";
-import type { CaseRow, Overview, SuiteSummary, Status, Summary } from "./data";
+import type { CaseRow, NamedRate, Overview, SuiteSummary, Status, Summary } from "./data";
 import type { ServerSource, Source } from "./source";
-import { formatCount, formatTime, formatCost, formatNumber, formatPercent, formatMs, formatShort } from "./format";
+import { formatCount, formatTime, formatCost, formatNumber, formatPercent, formatMs, formatShort, sortByName } from "./format";
 import { parseFilter, isEmpty, buildQuery, type Filter } from "./filters";
 import { RunMatrix } from "./matrix";
-import { BreakdownPanel } from "./breakdown";
+import { BreakdownPanel, openToolRates } from "./breakdown";
 import { savePicture } from "./download";
 import { RateBar, SuiteCertainty } from "./sure";
 import { countCases, useRows, type RowSet } from "./rows";
@@ -215,7 +215,7 @@ function formatPassed(summary: Summary, live: boolean): string {
 /** The counts of all cases that did not pass. */
 function Counts({ summary, live }: { summary: Summary; live: boolean }) {
   const faults = Object.entries(summary.faults ?? {}).filter(([fault, many]) => fault !== "agent" && many);
-  const trials = Object.entries(summary.trials ?? {});
+  const trials = sortByName(summary.trials ?? {}, ["passed", "failed", "error", "undecided", "skipped"]);
   const many = trials.reduce((total, [, each]) => total + each, 0);
   const repeated = many > summary.total - summary.not_run;
   const faultText = faults.map(([fault, each]) => `${each} ${fault}`).join(", ");
@@ -321,6 +321,7 @@ function Figures({ overview, source, places }: { overview: Overview; source: Sou
             </dd>
           </div>
         )}
+        <FailedTool overview={overview} />
         <Figure name="Turns" value={formatNumber(summary.total_turns)} note={`${summary.avg_turns.toFixed(1)} per trial`} />
         {(summary.retried ?? 0) > 0 && <Figure name="Retried" value={formatCount(summary.retried ?? 0, "trial")} note="totals include earlier attempts" />}
         {summary.duration_ms > 0 && <Figure name="Time" value={formatMs(summary.duration_ms)} note={overview.case_ms ? `p95 ${formatMs(overview.case_ms.p95)} per case` : ""} />}
@@ -328,6 +329,26 @@ function Figures({ overview, source, places }: { overview: Overview; source: Sou
         {tokens > 0 && <Figure name="Tokens" value={formatShort(tokens)} note={`${formatShort(summary.input_tokens ?? 0)} in, ${formatShort(summary.output_tokens ?? 0)} out`} />}
         <AgreementFigures source={source} run={overview.run} />
       </dl>
+    </div>
+  );
+}
+
+/** The tool with the most failed calls. It opens the rates of all tools. */
+function FailedTool({ overview }: { overview: Overview }) {
+  const countFailed = (rate: NamedRate) => rate.judged - rate.passed;
+  const [worst] = [...(overview.breakdown?.tools ?? [])].sort((a, b) => countFailed(b) - countFailed(a));
+  if (!worst || countFailed(worst) === 0) return null;
+  return (
+    <div id="failed-tool">
+      <dt>Tool that failed most</dt>
+      <dd>
+        <button type="button" class="link" onClick={openToolRates}>
+          <Line text={worst.name} room={30} />
+        </button>
+      </dd>
+      <dd class="note">
+        {formatNumber(countFailed(worst))} of {formatCount(worst.judged, "call")} failed
+      </dd>
     </div>
   );
 }

@@ -132,7 +132,7 @@ function Figures({ run, hasOrigin }: { run: RunRow; hasOrigin: boolean }) {
         </>
       )}
       <Bar parts={{ passed: summary.passed, failed: summary.failed, error: summary.errors + (summary.undecided ?? 0), skipped: summary.skipped, pending: summary.not_run }} />
-      <span class="fact">
+      <span class="fact passed">
         {formatNumber(summary.passed)}/{formatNumber(summary.total)}
         <span class="visually-hidden"> passed</span>
       </span>

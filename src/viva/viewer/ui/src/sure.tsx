@@ -1,6 +1,8 @@
 // How sure a pass rate is: "6 of 8, 41–93 %, unstable" with a bar, and pass@k and pass^k.
 import type { CaseFigures, CaseRow, Overview, PassK, Span } from "./data";
-import { formatPercent } from "./format";
+import { formatPercent, sortByName } from "./format";
+
+const CLASSES = ["stable", "mostly_stable", "unstable", "highly_unstable"];
 
 /** A rate as a point on a bar, with its 95 % interval. */
 export function RateBar({ rate, interval, label }: { rate: number; interval: Span | null | undefined; label?: string }) {
@@ -104,7 +106,7 @@ function PassKTable({ rows }: { rows: PassK[] }) {
 /** pass@k, pass^k and the stability classes of a run with repeats. */
 export function SuiteCertainty({ overview }: { overview: Overview }) {
   const { pass_k: passK, classes } = overview;
-  const stability = Object.entries(classes ?? {});
+  const stability = sortByName(classes ?? {}, CLASSES);
   return (
     <>
       {passK && passK.pass_at_k !== null && passK.pass_hat_k !== null && (
