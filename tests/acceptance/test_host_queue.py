@@ -153,7 +153,7 @@ def test_an_eval_does_not_wait_for_the_flood_of_another_tenant(
     agents.write_text(f"{agents.read_text()}\nstarted = []\nasync def count(messages, options):\n    started.append(messages[-1]['content'])\n    return messages[-1]['content']\n")  # fmt: skip
     config = tmp_path / "viva.toml"
     config.write_text(config.read_text().replace("[agents.second]", '[agents.count]\nuse = "python:./agents.py:count"\n\n[agents.second]'))  # fmt: skip
-    setup = load_setup(config, tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=False)
+    setup = load_setup(config, tmp_path, ServeFlags(port=0))
 
     async def act() -> tuple[list[str], int]:
         host = open_host(setup, asyncio.Event())
