@@ -111,6 +111,9 @@ class ObedientActor:
         if os.environ.get("WORKER_WAITS"):
             self._log(b"preparing")
             await self._wait_for("prepared")
+        if os.environ.get("WORKER_CRASHES"):
+            self._log(b"crashing")
+            os.kill(os.getpid(), signal.SIGKILL)
         return b""
 
     async def exchange(self, batch: bytes) -> bytes:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
 
 from running_host import (
     ACME,
@@ -27,6 +29,8 @@ from running_host import (
 )
 from viva.engine.trial import RunContext
 from viva.host.evals import EvalEventWriter
+from viva.host.host import Host
+from viva.host.operations import cancel_runs
 from viva.host.routes import prepare_run
 from viva.host.server import open_host
 from viva.host.setup import ServeFlags, load_setup
@@ -132,6 +136,54 @@ def test_nothing_of_an_eval_that_ended_stays_in_memory(tmp_path: Path):
         return kept
 
     assert asyncio.run(act()) == []
+
+
+def test_a_run_that_ends_while_others_are_cancelled_is_not_called_cancelling(tmp_path: Path):
+    """An administrator cancels many runs in as many steps, so that others get a response meanwhile."""
+    write_project(tmp_path)
+    setup = load_setup(
+        tmp_path / "viva.toml", tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=True
+    )
+    noop = codec.encode({"workflowId": "conformance-noop"})
+
+    async def act() -> list[str]:
+        host = open_host(setup, asyncio.Event())
+        names: list[str] = []
+        for _ in range(20):
+            mutation = await prepare_run(host, Principal("acme", "acme/1"), noop)
+            mutation.write()
+            mutation.start()
+            names.append(codec.decode(mutation.body)["runId"])
+        answer = await cancel_runs(make_request(host, {"runIds": names}))
+        results = codec.decode(bytes(answer.body))["results"]
+        while host.store.count_unfinished():
+            await asyncio.sleep(0.01)
+        await host.close()
+        return [result["error"]["code"] if result.get("error") else result["status"] for result in results]
+
+    said = asyncio.run(act())
+    assert said[0] == "cancelling"
+    assert said[-1] == "run_terminal"
+
+
+def make_request(host: Host, body: dict[str, Any]) -> Request:
+    """A request of an administrator, as the server passes it on."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": codec.encode(body), "more_body": False}
+
+    app = Starlette()
+    app.state.host = host
+    principal = Principal("", "host/1", frozenset({"admin"}))
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "headers": [],
+        "app": app,
+        "state": {"principal": principal},
+    }
+    return Request(scope, receive)
 
 
 def test_a_changed_suite_is_loaded_again(client: Client, tmp_path: Path):

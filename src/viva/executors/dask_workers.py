@@ -27,6 +27,7 @@ _PREPARE_TIMEOUT_S = 600.0
 _CLOSE_TIMEOUT_S = 5.0
 _LOSSES_BEFORE_ALONE = 2
 _MAX_LOSSES_ALONE = 2
+_MAX_LOST_PREPARATIONS = 3
 _NO_SCHEDULER = "the scheduler of the cluster is gone"
 _LOST_ACTOR = "Worker holding Actor was lost"
 """The message of the RuntimeError that Dask raises."""
@@ -121,6 +122,8 @@ class DaskWorkers:
         """The addresses that are used, refused, or being prepared."""
         self._preparing = 0
         """How many workers are being prepared."""
+        self._lost_preparations = 0
+        """How many workers in a row have ended while they were being prepared."""
         self._last_worker = 0.0
         """When there was a worker, or one that was being prepared."""
         self._sharing_addresses: frozenset[str] = frozenset()
@@ -317,9 +320,9 @@ class DaskWorkers:
             for address in set(addresses) - self._known_addresses:
                 self._known_addresses.add(address)
                 self._run_in_background(self._add_late_worker(address))
-            if self._workers or self._preparing:
+            if self._workers:
                 self._last_worker = time.monotonic()
-            elif time.monotonic() - self._last_worker > _NO_WORKER_TIMEOUT_S:
+            elif not self._preparing and time.monotonic() - self._last_worker > _NO_WORKER_TIMEOUT_S:
                 self._stop_run(f"there has been no worker for {_NO_WORKER_TIMEOUT_S:.0f} s")
             if self._sharing_addresses != self._workers.keys():
                 self._run_in_background(self._share_limits())
@@ -345,13 +348,16 @@ class DaskWorkers:
         self._preparing += 1
         try:
             await self._add_worker(address)
+            self._lost_preparations = 0
         except _WorkerLostError:  # it has gone again; its successor has another address
             self._known_addresses.discard(address)
+            self._lost_preparations += 1
         except Exception as error:  # a worker that cannot be used must not end the run
             self._warnings.append(f"worker {address} is not used: {_describe_error(error)}")
         finally:
             self._preparing -= 1
-            self._last_worker = time.monotonic()
+            if self._lost_preparations <= _MAX_LOST_PREPARATIONS:  # else each successor may end like that, for ever
+                self._last_worker = time.monotonic()
 
     async def _add_worker(self, address: str) -> None:
         """Start the actor on a worker and use it from now on. Raises BadInput if the worker cannot run the trials."""

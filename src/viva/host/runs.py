@@ -310,7 +310,7 @@ class RunManager:
     def _cancel_task(self, run_id: str, cancelled_by: str) -> None:
         if run_id not in self._cancelled_by:
             self._cancelled_by[run_id] = cancelled_by
-            self._tasks[run_id].cancel()
+            _cancel_after_start(self._tasks[run_id])
 
     def drain(self) -> None:
         """Starts no more runs here; those that execute go on."""
@@ -321,7 +321,7 @@ class RunManager:
         self._is_closed = True
         tasks = [*self._tasks.values(), *([self._watcher] if self._watcher else [])]
         for task in tasks:
-            task.cancel()
+            _cancel_after_start(task)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def end(self, run: Run, log: RunLog, status: RunStatus, drafts: Iterable[EventDraft]) -> None:
@@ -449,6 +449,11 @@ class RunManager:
             self.logs.read_remote_change(run_id, notice)
         except StoreUnavailable as error:
             self._pause_starts(error)
+
+
+def _cancel_after_start(task: asyncio.Task[None]) -> None:
+    """Cancels a task after its first step. Without that step it would neither end its run nor release the lease."""
+    asyncio.get_running_loop().call_soon(task.cancel)
 
 
 def _fail_run(run: Run, code: str, message: str) -> RunEnding:

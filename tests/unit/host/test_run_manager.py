@@ -79,6 +79,32 @@ def test_a_tenant_with_a_full_queue_is_refused(tmp_path: Path):
     assert "Retry-After" in error.headers
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_run_that_is_stopped_before_its_first_step_keeps_no_lease(tmp_path: Path, is_closed: bool):
+    async def act() -> tuple[str, bool]:
+        store = SqliteStore(tmp_path)
+
+        async def run(_run: Run, _log: RunLog, _inputs: bytes | None) -> RunEnding:
+            await asyncio.sleep(600)
+            return DONE
+
+        manager = make_manager(store, run, make_limits(1))
+        started = make_run("a1", "a")
+        store.create_run(started)
+        manager.start(started)
+        if not is_closed:
+            manager.cancel(started, "a/1")
+            await asyncio.wait_for(manager.wait_for_end(started), 60)
+        await manager.close()
+        ended = store.find_run("a1", "a")
+        assert ended is not None
+        has_lease = store.holds_lease("a1")
+        store.close()
+        return ended.status, has_lease
+
+    assert asyncio.run(act()) == ("running" if is_closed else "cancelled", False)
+
+
 class FullStore(SqliteStore):
     """A file that cannot grow: SQLite reports a full disk, as it does on a real one."""
 
