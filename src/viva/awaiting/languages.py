@@ -39,7 +39,7 @@ _NAME: Final = re.compile(r"<([A-Z_]+)>")
 _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
-_FREQUENT: Final = "the a to you and is your it that i have this we are me c".split()
+_FREQUENT: Final = ["the", "a", "to", "you", "and", "is", "your", "it", "that", "i", "have", "this", "we", "are", "me", "c"]  # fmt: skip
 """English words in so many sentences that they tell little about a sentence, the most frequent first."""
 _MAX_WORDS: Final = 4096
 _MAX_WORD_CHARS: Final = 40
