@@ -14,10 +14,9 @@ for last, in two sentences at a time.
     can may `% i ` \b% i\b            one row for each word, in the place of %
       |more                           an indented line continues the line above
 
-To find a fixed string costs a hundredth of a regular expression, so each row has a needle, the rarer the better. A
-`RuleIndex` finds by the words of a sentence which of the hundreds of needles it can contain. Spaces at the end of a line
-are dropped: write `[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight apostrophes
-and with their closing mark.
+Finding a fixed string costs a hundredth of a search, hence the needles: the rarer, the better; a `RuleIndex` finds by the words of a sentence which
+of the hundreds of needles it can contain at all. Spaces at the end of a line are dropped: write `[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight apostrophes and with their
+closing mark.
 """
 
 import re
@@ -40,24 +39,7 @@ _NAME: Final = re.compile(r"<([A-Z_]+)>")
 _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
-_FREQUENT: Final = [
-    "the",
-    "a",
-    "to",
-    "you",
-    "and",
-    "is",
-    "your",
-    "it",
-    "that",
-    "i",
-    "have",
-    "this",
-    "we",
-    "are",
-    "me",
-    "c",
-]
+_FREQUENT: Final = ["the", "a", "to", "you", "and", "is", "your", "it", "that", "i", "have", "this", "we", "are", "me", "c"]  # fmt: skip
 """English words in so many sentences that they tell little about a sentence, the most frequent first."""
 _MAX_WORDS: Final = 4096
 _MAX_WORD_CHARS: Final = 40
@@ -109,7 +91,7 @@ def _find_choice_ends(part: str, start: int) -> Iterator[int]:
 
 
 class _NeedlesByWord(dict[str, tuple[tuple[str, tuple[int, ...]], ...]]):
-    """Maps a word of a sentence to the needles (fixed texts of table rows) that the sentence may contain, with the numbers of their rows.
+    """Maps a word of a sentence to the needles that the sentence may contain, each with the numbers of its rows.
 
     It caches results, because most words occur again. It ignores digits: numbers rarely occur again, and no needle has one.
     """

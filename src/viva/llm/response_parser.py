@@ -106,10 +106,12 @@ class ResponseParser:
                 raise ProtocolError(f"it uses an unknown transfer encoding ({coding[:40]})")
             self._chunked = True
         elif length := headers.get("content-length"):
-            sizes = {size.strip() for size in length.split(",")} if "," in length else (length,)
-            if len(sizes) > 1 or not all(map(_CONTENT_LENGTH.fullmatch, sizes)):
+            if "," in length:
+                length, *others = {size.strip() for size in length.split(",")}
+                length = "" if others else length
+            if not _CONTENT_LENGTH.fullmatch(length):
                 raise ProtocolError("its Content-Length is invalid")
-            self._left = int(*sizes)
+            self._left = int(length)
             self._check_size(self._left)
         else:
             self._left, self.is_reusable = None, False
@@ -121,7 +123,7 @@ class ResponseParser:
             return False
         if len(data) > left:  # more than was announced: the connection cannot be reused
             data, self.is_reusable = data[:left], False
-        self._add_piece(data)
+        self._pieces.append(data)  # the announced length was checked
         self._left = left = left - len(data)
         return left == 0
 
