@@ -256,7 +256,7 @@ def test_a_run_of_another_process_streams_in(browser: Any, project: Project):
         page = visit.go("#/runs/latest", "#cases a[data-case=first]")
         expect(page.locator("#verdict")).to_have_text("Running")
         expect(page.locator("#progress")).to_contain_text("1 of 3 trials")
-        expect(page.locator("#progress")).to_contain_text("1 running, at most 1 at once")
+        expect(page.locator("#progress")).to_contain_text("1 running (limit 1)")
         expect(page.locator(".counts")).to_contain_text("2 to go")
         assert page.locator("#cases a").count() == 1
         page.locator("#in-flight button[data-case=second]").focus()

@@ -173,8 +173,9 @@ function LineCharts({ line }: { line: HistoryLine }) {
 function describePoint(point: LinePoint, hasInterval: boolean): string {
   const parts = [formatTime(point.at)];
   if (hasInterval && point.judged) {
-    // With repeats the rate is that of the trials, so a count of passed cases beside it would be misleading.
-    parts.push((point.trials ?? 0) > point.judged ? formatCount(point.trials ?? 0, "trial") : `${point.passed} of ${formatCount(point.judged, "case")}`);
+    // With repeats the rate is that of the trials; a count of passed cases beside it would contradict it.
+    const isOfCases = Math.abs((point.pass_rate ?? 0) - point.passed / point.judged) < 1e-9;
+    parts.push(isOfCases ? `${point.passed} of ${formatCount(point.judged, "case")}` : formatCount(point.trials ?? 0, "trial"));
   }
   if (hasInterval && typeof point.low === "number" && typeof point.high === "number") parts.push(`${Math.round(point.low * 100)}–${Math.round(point.high * 100)} %`);
   if (point.left_out) parts.push(point.left_out);
