@@ -6,9 +6,8 @@ state; a function that creates the object lets them run in parallel.
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
-from weakref import WeakSet
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, copy_with, get_current_log
+from viva.agents.frameworks.framework_agent import FrameworkConfig, intercept
 from viva.agents.frameworks.shared_object import SharedObjectSession
 from viva.agents.frameworks.turn_log import decode_json_text
 from viva.agents.tools import format_result
@@ -99,15 +98,13 @@ class AutoGenSession(SharedObjectSession):
         return [self._models.FunctionExecutionResultMessage(content=results)]
 
     async def prepare(self) -> None:
-        for each in [member for runner in self._runners for member in _iter_members(runner)]:
-            if each in _prepared:
-                continue
-            _prepared.add(each)
-            if hasattr(each, "_model_client"):  # AutoGen has no public way to see these
-                each._model_client = _wrap_model_client(each._model_client)  # noqa: SLF001
-            for bench in getattr(each, "_workbench", ()):
-                if hasattr(bench, "_tools"):
-                    bench._tools = [_wrap_tool(tool) for tool in bench._tools]  # noqa: SLF001
+        tool, stream_tool = self.load("autogen_core.tools", "BaseTool", "BaseStreamTool")
+        intercept(tool, "run_json", _run_tool)
+        intercept(stream_tool, "run_json_stream", _stream_tool)
+        for member in [member for runner in self._runners for member in _iter_members(runner)]:
+            if (client := getattr(member, "_model_client", None)) is not None:
+                intercept(type(client), "create", _create)
+                intercept(type(client), "create_stream", _create_stream)
 
     async def save_state(self) -> Any:
         return [await each.save_state() for each in self._runners]
@@ -131,49 +128,42 @@ def _list_runners(target: Any) -> list[Any]:
     return [target, *(runner for tool in tools for runner in _list_runners(tool._task_runner))]  # noqa: SLF001
 
 
-_prepared = WeakSet[Any]()
-"""The agents and teams that log to the current turn. Several teams may have the same members."""
+async def _create(session: Any, create: Any, client: Any, /, *values: Any, **named: Any) -> Any:
+    with session.log.store_model_error():
+        return _log_usage(session, client, await create(client, *values, **named))
 
 
-def _wrap_model_client(client: Any) -> Any:
-    config = client.dump_component()
-    about = config.config.get("model"), config.provider.partition("models.")[2].partition(".")[0]
-
-    def log_usage(piece: Any) -> Any:
-        if hasattr(piece, "usage"):
-            get_current_log().add_model_call(*about, piece.usage)
-        return piece
-
-    async def create(*values: Any, **named: Any) -> Any:
-        with get_current_log().store_model_error():
-            return log_usage(await client.create(*values, **named))
-
-    async def create_stream(*values: Any, **named: Any) -> Any:
-        with get_current_log().store_model_error():
-            async for piece in client.create_stream(*values, **named):
-                yield log_usage(piece)
-
-    return copy_with(client, create=create, create_stream=create_stream)
+async def _create_stream(session: Any, create: Any, client: Any, /, *values: Any, **named: Any) -> Any:
+    with session.log.store_model_error():
+        async for piece in create(client, *values, **named):
+            yield _log_usage(session, client, piece)
 
 
-def _wrap_tool(tool: Any) -> Any:
-    async def run_json(args: Any, token: Any, call_id: str | None = None) -> Any:
-        log = get_current_log()
-        key = call_id or log.create_call_id()
-        return await log.run_tool(key, tool.name, args, lambda: tool.run_json(args, token, call_id))
+def _log_usage(session: Any, client: Any, piece: Any) -> Any:
+    if hasattr(piece, "usage"):
+        about = client.dump_component()
+        provider = about.provider.partition("models.")[2].partition(".")[0]
+        session.log.add_model_call(about.config.get("model"), provider, piece.usage)
+    return piece
 
-    async def run_json_stream(args: Any, token: Any, call_id: str | None = None) -> Any:
-        if get_current_log().has_stubs:  # an agent that is a tool: AutoGen logs its call
-            yield await run_json(args, token, call_id)
-            return
-        async for piece in tool.run_json_stream(args, token, call_id):
+
+async def _run_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, call_id: str | None = None) -> Any:
+    key = call_id or session.log.create_call_id()
+    return await session.log.run_tool(key, tool.name, args, lambda: run(tool, args, token, call_id))
+
+
+async def _stream_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, call_id: str | None = None) -> Any:
+    """Runs a tool that is an agent or team; AutoGen tells of its call."""
+    if not session.has_stubs:
+        async for piece in run(tool, args, token, call_id):
             yield piece
-
-    def return_value_as_string(value: Any) -> str:
-        return value if isinstance(value, str) else tool.return_value_as_string(value)
-
-    streams = {"run_json_stream": run_json_stream} if hasattr(tool, "run_json_stream") else {}
-    return copy_with(tool, run_json=run_json, return_value_as_string=return_value_as_string, **streams)
+        return
+    text = await _run_tool(session, run, tool, args, token, call_id)
+    message, result = (
+        session.load("autogen_agentchat.messages", "TextMessage"),
+        session.load("autogen_agentchat.base", "TaskResult"),
+    )
+    yield result(messages=[message(content=text, source=tool.name)])
 
 
 class AutoGenConfig(FrameworkConfig, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
@@ -275,6 +275,22 @@ def get_current_log() -> TurnLog:
     """The log of the turn that runs now; one that is not read if the user's own code uses the object."""
     session = current_session.get()
     return TurnLog(CallProgress()) if session is None else session.log
+
+
+def intercept(owner: type, name: str, instead: Callable[..., Any]) -> None:
+    """From now on calls of a method go to `instead` while a turn runs: with the session, the method, the object, and the arguments.
+
+    For what a framework reports nowhere, such as agents that a tool runs. In the user's own code nothing changes.
+    """
+    method = getattr(owner, name)
+    if method.__module__ == __name__:
+        return  # it is done
+
+    def call(*values: Any, **named: Any) -> Any:
+        session = current_session.get()
+        return method(*values, **named) if session is None else instead(session, method, *values, **named)
+
+    setattr(owner, name, call)
 
 
 def copy_with(value: Any, **attributes: Any) -> Any:

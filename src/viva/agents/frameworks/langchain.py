@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.langchain_shared import convert_messages, get_message_text, make_callback_handler
+from viva.agents.frameworks.langchain_shared import (
+    convert_messages,
+    get_message_text,
+    make_callback_handler,
+    stub_tools,
+)
 from viva.model.message import Message, Reply
 
 _HISTORY_KEYS = ("messages", "chat_history", "history")
@@ -27,8 +32,7 @@ class LangChainSession(FrameworkSession):
             )
 
     async def start(self) -> None:
-        if self.has_stubs:
-            raise self.build_error("the tools of a runnable cannot be stubbed; a graph or agent with a ToolNode can")
+        stub_tools(self.load)
         self._messages = convert_messages(self.load, self.context.history)
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:

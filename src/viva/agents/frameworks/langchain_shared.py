@@ -1,11 +1,14 @@
 """What runnables of LangChain and graphs of LangGraph share: messages, callbacks, and the approvals of LangChain's middleware."""
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from viva.agents.frameworks.framework_agent import intercept
 from viva.agents.frameworks.turn_log import TurnLog, decode_json_text, read_answer, read_decision
 from viva.agents.openai_messages import encode_to_messages
+from viva.agents.tools import format_result
 from viva.model import codec
 from viva.model.message import Message
 from viva.state.trial_state import to_text
@@ -22,7 +25,7 @@ def get_message_text(message: Any) -> str:
     return str(message.text() if callable(message.text) and not isinstance(message.text, str) else message.text)
 
 
-def make_callback_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -> Any:
+def make_callback_handler(load: Any, log: TurnLog) -> Any:
     """Callbacks that log tools, models and nodes as they run, at any depth."""
     interrupt = getattr(sys.modules.get("langgraph.errors"), "GraphBubbleUp", ())
     ids: dict[Any, str] = {}
@@ -43,8 +46,6 @@ def make_callback_handler(load: Any, log: TurnLog, *, must_stub: bool = False) -
                 log.start_call(call["id"] or "", call["name"], call["args"])
 
         def on_tool_start(self, serialized: Any, text: str, *, run_id: Any, inputs: Any = None, **about: Any) -> None:
-            if must_stub:
-                raise LookupError(f"{serialized['name']} would run live: it is called outside of a ToolNode")
             ids[run_id] = about.get("tool_call_id") or str(run_id)
             log.start_call(ids[run_id], serialized["name"], inputs or text)
 
@@ -67,6 +68,31 @@ def _find_tool_message(output: Any) -> Any:
     update = getattr(output, "update", None) if hasattr(output, "goto") else None
     messages = update.get("messages", ()) if isinstance(update, Mapping) else ()
     return next((each for each in reversed(messages) if getattr(each, "type", "") == "tool"), output)
+
+
+def stub_tools(load: Any) -> None:
+    """Makes the tools of LangChain give the canned answers of a case that has some, wherever they are called."""
+    tool = load("langchain_core.tools", "BaseTool")
+    intercept(tool, "run", _run_tool)
+    intercept(tool, "arun", _run_tool)
+
+
+def _run_tool(
+    session: Any, run: Any, tool: Any, /, tool_input: Any, *values: Any, tool_call_id: str = "", **named: Any
+) -> Any:
+    if not session.has_stubs:
+        return run(tool, tool_input, *values, tool_call_id=tool_call_id or None, **named)
+    call = session.log.answer_call(tool_call_id or session.log.create_call_id(), tool.name, tool_input)
+    answer = format_result(call)
+    if tool_call_id:  # the model asked for it
+        message = session.load("langchain_core.messages", "ToolMessage")
+        status = "success" if call.error is None else "error"
+        answer = message(answer, name=tool.name, tool_call_id=tool_call_id, status=status)
+    return _wrap_in_awaitable(answer) if inspect.iscoroutinefunction(run) else answer
+
+
+async def _wrap_in_awaitable(value: Any) -> Any:
+    return value
 
 
 def list_approvals(value: Any) -> list[Any]:

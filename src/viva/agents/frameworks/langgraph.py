@@ -12,9 +12,9 @@ from viva.agents.frameworks.langchain_shared import (
     get_message_text,
     list_approvals,
     make_callback_handler,
+    stub_tools,
 )
 from viva.agents.frameworks.turn_log import decode_json_text
-from viva.agents.tools import format_result
 from viva.model.message import Message, Reply
 
 
@@ -38,9 +38,10 @@ class LangGraphSession(FrameworkSession):
             )
 
     async def start(self) -> None:
+        stub_tools(self.load)
         graph = self.target if hasattr(self.target, "ainvoke") else self.target.compile()
         memory = self.load("langgraph.checkpoint.memory", "InMemorySaver")()
-        self._graph: Any = graph.copy({"checkpointer": memory, **self._stub_nodes(graph)})
+        self._graph: Any = graph.copy({"checkpointer": memory})
         self._thread = f"{self.context.key.session_id} {uuid.uuid4()}"
         self._adds_messages = hasattr(graph.channels["messages"], "operator")  # else each turn gets all messages
         self._unsent: list[Any] = convert_messages(self.load, self.context.history)  # goes in with the next message
@@ -50,7 +51,7 @@ class LangGraphSession(FrameworkSession):
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        handler = make_callback_handler(self.load, self.log, must_stub=self.has_stubs)
+        handler = make_callback_handler(self.load, self.log)
         configurable = {**options.get("configurable", {}), "thread_id": self._thread}
         config = {"configurable": configurable, "callbacks": [handler]}
         if self._paused is not None:
@@ -108,28 +109,6 @@ class LangGraphSession(FrameworkSession):
             results = [tool_message(decision.text, tool_call_id=call.id, name=call.name) for call in self.pending_calls]
             await self._graph.aupdate_state(config, {"messages": results}, as_node=self._paused.next[0])
         return None
-
-    def _stub_nodes(self, graph: Any) -> dict[str, Any]:
-        """Nodes whose tools give the canned answers of the case, in subgraphs too."""
-        if not self.has_stubs:
-            return {}
-        tool_node, pregel = self.load("langgraph.prebuilt", "ToolNode"), self.load("langgraph.pregel", "Pregel")
-        tool_message = self.load("langchain_core.messages", "ToolMessage")
-
-        async def answer(request: Any, _: Any) -> Any:
-            asked = request.tool_call
-            call = self.log.answer_call(asked["id"] or "", asked["name"], asked["args"])
-            status = "success" if call.error is None else "error"
-            return tool_message(format_result(call), name=asked["name"], tool_call_id=asked["id"], status=status)
-
-        nodes = dict(graph.nodes)
-        for name, node in graph.nodes.items():
-            if isinstance(node.bound, tool_node):
-                tools = list(node.bound.tools_by_name.values())
-                nodes[name] = node.copy({"bound": tool_node(tools, name=name, awrap_tool_call=answer)})
-            elif isinstance(node.bound, pregel):
-                nodes[name] = node.copy({"bound": node.bound.copy(self._stub_nodes(node.bound))})
-        return {"nodes": nodes}
 
 
 class LangGraphConfig(FrameworkConfig, frozen=True, kw_only=True):

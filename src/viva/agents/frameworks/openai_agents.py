@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with, current_session
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, intercept
 from viva.agents.frameworks.turn_log import TurnLog
 from viva.agents.responses import encode_items, encode_result_items
 from viva.agents.tools import format_result
@@ -23,10 +23,13 @@ class OpenAIAgentsSession(FrameworkSession):
     required_names = ("agents:Runner", "agents:RunConfig", "agents:RunHooks", "agents:SQLiteSession")
 
     async def start(self) -> None:
-        _record_every_run(self.load)
+        agent, runner = self.load("agents", "Agent"), self.load("agents.run", "AgentRunner")
+        intercept(agent, "get_all_tools", _get_tools)
+        intercept(runner, "run", _record_run)
+        intercept(runner, "run_streamed", _record_run)
         self._memory: Any = self.load("agents", "SQLiteSession")(str(uuid.uuid4()))
         await self._memory.add_items([item for items in self.convert_history() for item in items])
-        self._agent: Any = await self._stub_agent(self.target, {}) if self.has_stubs else self.target
+        self._agent: Any = self.target
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
@@ -68,59 +71,37 @@ class OpenAIAgentsSession(FrameworkSession):
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         return [[codec.decode(item) for item in encode_result_items(calls)]]
 
-    async def _stub_agent(self, agent: Any, stubbed: dict[int, Any]) -> Any:
-        """A copy of the agent whose tools give the canned answers, and of the agents that it hands over to."""
-        if id(agent) in stubbed:
-            return stubbed[id(agent)]
-        function_tool, handoff, wrapper = self.load("agents", "FunctionTool", "Handoff", "RunContextWrapper")
-        tools = await agent.get_mcp_tools(wrapper(self.tool_context)) if agent.mcp_servers else []
-        functions = [tool for tool in (*agent.tools, *tools) if isinstance(tool, function_tool)]  # others run elsewhere
-        stub = stubbed[id(agent)] = agent.clone(tools=list(map(self._stub_tool, functions)), mcp_servers=[])
 
-        def wrap(each: Any) -> Any:
-            async def hand_over(context: Any, text: str) -> Any:
-                return await self._stub_agent(await each.on_invoke_handoff(context, text), stubbed)
+def _record_run(
+    session: Any, run: Any, /, *values: Any, hooks: Any = None, run_config: Any = None, **named: Any
+) -> Any:
+    """Runs an agent, maybe in a tool of another one, with hooks that log it."""
+    recorder = _make_hooks(session.load)(session.log)
+    make_config = session.load("agents", "RunConfig")
+    config = make_config(tracing_disabled=True, tool_error_formatter=recorder.log_tool_error)
+    return run(*values, hooks=hooks or recorder, run_config=run_config or config, **named)
 
-            return copy_with(each, on_invoke_handoff=hand_over)
 
-        stub.handoffs = [
-            wrap(each) if isinstance(each, handoff) else await self._stub_agent(each, stubbed)
-            for each in agent.handoffs
-        ]
-        return stub
+async def _get_tools(session: Any, get: Any, /, *values: Any) -> list[Any]:
+    """The tools of an agent, or those with canned answers in their place; there are none for what the provider runs."""
+    tools = await get(*values)
+    if not session.has_stubs:
+        return tools
+    function_tool = session.load("agents", "FunctionTool")
 
-    def _stub_tool(self, tool: Any) -> Any:
-        async def answer(context: Any, arguments: str) -> Any:
-            return format_result(self.log.answer_call(context.tool_call_id, tool.name, arguments))
+    async def answer(call: Any, arguments: str) -> Any:
+        return format_result(session.log.answer_call(call.tool_call_id, call.tool_name, arguments))
 
-        public = ("name", "description", "params_json_schema", "strict_json_schema", "is_enabled", "needs_approval")
-        return type(tool)(on_invoke_tool=answer, **{name: getattr(tool, name) for name in public})
+    public = ("name", "description", "params_json_schema", "strict_json_schema", "is_enabled", "needs_approval")
+    return [
+        function_tool(on_invoke_tool=answer, **{name: getattr(tool, name) for name in public})
+        for tool in tools
+        if isinstance(tool, function_tool)
+    ]
 
 
 @cache
-def _record_every_run(load: Any) -> None:
-    """Adds hooks to each run in a turn that log it: an agent may be a tool of another one, or run in one."""
-    get_runner, set_runner = load("agents.run", "get_default_agent_runner", "set_default_agent_runner")
-    make_hooks, make_config = _define_hooks(load), load("agents", "RunConfig")
-
-    def add_hooks(keywords: Any) -> Any:
-        if (session := current_session.get()) is None:
-            return keywords
-        hooks = make_hooks(session.log)
-        config = make_config(tracing_disabled=True, tool_error_formatter=hooks.log_tool_error)
-        return {**keywords, "hooks": keywords.get("hooks") or hooks, "run_config": keywords.get("run_config") or config}
-
-    class RecordingRunner(type(get_runner())):
-        async def run(self, agent: Any, given: Any, **keywords: Any) -> Any:
-            return await super().run(agent, given, **add_hooks(keywords))
-
-        def run_streamed(self, agent: Any, given: Any, **keywords: Any) -> Any:
-            return super().run_streamed(agent, given, **add_hooks(keywords))
-
-    set_runner(RecordingRunner())
-
-
-def _define_hooks(load: Any) -> Any:
+def _make_hooks(load: Any) -> Any:
     class TurnHooks(load("agents", "RunHooks")):
         def __init__(self, log: TurnLog) -> None:
             self._log = log

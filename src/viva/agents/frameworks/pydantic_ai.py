@@ -1,10 +1,10 @@
 """Agents of pydantic-ai: `pydantic_ai:./app.py:agent`."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial, wraps
+from functools import cache, partial
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, current_session
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, intercept
 from viva.agents.tools import format_result
 from viva.concurrency.shared_loop import DaemonThreadExecutor
 from viva.model.message import Message, Reply, Text, ToolCall
@@ -20,7 +20,7 @@ class PydanticAISession(FrameworkSession):
     required_names = ("pydantic_ai.capabilities:UseThreadExecutor", "pydantic_ai.capabilities:ReinjectSystemPrompt")
 
     async def start(self) -> None:
-        _record_every_run(self.load)
+        intercept(self.load("pydantic_ai", "Agent"), "iter", _record_run)
         self._parts: Any = self.load("pydantic_ai", "messages")
         self._messages: Sequence[Any] = self.convert_history()
         threads, prompts = self.load("pydantic_ai.capabilities", "UseThreadExecutor", "ReinjectSystemPrompt")
@@ -90,21 +90,13 @@ class PydanticAISession(FrameworkSession):
         return [parts.ModelRequest([parts.ToolReturnPart(each.name, format_result(each), each.id) for each in calls])]
 
 
+def _record_run(session: Any, run: Any, /, *values: Any, capabilities: Any = None, **named: Any) -> Any:
+    """Runs an agent, maybe in a tool of another one, with a capability that logs it."""
+    recorder = _make_recorder(session.load)(session)
+    return run(*values, capabilities=[*(capabilities or ()), recorder], **named)
+
+
 @cache
-def _record_every_run(load: Any) -> None:
-    """Adds a capability to each run in a turn that logs it: an agent may run in a tool of another one, which nothing reports."""
-    agent, recorder = load("pydantic_ai", "Agent"), _make_recorder(load)
-    iterate = agent.iter
-
-    @wraps(iterate)
-    def iterate_recorded(self: Any, *values: Any, capabilities: Any = None, **named: Any) -> Any:
-        if (session := current_session.get()) is not None:
-            capabilities = [*(capabilities or ()), recorder(session)]
-        return iterate(self, *values, capabilities=capabilities, **named)
-
-    agent.iter = iterate_recorded
-
-
 def _make_recorder(load: Any) -> Any:
     """A capability that logs agents, models and tools, and answers for stubbed tools."""
     waiting = tuple(load("pydantic_ai", "CallDeferred", "ApprovalRequired"))

@@ -5,14 +5,13 @@ snapshot; a function that creates the agent lets them run in parallel.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache, wraps
 from typing import Any
 from weakref import WeakSet
 
 from viva.agents.frameworks.framework_agent import (
     FrameworkConfig,
-    current_session,
     get_current_log,
+    intercept,
 )
 from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.frameworks.shared_object import SharedObjectSession
@@ -33,7 +32,7 @@ class StrandsSession(SharedObjectSession):
     required_names = ("strands.tools:PythonAgentTool",)
 
     async def start(self) -> None:
-        _log_every_agent(self.load)
+        intercept(self.load("strands", "Agent"), "stream_async", _add_hooks)
         self._interrupts: Any = ()
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
@@ -80,21 +79,16 @@ class StrandsSession(SharedObjectSession):
         return [{"role": "user", "content": [{"toolResult": _encode_result(each)} for each in calls]}]
 
 
-@cache
-def _log_every_agent(load: Any) -> None:
-    """Adds hooks to each agent that runs in a turn: an agent may be a tool of another one, or run in one."""
-    agent_type, hooks = load("strands", "Agent"), _make_hooks(load)
-    stream, hooked = agent_type.stream_async, WeakSet[Any]()
+_hooked = WeakSet[Any]()
 
-    @wraps(stream)
-    def stream_logged(self: Any, *values: Any, **named: Any) -> Any:
-        if current_session.get() is not None and self not in hooked:
-            hooked.add(self)
-            for event, hook in hooks.items():
-                self.add_hook(hook, event)
-        return stream(self, *values, **named)
 
-    agent_type.stream_async = stream_logged
+def _add_hooks(session: Any, run: Any, agent: Any, /, *values: Any, **named: Any) -> Any:
+    """Runs an agent, maybe in a tool of another one, with hooks that log it."""
+    if agent not in _hooked:
+        _hooked.add(agent)
+        for event, hook in _make_hooks(session.load).items():
+            agent.add_hook(hook, event)
+    return run(agent, *values, **named)
 
 
 def _make_hooks(load: Any) -> dict[Any, Any]:
