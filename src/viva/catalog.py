@@ -100,7 +100,8 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
     },
 }
 
-REPORT_FORMATS = ".jsonl, .json, .xml (JUnit), .html or .md"
+_EXTENSIONS = [extension.replace(".xml", ".xml (JUnit)") for extension in BUILT_IN["reporter"]]
+REPORT_FORMATS = f"{', '.join(_EXTENSIONS[:-1])} or {_EXTENSIONS[-1]}"
 """The extensions of the built-in reports, as help texts name them."""
 AGENT_KIND_BY_FIELD = {
     "prompt": "prompt",
