@@ -8,7 +8,10 @@ import signal
 import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from pathlib import Path
+from typing import Any
 
+import dask.config as dask_config
+import distributed  # noqa: F401 -- it adds its settings when it is imported, which must outlast the tests
 import pytest
 
 import bubblewrap
@@ -368,6 +371,29 @@ def test_a_folder_that_workers_do_not_see_is_named(project: Project, cluster: st
     ended = project.test("--cluster", cluster, "--cluster-folder", "/nowhere")
     assert ended.code == 4, ended
     assert f"worker on {platform.node()}: there is no folder /nowhere" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings", "message"),
+    [
+        (
+            "tls",
+            {"tls.ca-file": "/nowhere.pem"},
+            "the files of distributed.comm.tls in Dask's configuration cannot be used",
+        ),
+        ("tcp", {"require-encryption": True}, "Dask's configuration requires encryption; use a tls:// address"),
+    ],
+)
+def test_wrong_settings_of_dask_are_named(
+    project: Project, cluster: str, scheme: str, settings: dict[str, Any], message: str
+) -> None:
+    project.suite(case("one"))
+    address = cluster.replace("tcp:", f"{scheme}:")
+    with dask_config.set({f"distributed.comm.{name}": value for name, value in settings.items()}):
+        ended = project.test("--cluster", address)
+    assert ended.code == 4, ended
+    assert f"--cluster {address}: " in ended.err
+    assert message in ended.err
 
 
 @pytest.mark.parametrize(

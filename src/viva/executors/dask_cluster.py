@@ -81,9 +81,12 @@ async def _connect_to(address: str) -> AsyncGenerator[Client]:
 
 async def _check_scheduler(address: str) -> None:
     """Raises BadInput if there is no scheduler. A client that cannot connect leaves tasks behind."""
-    scheduler: Any = rpc(
-        address, timeout=_CONNECT_TIMEOUT_S, connection_args=Security().get_connection_args("client"), deserialize=False
-    )
+    try:
+        connection_args = Security().get_connection_args("client")
+    except OSError as error:  # `ssl` does not say which file it is
+        reason = f"the files of distributed.comm.tls in Dask's configuration cannot be used: {error}"
+        raise BadInput.of(f"--cluster {address}: {reason}") from error
+    scheduler: Any = rpc(address, timeout=_CONNECT_TIMEOUT_S, connection_args=connection_args, deserialize=False)
     try:
         async with asyncio.timeout(2 * _CONNECT_TIMEOUT_S):  # a server of another kind can stay silent forever
             await scheduler.identity(n_workers=0)
@@ -93,7 +96,9 @@ async def _check_scheduler(address: str) -> None:
     except (OSError, ValueError) as error:
         raise BadInput.of(f"--cluster {address}: cannot be reached: {str(error) or _NO_SCHEDULER}") from error
     except Exception as error:  # Dask takes the bytes of any server for a message, with lengths that fit no memory
-        raise BadInput.of(f"--cluster {address}: cannot be reached: {_NO_SCHEDULER}") from error
+        is_refused_here = address.startswith("tcp:") and dask.config.get("distributed.comm.require-encryption")
+        reason = "Dask's configuration requires encryption; use a tls:// address" if is_refused_here else _NO_SCHEDULER
+        raise BadInput.of(f"--cluster {address}: cannot be reached: {reason}") from error
     finally:
         await scheduler.close_rpc()
 
