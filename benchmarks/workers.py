@@ -1,8 +1,12 @@
 """Worker processes: `python benchmarks/workers.py [--quick] [--many] [--langgraph PYTHON]`. Prints the tables of RESULTS.md.
 
-An agent that computes for 50 ms of CPU a turn, and a LangGraph agent with a model that answers at once, in one process and on
-1, 2 and 4 workers. `--langgraph` is a Python that has LangGraph and Dask. `--many` runs 100,000 cases on 2 workers. Rounds
-alternate, and the fastest of each counts: other work on the machine can only slow a run down.
+An agent that computes for 50 ms of CPU a turn, in one process and on 1, 2 and 4 workers. `--langgraph` is a Python that has
+LangGraph, langchain_openai and Dask: a LangGraph agent that calls one tool a turn, with the framework's OpenAI client and a
+stand-in server in a process of its own, and the same graph with a model inside its process. `--many` runs 100,000 cases on 2
+workers. Rounds alternate, and the fastest of each counts: other work on the machine can only slow a run down.
+
+CPU is that of all processes of a run, for one more conversation: the difference of a long and a short run. It says what a busy
+machine would give if it were idle: the CPU of one process, divided by what each core has to do with two workers.
 """
 
 import argparse
@@ -18,6 +22,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent / "bench"))
+from harness import Server
+
 from viva.engine import scheduler
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +38,20 @@ def agent(messages, options):
     return "done"
 """
 LANGGRAPH = """\
+import os
+
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+
+
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+
+agent = create_agent(ChatOpenAI(model="caller", base_url=os.environ["STAND_IN_URL"], api_key="k", max_retries=0), [add])
+"""
+LANGGRAPH_IN_PROCESS = """\
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -72,11 +93,14 @@ MODES = {
 
 
 class Measurement:
-    """The seconds of a run, without the start of the workers, and the peak memory of the coordinator."""
+    """The seconds of a run, without the start of the workers, the CPU time of its processes, and its peak memory.
 
-    def __init__(self, seconds: float, total_s: float, rss_mb: float) -> None:
+    The memory is that of the process that used most of it.
+    """
+
+    def __init__(self, seconds: float, cpu_s: float, rss_mb: float) -> None:
         self.seconds = seconds
-        self.total_s = total_s
+        self.cpu_s = cpu_s
         self.rss_mb = rss_mb
 
 
@@ -90,8 +114,7 @@ def write_project(folder: Path, code: str, cases: int) -> None:
 
 def run(folder: Path, python: str, flags: tuple[str, ...]) -> Measurement:
     command = [python, "-m", "viva", "test", "-i", "cases.jsonl", "-n", "python:./agent.py:agent", "-q", *flags]
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    start = time.perf_counter()
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
     with (folder / "console.txt").open("w") as out:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT)
         _, status, used = os.wait4(process.pid, 0)
@@ -102,22 +125,41 @@ def run(folder: Path, python: str, flags: tuple[str, ...]) -> Measurement:
     journal = max((folder / ".viva" / "runs").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
     end = journal.read_bytes().splitlines()[-1]
     seconds = float(re.search(rb'"duration_ms":([0-9.]+)', end)[1]) / 1000  # type: ignore[index]
-    return Measurement(seconds, time.perf_counter() - start, used.ru_maxrss / 1024)
+    return Measurement(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
-def compare(title: str, code: str, cases: int, python: str, rounds: int) -> None:
-    best: dict[str, float] = {}
+def measure(code: str, cases: int, python: str, rounds: int) -> dict[str, tuple[float, float]]:
+    """For each mode the seconds and the CPU time of a run, the least of all rounds."""
+    best: dict[str, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_project(folder, code, cases)
         for _ in range(rounds):
             for mode, flags in MODES.items():
-                seconds = run(folder, python, flags).seconds
-                best[mode] = min(seconds, best.get(mode, seconds))
-    print(f"\n{title}: {cases} cases of two turns, the fastest of {rounds}\n")
-    print("| processes | seconds | conversations a second | times one process |\n| --- | --- | --- | --- |")
-    for mode, seconds in best.items():
-        print(f"| {mode} | {seconds:.1f} | {cases / seconds:.1f} | {best['one process'] / seconds:.2f} |")
+                measured = run(folder, python, flags)
+                seconds, cpu_s = best.get(mode, (measured.seconds, measured.cpu_s))
+                best[mode] = min(seconds, measured.seconds), min(cpu_s, measured.cpu_s)
+    return best
+
+
+def compare(title: str, code: str, cases: int, python: str, rounds: int, server: Server | None = None) -> None:
+    few = cases // 8
+    short = measure(code, few, python, rounds)
+    if server is not None:
+        server.get("reset")
+    long = measure(code, cases, python, rounds)
+    server_ms = server.get("stats")["server_cpu_s"] * 1000 / (cases * rounds * len(MODES)) if server else 0.0
+    cpu_ms = {mode: (long[mode][1] - short[mode][1]) * 1000 / (cases - few) for mode in MODES}
+    one_s, one_ms = long["one process"][0], cpu_ms["one process"]
+    print(
+        f"\n{title}: {cases} cases of two turns, the fastest of {rounds}; the server takes {server_ms:.1f} ms a conversation\n"
+    )
+    print("| processes | seconds | times one process | CPU, ms a conversation | times one process, by CPU on 2 cores |")
+    print("| --- | --- | --- | --- | --- |")
+    for mode, (seconds, _) in long.items():
+        cores = 1 if mode in ("one process", "1 worker") else 2
+        by_cpu = one_ms * cores / (cpu_ms[mode] + (server_ms if cores == 2 else 0.0))
+        print(f"| {mode} | {seconds:.1f} | {one_s / seconds:.2f} | {cpu_ms[mode]:.1f} | {by_cpu:.2f} |")
 
 
 def run_many(cases: int) -> None:
@@ -165,7 +207,12 @@ def main() -> None:
         return
     if options.langgraph:
         python = os.path.abspath(options.langgraph)  # not resolved: it is a link of its environment
-        compare("LangGraph", LANGGRAPH, 40 if options.quick else 400, python, rounds)
+        cases = 80 if options.quick else 400
+        os.environ.setdefault("BENCH_SERVER_CORE", "0,1")  # workers use all cores
+        with Server() as server:
+            os.environ["STAND_IN_URL"] = f"{server.url}/v1"
+            compare("LangGraph, model server on a socket", LANGGRAPH, cases, python, rounds, server)
+        compare("LangGraph, model in the process", LANGGRAPH_IN_PROCESS, cases, python, rounds)
         return
     measure_seam(20_000 if options.quick else 200_000)
     compare("50 ms of CPU a turn", COMPUTING, 20 if options.quick else 200, sys.executable, rounds)

@@ -51,7 +51,7 @@ async def _prepare(call_actor: CallActor) -> tuple[str, ...]:
 async def open_workers(dask: DaskProcesses, load: WorkerLoad | None = None) -> AsyncGenerator[DaskWorkers]:
     cluster = Cluster(worker_count=None, address=dask.address)
     spec = ActorSpec(ObedientActor, (str(dask.folder).encode(),), _prepare)
-    async with asyncio.timeout(240), open_dask_workers(cluster, spec, load or WorkerLoad()) as workers:
+    async with asyncio.timeout(1200), open_dask_workers(cluster, spec, load or WorkerLoad()) as workers:
         yield workers
 
 
