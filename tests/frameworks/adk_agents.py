@@ -10,6 +10,7 @@ from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
+from google.adk.workflow import START, Workflow
 
 from viva.model.message import ToolCall
 from viva.testing import GeminiServer, ModelRequest, Say
@@ -56,3 +57,13 @@ def test_a_tool_that_runs_long_gets_its_result_from_the_user(server: GeminiServe
     assert (waiting.awaiting_input, [call.pending for call in waiting.tool_calls]) == (True, [True])
     assert [(call.name, call.result) for call in after.tool_calls] == [("ask", {"status": "approved"})]
     assert any("approved" in each.text for each in server.model_requests[-1].messages if each.role == "tool")
+
+
+def test_a_workflow_is_an_agent():
+    record = run(Workflow(name="flow", edges=[(START, app.make_agent())]), "call add 1 2")
+    assert (record.turns[0].output, [call.result for call in record.turns[0].tool_calls]) == ("add is done", [3])
+
+
+def test_arguments_that_do_not_fit_are_an_error_of_the_call():
+    (call,) = run(app.make_agent(), "call add 1").turns[0].tool_calls
+    assert "mandatory input parameters" in (call.error or "")

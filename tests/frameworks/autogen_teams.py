@@ -9,6 +9,7 @@ from apps.tools import BOOKED, add, book
 from autogen_agentchat.agents import AssistantAgent, UserProxyAgent
 from autogen_agentchat.conditions import HandoffTermination, MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
+from autogen_agentchat.tools import AgentTool
 
 import viva
 from viva.errors import BadInput
@@ -24,6 +25,8 @@ def answer(request: ModelRequest) -> Say | Fail | str:
         return Fail(401)
     if request.tool_results and "yes" not in text:
         return f"{request.tool_results[-1]} is done"
+    if role == "boss":
+        return Say(tool_calls=[ToolCall("writer", {"task": "add"}, "call_of_boss")])
     if role == "clerk":
         name = "book" if "yes" in text else "transfer_to_user"
         return Say(tool_calls=[ToolCall(name, {"a": 7} if name == "book" else {})])
@@ -70,6 +73,27 @@ def test_the_members_of_a_team_are_its_path_and_the_last_one_replies():
 def test_the_tools_of_a_team_are_stubbed():
     record = run(make_pair(), "add", fixtures={"tools": [{"tool": "add", "response": 40}]})
     assert [call.result for call in record.turns[0].tool_calls] == [40]
+
+
+@pytest.mark.parametrize("stubs", [None, {"tools": [{"tool": "writer", "response": "canned"}]}])
+def test_an_agent_that_is_a_tool_is_logged_and_starts_anew_in_each_conversation(server: OpenAIServer, stubs: Any):
+    agent = make_member("boss", tools=[AgentTool(make_member("writer", tools=[add]))])
+    for _ in range(2):
+        record = run(agent, "delegate", **({"fixtures": stubs} if stubs else {}))
+        assert record.status == "passed", record.error
+        assert [call.name for call in record.turns[0].tool_calls] == (["writer"] if stubs else ["writer", "add"])
+        assert record.usage is not None
+        assert record.usage.calls == (2 if stubs else 4)
+        asked = [request for request in server.model_requests if request.system == "writer"]
+        assert stubs or len(asked[-1].messages) == 4  # its prompt, the task, the call and its result
+
+
+def test_teams_may_share_a_member():
+    writer = make_member("writer", tools=[add])
+    for _ in range(2):
+        record = run(RoundRobinGroupChat([writer], max_turns=1), "add")
+        assert record.usage is not None
+        assert (record.turns[0].path, record.usage.calls) == (("writer",), 2)
 
 
 def test_a_provider_that_fails_inside_a_team_is_infra():

@@ -7,6 +7,7 @@ module beside this file that builds the agents. The tests are in the order of wh
 import asyncio
 import base64
 import importlib
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,8 @@ from viva.testing import Fail, ModelRequest, Say
 
 NAME = os.environ["FRAMEWORK"]
 app = importlib.import_module(f"apps.{NAME}")
+NUMBERS = itertools.count(1)
+"""Of the ids of tool calls, which are unique in all conversations."""
 TRIP = {"city": "Rome", "days": 3}
 
 
@@ -66,7 +69,7 @@ def answer(request: ModelRequest) -> Say | Fail | str:
 
 def read_call(text: str) -> ToolCall:
     name, *numbers = text.split()
-    return ToolCall(name, dict(zip("ab", map(int, numbers), strict=False)))
+    return ToolCall(name, dict(zip("ab", map(int, numbers), strict=False)), f"call_{next(NUMBERS)}")
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +271,22 @@ def test_stubs_replace_every_tool(server: Any, agent: Any):
     assert app.BOOKED == []
     texts = [each.text.replace(" ", "").replace("'", '"').lower() for each in server.model_requests[-1].messages]
     assert any('"ok":true' in text for text in texts)
+
+
+def test_an_agent_that_a_tool_runs_is_counted_and_logged(server: Any):
+    record = run(app.make_nesting_agent(), "call research", "bye")
+    assert record.status == "passed", record.error
+    assert [(call.name, str(call.result)) for call in record.turns[0].tool_calls] == [
+        ("research", "add is done"),
+        ("add", "3"),
+    ]
+    assert record.usage is not None
+    assert (record.usage.calls, record.usage.input_tokens) == (5, 50)  # 18: every model call has its price
+    assert record.turns[1].tool_calls == []
+
+
+if not hasattr(app, "make_nesting_agent"):
+    del test_an_agent_that_a_tool_runs_is_counted_and_logged
 
 
 def test_structured_output_is_the_data_of_the_reply(server: Any):

@@ -85,3 +85,42 @@ def test_a_chain_gets_the_question_and_the_history(server: OpenAIServer):
     assert [each.text for each in server.model_requests[-1].messages] == ["Be brief.", "hello", "Hello, 1", "again"]
     assert record.usage is not None
     assert record.usage.calls == 2
+
+
+def test_a_state_without_a_reducer_keeps_the_conversation():
+    record = run(graphs.make_graph_without_reducer(), "hello", "again")
+    assert [turn.output for turn in record.turns] == ["1 messages", "3 messages"]  # N19
+
+
+def test_a_handoff_by_a_command_has_the_result_that_the_model_is_told():
+    record = run(graphs.make_handoff(), "call hand_over")
+    assert [(call.name, call.result) for call in record.turns[0].tool_calls] == [("hand_over", "handed over")]
+    assert record.turns[0].path == ("triage", "model", "tools", "booking", "model")
+
+
+@pytest.mark.parametrize(
+    ("decision", "booked"),
+    [
+        ("no", None),
+        ({"input": "", "options": {"resume": {"decisions": [{"type": "approve"}]}}}, "booked 7"),
+        ({"input": "", "options": {"resume": {"decisions": [{"type": "reject"}]}}}, None),
+    ],
+)
+def test_only_the_calls_that_need_an_approval_are_decided(decision: Any, booked: str | None):
+    record = run(graphs.make_partly_approving_agent(), "call book 7 and add 1 2", decision)
+    assert record.status == "passed", record.error
+    waiting, after = record.turns
+    assert [(call.name, call.pending) for call in waiting.tool_calls] == [("book", True), ("add", False)]
+    results = {call.name: call.result for call in after.tool_calls if call.error is None}
+    assert results == {"add": {"sum": 3}} | ({} if booked is None else {"book": booked})
+
+
+def test_a_chain_that_takes_a_text_gets_the_last_message(server: OpenAIServer):
+    record = run(graphs.make_retriever_chain(), "hello")
+    assert record.status == "passed", record.error
+    assert server.model_requests[-1].messages[-1].text == "a document on HELLO: hello"
+
+
+def test_a_graph_inside_another_runnable_takes_messages():
+    record = run(graphs.make_graph(interrupt_before=[]).with_retry(), "call add 1 2", "and now?")
+    assert [turn.output for turn in record.turns] == ["add is done", "Hello, 2"]

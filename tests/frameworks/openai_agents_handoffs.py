@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents import Agent, function_tool
 from apps import handoffs
 from apps import openai_agents as app
-from framework_contract import case, run_all
+from framework_contract import case, run, run_all
 
 from viva.model.message import ToolCall
 from viva.testing import ModelRequest, OpenAIServer, Say
@@ -48,3 +49,19 @@ def test_the_context_of_a_conversation_comes_from_a_function(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     (record,) = run_all("a", [case("c", "who am I?")])
     assert [call.result for call in record.turns[0].tool_calls] == ["user Ada"]
+
+
+@pytest.mark.parametrize("tool", ["book", "nothing"])
+def test_a_tool_whose_error_ends_the_run_has_it(tool: str):
+    def fail(a: int) -> str:
+        raise ValueError(f"{a} is taken")
+
+    strict = function_tool(fail, name_override="book", failure_error_function=None)
+    with OpenAIServer([Say(tool_calls=[ToolCall(tool, {"a": 7})])]) as running:
+        app.connect(running)
+        record = run(Agent("clerk", model=app.get_model(), tools=[strict]), "book")
+    (call,) = record.turns[0].tool_calls
+    assert (record.fault, call.error) == (
+        "agent",
+        "ValueError: 7 is taken" if tool == "book" else "ModelBehaviorError: Tool nothing not found in agent clerk",
+    )

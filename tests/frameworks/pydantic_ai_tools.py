@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from apps import pydantic_ai as app
-from apps.tools import add
+from apps.tools import add, book
 from framework_contract import answer, case, run, run_all
-from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext, Tool
 
 from viva.testing import OpenAIServer
 
@@ -62,3 +62,17 @@ def test_arguments_that_do_not_fit_are_an_error_of_the_call():
     record = run(Agent(app.get_model(), tools=[add]), "call add 1")
     (call, *_) = record.turns[0].tool_calls
     assert "Field required" in (call.error or "")
+
+
+def test_a_tool_that_is_not_there_is_an_error_of_the_call():
+    record = run(Agent(app.get_model(), tools=[add]), "call nothing")
+    (call,) = record.turns[0].tool_calls
+    assert "Unknown tool name" in (call.error or "")
+
+
+def test_calls_are_in_the_order_of_the_model():
+    agent = Agent(
+        app.get_model(), tools=[Tool(book, requires_approval=True), add], output_type=[str, DeferredToolRequests]
+    )
+    waiting = run(agent, "call book 7 and add 1 2").turns[0]
+    assert [(call.name, call.pending) for call in waiting.tool_calls] == [("book", True), ("add", False)]

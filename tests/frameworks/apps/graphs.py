@@ -2,16 +2,21 @@
 
 from typing import Annotated, Any, TypedDict
 
-from langchain_core.messages import AnyMessage
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.tools import ToolRuntime
+from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
 from apps import langgraph as app
+from apps.tools import book
 
 
 @tool
@@ -61,6 +66,54 @@ def make_loose_graph() -> Any:
     graph.add_node("work", work)
     graph.add_edge(START, "work")
     return graph.compile()
+
+
+def make_graph_without_reducer() -> Any:
+    """Its state has a plain list of messages, in which its node writes dicts."""
+
+    class State(TypedDict):
+        messages: list[Any]
+
+    def count(state: State) -> Any:
+        said = {"role": "assistant", "content": f"{len(state['messages'])} messages"}
+        return {"messages": [*state["messages"], said]}
+
+    graph = StateGraph(State)
+    graph.add_node("count", count)
+    graph.add_edge(START, "count")
+    return graph.compile()
+
+
+def make_handoff() -> Any:
+    """Two agents, of which one hands over to the other by a Command."""
+
+    @tool
+    def hand_over(runtime: ToolRuntime) -> Any:
+        """Hands over."""
+        done = ToolMessage("handed over", tool_call_id=runtime.tool_call_id)
+        return Command(goto="booking", graph=Command.PARENT, update={"messages": [*runtime.state["messages"], done]})
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("triage", create_agent(app.get_model(), [hand_over]), destinations=("booking",))
+    graph.add_node("booking", create_agent(app.get_model(), [add]))
+    graph.add_edge(START, "triage")
+    return graph.compile()
+
+
+def make_partly_approving_agent() -> Any:
+    """The tool `book` waits for an approval, `add` does not."""
+    approve = HumanInTheLoopMiddleware(interrupt_on={"book": True})
+    return create_agent(app.get_model(), [tool(book), add], middleware=[approve])
+
+
+def make_retriever_chain() -> Any:
+    """A chain that takes a text, as in the examples of retrieval."""
+
+    def retrieve(question: str) -> str:
+        return f"a document on {question.upper()}"
+
+    prompt = ChatPromptTemplate([("user", "{context}: {question}")])
+    return {"context": RunnableLambda(retrieve), "question": RunnablePassthrough()} | prompt | app.get_model()
 
 
 def make_graph_without_messages() -> Any:

@@ -8,7 +8,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
-from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, book
+from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, add, book
 from viva.testing import OpenAIServer
 
 __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
@@ -44,6 +44,16 @@ def make_agent() -> Any:
 
 def make_approving_agent() -> Any:
     return create_agent(_model[0], [book], middleware=[HumanInTheLoopMiddleware(interrupt_on={"book": True})])
+
+
+def make_nesting_agent() -> Any:
+    inner = create_agent(_model[0], [add])
+
+    async def research() -> str:
+        """Asks another agent."""
+        return (await inner.ainvoke({"messages": [("user", "call add 1 2")]}))["messages"][-1].content
+
+    return create_agent(_model[0], [research])
 
 
 def make_planning_agent() -> Any:

@@ -7,7 +7,7 @@ from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.llms.openai import OpenAI
 from pydantic import BaseModel
 
-from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS
+from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, add
 from viva.testing import OpenAIServer
 
 __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
@@ -40,6 +40,16 @@ def say_trip(trip: dict[str, Any]) -> Any:
 
 def make_agent() -> Any:
     return FunctionAgent(name="assistant", llm=_model[0], system_prompt=INSTRUCTIONS, tools=TOOLS)
+
+
+def make_nesting_agent() -> Any:
+    inner = FunctionAgent(name="inner", llm=_model[0], tools=[add], streaming=False)
+
+    async def research() -> str:
+        """Asks another agent."""
+        return str(await inner.run("call add 1 2"))
+
+    return FunctionAgent(name="assistant", llm=_model[0], tools=[research])
 
 
 def make_planning_agent() -> Any:

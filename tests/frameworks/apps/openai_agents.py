@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from agents import Agent, OpenAIResponsesModel, function_tool
+from agents import Agent, OpenAIResponsesModel, Runner, function_tool
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, book
+from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, add, book
 from viva.testing import OpenAIServer
 
 __all__ = ["BOOKED", "INSTRUCTIONS", "STARTED"]
@@ -44,6 +44,16 @@ def make_agent() -> Any:
 
 def make_approving_agent() -> Any:
     return Agent("assistant", model=_model[0], tools=[function_tool(book, needs_approval=True)])
+
+
+def make_nesting_agent() -> Any:
+    inner = Agent("inner", model=_model[0], tools=[function_tool(add)])
+
+    @function_tool
+    async def research() -> str:
+        return (await Runner.run(inner, "call add 1 2")).final_output
+
+    return Agent("assistant", model=_model[0], tools=[research])
 
 
 def make_planning_agent() -> Any:

@@ -8,7 +8,7 @@ from pydantic_ai import Agent, DeferredToolRequests, Tool
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, book
+from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, add, book
 from viva.model.message import ToolCall
 from viva.testing import OpenAIServer, Say
 
@@ -47,6 +47,15 @@ def make_agent() -> Any:
 def make_approving_agent() -> Any:
     tools = [Tool(book, requires_approval=True)]
     return Agent(_model[0], name="assistant", tools=tools, output_type=[str, DeferredToolRequests])
+
+
+def make_nesting_agent() -> Any:
+    inner = Agent(_model[0], name="inner", tools=[add])
+
+    async def research() -> str:
+        return (await inner.run("call add 1 2")).output
+
+    return Agent(_model[0], name="assistant", tools=[research])
 
 
 def make_planning_agent() -> Any:

@@ -7,7 +7,7 @@ from strands import Agent, tool
 from strands.hooks import BeforeToolCallEvent
 from strands.models.openai import OpenAIModel
 
-from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, book
+from apps.tools import BOOKED, INSTRUCTIONS, STARTED, TOOLS, add, book
 from viva.model.message import ToolCall
 from viva.testing import OpenAIServer, Say
 
@@ -60,6 +60,14 @@ def make_approving_agent() -> Any:
     agent = _make([book])
     agent.add_hook(_approve, BeforeToolCallEvent)
     return agent
+
+
+def make_nesting_agent() -> Any:
+    def research() -> str:
+        """Asks another agent."""
+        return str(_make([add])("call add 1 2")).strip()
+
+    return _make([research])
 
 
 def make_planning_agent() -> Any:

@@ -5,7 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with, current_session
+from viva.agents.frameworks.framework_agent import (
+    FrameworkConfig,
+    FrameworkSession,
+    copy_with,
+    current_session,
+    intercept,
+)
 from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.frameworks.turn_log import read_answer, to_plain_value
 from viva.agents.tools import format_result
@@ -23,9 +29,12 @@ class LlamaIndexSession(FrameworkSession):
 
     async def start(self) -> None:
         _log_model_calls(self.load)
+        for place in self.types:
+            intercept(self.load(*place.split(":")), "run", _run_copy)
         self._blocks: Any = self.load("llama_index.core.base.llms", "types")
-        self._workflow: Any = self._copy_workflow(self.target)
-        self._context: Any = self.load("llama_index.core.workflow", "Context")(self._workflow)
+        self._tools: set[str] = set()
+        self.workflow: Any = self.copy_workflow(self.target)
+        self._context: Any = self.load("llama_index.core.workflow", "Context")(self.workflow)
         agent = self.target if not hasattr(self.target, "agents") else self.target.agents[self.target.root_agent]
         memory = self.load("llama_index.core.memory", "ChatMemoryBuffer")
         self._memory = memory.from_defaults(self.convert_history(), agent.llm)  # a Context keeps none from run to run
@@ -40,7 +49,7 @@ class LlamaIndexSession(FrameworkSession):
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._question is None:
             given = self.convert_message(message)
-            self._run = self._workflow.run(user_msg=given, memory=self._memory, ctx=self._context)
+            self._run = self.workflow.run(user_msg=given, memory=self._memory, ctx=self._context)
             self._events = self._run.stream_events()
         else:
             self._run.ctx.send_event(self._answer(message, options))
@@ -71,8 +80,7 @@ class LlamaIndexSession(FrameworkSession):
             self.log.start_call(event.tool_id, event.tool_name, event.tool_kwargs)
             self.log.fail_call(event.tool_id, event.tool_output.content)  # there is no such tool
 
-    def _copy_workflow(self, target: Any) -> Any:
-        self._tools: set[str] = set()
+    def copy_workflow(self, target: Any) -> Any:
         if not hasattr(target, "agents"):
             return self._copy_agent(target)
         return copy_with(target, agents={name: self._copy_agent(agent) for name, agent in target.agents.items()})
@@ -121,6 +129,12 @@ class LlamaIndexSession(FrameworkSession):
         if isinstance(part, Image):
             return self._blocks.ImageBlock(url=part.url)
         raise ValueError(f"Viva sends only text and images to LlamaIndex; this message has {part.name or part.source}")
+
+
+def _run_copy(session: Any, run: Any, workflow: Any, *values: Any, **named: Any) -> Any:
+    """Runs a workflow in a tool of another one as a copy that is logged."""
+    is_nested = isinstance(session, LlamaIndexSession) and workflow is not session.workflow
+    return run(session.copy_workflow(workflow) if is_nested else workflow, *values, **named)
 
 
 @cache
