@@ -79,15 +79,21 @@ def measure_size(url: str, size: int) -> dict[str, Cost]:
     with tempfile.TemporaryDirectory(prefix="viva-scale-") as name:
         folder = Path(name)
         viva_run.write_project(folder, url, map(viva_run.static, range(size)))
-        costs = {"viva check": run("check", "suite.jsonl", folder=folder)}
-        costs["viva test"] = run("test", "suite.jsonl", "-n", "bench", "--parallel", "32", "-q", folder=folder)
-        costs["viva runs show latest"] = run("runs", "show", "latest", folder=folder)
-        costs["viva runs show latest CASE"] = run("runs", "show", "latest", f"c{size - 1}", folder=folder)
-        costs["viva compare latest latest"] = run("compare", "latest", "latest", folder=folder)
-        for ending in REPORTS:
-            costs[f"-o report.{ending}"] = run(
-                "test", "--resume", "latest", "-q", "-o", f"report.{ending}", folder=folder
-            )
+        commands = {
+            "viva check": ["check", "suite.jsonl"],
+            "viva test": ["test", "suite.jsonl", "-n", "bench", "--parallel", "32", "-q"],
+            "viva runs show latest": ["runs", "show", "latest"],
+            "viva runs show latest CASE": ["runs", "show", "latest", f"c{size - 1}"],
+            "viva compare latest latest": ["compare", "latest", "latest"],
+            **{
+                f"-o report.{ending}": ["test", "--resume", "latest", "-q", "-o", f"report.{ending}"]
+                for ending in REPORTS
+            },
+        }
+        costs: dict[str, Cost] = {}
+        for label, arguments in commands.items():
+            costs[label] = run(*arguments, folder=folder)
+            print(f"{size:,} cases: {label}: {costs[label]}", file=sys.stderr, flush=True)
         costs["viva view, first page"] = open_page(folder)
         return costs
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from viva.concurrency.threads import is_being_cancelled
+from viva.executors.request_batches import RequestQueue
 
 
 class DaskProcesses:
@@ -103,7 +103,7 @@ class ObedientActor:
 
     def __init__(self, folder: bytes) -> None:
         self._folder = Path(folder.decode())
-        self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        self._requests = RequestQueue(self._run)
 
     async def prepare(self) -> bytes:
         if os.environ.get("WORKER_IS_REFUSED"):
@@ -111,24 +111,24 @@ class ObedientActor:
         if os.environ.get("WORKER_WAITS"):
             self._log(b"preparing")
             await self._wait_for("prepared")
+        if os.environ.get("WORKER_CRASHES"):
+            self._log(b"crashing")
+            os.kill(os.getpid(), signal.SIGKILL)
         return b""
 
-    async def run(self, request: bytes) -> bytes:
+    async def exchange(self, batch: bytes) -> bytes:
+        return await self._requests.exchange(batch)
+
+    async def _run(self, request: bytes) -> bytes:
         self._log(request)
         action, _, name = request.decode().partition(" ")
         if action == "crash" and not (self._folder / f"{name}.safe").exists():
             os.kill(os.getpid(), signal.SIGKILL)
-        task = self._tasks[request] = asyncio.ensure_future(self._wait_for(name))
         try:
-            await task
+            await self._wait_for(name)
         except asyncio.CancelledError:
-            if is_being_cancelled():  # the worker ends
-                raise
             return b"cancelled"
         return str(os.getpid()).encode()
-
-    async def cancel(self, request: bytes) -> None:
-        self._tasks[request].cancel()
 
     async def set_worker_count(self, count: int) -> None:
         self._log(f"count {count}".encode())

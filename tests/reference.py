@@ -34,7 +34,7 @@ from viva.viewer.app import ViewerRoutes
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
-MADE = "<!-- Made from the code by tests/reference.py: `make reference` writes it anew. -->\n\n"
+MADE = "<!-- Made from the code by tests/reference.py: `make reference` regenerates it. -->\n\n"
 EVENTS = [each for each in vars(event).values() if isinstance(each, type) and issubclass(each, event.Event)][1:]
 RECORDS = [
     record.TrialRecord, record.TurnRecord, record.ToolCallRecord, record.CheckpointRecord, message.Usage, message.ModelCall,

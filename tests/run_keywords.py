@@ -15,7 +15,7 @@ from viva.session.options.run_options import KEYWORDS, Option
 from viva.stats.sequential import SequentialTest
 
 FILE = Path(__file__).resolve().parents[1] / "src" / "viva" / "api" / "run_options.py"
-HEADER = '''"""The options of `viva.run`. Made from the table in session/options/run_options.py: `make reference` writes it anew."""
+HEADER = '''"""The options of `viva.run`. Made from the table in session/options/run_options.py: `make reference` regenerates it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

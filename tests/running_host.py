@@ -21,7 +21,7 @@ import jsonschema_rs
 
 from viva.agents.openwop_client import HostClient
 from viva.host.server import build_server
-from viva.host.setup import load_setup
+from viva.host.setup import ServeFlags, load_setup
 from viva.llm.transport import HttpTransport
 from viva.model.connector import Secret
 
@@ -288,14 +288,7 @@ def run_host(folder: Path, *, conformance: bool = False) -> Generator[Client]:
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
         port = listening.getsockname()[1]
-        setup = load_setup(
-            folder / "viva.toml",
-            folder,
-            bind_address=None,
-            port=port,
-            public_url=None,
-            conformance_routes=conformance,
-        )
+        setup = load_setup(folder / "viva.toml", folder, ServeFlags(port=port, conformance_routes=conformance))
         ready = threading.Event()
         server = build_server(setup, ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

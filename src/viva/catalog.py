@@ -100,7 +100,8 @@ BUILT_IN: dict[ComponentKind, dict[str, str]] = {
     },
 }
 
-REPORT_FORMATS = ".jsonl, .json, .xml (JUnit), .html or .md"
+_EXTENSIONS = [extension.replace(".xml", ".xml (JUnit)") for extension in BUILT_IN["reporter"]]
+REPORT_FORMATS = f"{', '.join(_EXTENSIONS[:-1])} or {_EXTENSIONS[-1]}"
 """The extensions of the built-in reports, as help texts name them."""
 AGENT_KIND_BY_FIELD = {
     "prompt": "prompt",
@@ -120,16 +121,19 @@ AGENT_KIND_BY_TYPE = {
     "google.adk:BaseAgent": "adk",
     "google.adk:App": "adk",
     "google.adk:Runner": "adk",
+    "google.adk:Workflow": "adk",
     "strands:Agent": "strands",
+    "strands:MultiAgentBase": "strands",
     "llama_index:BaseWorkflowAgent": "llama_index",
     "llama_index:AgentWorkflow": "llama_index",
+    "workflows:Workflow": "llama_index",
     "autogen_agentchat:BaseChatAgent": "autogen",
     "autogen_agentchat:BaseGroupChat": "autogen",
     "smolagents:MultiStepAgent": "smolagents",
     "crewai:Agent": "crewai",
     "crewai:Crew": "crewai",
 }
-"""The kind of an object of a framework, by the package and name of its class or of a base class."""
+"""The kind of an object of a framework, by the package and name of its class or of a base class; also if it says only what fits."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}
 """Other names of built-in components."""
 
@@ -395,7 +399,7 @@ def _find_import_root(name: str) -> str:
 
 
 def forget_modules(root: str) -> None:
-    """Unload the modules of a folder, so that the next run in this process loads its files anew."""
+    """Unload the modules of a folder, so that the next run in this process loads its files again."""
     spellings = (os.path.abspath(root) + os.sep, os.path.realpath(root) + os.sep)  # noqa: PTH100 -- as sys.path spells it
 
     def is_inside(path: Any) -> bool:

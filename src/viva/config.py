@@ -236,7 +236,7 @@ def load_settings(
 
 
 def find_unset_variables(names: Iterable[str], env_file: Path | None) -> list[str]:
-    """Those of the variables that neither the environment nor the file of `--env-file` sets."""
+    """The names of variables that neither the environment nor the file of `--env-file` sets."""
     environ = os.environ | (_read_env_file(env_file) if env_file else {})
     return [name for name in names if not environ.get(name)]
 

@@ -157,13 +157,13 @@ def viva(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
 
 @pytest.fixture(scope="module")
 def viva_module(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
-    """As `viva`, for all tests of a module: its conversations go on from test to test."""
+    """Like `viva`, for all tests of a module: its conversations go on from test to test."""
     yield from _open_fixture(request)
 
 
 @pytest.fixture(scope="session")
 def viva_session(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
-    """As `viva`, for all tests: for fixtures of the whole session."""
+    """Like `viva`, for all tests: for fixtures of the whole session."""
     yield from _open_fixture(request)
 
 

@@ -124,10 +124,10 @@ def test_a_replay_gives_the_same_report_without_network(project: Project):
     whole_suite(project)
     with OpenAIServer(Models()) as server:
         shop(project, server.url)
-        project.test(*RUN, "--parallel", "4", "--record", "talk.cassette", "-o", "live.jsonl", code=1)
+        project.test(*RUN, "--parallel", "4", "--record", "chat.cassette", "-o", "live.jsonl", code=1)
         assert len(server.requests) > 20
     project.test(
-        *RUN, "--parallel", "3", "--replay", "talk.cassette", "-o", "again.jsonl", env=offline(project), code=1
+        *RUN, "--parallel", "3", "--replay", "chat.cassette", "-o", "again.jsonl", env=offline(project), code=1
     )
     assert remove_measured_times(project.records("again.jsonl")) == remove_measured_times(project.records("live.jsonl"))
     assert not (project.folder / "network-was-used").exists()

@@ -203,10 +203,10 @@ def test_what_was_recorded_is_replayed_without_the_cli(stand_in_server: RunConte
     criteria = {"files_contain": {"kept.txt": ["on tape"]}, "tool_calls_contain": {"write_file": ["kept.txt"]}}
     persona = {"initial_user_input": "WRITE kept.txt: on tape", "context": "-", "max_turns": 1}
     name = stand_in_server.playbook("taped", persona=persona | {"success_criteria": criteria})
-    stand_in_server.test("-i", name, "--record", "talk.cassette")
+    stand_in_server.test("-i", name, "--record", "chat.cassette")
     asked = len(stand_in_server.server.requests)
     stand_in_server.project.env["PATH"] = os.defpath
-    _, (record,) = stand_in_server.test("-i", name, "--replay", "talk.cassette")
+    _, (record,) = stand_in_server.test("-i", name, "--replay", "chat.cassette")
     assert record["turns"][0]["tool_calls"][0]["name"] == "write_file"
     assert len(stand_in_server.server.requests) == asked
 

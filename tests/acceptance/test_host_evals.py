@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from running_host import ECHO, OTHER, SUITE, Client, build_suite, event_types, golden_task, run_host, write_project
 from viva.errors import BadInput
-from viva.host.setup import load_setup
+from viva.host.setup import ServeFlags, load_setup
 
 FIXTURES = {
     "toolResponses": [{"tool": "kb:search", "response": {"hit": 7}}],
@@ -403,7 +403,7 @@ def test_a_host_with_trusted_keys_serves_signed_packs_only(tmp_path: Path):
     assert trusting != config
     (tmp_path / "viva.toml").write_text(trusting)
     with pytest.raises(BadInput, match="it is not signed"):
-        load_setup(None, tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=False)
+        load_setup(None, tmp_path, ServeFlags(port=0))
     subprocess.run(
         [sys.executable, "-m", "viva", "pack", "sign", "pack", "--key", "signer.pem"], cwd=tmp_path, check=True
     )

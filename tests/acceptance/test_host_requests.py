@@ -175,6 +175,7 @@ Content-Type: application/json
         ("Content-Length: 5\nTransfer-Encoding: chunked", b"0\r\n\r\n"),
         ("Content-Length: 2\nContent-Encoding: gzip", b"{}"),
         ("Content-Length: 2\nContent-Encoding: br, identity", b"{}"),
+        ("Content-Length: 2\nContent-Encoding: identity\nContent-Encoding: gzip", b"{}"),
         ("Content-Length: 2\nContent-Length: 3", b"{}"),
         ("Transfer-Encoding: gzip, chunked", b"0\r\n\r\n"),
         ("Content-Length: 2\nAuthorization: Bearer another", b"{}"),

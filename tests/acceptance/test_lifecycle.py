@@ -448,13 +448,13 @@ def viva(*arguments):
     return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 flags = ("-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-o", "report.jsonl")
-full = viva(*flags, "--record", "talk.cassette")
+full = viva(*flags, "--record", "chat.cassette")
 os.unlink("filler")
 resumed = viva("--resume", "latest")
 before = open("report.jsonl").read().count("\\n")
 os.unlink("agent.py")
 open("agent.py", "w").write(BIG)
-replayed = viva(*flags, "--replay", "talk.cassette", "--no-history")
+replayed = viva(*flags, "--replay", "chat.cassette", "--no-history")
 print(json.dumps({"full": full, "resumed": resumed, "replayed": replayed, "lines": before}))
 """
 

@@ -665,6 +665,6 @@ def test_golden_runs_with_fixtures_are_reproducible(example: Project):
         found = summary(example, "e.json")
         return found | {"tasks": [each | {"latencyMs": 0} for each in found["tasks"]]}
 
-    first = summed("--record", "talk.cassette")
+    first = summed("--record", "chat.cassette")
     assert summed() == first
-    assert summed("--replay", "talk.cassette") == first
+    assert summed("--replay", "chat.cassette") == first

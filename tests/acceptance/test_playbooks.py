@@ -306,11 +306,11 @@ def test_a_well_known_model_needs_no_config(books: Books, stand_in: type[ModelSe
         assert books.viva("test", "-i", "hello", "-n", model, env=keyless).code == 4
         assert server.requests == []
         assert books.viva(*run, env=server.env).code == 0
-        assert books.viva(*run, "--record", "talk.cassette", env=server.env).code == 0
+        assert books.viva(*run, "--record", "chat.cassette", env=server.env).code == 0
         assert books.viva("test", "-i", "hello", "-n", model, env=server.env).code == 0
         assert {asked.model for asked in server.model_requests} == {model}
         assert len(server.model_requests) == 3
-    assert books.viva(*run, "--replay", "talk.cassette").code == 0  # nothing is called, so no key is needed
+    assert books.viva(*run, "--replay", "chat.cassette").code == 0  # nothing is called, so no key is needed
 
 
 def test_declared_variables_are_filled_and_never_shown(books: Books):
@@ -320,7 +320,7 @@ def test_declared_variables_are_filled_and_never_shown(books: Books):
         steps=[step("token $VIVA_T_TOKEN ${VIVA_T_SHORT} $HOME", "says token ${VIVA_T_TOKEN}")],
     )
     books.write("secrets.env", "VIVA_T_TOKEN=s3cret-value\nVIVA_T_SHORT=abc\n")
-    ended = books.run("--env-file", "secrets.env", "-v", "-o", "out.md", "--record", "talk.cassette")
+    ended = books.run("--env-file", "secrets.env", "-v", "-o", "out.md", "--record", "chat.cassette")
     assert ended.code == 0, ended
     assert "token *** abc $HOME" in ended.out
     kept = [
@@ -335,10 +335,10 @@ def test_criteria_that_name_a_variable_hold_in_a_replay_too(books: Books):
     """P6: a cassette keeps the variable's name, and a replay takes the value that it has by then."""
     wanted = {"files_contain": {"a.txt": ["$VIVA_T_TOKEN"]}, "tool_calls_contain": {"write_file": ["${VIVA_T_TOKEN}"]}}
     books.book(env=["VIVA_T_TOKEN"], persona=persona("write a.txt $VIVA_T_TOKEN", "-", 1, **wanted))
-    assert books.run("--record", "talk.cassette", env={"VIVA_T_TOKEN": "s3cret-value"}).code == 0
-    assert b"s3cret-value" not in (books.folder / "talk.cassette").read_bytes()
+    assert books.run("--record", "chat.cassette", env={"VIVA_T_TOKEN": "s3cret-value"}).code == 0
+    assert b"s3cret-value" not in (books.folder / "chat.cassette").read_bytes()
     for value in ("s3cret-value", "another-value"):
-        replayed = books.run("--replay", "talk.cassette", env={"VIVA_T_TOKEN": value})
+        replayed = books.run("--replay", "chat.cassette", env={"VIVA_T_TOKEN": value})
         assert replayed.code == 0, replayed
 
 
@@ -507,9 +507,9 @@ def test_a_cassette_holds_what_the_agent_did_to_its_files(books: Books):
     books.book(
         persona=persona("write a.txt x", "write b.txt y", 3, files_exist=["a.txt", "b.txt"], llm_checks=["says model"])
     )
-    assert books.run("--record", "talk.cassette").code == 0
+    assert books.run("--record", "chat.cassette").code == 0
     (books.folder / "told.jsonl").unlink()
-    replayed = books.run("--replay", "talk.cassette")
+    replayed = books.run("--replay", "chat.cassette")
     assert replayed.code == 0, replayed
     assert not (books.folder / "told.jsonl").exists()
 

@@ -141,12 +141,12 @@ def test_hooks_of_the_run_and_of_a_case(project: Project, flags: Sequence[str]) 
 
 def test_a_cassette_of_workers_replays_anywhere(project: Project, flags: Sequence[str]) -> None:
     project.suite(*(case(f"case{n}", f"hello {n}") for n in range(6)))
-    ended, recorded = project.report("--record", "talk.cassette", *flags)
+    ended, recorded = project.report("--record", "chat.cassette", *flags)
     assert ended.code == 0, ended
-    ended, replayed = project.report("--replay", "talk.cassette", *flags)
+    ended, replayed = project.report("--replay", "chat.cassette", *flags)
     assert ended.code == 0, ended
     assert remove_times(replayed) == remove_times(recorded)
-    ended, replayed_here = project.report("--replay", "talk.cassette")
+    ended, replayed_here = project.report("--replay", "chat.cassette")
     assert ended.code == 0, ended
     assert remove_times(replayed_here) == remove_times(recorded)
 
@@ -212,7 +212,7 @@ def test_workers_without_the_folder_get_the_project(project: Project, cluster: s
     assert ended.code == 0, (ended, records)
     project.suite(*(case(f"case{n}", f"hello {n}") for n in range(4)), name="sub/suite.jsonl")
     project.folder /= "sub"
-    ended = project.viva("test", "-i", "suite.jsonl", "-n", "echo", "--cluster", cluster, "--record", "talk.cassette")
+    ended = project.viva("test", "-i", "suite.jsonl", "-n", "echo", "--cluster", cluster, "--record", "chat.cassette")
     assert ended.code == 0, ended
 
 

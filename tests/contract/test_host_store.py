@@ -84,6 +84,12 @@ def test_runs_belong_to_a_tenant(store: Store):
         store.create_run(make_run("a"))
 
 
+def test_names_that_a_database_cannot_hold_find_nothing(store: Store):  # 20.6
+    assert store.find_run("\0", "t\0") is None
+    assert (store.count_unfinished("\0"), store.list_runs("\0", ()), store.has_run("a\0b")) == (0, [], False)
+    store.delete_responses("\0")
+
+
 def test_only_the_holder_of_the_lease_writes(store: Store):
     store.create_run(make_run("a"), b"inputs")
     run = make_run("a")

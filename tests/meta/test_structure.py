@@ -11,6 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src" / "viva").rglob("*.py"))
 MAX_LINES = 500
 MAX_FUNCTION_LINES = 60
+MAX_PARAMETERS = 6
+MANY_PARAMETERS = {
+    "api/conversation.py: __init__",
+    "api/run.py: arun",
+    "api/run.py: run",
+    "api/sync_conversation.py: __init__",
+    "check.py: json_path",
+}
 LONG_FOR_A_REASON = {("api/run.py", "run")}  # its signature has all options of a run
 
 
@@ -36,6 +44,24 @@ def test_modules_and_functions_are_short_and_modules_have_docstrings(trees: dict
             and (name, node.name) not in LONG_FOR_A_REASON
         ]
     assert problems == []
+
+
+def test_functions_take_at_most_six_parameters(trees: dict[str, ast.Module]):
+    """Except what users call with keywords, and commands, which get their flags."""
+
+    def count(arguments: ast.arguments) -> int:
+        named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        return sum(each.arg not in ("self", "cls") for each in named)
+
+    found = {
+        f"{name}: {node.name}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and count(node.args) > MAX_PARAMETERS
+        and not (name.startswith("cli/") and node.name == "command")
+    }
+    assert found == MANY_PARAMETERS
 
 
 def test_no_file_has_todo_marks():

@@ -14,6 +14,7 @@ import uuid
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -227,7 +228,9 @@ class A2aSession:
                 reader.add(self._get_result(_decode_json(rest)))
 
         request = self._build_request("stream", params)
-        answer = await read_stream(self._context.http, request, parse, self._retry, self._context.progress)
+        answer = await read_stream(
+            partial(self._context.http.stream, request), parse, self._retry, self._context.progress
+        )
         if isinstance(answer, Response):
             raise self._agent.endpoint.build_fault(answer)
 

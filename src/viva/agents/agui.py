@@ -9,6 +9,7 @@ reply's data. Written for the protocol of ag-ui-protocol 0.1 to 1.0.
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -137,7 +138,7 @@ class AguiSession:
                 reader.add(data)
 
         progress = self._context.progress
-        answer = await read_stream(self._context.http, request, parse, self._retry, progress)
+        answer = await read_stream(partial(self._context.http.stream, request), parse, self._retry, progress)
         if isinstance(answer, Response):
             raise endpoint.build_fault(answer)
         if not reader.has_events:

@@ -54,7 +54,7 @@ class GeminiEndpoint(Endpoint):
         return "x-goog-api-key", key
 
     def is_key_rejected(self, answer: Response) -> bool:
-        """As for other providers; the API also answers 400 for a wrong key or an unsupported country."""
+        """Does the answer say that the key is wrong? This API answers 400 for that, and for an unsupported country."""
         is_key_error = answer.status == 400 and (
             b"API_KEY_INVALID" in answer.body or b"FAILED_PRECONDITION" in answer.body
         )

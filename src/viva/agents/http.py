@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -248,7 +249,9 @@ class HttpSession:
         streamed = StreamedReply(progress)
         reader = StreamReader(kind, self._agent.stream_paths, streamed, self._retry.secrets)
         try:
-            answer = await read_stream(http, request, reader.read, self._retry, progress, limiter=self._limits)
+            answer = await read_stream(
+                partial(http.stream, request), reader.read, self._retry, progress, limiter=self._limits
+            )
         except BaseException:
             if (until_now := streamed.build()) != Reply():
                 progress.partial = until_now

@@ -25,7 +25,7 @@ from viva.llm.calls import (
     read_stream,
     send_request,
 )
-from viva.llm.limits import get_limits
+from viva.llm.limits import ConnectorLimits, get_limits
 from viva.llm.price import compute_cost
 from viva.llm.transport import load_stream_client
 from viva.model import codec
@@ -202,6 +202,7 @@ class ModelSession:
         self._system = system
         self._toolbox = Toolbox(agent.tools, context.fixtures, context.progress)
         self._endpoint: Endpoint | None = None
+        self._limits: dict[str, ConnectorLimits] = {}
         self._system_bytes = b""
         self._messages: list[bytes] = []
         self._open_calls: list[ToolCall] = []  # tool calls whose results the model does not have yet
@@ -228,7 +229,8 @@ class ModelSession:
             began = steps.elapsed_ms()
             completion = await self._call_model(endpoint)
             calls.append(self._meter(endpoint.connector, completion))
-            steps.add_model_call(calls[-1], began)
+            if used or completion.tool_calls:  # a single call is no list of steps
+                steps.add_model_call(calls[-1], began)
             if completion.message:
                 self._messages.append(completion.message)
             content = completion.content or content
@@ -313,13 +315,15 @@ class ModelSession:
     async def _call_model(self, endpoint: Endpoint) -> Completion:
         http, connector, progress = self._context.http, endpoint.connector, self._context.progress
         request = endpoint.build_request(self._system_bytes, self._messages)
-        limiter = get_limits(http, connector)
+        limiter = self._limits.get(connector.name) or self._limits.setdefault(
+            connector.name, get_limits(http, connector)
+        )
         estimate = len(request.body) / _BYTES_PER_TOKEN
         if self._agent.stream:
             parse = partial(self._parse_stream, endpoint)
             try:
                 answer = await read_stream(
-                    http, request, parse, endpoint.retry, progress, limiter=limiter, tokens=estimate
+                    partial(http.stream, request), parse, endpoint.retry, progress, limiter=limiter, tokens=estimate
                 )
             except BaseException:
                 if self._texts:
@@ -339,7 +343,7 @@ class ModelSession:
         return answer
 
     async def _parse_stream(self, endpoint: Endpoint, chunks: AsyncIterator[bytes]) -> Completion:
-        self._texts = []  # a second try begins anew
+        self._texts = []  # a second try starts from the beginning
         return await endpoint.parse_stream(chunks, self._on_text)
 
     def _on_text(self, text: str) -> None:

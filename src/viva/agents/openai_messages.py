@@ -33,7 +33,7 @@ def encode_results(calls: Sequence[ToolCall]) -> list[bytes]:
 
 
 def encode_assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -> bytes:
-    """An assistant message that is built anew, because the model's own bytes cannot be sent back."""
+    """An assistant message that is built again, because the model's own bytes cannot be sent back."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if tool_calls:
         message["tool_calls"] = [_encode_call(call) for call in tool_calls]

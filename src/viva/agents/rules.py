@@ -80,7 +80,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> "Rules":
-        """Raises ValueError if the metadata is invalid."""
+        """Read the rules from the metadata of a message. Raises ValueError if they are invalid."""
         return codec.convert({key: value for key, value in metadata.items() if key in cls.__struct_fields__}, cls)
 
 

@@ -21,27 +21,27 @@ class StepLog:
         return (time.perf_counter() - self._started) * 1e3
 
     def add_model_call(self, call: ModelCall, began_ms: float) -> None:
-        """A model call that has just ended."""
+        """Add a model call that has just ended."""
         tokens = call.input_tokens + call.output_tokens
         duration = round(self.elapsed_ms() - began_ms, 3)
         self._steps.append(Step("model", call.model, round(began_ms, 3), duration, tokens, call.cost_usd))
 
     def add_tool_step(self, name: str, began_ms: float) -> None:
-        """A tool that has just returned."""
+        """Add a tool call that has just returned."""
         self._steps.append(Step("tool", name, round(began_ms, 3), round(self.elapsed_ms() - began_ms, 3)))
 
     def start_tool(self, key: str, name: str) -> None:
-        """The agent reports a call; of several reports the first counts."""
+        """Record that a tool call began. The first report of a call counts."""
         self._open.setdefault(key, (name, self.elapsed_ms()))
 
     def end_tool(self, key: str) -> None:
-        """The agent reports the result of a call."""
+        """Record that a tool call ended."""
         name, began_ms = self._open.pop(key, ("", 0.0))
         if name and self.elapsed_ms() - began_ms >= _MIN_STREAM_MS:
             self.add_tool_step(name, began_ms)
 
     def add_steps(self, steps: Iterable[Step]) -> None:
-        """Steps that the agent has measured itself."""
+        """Add steps that the agent has measured itself."""
         self._steps += steps
 
     def build(self) -> tuple[Step, ...]:

@@ -52,7 +52,7 @@ class StreamedReply:
         self._is_open = False
 
     def add_message(self, text: str) -> None:
-        """A whole message. If its pieces have arrived before, it adds nothing."""
+        """Add a whole message, unless its pieces have arrived before."""
         if not self._is_open or "".join(self._messages[-1]) != text:
             self.end_message()
             self.add_text(text)
@@ -80,13 +80,13 @@ class StreamedReply:
         self._arguments.setdefault(key, []).append(text)
 
     def mark_pending(self, keys: Collection[str]) -> None:
-        """These calls wait, for example for an approval."""
+        """Mark the calls with these keys as waiting, for example for an approval."""
         for key, call in self._tool_calls.items():
             if key in keys:
                 self._tool_calls[key] = structs.replace(call, pending=True)
 
     def add_result(self, key: str, result: Any, error: str | None = None) -> None:
-        """The result of a tool call, by the call's id or else by the tool's name. An unknown one is ignored."""
+        """Add the result of a tool call, found by the call's id or else by the tool's name. An unknown call is ignored."""
         for known, call in self._tool_calls.items():
             if key in (call.id, call.name) and call.result is UNSET and call.error is None:
                 self._tool_times.end_tool(known)

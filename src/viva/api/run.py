@@ -98,7 +98,7 @@ async def arun(
     history: bool = True,
     options: RunOptions | None = None,
 ) -> RunResult:
-    """As `viva.run`, on the event loop of the caller: clients that belong to that loop can be used in async agents.
+    """Like `viva.run`, on the event loop of the caller: clients that belong to that loop can be used in async agents.
 
         result = await viva.arun("tests/", my_async_agent)
 

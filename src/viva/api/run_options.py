@@ -1,4 +1,4 @@
-"""The options of `viva.run`. Made from the table in session/options/run_options.py: `make reference` writes it anew."""
+"""The options of `viva.run`. Made from the table in session/options/run_options.py: `make reference` regenerates it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -172,7 +172,7 @@ class _OpenSession:
             opened.set_result(None)
             while (request := await self._requests.get()) is not None:
                 work, future = request
-                outcome = await catch_outcome(work())  # whatever the agent raises, the caller must not wait for ever
+                outcome = await catch_outcome(work())  # whatever the agent raises, the caller must not wait forever
                 if not future.cancelled():
                     future.set_result(outcome)
 

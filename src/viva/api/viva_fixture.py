@@ -52,7 +52,7 @@ class VivaFixture:
         self._chats: list[SyncConversation] = []
 
     def run(self, inputs: RunInputs, agent: AgentInput = None, **keywords: Unpack[RunKeywords]) -> RunResult:
-        """As `viva.run`, with paths and config relative to the test's folder, and without history."""
+        """Like `viva.run`, with paths and config relative to the test's folder, and without history."""
         __tracebackhide__ = True
         try:
             return run(inputs, self._choose_agent(agent), **self._add_defaults(keywords))
@@ -60,7 +60,7 @@ class VivaFixture:
             raise replace_flags_by_pytest_flags(error) from None
 
     async def arun(self, inputs: RunInputs, agent: AgentInput = None, **keywords: Unpack[RunKeywords]) -> RunResult:
-        """As `run`, for async tests: runs on their event loop."""
+        """Like `run`, for async tests: runs on their event loop."""
         __tracebackhide__ = True
         try:
             return await arun(inputs, self._choose_agent(agent), **self._add_defaults(keywords))

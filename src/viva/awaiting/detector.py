@@ -209,14 +209,13 @@ def _classify_sentence(sentence: str, after: str, language: Language, *, last: b
     meaning = language.classify_sentence(sentence)
     if meaning == "closing":
         return "closing_offer"
-    asking = _ends_with_question_mark(sentence)
     if meaning == "request":
-        return "content_is_question" if asking else "content_is_request"
+        return "content_is_question" if _ends_with_question_mark(sentence) else "content_is_request"
     if meaning == "question":
         return None if language.answers.match(after) else "content_is_question"
-    if asking and last and meaning != "nothing":
-        return "content_is_question"
-    return None if meaning == "nothing" else meaning
+    if meaning == "nothing":
+        return None
+    return "content_is_question" if last and _ends_with_question_mark(sentence) else meaning
 
 
 def _contains_offer(text: str, sentences: list[str], language: Language) -> bool:
@@ -236,6 +235,8 @@ def _contains_offer(text: str, sentences: list[str], language: Language) -> bool
 
 def _ends_with_question_mark(sentence: str) -> bool:
     """Does it end with a question mark, apart from brackets and emoji?"""
+    if "?" not in sentence and sentence.isascii():
+        return False
     for mark in reversed(sentence):
         if mark in "?？؟⁇⁈⁉‽፧":
             return True

@@ -39,10 +39,8 @@ _NAME: Final = re.compile(r"<([A-Z_]+)>")
 _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
-_FREQUENT: Final = frozenset(
-    ["a", "c", "you", "your", "the", "have", "that", "this", "i", "we", "me", "is", "it", "to"]
-)
-"""English words in so many sentences that they tell little about a sentence."""
+_FREQUENT: Final = ["the", "a", "to", "you", "and", "is", "your", "it", "that", "i", "have", "this", "we", "are", "me", "c"]  # fmt: skip
+"""English words in so many sentences that they tell little about a sentence, the most frequent first."""
 _MAX_WORDS: Final = 4096
 _MAX_WORD_CHARS: Final = 40
 _GROUP_SIGNS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]")
@@ -129,7 +127,7 @@ class RuleIndex(Generic[T]):
         self.rows = rows
         self._rows = [row for _, row in rows]
         needles = [needle for needle, _ in rows]
-        self._always = {number for number, needle in enumerate(needles) if not needle.strip()}
+        self._always = tuple(number for number, needle in enumerate(needles) if not needle.strip())
         self._find_needles = _NeedlesByWord(needles).__getitem__
 
     def __bool__(self) -> bool:
@@ -137,12 +135,12 @@ class RuleIndex(Generic[T]):
 
     def find_rows(self, sentence: str) -> Iterator[T]:
         """The rows whose needle is in the sentence, in order."""
-        found = self._always.copy()
+        found = self._always
         for needles in filter(None, map(self._find_needles, sentence.split())):
             for needle, numbers in needles:
                 if needle in sentence:
-                    found.update(numbers)
-        return map(self._rows.__getitem__, sorted(found))
+                    found += numbers  # a new tuple: most sentences have few
+        return map(self._rows.__getitem__, sorted(set(found)) if len(found) > 1 else found)
 
 
 def _choose_key_word(needle: str) -> tuple[str, Callable[[str, str], bool]]:
@@ -151,13 +149,17 @@ def _choose_key_word(needle: str) -> tuple[str, Callable[[str, str], bool]]:
     """
     assert not any(map(str.isdigit, needle)), needle
     words = needle.split()
-    key = max(words, key=lambda word: (word not in _FREQUENT, len(word)))
+    key = max(words, key=_rate_rarity)
     at = words.index(key)
     is_start = at > 0 or needle[0].isspace()
     is_end = at < len(words) - 1 or needle[-1].isspace()
     if is_start and is_end:
         return key, str.__eq__
     return key, str.startswith if is_start else str.endswith if is_end else str.__contains__
+
+
+def _rate_rarity(word: str) -> tuple[int, int]:
+    return _FREQUENT.index(word) if word in _FREQUENT else len(_FREQUENT), len(word)
 
 
 class Language(NamedTuple):

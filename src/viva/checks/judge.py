@@ -158,7 +158,7 @@ async def ask_judge(
 
 
 def _raise_if_run_ends(answers: Sequence[Verdict | BaseException]) -> None:
-    """Raises the first answer that ends the trial or the run; other judges' answers do not matter then."""
+    """Raise the first answer that is an exception ending the trial or the run: the other answers do not matter then."""
     for answer in answers:
         if isinstance(answer, RunStopped | TrialEnd):
             raise answer

@@ -29,10 +29,10 @@ from viva.reporters.formatting import escape_controls, fit_line, format_count, f
 
 EPILOG = """\b
 Examples:
-  viva test -i tests/ --record talk.cassette    record a run
-  viva cassette show talk.cassette              list its conversations
-  viva cassette show talk.cassette T001         show the conversation of a case
-  viva cassette prune talk.cassette -k '^old'   delete cases by their id
+  viva test -i tests/ --record chat.cassette    record a run
+  viva cassette show chat.cassette              list its conversations
+  viva cassette show chat.cassette T001         show the conversation of a case
+  viva cassette prune chat.cassette -k '^old'   delete cases by their id
   viva cassette diff old.cassette new.cassette  show changed requests and replies
 """
 SessionReply = tuple[RecordedSession, RecordedReply]
@@ -45,7 +45,7 @@ def command() -> None:
     """Show, prune and compare cassettes (recorded replies)."""
 
 
-@command.command(epilog="Example: viva cassette show talk.cassette T001")
+@command.command(epilog="Example: viva cassette show chat.cassette T001")
 @click.argument("file", type=_EXISTING_FILE)
 @click.argument("case", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the replies as lines of JSON.")
@@ -80,7 +80,7 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
     return 0
 
 
-@command.command(epilog="Example: viva cassette prune talk.cassette -k '^old-' --unfinished")
+@command.command(epilog="Example: viva cassette prune chat.cassette -k '^old-' --unfinished")
 @click.argument("file", type=_EXISTING_FILE)
 @click.option("-k", "--run", "only", metavar="REGEX", help="Delete cases whose id matches.")
 @click.option("--unfinished", is_flag=True, help="Delete trials that had not ended when the recording stopped.")

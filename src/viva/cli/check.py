@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -29,7 +30,7 @@ Examples:
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["native", "playbook", "openwop"]),
+    type=click.Choice(get_args(Format)),
     help="The format of the files, if their keys do not show it.",
 )
 @config_option

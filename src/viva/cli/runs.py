@@ -22,7 +22,7 @@ from viva.reporters.console_lines import STATUS_MARKS, Palette
 from viva.reporters.failures import explain_failure
 from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms, format_rounded_cost
 from viva.reporters.summary import describe_details
-from viva.reporters.table import Column, format_table, get_output_width
+from viva.reporters.table import Column, Table, format_table, get_output_width
 from viva.reporters.tree import CaseTree
 
 _MAX_MESSAGE_LINES = 1000
@@ -162,13 +162,13 @@ def show(run: str, case: str | None, agent: str | None, as_json: bool) -> int:
         for record in records:
             print(codec.compact_json(record))
     elif case is None:
-        highlights, cells = RunHighlights(), list[list[str]]()
+        highlights, table = RunHighlights(), Table(_CASE_COLUMNS)
         for record in records:
             highlights.add(record)
-            cells.append(_list_case_cells(record, names_agents=names_agents))
+            table.add_row(_list_case_cells(record, names_agents=names_agents))
         for label, text in highlights.describe():
             print(f"  {label}: {escape_controls(text)}")
-        for line in format_table(_CASE_COLUMNS, cells, get_output_width()):
+        for line in table.format_lines(get_output_width()):
             print(line)
     else:
         palette, width = (

@@ -21,7 +21,7 @@ Examples:
 \b
 It serves the agents of viva.toml. Configure suites and packs as [openwop] suites = [...], tokens as
 [openwop.tenants.NAME] tokens = ["${NAME}"], or add them with `viva serve token add`. Runs are saved in .viva and continue after a restart.
-SIGTERM lets running runs end (--drain); SIGHUP loads tokens, keys, agents, suites and limits anew.
+SIGTERM lets running runs end (--drain); SIGHUP loads tokens, keys, agents, suites and limits again.
 """
 
 
@@ -84,22 +84,13 @@ def command(
         return 0
     try:
         from viva.host.server import serve
-        from viva.host.setup import load_setup
+        from viva.host.setup import ServeFlags, load_setup
     except ImportError as missing:
         raise BadInput.of(
             f"`viva serve` needs the extra `serve` ({missing.name} is missing): pip install 'viva-eval[serve]'"
         ) from missing
-    opened = load_setup(
-        config_file,
-        Path.cwd(),
-        bind_address=host,
-        port=port,
-        public_url=public_url,
-        conformance_routes=conformance,
-        drain_s=drain,
-        keep_s=keep,
-    )
-
+    flags = ServeFlags(host, port, public_url, conformance, drain, keep)
+    opened = load_setup(config_file, Path.cwd(), flags)
     if warning := find_address_warning(opened.bind_address, opened.options.public_url):
         click.echo(f"Warning: {warning}", err=True)
 

@@ -44,7 +44,7 @@ def command() -> None:
 @command.command(epilog=EPILOG)
 @click.argument("tenant", required=False)
 @click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="What it may be used for. Repeatable.")
-@click.option("--expires", metavar="TIME", help="For how long it is valid, for example 90d or 12h (default: for ever).")
+@click.option("--expires", metavar="TIME", help="For how long it is valid, for example 90d or 12h (default: forever).")
 @click.option("--note", default="", metavar="TEXT", help="What it is for; `list` shows it.")
 @config_option
 def add(tenant: str | None, scopes: tuple[str, ...], expires: str | None, note: str, config_file: Path | None) -> int:

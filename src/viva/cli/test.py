@@ -48,7 +48,7 @@ Examples:
   viva test -i suite.json --eval-summary eval.json --baseline latest   compare an OpenWOP eval suite with the latest run
   viva test --resume latest                        continue a run that stopped early
   viva test -i tests/ --shard 2/8                  run the second of eight parts; viva merge makes one run of them
-  viva test -i tests/ --record talk.cassette       record every reply; --replay talk.cassette needs no network
+  viva test -i tests/ --record chat.cassette       record every reply; --replay chat.cassette needs no network
   cat cases.jsonl | viva test -i - -n http://localhost:8000/chat
 
 \b

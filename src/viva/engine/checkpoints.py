@@ -68,7 +68,7 @@ class CheckpointTracker:
         )
 
     def _reopen_not_lasting(self) -> None:
-        """A checkpoint that is not lasting (a file) must hold again now."""
+        """Reopen the checkpoints that do not last (files): they must hold again now."""
         for checkpoint in self._goal.checkpoints:
             if not checkpoint.stays_reached:
                 self._state.checkpoints[checkpoint.id].turn = None

@@ -69,7 +69,7 @@ async def run_conversation(state: TrialState, user: User, send: Send, on_turn: T
 
 
 async def _throw_fault_into_user(messages: AsyncGenerator[UserMessage, None], fault: TrialFault) -> UserMessage | None:
-    """Raises the fault where the user sent the message. Only a script test may catch it; other users let it through."""
+    """Raise the fault in the user's generator, at its `yield`. A script test may catch it and send another message."""
     try:
         return await messages.athrow(fault)
     except StopAsyncIteration:

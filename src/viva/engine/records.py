@@ -70,6 +70,7 @@ def build_trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> 
     """Builds the record of a trial. A trial that failed or was cut off keeps its turns, verdicts and score."""
     case, key = state.case, state.key
     usage = Usage.of(state.calls) if state.calls else None
+    results = all_assertion_results(state)
     is_cut_short = outcome.status in ("failed", "error")
     unsent = [message.message.text for message in case.user.planned_messages[len(state.turns) :]]
     return TrialRecord(
@@ -90,13 +91,13 @@ def build_trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> 
         deterministic=outcome.deterministic,
         unchecked=outcome.unchecked,
         hint=outcome.hint,
-        assertion_errors=describe_failures(all_assertion_results(state)) or None,
+        assertion_errors=describe_failures(results) or None,
         checkpoints=[_build_checkpoint_record(checkpoint, state) for checkpoint in case.goal.checkpoints] or None,
         goal_achieved=True if state.goal_reason is not None else None,
         goal_reason=state.goal_reason,
         turns_not_run=(unsent or None) if is_cut_short else None,
         checks=count_checks(state),
-        score=_compute_score(state, outcome),
+        score=_compute_score(state, results, outcome),
         usage=usage,
         cost_usd=usage.cost_usd if usage else None,
         model_calls=tuple(state.calls) if case.records_model_calls else (),
@@ -114,7 +115,7 @@ def build_trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> 
         tracebacks=tuple(state.tracebacks),
         helper_calls=tuple(state.helper_calls),
         notes=state.notes or None,
-        findings=_collect_findings(state),
+        findings=_collect_findings(state, results),
         workspace=state.kept_workspace,
     )
 
@@ -143,14 +144,15 @@ def _list_fault_evidence(state: TrialState, outcome: Outcome) -> list[str]:
 def build_assertion_record(result: AssertionResult) -> dict[str, Any]:
     """The assertion's definition with its verdict; `passed` is null if it could not be evaluated."""
     verdict = result.verdict
-    record = {**_labelled_definition(result.assertion), "passed": None if verdict.status == "error" else verdict.passed}
+    status = verdict.status
+    record = {**_labelled_definition(result.assertion), "passed": None if status == "error" else status == "passed"}
     if result.is_live:
         record |= _LIVE_FIELDS | {"label": f"{record['label']} (ran live)"}
     if result.duration_ms is not None:
         record["duration_ms"] = result.duration_ms
     if result.helper_calls:
         record["judge_calls"] = list(result.helper_calls)
-    if verdict.status == "passed" and not verdict.reason and verdict.score is None:
+    if status == "passed" and not verdict.reason and verdict.score is None:
         return record
     return record | _verdict_fields(verdict)
 
@@ -182,26 +184,26 @@ def describe_failures(results: Iterable[AssertionResult]) -> list[str]:
         f"{result.assertion.message or format_assertion_label(result.assertion)}: "
         f"{result.verdict.reason or result.verdict.status}"
         for result in results
-        if not result.verdict.passed
+        if result.verdict.status != "passed"
     ]
 
 
-def _collect_findings(state: TrialState) -> tuple[Finding, ...]:
+def _collect_findings(state: TrialState, results: list[AssertionResult]) -> tuple[Finding, ...]:
     """Each distinct finding once."""
-    findings = {finding for result in all_assertion_results(state) for finding in result.verdict.findings}
+    findings = {finding for result in results for finding in result.verdict.findings}
     for turn in state.turns:
         if turn.reply is None and turn.partial_reply is not None:  # no check has seen it
             findings.update(find_unstubbed_tools(turn.partial_reply.tool_calls, state.case.fixtures))
     return tuple(sorted(findings))
 
 
-def _compute_score(state: TrialState, outcome: Outcome) -> float | None:
+def _compute_score(state: TrialState, results: list[AssertionResult], outcome: Outcome) -> float | None:
     """The weighted share of passed verdicts, or of their own scores, from 0 to 1. A failed gate makes it 0.
 
     An agent that failed by itself (it raised or timed out) failed one more check: a failed trial never scores 1.
     """
     total = reached = 0.0
-    for result in all_assertion_results(state):
+    for result in results:
         assertion, verdict = result.assertion, result.verdict
         if assertion.gate and verdict.status == "failed":
             return 0.0

@@ -46,7 +46,7 @@ class RunTally:
                 self.count_retried_attempt(event)
 
     def count_retried_attempt(self, event: TrialRetried) -> None:
-        """A retried attempt has no outcome, but its usage counts."""
+        """Count the usage of an attempt that is retried; it has no outcome."""
         key = event.key
         if (suite := self._suites.get((key.suite, key.agent))) is not None:
             suite.add_retry_cost(event.usage)

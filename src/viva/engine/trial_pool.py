@@ -1,7 +1,8 @@
 """Runs many trials, several at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, cast
 
 from viva.protocols import PlannedTrial
@@ -18,14 +19,25 @@ class ParallelLimit(Protocol):
     def unsubscribe(self, listener: Callable[[], None]) -> None: ...
 
 
+@asynccontextmanager
+async def yield_to_others() -> AsyncGenerator[None]:
+    """The turn of a trial that need not wait for others."""
+    yield
+    # Else trials that never wait would be journaled, and could be stopped, only at the end.
+    await asyncio.sleep(0)
+
+
 class TrialPool:
     """Several tasks that pull trials as they become free, so that cases stream and no trial waits for a batch.
 
     There are as many tasks as the limit says: more when it grows; when it shrinks, some end after their trial.
     """
 
-    def __init__(self, parallel: ParallelLimit) -> None:
+    def __init__(
+        self, parallel: ParallelLimit, take_turn: Callable[[], AbstractAsyncContextManager[None]] = yield_to_others
+    ) -> None:
         self._parallel = parallel
+        self._take_turn = take_turn
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
@@ -46,9 +58,8 @@ class TrialPool:
                 if planned is None:
                     is_exhausted = True
                     return
-                await run_trial(planned)
-                # Else trials that never wait would be journaled, and could be stopped, only at the end.
-                await asyncio.sleep(0)
+                async with self._take_turn():
+                    await run_trial(planned)
 
         def add_tasks() -> None:
             while len(self._tasks) < self._parallel.limit and not (self._is_stopped or is_exhausted):

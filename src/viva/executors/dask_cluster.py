@@ -85,7 +85,7 @@ async def _check_scheduler(address: str) -> None:
         address, timeout=_CONNECT_TIMEOUT_S, connection_args=Security().get_connection_args("client"), deserialize=False
     )
     try:
-        async with asyncio.timeout(2 * _CONNECT_TIMEOUT_S):  # a server of another kind can stay silent for ever
+        async with asyncio.timeout(2 * _CONNECT_TIMEOUT_S):  # a server of another kind can stay silent forever
             await scheduler.identity(n_workers=0)
     except TypeError as error:  # how Dask says that it has no credentials
         reason = "needs credentials in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
@@ -133,7 +133,7 @@ async def _start_local_cluster(worker_count: int, *, has_dashboard: bool) -> Asy
 
 
 async def _close_local_cluster(local: LocalCluster) -> None:
-    """Close the cluster, with a time limit: Dask would wait for ever for a worker process that is restarting."""
+    """Close the cluster, with a time limit: Dask would wait forever for a worker process that is restarting."""
     pids = [nanny.pid for nanny in local.workers.values()]
     try:
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):

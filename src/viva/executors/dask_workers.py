@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from viva.errors import BadInput, RunStopped, WorkerCrashed
 from viva.executors.dask_cluster import Cluster, connect, find_dashboard
+from viva.executors.request_batches import RequestSender
 from viva.executors.worker_load import WorkerLoad
 
 _POLL_INTERVAL_S = 0.25
@@ -26,6 +27,7 @@ _PREPARE_TIMEOUT_S = 600.0
 _CLOSE_TIMEOUT_S = 5.0
 _LOSSES_BEFORE_ALONE = 2
 _MAX_LOSSES_ALONE = 2
+_MAX_LOST_PREPARATIONS = 3
 _NO_SCHEDULER = "the scheduler of the cluster is gone"
 _LOST_ACTOR = "Worker holding Actor was lost"
 """The message of the RuntimeError that Dask raises."""
@@ -35,7 +37,7 @@ CallActor = Callable[..., Awaitable[Any]]
 
 
 class ActorSpec(Struct, frozen=True):
-    """The actor of a worker: a class with async methods `run`, `cancel`, `set_worker_count` and `close`.
+    """The actor of a worker: a class with async methods `exchange` (of a RequestQueue), `set_worker_count` and `close`.
 
     `prepare` makes a new actor ready and returns warnings. It raises BadInput if the worker cannot be used.
     """
@@ -73,19 +75,22 @@ async def _call_actor(actor: Any, method: str, *arguments: Any) -> Any:
 
 
 class _Worker:
-    """A worker process with its actor, and the requests that it is running."""
+    """A worker process with its actor, and the requests that it is running. `on_lost` is called when its process has ended."""
 
-    def __init__(self, address: str, actor: Any) -> None:
+    def __init__(self, address: str, actor: Any, on_lost: Callable[["_Worker"], None]) -> None:
         self.address = address
         self.actor = actor
-        self.calls: set[asyncio.Future[bytes]] = set()
+        self.requests = RequestSender(self._exchange)
+        self._on_lost = on_lost
         self.reserved_for: _PendingRequest | None = None
         self.is_lost = False
 
-    def lose(self) -> None:
-        self.is_lost = True
-        for call in self.calls:
-            call.cancel()
+    async def _exchange(self, batch: bytes) -> bytes:
+        try:
+            return await _call_actor(self.actor, "exchange", batch)
+        except _WorkerLostError:
+            self._on_lost(self)
+            raise
 
 
 class _PendingRequest:
@@ -117,10 +122,14 @@ class DaskWorkers:
         """The addresses that are used, refused, or being prepared."""
         self._preparing = 0
         """How many workers are being prepared."""
+        self._lost_preparations = 0
+        """How many workers in a row have ended while they were being prepared."""
         self._last_worker = 0.0
         """When there was a worker, or one that was being prepared."""
         self._sharing_addresses: frozenset[str] = frozenset()
         self._changed = asyncio.Condition()
+        self._waiting = 0
+        """How many requests wait for a worker."""
         self._failure: RunStopped | None = None
         self._is_closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -192,47 +201,41 @@ class DaskWorkers:
             await asyncio.gather(*calls, return_exceptions=True)
 
     async def _call(self, worker: _Worker, request: bytes) -> bytes:
-        """Raises _WorkerLostError if the worker ended. A cancelled request is cancelled in the worker too."""
-        call = asyncio.ensure_future(_call_actor(worker.actor, "run", request))
-        worker.calls.add(call)
+        """Send a request to a worker and return its result. A cancelled request is cancelled in the worker too.
+
+        Raises _WorkerLostError if the worker ended.
+        """
+        number, result = worker.requests.send(request)
         self._load.in_flight += 1
         try:
-            await asyncio.wait([call])
+            content = await asyncio.shield(result)
         except asyncio.CancelledError:
-            task = self._run_in_background(self._cancel_call(worker, request, call))
+            task = self._run_in_background(self._cancel_request(worker, number, result))
             self._cancellations.add(task)
             task.add_done_callback(self._cancellations.discard)
             raise
-        return self._take_result(worker, call)
-
-    def _take_result(self, worker: _Worker, call: asyncio.Future[bytes]) -> bytes:
-        try:
-            return call.result()
-        except (asyncio.CancelledError, _WorkerLostError):  # `lose` cancels the calls of a lost worker
-            self._lose_worker(worker)
-            raise _WorkerLostError from None
-        finally:
-            worker.calls.discard(call)
+        except BaseException:
             self._load.in_flight -= 1
+            raise
+        self._load.in_flight -= 1
+        return content
 
-    async def _cancel_call(self, worker: _Worker, request: bytes, call: asyncio.Future[bytes]) -> None:
+    async def _cancel_request(self, worker: _Worker, number: int, result: asyncio.Future[bytes]) -> None:
         """Cancel a request in its worker, and keep its result, which has the cost."""
         try:
-            if not call.done():
-                await _call_actor(worker.actor, "cancel", request)
-                await asyncio.wait([call], timeout=_CLOSE_TIMEOUT_S)
-        except _WorkerLostError:
-            pass
+            worker.requests.cancel(number)
+            await asyncio.wait([result], timeout=_CLOSE_TIMEOUT_S)
         finally:
-            call.cancel()
-            await asyncio.wait([call])
-            try:
-                self._cancelled_results.append(self._take_result(worker, call))
-            except _WorkerLostError:
-                pass
+            worker.requests.forget(number)
+            self._load.in_flight -= 1
+            if not result.cancelled() and result.exception() is None:
+                self._cancelled_results.append(result.result())
             await self._notify()
 
     async def _acquire_worker(self, request: _PendingRequest) -> _Worker:
+        if (worker := self._choose_worker(request)) is not None:
+            return worker
+        self._waiting += 1
         try:
             async with self._changed:
                 while (worker := self._choose_worker(request)) is None:
@@ -243,6 +246,8 @@ class DaskWorkers:
         except BaseException:
             self._release_reservation(request)
             raise
+        finally:
+            self._waiting -= 1
 
     def _choose_worker(self, request: _PendingRequest) -> _Worker | None:
         """Return the worker with the fewest calls. A worker that is reserved for a request gets no others, so that it becomes free."""
@@ -250,17 +255,18 @@ class DaskWorkers:
         worker = next((each for each in workers if each.reserved_for is request), None)
         if worker is None:
             free = (each for each in workers if each.reserved_for is None)
-            worker = min(free, key=lambda each: len(each.calls), default=None)
+            worker = min(free, key=lambda each: len(each.requests), default=None)
         if worker is None or not request.is_alone:
             return worker
         worker.reserved_for = request
-        return None if worker.calls else worker
+        return None if worker.requests else worker
 
     def _release_reservation(self, request: _PendingRequest) -> None:
         for worker in self._workers.values():
             if worker.reserved_for is request:
                 worker.reserved_for = None
-        self._run_in_background(self._notify())
+        if self._waiting:
+            self._run_in_background(self._notify())
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -284,8 +290,9 @@ class DaskWorkers:
         self._known_addresses.discard(worker.address)
         self._load.workers -= 1
         self._last_worker = time.monotonic()  # it may have come and gone between two looks of `_watch_workers`
-        running = len(worker.calls)
-        worker.lose()
+        worker.is_lost = True
+        running = len(worker.requests)
+        worker.requests.close(_WorkerLostError())
         if self._failure is not None:
             return
         self._load.lost += 1
@@ -313,9 +320,9 @@ class DaskWorkers:
             for address in set(addresses) - self._known_addresses:
                 self._known_addresses.add(address)
                 self._run_in_background(self._add_late_worker(address))
-            if self._workers or self._preparing:
+            if self._workers:
                 self._last_worker = time.monotonic()
-            elif time.monotonic() - self._last_worker > _NO_WORKER_TIMEOUT_S:
+            elif not self._preparing and time.monotonic() - self._last_worker > _NO_WORKER_TIMEOUT_S:
                 self._stop_run(f"there has been no worker for {_NO_WORKER_TIMEOUT_S:.0f} s")
             if self._sharing_addresses != self._workers.keys():
                 self._run_in_background(self._share_limits())
@@ -341,16 +348,19 @@ class DaskWorkers:
         self._preparing += 1
         try:
             await self._add_worker(address)
+            self._lost_preparations = 0
         except _WorkerLostError:  # it has gone again; its successor has another address
             self._known_addresses.discard(address)
+            self._lost_preparations += 1
         except Exception as error:  # a worker that cannot be used must not end the run
             self._warnings.append(f"worker {address} is not used: {_describe_error(error)}")
         finally:
             self._preparing -= 1
-            self._last_worker = time.monotonic()
+            if self._lost_preparations <= _MAX_LOST_PREPARATIONS:  # else each successor may end like that, for ever
+                self._last_worker = time.monotonic()
 
     async def _add_worker(self, address: str) -> None:
-        """Raises BadInput if the worker cannot run the trials."""
+        """Start the actor on a worker and use it from now on. Raises BadInput if the worker cannot run the trials."""
         spec = self._actor
 
         async def call_actor(method: str, *arguments: Any) -> Any:
@@ -368,7 +378,7 @@ class DaskWorkers:
                 self._run_in_background(_call_actor(actor, "close"))
                 raise
             await call_actor("set_worker_count", len(self._workers) + 1)  # before it gets requests: others use the rest
-        self._workers[address] = _Worker(address, actor)
+        self._workers[address] = _Worker(address, actor, self._lose_worker)
         self._load.workers += 1
 
     async def _wait_for_workers(self, minimum: int) -> list[str]:

@@ -1,6 +1,7 @@
 """Builds assertions from their definitions in a file, and reports those that cannot be built."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 from msgspec import Struct, field, structs
@@ -53,7 +54,7 @@ class TemplatedCheck(Struct, frozen=True):
         raise CheckError(f"{self.label}: its variables have no values yet")
 
 
-class AssertionBuilder(Struct):
+class AssertionBuilder(Struct, dict=True):
     """Builds the assertions of one file."""
 
     folder: str
@@ -165,7 +166,7 @@ class AssertionBuilder(Struct):
         except (ValueError, BadInput, codec.ValidationError):  # it cannot be built without the values
             return format_label(kind, codec.compact_json(fields))
 
-    @property
+    @cached_property
     def _context(self) -> BuildContext:
         return BuildContext(self.folder, self.roots, self._build_definition, self.update_snapshots, self.functions)
 

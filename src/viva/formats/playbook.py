@@ -252,7 +252,7 @@ class _PlaybookBuilder:
     def _iterate_criteria(
         self, criteria: Mapping[str, Any], evaluator: str
     ) -> Iterator[tuple[str, KeyPath, str, Mapping[str, Any]]]:
-        """For each criterion: its name, its path, and the type and fields of its check."""
+        """Yield the name and path of each criterion, and the type and fields of its check."""
         for at, text in enumerate(criteria.get("flow_contains", ())):
             place = ("flow_contains", at)
             if filled := self._require_text(text, (*_CRITERIA_PATH, *place), "every reply contains the empty text"):

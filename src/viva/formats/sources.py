@@ -301,7 +301,7 @@ def _shorten_path(path: Path, folder: Path) -> str:
 
 
 def detect_format(first: Document | None) -> Format:
-    """Detect the format by the keys of the first document. An report_unreadable document counts as native: its loader reports the problem."""
+    """Detect the format by the keys of the first document. An unreadable document counts as native: its loader reports the problem."""
     value = first.value if first else None
     keys = set(cast("dict[str, Any]", value)) if isinstance(value, dict) else set[str]()
     if keys & _OPENWOP_KEYS:

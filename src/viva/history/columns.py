@@ -14,7 +14,7 @@ class RunResults(Struct, frozen=True):
 
     name: str
     read: Callable[[], Iterator[ResultRow]]
-    """Reads all rows anew each time: a large run does not fit into memory."""
+    """Reads all rows again each time: a large run does not fit into memory."""
     agents: Sequence[str] = ()
     """The agents in the order of -n, if it is known."""
 
@@ -29,7 +29,7 @@ class RunColumn(Struct, frozen=True):
 
 
 class AgentRows(Struct, frozen=True):
-    """The rows of one agent, read anew each time."""
+    """The rows of one agent, read again each time."""
 
     read: Callable[[], Iterator[ResultRow]]
     agent: str

@@ -342,8 +342,7 @@ def _find_error(request: Request) -> ApiError | None:
         return _header_error("A request has one header Authorization")
     if "content-length" in headers and "transfer-encoding" in headers:
         return _header_error("A request has either Content-Length or Transfer-Encoding, not both")
-    encoding = headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
+    if any(encoding.strip().lower() not in ("", "identity") for encoding in headers.getlist("content-encoding")):
         return _header_error("This host takes bodies without Content-Encoding only")
     if not host.known_hosts.includes(headers.get("host", "")):
         return validation_error("The header Host does not name this host", "Host")

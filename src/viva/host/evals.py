@@ -32,6 +32,7 @@ from viva.host.inventory import (
 from viva.host.runs import RunEnding, RunError
 from viva.host.store import LeaseLost, Run, Store, StoreUnavailable
 from viva.host.tokens import Principal
+from viva.host.turns import HostWork
 from viva.host.workflows import build_invocation_result, sum_usage
 from viva.llm.budget import Budget
 from viva.model import codec
@@ -43,7 +44,7 @@ from viva.session.agents import AgentFactory
 from viva.session.eval_suites import extract_prompts
 from viva.session.options.run_options import RunOptions
 from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
-from viva.session.run import execute
+from viva.session.run import HostedRun, execute
 from viva.session.run_plan import PlanInputs, RunPlan, build_run_plan
 
 _LAST_LINE_NUMBER = 2**31 - 1
@@ -216,7 +217,7 @@ def _run_without_event_loop(coroutine: Coroutine[Any, Any, RunPlan]) -> RunPlan:
     raise AssertionError("the plan of a suite waits for something")
 
 
-async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
+async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, work: HostWork) -> RunEnding:
     """Executes the tasks that have no result yet, and returns how the run ends."""
     agent = host.agents.get(run.agent or "")
     if agent is None:
@@ -241,7 +242,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> 
             writer.receive((*previous_run.ended_trials, previous_run.run_ended))
             records = [event.record for event in sorted(previous_run.ended_trials, key=lambda event: event.index)]
         else:
-            records = await _execute_plan(run, plan, writer, previous_run)
+            records = await _execute_plan(run, plan, writer, previous_run, work)
     if writer.is_broken and not host.readiness().is_ready:
         raise StoreUnavailable("disk_full")
     summary = await run_in_thread(lambda: writer.build_summary(records))
@@ -252,10 +253,10 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> 
 
 
 async def _execute_plan(
-    run: Run, plan: RunPlan, writer: "EvalEventWriter", previous_run: PreviousRun | None
+    run: Run, plan: RunPlan, writer: "EvalEventWriter", previous_run: PreviousRun | None, work: HostWork
 ) -> list[TrialRecord]:
     try:
-        result = await execute(plan, [writer], previous_run, hosted_run_id=run.id)
+        result = await execute(plan, [writer], previous_run, hosted=HostedRun(run.id, work.take_turn))
     except BadInput as error:  # a process that was given up for dead still has the journal
         raise LeaseLost(run.id) from error
     except asyncio.CancelledError:

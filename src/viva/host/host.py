@@ -25,6 +25,7 @@ from viva.host.requests import IdempotencyCache
 from viva.host.runs import HostLimits, Readiness, RunEnding, RunManager, has_free_space
 from viva.host.store import LEASE_S, Run, RunKind, Store
 from viva.host.tokens import Principal, TokenRegistry
+from viva.host.turns import HostWork
 from viva.model import codec
 
 MAX_PLANS_AT_ONCE = 2
@@ -77,7 +78,7 @@ class Host:
         self,
         setup: HostSetup,
         store: Store,
-        run_functions: "Mapping[RunKind, Callable[[Host, Run, RunLog, bytes | None], Awaitable[RunEnding]]]",
+        run_functions: "Mapping[RunKind, Callable[[Host, Run, RunLog, bytes | None, HostWork], Awaitable[RunEnding]]]",
         shutdown: asyncio.Event,
     ) -> None:
         self.options = setup.options

@@ -35,7 +35,7 @@ class OperationOptions(Struct, frozen=True, kw_only=True):
     metrics_address: tuple[str, int] | None = None
     """A second address that serves only metrics, health and readiness, without a token."""
     keep_s: float | None = None
-    """How long finished runs are kept. None: for ever."""
+    """How long finished runs are kept. None: forever."""
     keep_by_tenant: Mapping[str, float] = {}
 
     def keep_s_of(self, tenant: str) -> float | None:

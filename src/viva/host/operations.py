@@ -137,16 +137,15 @@ async def cancel_runs(request: Request) -> Response:
     """Cancels the unfinished runs that the body selects: runIds, tenant, kind, agentId. At least one of them is needed."""
     host, principal = _authenticate_admin(request)
     body = decode_body("ADMIN_CANCEL", await read_body(request))
-    if names := body.get("runIds"):
-        runs = [(name, host.store.find_any_run(name)) for name in names]
-    else:
+    names: list[str] | None = body.get("runIds")
+    if names is None:
         filters = {"kind": body.get("kind"), "agent": body.get("agentId")}
         found, _ = await _find_runs(host, body.get("tenant"), _UNFINISHED, filters, MAX_LISTED, None)
-        runs = [(run.id, run) for run in found]
+        names = [run.id for run in found]
     results: list[dict[str, Any]] = []
-    for name, run in runs:
-        results.append(cancel_one(host, run, name, principal))
-        await asyncio.sleep(0)  # other requests come first
+    for name in names:
+        results.append(cancel_one(host, host.store.find_any_run(name), name, principal))
+        await asyncio.sleep(0)  # other requests come first; runs may end meanwhile
     return respond_json({"results": results})
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, LiteralString, cast
 
 import psycopg
+from psycopg.types.string import StrDumper
 
 from viva.errors import BadInput
 from viva.host.store import LEASE_S, RENEW_LEASE, TABLES, LeaseLost, SequenceTaken, Store, StoreUnavailable
@@ -63,7 +64,9 @@ class PostgresStore(Store):
                 self._execute(statement)
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return _Connection.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
+        db = _Connection.connect(self._url, autocommit=True, prepare_threshold=2, **_OPTIONS)
+        db.adapters.register_dumper(str, _TextDumper)
+        return db
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Generator[None]:
@@ -104,7 +107,7 @@ class PostgresStore(Store):
             cursor.executemany(_to_postgres_sql(sql), rows)
 
     def append_events(self, run_id: str, first: int, docs: Iterable[bytes]) -> None:
-        """As `Store.append_events`, but sends all statements together: a round trip takes longer than a statement."""
+        """Like `Store.append_events`, but sends all statements together: a round trip takes longer than a statement."""
         rows = [(run_id, first + offset, doc) for offset, doc in enumerate(docs)]
         token = self._get_lease_token(run_id)
         with self.transaction():
@@ -131,7 +134,7 @@ class PostgresStore(Store):
         return super().renew_leases()
 
     def _extend_leases(self, db: "psycopg.Connection[Any]") -> None:
-        """Renews the leases of this host while an agent blocks the event loop, but not for ever."""
+        """Renews the leases of this host while an agent blocks the event loop, up to a limit."""
         age_s = time.monotonic() - self._last_renewal
         if self.lease_s / 2 < age_s < self.lease_s * MAX_BLOCKED_LEASES:
             sql = "UPDATE runs SET lease_until = clock() + ? WHERE lease_owner = ? AND id = ANY(?)"
@@ -169,6 +172,13 @@ class PostgresStore(Store):
             if self._db is not None:
                 self._db.close()  # or each statement would wait as long as this one
             raise StoreUnavailable("database_unavailable") from error
+
+
+class _TextDumper(StrDumper):
+    """A text that a client sent may have what PostgreSQL's texts cannot hold. No id has it, so it finds nothing."""
+
+    def dump(self, obj: str) -> Any:
+        return super().dump(obj.replace("\0", "\ufffd"))
 
 
 class _Connection(psycopg.Connection[Any]):

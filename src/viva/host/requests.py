@@ -201,9 +201,9 @@ class IdempotencyCache:
         body: bytes,
         validate: Callable[[], Awaitable[Mutation]],
     ) -> tuple[int, bytes, dict[str, str]]:
-        """Executes a mutation. Returns its status, body and headers, or those of an earlier one with the same key.
+        """Executes a request that changes something. Returns its status, body and headers, or those of an earlier one with the same key.
 
-        A concurrent request with the same key waits for the first one, but not for ever. An ApiError of `validate` is not stored: a
+        A concurrent request with the same key waits for the first one, up to the time limit. An ApiError of `validate` is not stored: a
         corrected request may use the same key.
         """
         if key is None:

@@ -113,7 +113,8 @@ async def create_run(request: Request) -> Response:
     host, principal = get_host(request), authenticate(request)
     principal.require_scope("runs:create")
     raw = await read_body(request)
-    response = await respond_once(request, principal, raw, lambda: prepare_run(host, principal, raw))
+    with host.runs.turns.work_for(principal.tenant):
+        response = await respond_once(request, principal, raw, lambda: prepare_run(host, principal, raw))
     request.scope[RUN_ID_KEY] = codec.decode(bytes(response.body))["runId"]
     return response
 

@@ -37,6 +37,7 @@ from viva.host.store import (
     StoreUnavailable,
     TenantQueue,
 )
+from viva.host.turns import HostWork, TenantTurns
 
 RETRY_AFTER_S = 5
 _BURST_S = 10
@@ -165,8 +166,8 @@ class RunEnding(Struct, frozen=True):
     events: tuple[EventDraft, ...]
 
 
-RunFunction = Callable[[Run, RunLog, bytes | None], Awaitable[RunEnding]]
-"""Executes a run. The last argument is the inputs of the run; None if the run was started before a restart."""
+RunFunction = Callable[[Run, RunLog, bytes | None, HostWork], Awaitable[RunEnding]]
+"""Executes a run. The third argument is the inputs of the run; None if the run was started before a restart."""
 
 
 class RunManager:
@@ -186,6 +187,7 @@ class RunManager:
         self.store = store
         self.logs = logs
         self.limits = limits
+        self.turns = TenantTurns()
         self.is_draining = False
         self.ended: Counter[tuple[RunKind, RunStatus]] = Counter()
         """How many runs ended here, by kind and status."""
@@ -308,7 +310,7 @@ class RunManager:
     def _cancel_task(self, run_id: str, cancelled_by: str) -> None:
         if run_id not in self._cancelled_by:
             self._cancelled_by[run_id] = cancelled_by
-            self._tasks[run_id].cancel()
+            _cancel_after_start(self._tasks[run_id])
 
     def drain(self) -> None:
         """Starts no more runs here; those that execute go on."""
@@ -319,7 +321,7 @@ class RunManager:
         self._is_closed = True
         tasks = [*self._tasks.values(), *([self._watcher] if self._watcher else [])]
         for task in tasks:
-            task.cancel()
+            _cancel_after_start(task)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def end(self, run: Run, log: RunLog, status: RunStatus, drafts: Iterable[EventDraft]) -> None:
@@ -342,8 +344,9 @@ class RunManager:
         run = claim.run
         try:
             log = self.logs.open_log(run.id)
-            ending = await self._run_to_end(claim, log)
-            await self._save_ending(run, log, ending)
+            with self.turns.work_for(run.tenant) as work:
+                ending = await self._run_to_end(claim, log, work)
+                await self._save_ending(run, log, ending)
         except asyncio.CancelledError:  # the host shuts down, or another one has the run
             self._release_lease(run)
         except (LeaseLost, SequenceTaken):
@@ -355,7 +358,7 @@ class RunManager:
             log_error(f"run {run.id}", error)
             self.store.forget_lease(run.id)
 
-    async def _run_to_end(self, claim: Claim, log: RunLog) -> RunEnding:
+    async def _run_to_end(self, claim: Claim, log: RunLog, work: HostWork) -> RunEnding:
         run = claim.run
         try:
             log.refresh()
@@ -364,7 +367,7 @@ class RunManager:
             if not log.events:
                 run.status, run.started_at = "running", utc_timestamp()
                 log.append([run_started(run.workflow, run.tenant)], run)
-            return await self._run_functions[run.kind](run, log, claim.inputs)
+            return await self._run_functions[run.kind](run, log, claim.inputs, work)
         except asyncio.CancelledError:
             cancelled_by = self._cancelled_by.get(run.id)
             if cancelled_by is None:
@@ -446,6 +449,11 @@ class RunManager:
             self.logs.read_remote_change(run_id, notice)
         except StoreUnavailable as error:
             self._pause_starts(error)
+
+
+def _cancel_after_start(task: asyncio.Task[None]) -> None:
+    """Cancels a task after its first step. Without that step it would neither end its run nor release the lease."""
+    asyncio.get_running_loop().call_soon(task.cancel)
 
 
 def _fail_run(run: Run, code: str, message: str) -> RunEnding:

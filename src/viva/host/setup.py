@@ -46,32 +46,16 @@ _INVALID_URL_CHARACTERS = re.compile(r"[\s?#@\\\x00-\x1f\x7f]")
 class ServeFlags(Struct, frozen=True):
     """The flags of `viva serve`; without a value the config decides."""
 
-    bind_address: str | None
-    port: int | None
-    public_url: str | None
-    conformance_routes: bool
-    drain_s: float
+    bind_address: str | None = None
+    port: int | None = None
+    public_url: str | None = None
+    conformance_routes: bool = False
+    drain_s: float = 0.0
     keep_s: float | None = None
 
 
-def load_setup(
-    file: Path | None,
-    folder: Path,
-    *,
-    bind_address: str | None,
-    port: int | None,
-    public_url: str | None,
-    conformance_routes: bool,
-    drain_s: float = 0.0,
-    keep_s: float | None = None,
-) -> HostSetup:
-    """Loads and checks the config. Raises BadInput."""
-    flags = ServeFlags(bind_address, port, public_url, conformance_routes, drain_s, keep_s)
-    return _load_setup(file, folder, flags)
-
-
-def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_token: str | None = None) -> HostSetup:
-    """Loads and checks the config, at the start or again. A generated token is kept."""
+def load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_token: str | None = None) -> HostSetup:
+    """Loads and checks the config, at the start or again. A generated token is kept. Raises BadInput."""
     settings = config.load_settings(file, folder)
     catalog.load_plugins(settings.plugins, settings.folder)
     serve = settings.serve
@@ -124,7 +108,7 @@ def _load_setup(file: Path | None, folder: Path, flags: ServeFlags, generated_to
         connection_limits=load_connection_limits(settings),
         operations=load_operation_options(settings, port, flags.keep_s),
         store_url=_load_store_url(settings),
-        reload=lambda: _load_setup(file, folder, flags, generated_token),
+        reload=lambda: load_setup(file, folder, flags, generated_token),
         generated_token=generated_token,
     )
 

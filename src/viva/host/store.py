@@ -158,13 +158,13 @@ class Store(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises StoreUnavailable if nothing can be written. It may take seconds, so it is called in a thread."""
+        """Test whether the store can be written; raise StoreUnavailable if not. Call it in a thread: it may take seconds."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def watch(self, on_change: Callable[[str, bytes | None], object]) -> None:  # noqa: B027 -- one process has no others
-        """From now on calls `on_change` in another thread with each run id whose log another host has changed, and with its notices."""
+        """Call `on_change`, in another thread, with the id of each run whose log another host changes, and with its notices."""
 
     def announce(self, run_id: str, notice: bytes | None = None) -> None:  # noqa: B027
         """Tells other hosts that the log of a run has grown, or passes a notice on to their readers."""

@@ -181,7 +181,7 @@ class TokenRegistry:
         self._file_principals = {}
         try:
             tokens = self._file.load()
-        except BadInput as error:  # without the file nobody can tell which tokens were revoked
+        except BadInput as error:  # without the file it is unknown which tokens were revoked
             log_line(f"The tokens of this file are refused: {error}")
             return
         for token in tokens:

@@ -33,6 +33,7 @@ from viva.host.requests import validate_body
 from viva.host.runs import RunEnding, RunError
 from viva.host.store import Run
 from viva.host.tokens import Principal
+from viva.host.turns import HostWork
 from viva.model import codec
 from viva.model.case import Case, Limits, UserMessage
 from viva.model.message import Message, ModelCall
@@ -131,7 +132,7 @@ def select_used_inputs(workflow: Mapping[str, Any], inputs: Mapping[str, Any]) -
     return {"delayMs": inputs["delayMs"]} if _DELAY_MS in workflow["variables"] and "delayMs" in inputs else {}
 
 
-async def run_workflow(host: Host, run: Run, log: RunLog, _inputs: bytes | None) -> RunEnding:
+async def run_workflow(host: Host, run: Run, log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
     workflow = host.workflows.get(run.workflow)
     if workflow is None:
         raise RunError("workflow_gone", "The host no longer has this workflow")
@@ -225,7 +226,7 @@ def _parse_request(inputs: dict[str, Any]) -> InvocationRequest:
     return InvocationRequest(message=messages[-1], history=tuple(messages[:-1]))
 
 
-async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None) -> RunEnding:
+async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None, work: HostWork) -> RunEnding:
     """Calls the agent. After a restart the run fails instead: the agent may have acted already."""
     if inputs is None:
         raise RunError("host_restarted", "The host restarted during the call; the agent may have acted")
@@ -233,7 +234,7 @@ async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None
     if agent is None:
         raise RunError("agent_gone", "The agent is no longer in the config")
     try:
-        result = await call_agent(host, run, agent, codec.decode_own(inputs, type=InvocationRequest))
+        result = await call_agent(host, run, agent, codec.decode_own(inputs, type=InvocationRequest), work)
     except BadInput:  # the problem may quote the config; its owner sees it with `viva agents`
         raise RunError("agent_gone", "The agent cannot be opened") from None
     run.metrics = sum_usage(log, result.events)
@@ -245,7 +246,9 @@ async def run_invocation(host: Host, run: Run, log: RunLog, inputs: bytes | None
     return RunEnding("completed", (*result.events, run_completed(outputs)))
 
 
-async def call_agent(host: Host, run: Run, agent: HostedAgent, request: InvocationRequest) -> InvocationResult:
+async def call_agent(
+    host: Host, run: Run, agent: HostedAgent, request: InvocationRequest, work: HostWork
+) -> InvocationResult:
     """Runs a conversation of one turn with the agent."""
     settings = host.settings
     options = RunOptions(
@@ -265,9 +268,9 @@ async def call_agent(host: Host, run: Run, agent: HostedAgent, request: Invocati
             limits=Limits(timeout_s=settings.defaults.timeout_s or 300.0, max_turns=1),
             records_model_calls=True,
         )
-        record = await run_trial(
-            create_run_context(plan, run.id, EventBus((), ())), PlannedTrial(case, 0, agent=plan.tested_agents[0].name)
-        )
+        context = create_run_context(plan, run.id, EventBus((), ()))
+        async with work.take_turn():
+            record = await run_trial(context, PlannedTrial(case, 0, agent=plan.tested_agents[0].name))
     schema = request.result_schema or agent.manifest.return_schema
     is_valid = None if schema is None else _matches_schema(schema, get_output(record))
     return build_invocation_result(record, agent, "invocation", source=request.source, is_valid=is_valid)

@@ -25,7 +25,7 @@ class Budget:
             self._on_unpriced = callback
 
     def spend(self, call: ModelCall) -> None:
-        """Raises RunStopped once the budget is spent. A call of unknown price is counted separately, not as free."""
+        """Add the cost of a call; raise RunStopped once the budget is spent. A call of unknown price is counted separately."""
         if call.cost_usd is None:
             self.unpriced_calls += 1
             if self.unpriced_calls == 1 and self._on_unpriced is not None:

@@ -9,6 +9,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
@@ -19,7 +20,7 @@ from viva.llm.limits import ConnectorLimits, Sleep
 from viva.llm.pacing import ConnectorPace
 from viva.model import codec
 from viva.model.progress import CallProgress
-from viva.protocols import Request, Response, Transport
+from viva.protocols import Request, Response, StreamingResponse, Transport
 from viva.text.credentials import find_header_credentials
 from viva.text.duration import format_duration
 from viva.text.pattern import LazyPattern
@@ -87,8 +88,7 @@ async def send_request(
 
 
 async def read_stream(
-    http: Transport,
-    request: Request,
+    open_stream: Callable[[], AbstractAsyncContextManager[StreamingResponse]],
     parse: Callable[[AsyncIterator[bytes]], Awaitable[T]],
     retry: RetryPolicy,
     progress: CallProgress,
@@ -96,10 +96,13 @@ async def read_stream(
     limiter: ConnectorLimits | None = None,
     tokens: float = 0.0,
 ) -> T | Response:
-    """As `send_request`, for a streamed answer: returns the result of `parse`, or the answer itself if its status is not a success."""
+    """Like `send_request`, for a streamed answer: `open_stream` sends the request, once for each try.
+
+    Returns the result of `parse`, or the answer itself if its status is not a success.
+    """
 
     async def attempt() -> T | Response:
-        async with http.stream(request) as streaming:
+        async with open_stream() as streaming:
             if streaming.status < 300:
                 return await parse(streaming.chunks())
             body = b"".join([piece async for piece in streaming.chunks()])

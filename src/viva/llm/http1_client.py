@@ -97,7 +97,7 @@ class Http1Client:
                 self.resume_call(waiter, answer)
 
     def schedule_timeout(self, due: float) -> None:
-        """One timer serves all calls: a timer for each call would be expensive."""
+        """Let the timer fire at `due` or earlier. One timer serves all calls: a timer for each would be expensive."""
         if self._timer is None or due < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()

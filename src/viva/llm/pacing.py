@@ -56,7 +56,7 @@ class ConversationLimit:
         return int(self._limit)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """The listener is called when more conversations may run."""
+        """Call the listener whenever more conversations may run."""
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Callable[[], None]) -> None:
@@ -64,7 +64,7 @@ class ConversationLimit:
         self._listeners.remove(listener)
 
     def grow(self) -> None:
-        """Raises the limit after a successful call: at first by one, later by one for each round of calls."""
+        """Increase the limit after a successful call: at first by one, later by one for each round of calls."""
         if self.is_fixed or self._limit >= self.maximum:
             return
         before = self.limit
@@ -74,7 +74,7 @@ class ConversationLimit:
                 listener()
 
     def shrink(self, window: float) -> None:
-        """Lowers the limit after a round of rejections, but not below what keeps a connector with this window busy."""
+        """Decrease the limit after a round of rejections, but not below what keeps a connector with this window busy."""
         self._is_starting = False
         if not self.is_fixed:
             self._limit = max(

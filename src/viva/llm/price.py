@@ -21,31 +21,34 @@ def compute_cost(
     """USD, or None if the price of the model is unknown. Tokens read from and written to a cache are input tokens."""
     if (own := connector.price) is not None:
         return (input_tokens * own.input + output_tokens * own.output) / _TOKENS_PER_PRICE
-    tokens = input_tokens, output_tokens, cached_tokens, cache_write_tokens
-    return _compute_cost_by_table(connector.provider, connector.base_url, connector.model or model, *tokens)
+    prices = _find_prices(connector.provider, connector.base_url, connector.model or model)
+    return _apply_prices(prices, input_tokens, output_tokens, cached_tokens, cache_write_tokens)
 
 
 def compute_reported_cost(call: ModelCall) -> float | None:
     """USD of a call that an agent reports; None if the model or its price is unknown."""
     if not call.model:
         return None
-    return _compute_cost_by_table(
-        call.provider, "", call.model, call.input_tokens, call.output_tokens, call.cached_tokens
-    )
+    prices = _find_prices(call.provider, "", call.model)
+    return _apply_prices(prices, call.input_tokens, call.output_tokens, call.cached_tokens)
 
 
-def _compute_cost_by_table(
-    provider: str, base_url: str, model: str, sent: int, received: int, cached: int = 0, written: int = 0
+def _apply_prices(
+    prices: ModelPrices | None, sent: int, received: int, cached: int = 0, written: int = 0
 ) -> float | None:
-    """The cost by the price table. Impossible counts and overlong names have no price."""
-    if len(model) > _MAX_NAME_LENGTH or min(sent, received, cached, written) < 0 or cached + written > sent:
+    """The cost of a call; None for impossible counts."""
+    if prices is None or min(sent, received, cached, written) < 0 or cached + written > sent:
         return None
-    prices = _find_prices(provider, base_url, model)
-    return None if prices is None else prices.get_price().compute_cost(sent, received, cached, written)
+    return prices.get_price().compute_cost(sent, received, cached, written)
+
+
+def _find_prices(provider: str, base_url: str, model: str) -> ModelPrices | None:
+    """The prices of a model. An overlong name has none, and is not kept in the cache."""
+    return None if len(model) > _MAX_NAME_LENGTH else _find_prices_in_table(provider, base_url, model)
 
 
 @lru_cache(maxsize=512)
-def _find_prices(provider: str, base_url: str, model: str) -> ModelPrices | None:
+def _find_prices_in_table(provider: str, base_url: str, model: str) -> ModelPrices | None:
     """The prices of a model: found by a known address, else by the provider, else at any provider that has the model."""
     prices = find_prices(model, url=base_url) if base_url else None
     return prices or find_prices(model, provider=provider)

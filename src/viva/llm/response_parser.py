@@ -3,6 +3,7 @@
 import re
 import zlib
 from collections import defaultdict
+from itertools import repeat
 
 from viva.protocols import Response
 
@@ -105,10 +106,12 @@ class ResponseParser:
                 raise ProtocolError(f"it uses an unknown transfer encoding ({coding[:40]})")
             self._chunked = True
         elif length := headers.get("content-length"):
-            sizes = {size.strip() for size in length.split(",")} if "," in length else (length,)
-            if len(sizes) > 1 or not all(map(_CONTENT_LENGTH.fullmatch, sizes)):
+            if "," in length:
+                length, *others = {size.strip() for size in length.split(",")}
+                length = "" if others else length
+            if not _CONTENT_LENGTH.fullmatch(length):
                 raise ProtocolError("its Content-Length is invalid")
-            self._left = int(*sizes)
+            self._left = int(length)
             self._check_size(self._left)
         else:
             self._left, self.is_reusable = None, False
@@ -120,7 +123,7 @@ class ResponseParser:
             return False
         if len(data) > left:  # more than was announced: the connection cannot be reused
             data, self.is_reusable = data[:left], False
-        self._add_piece(data)
+        self._pieces.append(data)  # the announced length was checked
         self._left = left = left - len(data)
         return left == 0
 
@@ -175,7 +178,7 @@ def parse_header_fields(head: str) -> dict[str, str]:
     if not lines:
         return {}
     # Whole columns instead of line by line: a provider sends twenty lines with each answer, and few are ever looked at.
-    names, colons, values = zip(*[line.partition(":") for line in lines], strict=True)
+    names, colons, values = zip(*map(str.partition, lines, repeat(":")), strict=True)
     if not all(colons) or not all(names) or tuple(map(str.strip, names)) != names:
         raise ProtocolError("it sent an invalid header")
     keys = tuple(map(str.lower, names))

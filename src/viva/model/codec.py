@@ -148,7 +148,7 @@ def to_plain(value: Any) -> Any:
 
 
 def to_plain_checked(value: Any) -> Any:
-    """As `to_plain`, for a value of foreign code; raises ValueError or RecursionError if a reply cannot hold it."""
+    """Like `to_plain`, for a value of foreign code; raises ValueError or RecursionError if a reply cannot hold it."""
     return decode(_encoder.encode(value))
 
 

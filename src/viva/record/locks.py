@@ -98,7 +98,7 @@ _locks: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
 
 
 def _abandon_in_child() -> None:
-    """A forked child that outlives its parent must not hold the parent's lock."""
+    """Give up the locks in a forked child: if it outlives its parent, it must not hold them."""
     for lock in list(_locks):
         lock.abandon()
 

@@ -139,7 +139,7 @@ class FailureList:
         return [*steps, (command, "run what failed again")] if command is not None else steps
 
     def _find_failed(self) -> list[_FailedCase]:
-        """In input order."""
+        """The cases that failed or had an error, in input order."""
         failed = (case for case in self._cases.values() if self._get_status(case) in ("failed", "error"))
         return sorted(failed, key=lambda case: case.index)
 

@@ -28,7 +28,7 @@ def escape_controls(text: str) -> str:
 
 
 def escape_multiline(text: str) -> str:
-    """As `escape_controls`, but line breaks and tabs stay."""
+    """Like `escape_controls`, but line breaks and tabs stay."""
     return _UNSAFE_IN_LINES.sub(_escape_character, text.replace("\r\n", "\n"))
 
 

@@ -53,7 +53,7 @@ class Report:
 
     @property
     def rule(self) -> PassRule:
-        """When a case of this run passes."""
+        """The rule by which a case of this run passes."""
         return PassRule.from_settings(self.settings)
 
     @property

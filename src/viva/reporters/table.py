@@ -2,7 +2,8 @@
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Literal
 
 from msgspec import Struct
@@ -10,6 +11,7 @@ from msgspec import Struct
 from viva.reporters.formatting import display_width, escape_controls, shorten_id, shorten_line
 
 _GAP = "  "
+_CELL_END = "\x1f"  # not in a cell: control characters are escaped there
 _UNLIMITED = 10_000
 
 
@@ -31,12 +33,34 @@ def get_output_width() -> int:
     return shutil.get_terminal_size((100 if sys.stdout.isatty() else _UNLIMITED, 24)).columns
 
 
-def format_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """A line of titles and a line for each row. Columns without any text are left out."""
-    lines = [[column.title for column in columns], *([escape_controls(cell) for cell in row] for row in rows)]
-    used = [at for at in range(len(columns)) if any(line[at] for line in lines[1:])]
-    widths = _fit_widths(columns, {at: max(display_width(line[at]) for line in lines) for at in used}, width)
-    return [_format_row([(columns[at], widths[at], line[at]) for at in widths]) for line in lines]
+class Table:
+    """A table whose rows are added one at a time. A row is kept as one text: 100,000 lists of cells would take 60 MB."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._widths = [0] * len(columns)
+        self._rows: list[str] = []
+
+    def add_row(self, cells: Iterable[str]) -> None:
+        texts = [*map(escape_controls, cells)]
+        self._widths = [*map(max, self._widths, map(display_width, texts))]
+        self._rows.append(_CELL_END.join(texts))
+
+    def format_lines(self, width: int) -> Iterator[str]:
+        """A line of titles and a line for each row. Columns without any text are left out."""
+        titles = [column.title for column in self._columns]
+        used = {at: max(text, display_width(titles[at])) for at, text in enumerate(self._widths) if text}
+        widths = _fit_widths(self._columns, used, width)
+        for cells in chain([titles], (row.split(_CELL_END) for row in self._rows)):
+            yield _format_row([(self._columns[at], widths[at], cells[at]) for at in widths])
+
+
+def format_table(columns: Sequence[Column], rows: Iterable[Iterable[str]], width: int) -> list[str]:
+    """The lines of a table of few rows."""
+    table = Table(columns)
+    for row in rows:
+        table.add_row(row)
+    return [*table.format_lines(width)]
 
 
 def _fit_widths(columns: Sequence[Column], widths: dict[int, int], width: int) -> dict[int, int]:

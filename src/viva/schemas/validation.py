@@ -56,7 +56,7 @@ def find_violations(name: SchemaName, value: Any) -> list[SchemaViolation]:
 
 
 def find_schema_violations(schema: dict[str, Any], value: Any) -> list[SchemaViolation]:
-    """As `find_violations`, for a schema that is not a file beside this one, such as a plugin's."""
+    """Like `find_violations`, for a schema that is not a file beside this one, such as a plugin's."""
     return _list_violations(_compile_schema(schema), schema, value)
 
 

@@ -88,7 +88,7 @@ class LiveViewWriter:
 
 
 def _select_newest_turns(turns: Sequence[Turn]) -> Sequence[Turn]:
-    """As many of the newest turns as fit into the maximum length, in order."""
+    """The newest turns that fit into the maximum length, in order."""
     room, first = _MAX_CHARS, len(turns)
     for turn in reversed(turns[-_MAX_TURNS:]):
         room -= len(turn.user_message.message.text) + len(turn.reply.content if turn.reply else "")

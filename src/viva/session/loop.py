@@ -59,7 +59,7 @@ class LoopBridge:
         return started.result().get()
 
     def run_until_interrupted(self, work: Coroutine[Any, Any, R]) -> R:
-        """As `run_blocking`, but Ctrl-C in this thread cancels the coroutine, waits for its end, and is then raised again."""
+        """Like `run_blocking`, but Ctrl-C in this thread cancels the coroutine, waits for its end, and is then raised again."""
         __tracebackhide__ = True
         task: asyncio.Task[CallOutcome[R]] | None = None
 
@@ -148,7 +148,7 @@ class LoopThread:
         self.bridge, self._stop = self._ready.result()
 
     def run_blocking(self, work: Coroutine[Any, Any, R]) -> R:
-        """As `LoopBridge.run_blocking`, on the loop of this thread."""
+        """Like `LoopBridge.run_blocking`, on the loop of this thread."""
         __tracebackhide__ = True
         return self.bridge.run_blocking(work)
 

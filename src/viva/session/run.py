@@ -19,7 +19,7 @@ from viva.engine.scheduler import FailFast, LocalExecutor, Scheduler, SchedulerS
 from viva.engine.summary import RunTally, exit_code
 from viva.engine.thresholds import SuiteTally
 from viva.engine.trial import RunContext
-from viva.engine.trial_pool import TrialPool
+from viva.engine.trial_pool import TrialPool, yield_to_others
 from viva.engine.until_decided import TrialsUntilDecided
 from viva.errors import BadInput, RunStopped, TrialFault
 from viva.formats.load_options import DEFAULT_TIMEOUT_S
@@ -41,10 +41,17 @@ from viva.session.report_files import AgentReporter, ReportFiles
 from viva.session.resume import PreviousRun
 from viva.session.run_origin import describe_origin
 from viva.session.run_plan import RunPlan
-from viva.session.run_result import RunResult
+from viva.session.run_result import RunDetails, RunResult
 from viva.session.scripts.hooks import ProjectHooks, add_hooks
 from viva.text.credentials import mask_agent_reference, mask_url_credentials
 from viva.text.duration import format_duration
+
+
+class HostedRun(Struct, frozen=True):
+    """A run of a host, which also handles signals and the list of runs. Its trials wait for their turn among other runs."""
+
+    run_id: str
+    take_turn: Callable[[], AbstractAsyncContextManager[None]]
 
 
 async def execute(
@@ -53,21 +60,19 @@ async def execute(
     previous_run: PreviousRun | None = None,
     *,
     journal: Journal | None = None,
-    hosted_run_id: str | None = None,
+    hosted: HostedRun | None = None,
 ) -> RunResult:
     """Run the plan and send all events to the sinks. Trials of the `previous_run` are reported, not run again.
 
-    A resumed run passes its `journal`, which is locked already. A hosted run gets its id from the host, which also
-    handles signals and the list of runs.
+    A resumed run passes its `journal`, which is locked already.
     """
-    run_id = previous_run.run_id if previous_run else hosted_run_id or create_run_id()
+    run_id = previous_run.run_id if previous_run else hosted.run_id if hosted else create_run_id()
     async with _open_workers(plan, run_id) as workers:
         if journal is None:
             journal = _open_journal(plan.settings, run_id, history=plan.options.history)
         try:
             with collect_less_often(), raise_file_limit(plan.parallel) as limit_warning:
-                is_hosted = hosted_run_id is not None
-                run = _Run(plan, run_id, journal, previous_run, is_hosted, workers, limit_warning)
+                run = _Run(plan, run_id, journal, previous_run, hosted, workers, limit_warning)
                 result = await run.execute(sinks)
         except BaseException:
             journal.abandon()  # without an end event, so the next command says how to resume the run
@@ -93,7 +98,7 @@ class _Run(Struct, frozen=True):
     run_id: str
     journal: Journal
     previous_run: PreviousRun | None
-    is_hosted: bool
+    hosted: HostedRun | None
     workers: Workers | None
     limit_warning: str | None
 
@@ -103,12 +108,12 @@ class _Run(Struct, frozen=True):
         if previous_run is not None:
             self.journal.keep_only({event.index for event in previous_run.ended_trials})
         reports = ReportFiles(options.outputs, self.journal, options.eval_summary)
-        has_history = options.history and not self.is_hosted
+        has_history = options.history and self.hosted is None
         history_sinks = [HistorySink(History(plan.settings.data_folder))] if has_history else []
         tally = RunTally(plan.case_count, options.pass_rule, self._create_suite_tallies())
         # This order: what is journaled can be replayed, and what is counted or shown is never lost.
         stores = [*plan.cassette_mode.event_stores, self.journal, tally]
-        pool = TrialPool(plan.conversations)
+        pool = TrialPool(plan.conversations, self.hosted.take_turn if self.hosted else yield_to_others)
         bus = EventBus(stores, [*history_sinks, *sinks, reports], pool.stop)
         run_context, hooks = add_hooks(create_run_context(plan, self.run_id, bus), plan.run_hooks)
         trials, on_trial_ended = self._iterate_remaining_trials()
@@ -116,10 +121,10 @@ class _Run(Struct, frozen=True):
         agents = {agent.name: asyncio.Semaphore(agent.parallel) for agent in plan.tested_agents if agent.parallel}
         settings = SchedulerSettings(self._create_fail_fast_rule(), options.retry_faults, agents)
         scheduler = Scheduler(bus, plan.cassette_mode, pool, executor, settings, on_trial_ended)
-        interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.is_hosted)
+        interrupts = InterruptHandler(lambda: scheduler.stop("interrupted"), is_hosted=self.hosted is not None)
         stop: RunStopped | None = None
         try:
-            with capture_prints(), nullcontext() if self.is_hosted else handle_stop_signals(interrupts.request_stop):
+            with capture_prints(), nullcontext() if self.hosted else handle_stop_signals(interrupts.request_stop):
                 self._emit_start(bus, tally, number)
                 try:
                     await interrupts.run_interruptibly(hooks.before_run(plan.iterate_cases))
@@ -164,9 +169,11 @@ class _Run(Struct, frozen=True):
             rule=options.pass_rule,
             agents=tuple(agent.name for agent in plan.tested_agents),
             has_history=options.history,
-            report_text=report_text,
-            stop_signal=stop_signal,
-            empty_reason=plan.redactor.redact_text(replace_flags_in_message(reason)) if reason else None,
+            details=RunDetails(
+                report_text,
+                stop_signal,
+                plan.redactor.redact_text(replace_flags_in_message(reason)) if reason else None,
+            ),
         )
 
     def _create_executor(self, run_context: RunContext, hooks: ProjectHooks) -> Executor:
@@ -261,7 +268,7 @@ class _Run(Struct, frozen=True):
                 "fingerprint": plan.fingerprint,
                 AGENTS_KEY: plan.redactor.redact(codec.to_plain(self._describe_agents())),
                 **({"model_class": model_class} if model_class else {}),
-                **({HOSTED_KEY: True} if self.is_hosted else {}),
+                **({HOSTED_KEY: True} if self.hosted else {}),
             },
             verified=tuple(suite.verified for suite in plan.suites if suite.verified),
             number=number,

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from msgspec import Struct
+
 from viva.model import codec
 from viva.model.event import RunEnded, RunSummary
 from viva.model.record import Status, TrialRecord
@@ -27,6 +29,20 @@ _NOT_PASSED_STATUSES = frozenset({"failed", "error"})
 _MAX_TEXT = 2000
 
 
+class RunDetails(Struct, frozen=True):
+    """What a run returns besides its events."""
+
+    report_text: str | None = None
+    """The text of an agent as reporter, if it writes no file."""
+    stop_signal: int | None = None
+    """The signal that stopped the run, if one did."""
+    empty_reason: str | None = None
+    """Why the filters selected no case, if they selected none."""
+
+
+_NO_DETAILS = RunDetails()
+
+
 class RunResult:
     """The result of a run: true if the run passed, and a sequence of the records of its trials.
 
@@ -46,9 +62,7 @@ class RunResult:
         rule: PassRule,
         agents: tuple[str, ...] = (),
         has_history: bool = True,
-        report_text: str | None = None,
-        stop_signal: int | None = None,
-        empty_reason: str | None = None,
+        details: RunDetails = _NO_DETAILS,
     ) -> None:
         self.run_id = ended.run
         """The id of the run, for `viva runs show`."""
@@ -56,11 +70,11 @@ class RunResult:
         """What `viva test` would exit with."""
         self.summary: RunSummary = ended.summary
         """The counts, the cost and the time."""
-        self.report_text = report_text
+        self.report_text = details.report_text
         """The text of an agent as reporter, if it writes no file."""
-        self.stop_signal = stop_signal
+        self.stop_signal = details.stop_signal
         """The signal that stopped the run, if one did."""
-        self.empty_reason = empty_reason
+        self.empty_reason = details.empty_reason
         """Why the filters selected no case, if they selected none."""
         self.agents = agents
         """The agents under test, in the order of `agent`."""

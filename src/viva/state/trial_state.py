@@ -3,10 +3,9 @@
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from viva.errors import Role
 from viva.model import codec
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 WaitingFor = Role | Literal["person", "script"]
 """What a timeout is charged to; `script` is the test's own code: a hook or a script test."""
+
+
+_NOT_SEARCHED: Any = object()
 
 
 def _utc_now() -> str:
@@ -110,7 +112,7 @@ def get_reply_output(reply: Reply) -> Any:
     return reply.content if reply.data is None else reply.data
 
 
-class CheckContext(Struct, dict=True):
+class CheckContext(Struct):
     """What a check sees. `text` and `tool_calls` depend on the assertion's `on` and `over`."""
 
     state: TrialState
@@ -119,6 +121,8 @@ class CheckContext(Struct, dict=True):
     turn_scope: TurnScope = "turn"
     calls_directly: bool = False
     """Are user functions called in this thread? The caller of `expect` waits for them anyway."""
+    _text: str | UnsetType = UNSET
+    _json: Any = _NOT_SEARCHED
 
     @property
     def reply(self) -> Reply:
@@ -130,9 +134,14 @@ class CheckContext(Struct, dict=True):
         """The turns in scope: this one, or all of the case."""
         return self.state.turns if self.turn_scope == "case" else (self.turn,)
 
-    @cached_property
+    @property
     def text(self) -> str:
         """The text in scope."""
+        if self._text is UNSET:
+            self._text = self._find_text()
+        return self._text
+
+    def _find_text(self) -> str:
         if self.text_scope == "reply":
             return get_reply_text(self.reply)
         if self.text_scope == "output":
@@ -142,11 +151,13 @@ class CheckContext(Struct, dict=True):
             return "\n".join((get_reply_text(self.reply), *results))
         return "\n".join(get_reply_text(turn.reply) for turn in self.state.turns if turn.reply)
 
-    @cached_property
+    @property
     def json(self) -> Any:
         """The reply's data or, without any, JSON found in its text; else UNSET."""
-        reply = self.reply
-        return find_json(reply.content) if reply.data is None else codec.to_plain(reply.data)
+        if self._json is _NOT_SEARCHED:
+            reply = self.reply
+            self._json = find_json(reply.content) if reply.data is None else codec.to_plain(reply.data)
+        return self._json
 
     @property
     def tool_calls(self) -> list[ToolCall]:

@@ -40,7 +40,7 @@ def decide_case_status(trials: Sequence[Status], min_pass: float | None = None, 
 def decide_status_from_counts(
     passed: int, failed: int, errors: int, *, min_pass: float | None = None, trials_left: int = 0
 ) -> Status:
-    """As `decide_case_status`, from the numbers of trials. There is at least one trial; it may be a skipped one."""
+    """Like `decide_case_status`, from the numbers of trials. There is at least one trial; it may be a skipped one."""
     if not passed + failed:
         return "error" if errors else "skipped"
     unknown = errors + trials_left

@@ -212,7 +212,7 @@ def _find_secret_values(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _split_userinfo(text: str) -> Iterator[str]:
-    """Of `user:password` the password and both together, as in a Basic header; a user alone is a token."""
+    """The secrets in `user:password`: the password, and both together as in a Basic header. A user alone is a token."""
     if _is_only_references(text):
         return
     user, colon, password = text.partition(":")

@@ -37,7 +37,7 @@ def is_name_of_tool(called: str, name: str) -> bool:
 
 
 def is_name_of_cli_tool(called: str, name: str) -> bool:
-    """As `is_name_of_tool`, and also true if `name` is what another CLI calls that tool (only without a namespace)."""
+    """Like `is_name_of_tool`, and also true if `name` is what another CLI calls that tool (only without a namespace)."""
     return is_name_of_tool(called, name) or any(called in names and name in names for names in CLI_TOOL_NAMES)
 
 

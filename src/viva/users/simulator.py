@@ -113,7 +113,7 @@ class SimulatorReplyValidator(Struct, frozen=True):
     can_end: bool = True
 
     def parse(self, reply: Reply) -> SimulatorReply:
-        """The answer; raises ValueError with the reason if it cannot be used."""
+        """Parse the simulator's reply. Raises ValueError with the reason if it cannot be used."""
         answer = parse_simulator_reply(reply)
         if answer.goal_achieved and self.can_end:
             return answer

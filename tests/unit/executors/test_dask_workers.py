@@ -190,6 +190,28 @@ def test_a_worker_that_is_being_prepared_is_waited_for(dask: DaskProcesses, shor
     asyncio.run(run())
 
 
+def test_workers_that_always_crash_while_they_are_prepared_are_not_waited_for(
+    dask: DaskProcesses, shorten: Shorten
+) -> None:
+    """Their nanny starts them again and again."""
+    log = Log(dask.folder)
+    nanny = dask.start_workers()
+
+    async def run() -> None:
+        async with open_workers(dask) as workers:
+            running = start(workers.run(b"wait first"))
+            pid = await log.wait_for("wait first")
+            dask.start_workers(env={"WORKER_CRASHES": "1"})
+            await log.wait_for("crashing")
+            shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 10.0)
+            nanny.kill()
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(RunStopped, match="no worker"):
+                await asyncio.wait_for(running, 120)
+
+    asyncio.run(run())
+
+
 def test_a_cluster_without_workers_is_refused(dask: DaskProcesses, shorten: Shorten) -> None:
     shorten("viva.executors.dask_workers._NO_WORKER_TIMEOUT_S", 0.3)
 

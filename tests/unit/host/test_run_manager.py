@@ -11,6 +11,7 @@ from viva.host.events import RunLog, RunLogs, run_completed
 from viva.host.runs import HostLimits, RunEnding, RunManager
 from viva.host.sqlite_store import SqliteStore
 from viva.host.store import Run, StoreUnavailable
+from viva.host.turns import HostWork
 
 DONE = RunEnding("completed", (run_completed({}),))
 
@@ -24,7 +25,9 @@ def make_limits(host_at_once: int, **tenant: int) -> HostLimits:
 
 
 def make_manager(
-    store: SqliteStore, run_function: Callable[[Run, RunLog, bytes | None], Awaitable[RunEnding]], limits: HostLimits
+    store: SqliteStore,
+    run_function: Callable[[Run, RunLog, bytes | None, HostWork], Awaitable[RunEnding]],
+    limits: HostLimits,
 ) -> RunManager:
     return RunManager(store, RunLogs(store), {"workflow": run_function}, limits, has_free_space=lambda: True)
 
@@ -37,7 +40,7 @@ def test_tenants_take_turns(tmp_path: Path, at_once: int, expected: list[str]):
     async def act() -> list[str]:
         store, started = SqliteStore(tmp_path), list[str]()
 
-        async def run(run: Run, _log: RunLog, _inputs: bytes | None) -> RunEnding:
+        async def run(run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
             started.append(run.id)
             return DONE
 
@@ -58,7 +61,7 @@ def test_a_tenant_with_a_full_queue_is_refused(tmp_path: Path):
     async def act() -> ApiError:
         store = SqliteStore(tmp_path)
 
-        async def run(_run: Run, _log: RunLog, _inputs: bytes | None) -> RunEnding:
+        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
             raise AssertionError
 
         manager = make_manager(store, run, make_limits(1, max_unfinished=2))
@@ -74,6 +77,32 @@ def test_a_tenant_with_a_full_queue_is_refused(tmp_path: Path):
     error = asyncio.run(act())
     assert (error.status, error.details and error.details["scope"]) == (429, "tenant")
     assert "Retry-After" in error.headers
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_run_that_is_stopped_before_its_first_step_keeps_no_lease(tmp_path: Path, is_closed: bool):
+    async def act() -> tuple[str, bool]:
+        store = SqliteStore(tmp_path)
+
+        async def run(_run: Run, _log: RunLog, _inputs: bytes | None) -> RunEnding:
+            await asyncio.sleep(600)
+            return DONE
+
+        manager = make_manager(store, run, make_limits(1))
+        started = make_run("a1", "a")
+        store.create_run(started)
+        manager.start(started)
+        if not is_closed:
+            manager.cancel(started, "a/1")
+            await asyncio.wait_for(manager.wait_for_end(started), 60)
+        await manager.close()
+        ended = store.find_run("a1", "a")
+        assert ended is not None
+        has_lease = store.holds_lease("a1")
+        store.close()
+        return ended.status, has_lease
+
+    assert asyncio.run(act()) == ("running" if is_closed else "cancelled", False)
 
 
 class FullStore(SqliteStore):
@@ -100,7 +129,7 @@ def test_a_run_waits_for_room_on_the_disk_and_goes_on(tmp_path: Path, shorten: C
         store, calls = FullStore(tmp_path), 0
         replied = asyncio.Event()
 
-        async def run(_run: Run, _log: RunLog, _inputs: bytes | None) -> RunEnding:
+        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
             nonlocal calls
             calls += 1
             store.fill()
@@ -139,7 +168,7 @@ def test_a_run_that_cannot_write_is_interrupted_and_resumed(tmp_path: Path, shor
     async def act() -> list[bytes | None]:
         store, received = SqliteStore(tmp_path), list[bytes | None]()
 
-        async def run(_run: Run, log: RunLog, inputs: bytes | None) -> RunEnding:
+        async def run(_run: Run, log: RunLog, inputs: bytes | None, _work: HostWork) -> RunEnding:
             received.append(inputs)
             if len(received) == 1:
                 raise StoreUnavailable("disk_full")

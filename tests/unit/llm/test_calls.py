@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 
 import pytest
 from msgspec import structs
@@ -273,7 +274,7 @@ def stream(script, pauses: Pauses) -> tuple[bytes | Response, HttpServer]:
     async def scenario() -> bytes | Response:
         http = HttpTransport()
         try:
-            return await read_stream(http, Request(server.url), joined, retry(pauses), CallProgress())
+            return await read_stream(partial(http.stream, Request(server.url)), joined, retry(pauses), CallProgress())
         finally:
             await http.close()
 

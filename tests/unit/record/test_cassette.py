@@ -133,7 +133,7 @@ HIDING = Redactor(["sk-secret"])
 
 @pytest.fixture
 def deck(tmp_path: Path) -> Deck:
-    return Deck(tmp_path / "talk.cassette")
+    return Deck(tmp_path / "chat.cassette")
 
 
 def test_a_replay_says_the_same_with_the_same_cost_and_latency(deck: Deck):
@@ -436,17 +436,17 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
     ("text", "output"),
     [
         ("", "is not a cassette: the file is empty"),
-        ("hello\n", "talk.cassette:1: is not a line of a cassette"),
+        ("hello\n", "chat.cassette:1: is not a line of a cassette"),
         ('{"line":"trial","key":{"suite":"s","case":"c"},"duration_ms":1}\n', "the first line is not a header"),
         ('{"line":"cassette","version":99,"viva":"9.9"}\n', r"was recorded by a newer Viva \(9.9\)"),
         ('{"line":"cassette","version":2,"viva":"0.1"}\n', r"by an older Viva \(0.1\); record it again"),
         (
             '{"line":"cassette","version":4,"viva":"1"}\n{"line":"song"}\n',
-            "talk.cassette:2: is not a line of a cassette",
+            "chat.cassette:2: is not a line of a cassette",
         ),
         (
             '{"line":"cassette","version":4,"viva":"1"}\n{"line":"reply","session":3,"turn":1}\n',
-            "talk.cassette:2: is a reply of session 3, which no earlier line opens",
+            "chat.cassette:2: is a reply of session 3, which no earlier line opens",
         ),
         ('{"line":"cassette","version":4,"viva":"1"}\n{"line":"son', None),
     ],

@@ -82,7 +82,7 @@ def test_a_program_in_it_stays_one(tmp_path: Path):
 
 @pytest.mark.usefixtures("_umask")
 def test_a_cassette_is_private_wherever_it_is(tmp_path: Path):
-    path = tmp_path / "talk.cassette"
+    path = tmp_path / "chat.cassette"
     path.write_text('{"line":"cassette","an":"old one"}')
     path.chmod(0o644)
     recorder = CassetteRecorder(path, "1.0", Redactor())

@@ -396,7 +396,7 @@ class _TurnProcess:
                 deadline.reschedule(asyncio.get_running_loop().time() + _EXIT_S)
 
     def check_result(self, code: int | None, expected_session: str | None) -> None:
-        """Raises the fault of a turn that is not a reply."""
+        """Check that the turn ended with a reply; otherwise raise its fault."""
         turn, end, monitor = self._turn, self._turn.end, self._monitor
         if expected_session is not None and turn.session is not None and turn.session != expected_session:
             raise AgentFailed(f"session {expected_session} was to be resumed, but {turn.session} answered")

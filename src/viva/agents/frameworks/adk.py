@@ -19,7 +19,9 @@ class AdkSession(FrameworkSession):
     title = "Google ADK"
     package = "google-adk"
     tested_version = "2.13"
-    types = ("google.adk.agents:BaseAgent", "google.adk.apps:App", "google.adk.runners:Runner")
+    types = (
+        "google.adk.agents:BaseAgent", "google.adk.workflow:Workflow", "google.adk.apps:App", "google.adk.runners:Runner",
+    )  # fmt: skip
     required_names = ("google.adk.agents.run_config:ToolThreadPoolConfig", "google.adk.plugins.base_plugin:BasePlugin")
 
     async def start(self) -> None:
@@ -71,7 +73,8 @@ class AdkSession(FrameworkSession):
             raise RuntimeError(problem)
         for call_id in self._waiting:  # a tool that runs long has returned, but its result is still to come
             self.log.mark_call_pending(call_id)
-        agent = self._runner.agent.find_agent(author) if author else None
+        find_agent = getattr(self._runner.agent, "find_agent", None)  # a Workflow has none
+        agent = find_agent(author) if author and find_agent else None
         data = decode_json_text(text) if getattr(agent, "output_schema", None) else text
         hint = "\n".join(hints) or None
         return self.log.build_reply(text, input_hint=hint) if data == text else self.log.build_reply(data=data)
@@ -128,9 +131,13 @@ def _make_plugin(session: AdkSession) -> Any:
             return {"error": call.error} if call.error is not None else _wrap_result(codec.to_plain(call.result))
 
         async def after_tool_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, result: Any) -> None:
-            session.log.end_call(tool_context.function_call_id, result)
+            call_id = tool_context.function_call_id
+            error = result.get("error") if isinstance(result, dict) and len(result) == 1 else None
+            session.log.end_or_fail_call(
+                call_id, error or result, is_error=error is not None
+            )  # such as wrong arguments
             if tool.name == _HANDOFF:  # the path has it
-                session.log.drop_call(tool_context.function_call_id)
+                session.log.drop_call(call_id)
 
         async def on_tool_error_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, error: Any) -> None:
             session.log.fail_call(tool_context.function_call_id, error)

@@ -7,15 +7,15 @@ state; a function that creates the object lets them run in parallel.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
-from viva.agents.frameworks.shared_object import SharedObject
+from viva.agents.frameworks.framework_agent import FrameworkConfig, intercept
+from viva.agents.frameworks.shared_object import SharedObjectSession
 from viva.agents.frameworks.turn_log import decode_json_text
 from viva.agents.tools import format_result
 from viva.model import codec
 from viva.model.message import Message, Reply, ToolCall
 
 
-class AutoGenSession(FrameworkSession):
+class AutoGenSession(SharedObjectSession):
     """A conversation with its own state of the agent or team, which is loaded for each turn."""
 
     title = "AutoGen"
@@ -33,24 +33,20 @@ class AutoGenSession(FrameworkSession):
 
     async def start(self) -> None:
         self._messages, self._models = self.load("autogen_agentchat", "messages"), self.load("autogen_core", "models")
-        self._shared = SharedObject.of(self.target)
-        self._state: Any = None
+        self._runners = _list_runners(self.target)
         self._asker = ""  # the agent that handed over to the user
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         text = self.require_text(message)
-        async with self._shared.take_turn(self, self._prepare) as first_state:
-            await self.target.load_state(self._state or first_state)
-            history = [] if self._state else await self._add_history()
+        async with self.take_turn() as is_first:
+            history = await self._add_history() if is_first else []
             given = self._messages.TextMessage(content=text, source="user")
             if self._asker:
                 given = self._messages.HandoffMessage(content=text, source="user", target=self._asker)
             try:
-                reply = await self._run([*history, given])
+                return await self._run([*history, given])
             except RuntimeError as error:  # a team raises only the text of what its members raise
                 raise self.log.model_error or error from error
-            self._state = await self.target.save_state()
-            return reply
 
     async def _run(self, task: Sequence[Any]) -> Reply:
         token, last = self.load("autogen_core", "CancellationToken")(), cast("Any", None)
@@ -101,51 +97,73 @@ class AutoGenSession(FrameworkSession):
         results = [{"content": format_result(each), "name": each.name, "call_id": each.id} for each in calls]
         return [self._models.FunctionExecutionResultMessage(content=results)]
 
-    async def _prepare(self, shared: SharedObject) -> Any:
-        """Makes the models and tools of the object log to the current turn, and returns the first state."""
-        for each in _iter_members(self.target):  # AutoGen has no public way to see these
-            if hasattr(each, "_model_client"):
-                each._model_client = _wrap_model_client(each._model_client, shared)  # noqa: SLF001
-            for bench in getattr(each, "_workbench", ()):
-                if hasattr(bench, "_tools"):
-                    bench._tools = [_wrap_tool(tool, shared) for tool in bench._tools]  # noqa: SLF001
-        return await self.target.save_state()
+    async def prepare(self) -> None:
+        tool, stream_tool = self.load("autogen_core.tools", "BaseTool", "BaseStreamTool")
+        intercept(tool, "run_json", _run_tool)
+        intercept(stream_tool, "run_json_stream", _stream_tool)
+        for member in [member for runner in self._runners for member in _iter_members(runner)]:
+            if (client := getattr(member, "_model_client", None)) is not None:
+                intercept(type(client), "create", _create)
+                intercept(type(client), "create_stream", _create_stream)
+
+    async def save_state(self) -> Any:
+        return [await each.save_state() for each in self._runners]
+
+    async def load_state(self, state: Any) -> None:
+        for each, own in zip(self._runners, state, strict=True):
+            await each.load_state(own)
 
 
 def _iter_members(target: Any) -> Iterator[Any]:
-    """An agent; or a team and, at any depth, its members."""
+    """An agent or team and, at any depth, its members."""
     yield target
     for each in getattr(target, "_participants", ()):
         yield from _iter_members(each)
 
 
-def _wrap_model_client(client: Any, shared: SharedObject) -> Any:
-    config = client.dump_component()
-    about = config.config.get("model"), config.provider.partition("models.")[2].partition(".")[0]
-
-    def log_usage(piece: Any) -> Any:
-        if hasattr(piece, "usage"):
-            shared.log.add_model_call(*about, piece.usage)
-        return piece
-
-    async def create(*values: Any, **named: Any) -> Any:
-        with shared.log.store_model_error():
-            return log_usage(await client.create(*values, **named))
-
-    async def create_stream(*values: Any, **named: Any) -> Any:
-        with shared.log.store_model_error():
-            async for piece in client.create_stream(*values, **named):
-                yield log_usage(piece)
-
-    return copy_with(client, create=create, create_stream=create_stream)
+def _list_runners(target: Any) -> list[Any]:
+    """An agent or team and, at any depth, those that are tools of its members."""
+    benches = [bench for each in _iter_members(target) for bench in getattr(each, "_workbench", ())]
+    tools = [tool for bench in benches for tool in getattr(bench, "_tools", ()) if hasattr(tool, "_task_runner")]
+    return [target, *(runner for tool in tools for runner in _list_runners(tool._task_runner))]  # noqa: SLF001
 
 
-def _wrap_tool(tool: Any, shared: SharedObject) -> Any:
-    async def run_json(args: Any, token: Any, call_id: str | None = None) -> Any:
-        key = call_id or shared.log.create_call_id()
-        return await shared.log.run_tool(key, tool.name, args, lambda: tool.run_json(args, token, call_id))
+async def _create(session: Any, create: Any, client: Any, /, *values: Any, **named: Any) -> Any:
+    with session.log.store_model_error():
+        return _log_usage(session, client, await create(client, *values, **named))
 
-    return copy_with(tool, run_json=run_json)
+
+async def _create_stream(session: Any, create: Any, client: Any, /, *values: Any, **named: Any) -> Any:
+    with session.log.store_model_error():
+        async for piece in create(client, *values, **named):
+            yield _log_usage(session, client, piece)
+
+
+def _log_usage(session: Any, client: Any, piece: Any) -> Any:
+    if hasattr(piece, "usage"):
+        about = client.dump_component()
+        provider = about.provider.partition("models.")[2].partition(".")[0]
+        session.log.add_model_call(about.config.get("model"), provider, piece.usage)
+    return piece
+
+
+async def _run_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, call_id: str | None = None) -> Any:
+    key = call_id or session.log.create_call_id()
+    return await session.log.run_tool(key, tool.name, args, lambda: run(tool, args, token, call_id))
+
+
+async def _stream_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, call_id: str | None = None) -> Any:
+    """Runs a tool that is an agent or team; AutoGen tells of its call."""
+    if not session.has_stubs:
+        async for piece in run(tool, args, token, call_id):
+            yield piece
+        return
+    text = await _run_tool(session, run, tool, args, token, call_id)
+    message, result = (
+        session.load("autogen_agentchat.messages", "TextMessage"),
+        session.load("autogen_agentchat.base", "TaskResult"),
+    )
+    yield result(messages=[message(content=text, source=tool.name)])
 
 
 class AutoGenConfig(FrameworkConfig, frozen=True, kw_only=True):

@@ -10,8 +10,9 @@ import importlib
 import inspect
 import re
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
@@ -27,10 +28,14 @@ from viva.errors import AgentFailed, BadInput
 from viva.llm.provider_errors import MODEL_CLIENT_PACKAGES
 from viva.model.case import Feature
 from viva.model.message import Message, Reply, ToolCall
+from viva.model.progress import CallProgress
 from viva.protocols import SessionContext
 
 _OTHER_LOOP = re.compile(r"different (event )?loop|event loop is closed", re.IGNORECASE)
 _OTHER_LOOP_HINT = "the object was used on another event loop before: pass a function that creates it, as in -n python:./app.py:make_agent"
+
+current_session: ContextVar["FrameworkSession | None"] = ContextVar("current_session", default=None)
+"""The session whose turn runs: for what a framework calls without a way to say for whom, such as agents that a tool runs."""
 
 
 class FrameworkSession:
@@ -72,8 +77,9 @@ class FrameworkSession:
                     f"{target.__name__} has parameters; name a function without any that creates the object"
                 )
             names = " or ".join(dict.fromkeys(each.__name__ for each in types))
-            what = f"the class {target.__name__}" if inspect.isclass(target) else type(target).__name__
-            raise cls.build_error(f"{what} is no {names}")
+            if inspect.isclass(target):
+                raise cls.build_error(f"the class {target.__name__} is no {names}")
+            raise cls.build_error(f"{type(target).__name__} is no {names}; name a function that runs it")
 
     async def start(self) -> None:
         """Prepares the memory of the conversation, with the history of the case in it."""
@@ -90,7 +96,7 @@ class FrameworkSession:
         log = self.log = TurnLog(progress, self._stubs)
         try:
             with raise_as_faults(progress, self._provider_packages):
-                reply = await run_on_shared_loop(self.run_turn(message, options))
+                reply = await run_on_shared_loop(self._run_current_turn(message, options))
             self.pending_calls = tuple(call for call in reply.tool_calls if call.pending)
             return reply
         except BaseException as raised:
@@ -103,6 +109,10 @@ class FrameworkSession:
         finally:
             for call in log.model_calls:
                 self.context.meter(call)
+
+    async def _run_current_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
+        current_session.set(self)  # the tasks and threads of the turn inherit it
+        return await self.run_turn(message, options)
 
     def convert_history(self) -> list[Any]:
         """The history of the case, as messages of the framework."""
@@ -259,6 +269,28 @@ class FrameworkAgent(Struct, frozen=True):
         except BadInput as wrong:  # what a function creates, and what a case needs, is known only now
             raise AgentFailed(str(wrong), deterministic=True) from wrong
         return session
+
+
+def get_current_log() -> TurnLog:
+    """The log of the turn that runs now; one that is not read if the user's own code uses the object."""
+    session = current_session.get()
+    return TurnLog(CallProgress()) if session is None else session.log
+
+
+def intercept(owner: type, name: str, instead: Callable[..., Any]) -> None:
+    """From now on calls of a method go to `instead` while a turn runs: with the session, the method, the object, and the arguments.
+
+    For what a framework reports nowhere, such as agents that a tool runs. In the user's own code nothing changes.
+    """
+    method = getattr(owner, name)
+    if method.__module__ == __name__:
+        return  # it is done
+
+    def call(*values: Any, **named: Any) -> Any:
+        session = current_session.get()
+        return method(*values, **named) if session is None else instead(session, method, *values, **named)
+
+    setattr(owner, name, call)
 
 
 def copy_with(value: Any, **attributes: Any) -> Any:

@@ -5,11 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
-from viva.agents.frameworks.langchain import convert_messages, get_message_text, make_callback_handler
-from viva.agents.frameworks.turn_log import decode_json_text, read_answer, read_decision
-from viva.agents.tools import format_result
+from viva.agents.frameworks.langchain_shared import (
+    answer_interrupt,
+    convert_messages,
+    describe_interrupt,
+    get_message_text,
+    list_approvals,
+    make_callback_handler,
+    stub_tools,
+)
+from viva.agents.frameworks.turn_log import decode_json_text
 from viva.model.message import Message, Reply
-from viva.state.trial_state import to_text
 
 
 class LangGraphSession(FrameworkSession):
@@ -32,39 +38,48 @@ class LangGraphSession(FrameworkSession):
             )
 
     async def start(self) -> None:
+        stub_tools(self.load)
         graph = self.target if hasattr(self.target, "ainvoke") else self.target.compile()
         memory = self.load("langgraph.checkpoint.memory", "InMemorySaver")()
-        self._graph: Any = graph.copy({"checkpointer": memory, **self._stub_nodes(graph)})
+        self._graph: Any = graph.copy({"checkpointer": memory})
         self._thread = f"{self.context.key.session_id} {uuid.uuid4()}"
-        self._history = convert_messages(self.load, self.context.history)  # goes in with the first message
-        for each in self._history:
+        self._adds_messages = hasattr(graph.channels["messages"], "operator")  # else each turn gets all messages
+        self._unsent: list[Any] = convert_messages(self.load, self.context.history)  # goes in with the next message
+        for each in self._unsent:
             each.id = str(uuid.uuid4())
-        self._seen: set[str] = {each.id for each in self._history}  # its tool calls are not of this conversation
+        self._seen: set[str] = {each.id for each in self._unsent}  # its tool calls are not of this conversation
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        handler = make_callback_handler(self.load, self.log, must_stub=self.has_stubs)
+        handler = make_callback_handler(self.load, self.log)
         configurable = {**options.get("configurable", {}), "thread_id": self._thread}
         config = {"configurable": configurable, "callbacks": [handler]}
         if self._paused is not None:
             given = await self._resume(config, message, options)
         else:
-            given = {"messages": [*self._history, *convert_messages(self.load, [message])]}
-            self._history = []
+            given = {"messages": [*self._unsent, *convert_messages(self.load, [message])]}
+            self._unsent = []
         context = {} if self.tool_context is None else {"context": self.tool_context}
         values = await self._graph.ainvoke(given, config, **context)
         snapshot = await self._graph.aget_state(config)
-        text = self._read_messages(values["messages"])
+        messages = self.load("langchain_core.messages", "convert_to_messages")(values["messages"])
+        text = self._read_messages(messages)
         if not snapshot.next:
             self._paused = None
+            self._unsent = [] if self._adds_messages else messages
             return self.log.build_reply(text, data=values.get("structured_response"))
         self._paused = snapshot
-        self.log.mark_unfinished_pending()
-        hints = [_describe_interrupt(each.value) for each in snapshot.interrupts]
+        self.log.mark_unfinished_pending(
+            [call["name"] for each in snapshot.interrupts for call in list_approvals(each.value)]
+        )
+        hints = [describe_interrupt(each.value) for each in snapshot.interrupts]
         return self.log.build_reply(text, input_hint="\n".join(hints) or f"paused before {', '.join(snapshot.next)}")
 
     def _read_messages(self, messages: Sequence[Any]) -> str:
-        """The text of the last new answer. Tools that are no LangChain tools are seen only in the messages."""
+        """Add the tool calls of the new messages to the log and return the text of the last answer.
+
+        Calls of LangChain tools are in the log already; other tools appear only in the messages.
+        """
         text = ""
         new = {each.id or str(at): each for at, each in enumerate(messages)}
         for key in [key for key in new if key not in self._seen]:
@@ -84,9 +99,9 @@ class LangGraphSession(FrameworkSession):
     async def _resume(self, config: Any, message: Message, options: Mapping[str, Any]) -> Any:
         """The input that resumes the graph: the answers to its interrupts, or None if it only paused before a node."""
         if interrupts := self._paused.interrupts:
-            if any(_is_approval(each.value) for each in interrupts):
+            if "resume" not in options and any(list_approvals(each.value) for each in interrupts):
                 self.answer_pending_calls(message, options)
-            answers = {each.id: _answer_interrupt(each.value, message, options) for each in interrupts}
+            answers = {each.id: answer_interrupt(each.value, message, options) for each in interrupts}
             return self.load("langgraph.types", "Command")(resume=answers)
         decision, _ = self.answer_pending_calls(message, options)
         if self.pending_calls and not decision.is_approved:
@@ -94,49 +109,6 @@ class LangGraphSession(FrameworkSession):
             results = [tool_message(decision.text, tool_call_id=call.id, name=call.name) for call in self.pending_calls]
             await self._graph.aupdate_state(config, {"messages": results}, as_node=self._paused.next[0])
         return None
-
-    def _stub_nodes(self, graph: Any) -> dict[str, Any]:
-        """Nodes whose tools give the canned answers of the case, in subgraphs too."""
-        if not self.has_stubs:
-            return {}
-        tool_node, pregel = self.load("langgraph.prebuilt", "ToolNode"), self.load("langgraph.pregel", "Pregel")
-        tool_message = self.load("langchain_core.messages", "ToolMessage")
-
-        async def answer(request: Any, _: Any) -> Any:
-            asked = request.tool_call
-            call = self.log.answer_call(asked["id"] or "", asked["name"], asked["args"])
-            status = "success" if call.error is None else "error"
-            return tool_message(format_result(call), name=asked["name"], tool_call_id=asked["id"], status=status)
-
-        nodes = dict(graph.nodes)
-        for name, node in graph.nodes.items():
-            if isinstance(node.bound, tool_node):
-                tools = list(node.bound.tools_by_name.values())
-                nodes[name] = node.copy({"bound": tool_node(tools, name=name, awrap_tool_call=answer)})
-            elif isinstance(node.bound, pregel):
-                nodes[name] = node.copy({"bound": node.bound.copy(self._stub_nodes(node.bound))})
-        return {"nodes": nodes}
-
-
-def _is_approval(value: Any) -> bool:
-    """Is it an interrupt of LangChain's HumanInTheLoopMiddleware?"""
-    return isinstance(value, Mapping) and ("action_requests" in value or value.get("type") == "tool_approval")
-
-
-def _answer_interrupt(value: Any, message: Message, options: Mapping[str, Any]) -> Any:
-    """The answer to an interrupt. An approval takes one decision for each of its calls."""
-    if not _is_approval(value):
-        return read_answer(message, options)
-    decision = read_decision(message, options)
-    choice = {"type": "approve"} if decision.is_approved else {"type": "reject", "message": decision.text}
-    return {"decisions": [choice] * len(value["action_requests"])} if "action_requests" in value else choice
-
-
-def _describe_interrupt(value: Any) -> str:
-    if not _is_approval(value):
-        return to_text(value)
-    requests = value.get("action_requests", [value])
-    return "\n".join(str(each.get("description") or each["name"]) for each in requests)
 
 
 class LangGraphConfig(FrameworkConfig, frozen=True, kw_only=True):

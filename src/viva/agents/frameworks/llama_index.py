@@ -2,17 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with, current_session
 from viva.agents.frameworks.model_usage import guess_provider
 from viva.agents.frameworks.turn_log import read_answer, to_plain_value
 from viva.agents.tools import format_result
 from viva.model.message import Image, Message, Reply, Text, ToolCall
-
-_current_session: ContextVar["LlamaIndexSession | None"] = ContextVar("session", default=None)
 
 
 class LlamaIndexSession(FrameworkSession):
@@ -42,7 +39,6 @@ class LlamaIndexSession(FrameworkSession):
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
         if self._question is None:
-            _current_session.set(self)  # the tasks of the run inherit it
             given = self.convert_message(message)
             self._run = self._workflow.run(user_msg=given, memory=self._memory, ctx=self._context)
             self._events = self._run.stream_events()
@@ -134,8 +130,8 @@ def _log_model_calls(load: Any) -> None:
 
     class ModelWatcher(load("llama_index.core.instrumentation.event_handlers", "BaseEventHandler")):
         def handle(self, event: Any, **about: Any) -> None:
-            session = _current_session.get()
-            if session is not None and isinstance(event, ended) and event.response is not None:
+            session = current_session.get()
+            if isinstance(session, LlamaIndexSession) and isinstance(event, ended) and event.response is not None:
                 raw = to_plain_value(event.response.raw) or {}
                 model = raw.get("model") or raw.get("model_version")
                 session.log.add_model_call(model, session.provider, raw.get("usage") or raw.get("usage_metadata"))

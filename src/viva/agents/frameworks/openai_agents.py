@@ -2,9 +2,10 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, copy_with
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, intercept
 from viva.agents.frameworks.turn_log import TurnLog
 from viva.agents.responses import encode_items, encode_result_items
 from viva.agents.tools import format_result
@@ -22,20 +23,26 @@ class OpenAIAgentsSession(FrameworkSession):
     required_names = ("agents:Runner", "agents:RunConfig", "agents:RunHooks", "agents:SQLiteSession")
 
     async def start(self) -> None:
+        agent, runner = self.load("agents", "Agent"), self.load("agents.run", "AgentRunner")
+        intercept(agent, "get_all_tools", _get_tools)
+        intercept(runner, "run", _record_run)
+        intercept(runner, "run_streamed", _record_run)
         self._memory: Any = self.load("agents", "SQLiteSession")(str(uuid.uuid4()))
         await self._memory.add_items([item for items in self.convert_history() for item in items])
-        self._agent: Any = await self._stub_agent(self.target, {}) if self.has_stubs else self.target
+        self._agent: Any = self.target
         self._paused: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        log = self.log
-        given = self.convert_message(message) if self._paused is None else self._resume(message, options)
-        runner, make_config = self.load("agents", "Runner", "RunConfig")
-        config = make_config(tracing_disabled=True, tool_error_formatter=self._log_tool_error)
-        keywords = {"session": self._memory, "hooks": self._make_hooks(log), "run_config": config}
+        log, keywords = self.log, {"session": self._memory}
         if self._paused is None:
-            keywords["context"] = self.tool_context
-        result = await runner.run(self._agent, given, **keywords)
+            given, keywords["context"] = self.convert_message(message), self.tool_context
+        else:
+            given = self._resume(message, options)
+        try:
+            result = await self.load("agents", "Runner").run(self._agent, given, **keywords)
+        except self.load("agents", "AgentsException") as error:
+            log.fail_named_calls(error)  # of a tool that raises, or that is not there, only this tells
+            raise
         for item in result.new_items:
             if item.type == "handoff_call_item":  # the path has it
                 log.drop_call(item.raw_item.call_id)
@@ -64,61 +71,66 @@ class OpenAIAgentsSession(FrameworkSession):
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         return [[codec.decode(item) for item in encode_result_items(calls)]]
 
-    def _log_tool_error(self, about: Any) -> None:
-        if about.error is not None:
-            self.log.fail_call(about.call_id, about.error)
 
-    def _make_hooks(self, log: TurnLog) -> Any:
-        class TurnHooks(self.load("agents", "RunHooks")):
-            async def on_agent_start(self, context: Any, agent: Any) -> None:
-                log.enter_node(agent.name)
+def _record_run(
+    session: Any, run: Any, /, *values: Any, hooks: Any = None, run_config: Any = None, **named: Any
+) -> Any:
+    """Runs an agent, maybe in a tool of another one, with hooks that log it."""
+    recorder = _make_hooks(session.load)(session.log)
+    make_config = session.load("agents", "RunConfig")
+    config = make_config(tracing_disabled=True, tool_error_formatter=recorder.log_tool_error)
+    return run(*values, hooks=hooks or recorder, run_config=run_config or config, **named)
 
-            async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-                model = _find_model(agent.model)
-                provider = "openai" if model.startswith(("gpt", "o1", "o3", "o4")) else ""
-                log.add_model_call(model, provider, response.usage)
-                for item in response.output:
-                    if item.type == "function_call":
-                        log.start_call(item.call_id, item.name, item.arguments)
-                    elif item.type.endswith("_call"):  # a tool that the provider runs
-                        log.start_call(item.id, item.type.removesuffix("_call"), item.model_dump(mode="json"))
 
-            async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-                if call_id := getattr(context, "tool_call_id", ""):
-                    log.start_call(call_id, context.tool_name, context.tool_arguments)
+async def _get_tools(session: Any, get: Any, /, *values: Any) -> list[Any]:
+    """The tools of an agent, or those with canned answers in their place; there are none for what the provider runs."""
+    tools = await get(*values)
+    if not session.has_stubs:
+        return tools
+    function_tool = session.load("agents", "FunctionTool")
 
-            async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
-                log.end_call(getattr(context, "tool_call_id", ""), result)
+    async def answer(call: Any, arguments: str) -> Any:
+        return format_result(session.log.answer_call(call.tool_call_id, call.tool_name, arguments))
 
-        return TurnHooks()
+    public = ("name", "description", "params_json_schema", "strict_json_schema", "is_enabled", "needs_approval")
+    return [
+        function_tool(on_invoke_tool=answer, **{name: getattr(tool, name) for name in public})
+        for tool in tools
+        if isinstance(tool, function_tool)
+    ]
 
-    async def _stub_agent(self, agent: Any, stubbed: dict[int, Any]) -> Any:
-        """A copy of the agent whose tools give the canned answers, and of the agents that it hands over to."""
-        if id(agent) in stubbed:
-            return stubbed[id(agent)]
-        function_tool, handoff, wrapper = self.load("agents", "FunctionTool", "Handoff", "RunContextWrapper")
-        tools = await agent.get_mcp_tools(wrapper(self.tool_context)) if agent.mcp_servers else []
-        functions = [tool for tool in (*agent.tools, *tools) if isinstance(tool, function_tool)]  # others run elsewhere
-        stub = stubbed[id(agent)] = agent.clone(tools=list(map(self._stub_tool, functions)), mcp_servers=[])
 
-        def wrap(each: Any) -> Any:
-            async def hand_over(context: Any, text: str) -> Any:
-                return await self._stub_agent(await each.on_invoke_handoff(context, text), stubbed)
+@cache
+def _make_hooks(load: Any) -> Any:
+    class TurnHooks(load("agents", "RunHooks")):
+        def __init__(self, log: TurnLog) -> None:
+            self._log = log
 
-            return copy_with(each, on_invoke_handoff=hand_over)
+        async def on_agent_start(self, context: Any, agent: Any) -> None:
+            self._log.enter_node(agent.name)
 
-        stub.handoffs = [
-            wrap(each) if isinstance(each, handoff) else await self._stub_agent(each, stubbed)
-            for each in agent.handoffs
-        ]
-        return stub
+        async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+            model, log = _find_model(agent.model), self._log
+            provider = "openai" if model.startswith(("gpt", "o1", "o3", "o4")) else ""
+            log.add_model_call(model, provider, response.usage)
+            for item in response.output:
+                if item.type == "function_call":
+                    log.start_call(item.call_id, item.name, item.arguments)
+                elif item.type.endswith("_call"):  # a tool that the provider runs
+                    log.start_call(item.id, item.type.removesuffix("_call"), item.model_dump(mode="json"))
 
-    def _stub_tool(self, tool: Any) -> Any:
-        async def answer(context: Any, arguments: str) -> Any:
-            return format_result(self.log.answer_call(context.tool_call_id, tool.name, arguments))
+        async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+            if call_id := getattr(context, "tool_call_id", ""):
+                self._log.start_call(call_id, context.tool_name, context.tool_arguments)
 
-        public = ("name", "description", "params_json_schema", "strict_json_schema", "is_enabled", "needs_approval")
-        return type(tool)(on_invoke_tool=answer, **{name: getattr(tool, name) for name in public})
+        async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
+            self._log.end_call(getattr(context, "tool_call_id", ""), result)
+
+        def log_tool_error(self, about: Any) -> None:
+            if about.error is not None:
+                self._log.fail_call(about.call_id, about.error)
+
+    return TurnHooks
 
 
 def _find_model(model: Any) -> str:

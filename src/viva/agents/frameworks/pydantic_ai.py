@@ -1,9 +1,10 @@
 """Agents of pydantic-ai: `pydantic_ai:./app.py:agent`."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession, intercept
 from viva.agents.tools import format_result
 from viva.concurrency.shared_loop import DaemonThreadExecutor
 from viva.model.message import Message, Reply, Text, ToolCall
@@ -19,6 +20,7 @@ class PydanticAISession(FrameworkSession):
     required_names = ("pydantic_ai.capabilities:UseThreadExecutor", "pydantic_ai.capabilities:ReinjectSystemPrompt")
 
     async def start(self) -> None:
+        intercept(self.load("pydantic_ai", "Agent"), "iter", _record_run)
         self._parts: Any = self.load("pydantic_ai", "messages")
         self._messages: Sequence[Any] = self.convert_history()
         threads, prompts = self.load("pydantic_ai.capabilities", "UseThreadExecutor", "ReinjectSystemPrompt")
@@ -30,9 +32,6 @@ class PydanticAISession(FrameworkSession):
         self._waiting: Any = None
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        log = self.log
-        if self.target.name:
-            log.enter_node(self.target.name)
         given: dict[str, Any] = {"user_prompt": self._to_prompt(message)}
         if self._waiting is not None:
             given = {"deferred_tool_results": self._resume(message, options)}
@@ -41,16 +40,16 @@ class PydanticAISession(FrameworkSession):
             message_history=self._messages or None,
             deps=self.tool_context,
             infer_name=False,
-            capabilities=[*self._capabilities, self._make_recorder()],
+            capabilities=self._capabilities,
         )
         self._messages, output = result.all_messages(), result.output
         self._waiting = None
         if isinstance(output, self.load("pydantic_ai", "DeferredToolRequests")):
             self._waiting = output
             for call in (*output.approvals, *output.calls):
-                log.mark_call_pending(call.tool_call_id, call.tool_name, call.args)
-            return log.build_reply()
-        return log.build_output_reply(output)
+                self.log.mark_call_pending(call.tool_call_id)
+            return self.log.build_reply()
+        return self.log.build_output_reply(output)
 
     def _resume(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The results of the calls that wait: an approval or denial or, for tools that run outside, the value that the user gives."""
@@ -60,27 +59,6 @@ class PydanticAISession(FrameworkSession):
         verdict = True if decision.is_approved else denied(decision.text)
         approvals = {call.tool_call_id: verdict for call in self._waiting.approvals}
         return results(approvals=approvals, calls=dict.fromkeys(outside, result))
-
-    def _make_recorder(self) -> Any:
-        """A capability that logs tools and models, and answers for stubbed tools."""
-        log = self.log
-        waiting = tuple(self.load("pydantic_ai", "CallDeferred", "ApprovalRequired"))
-
-        class TurnRecorder(self.load("pydantic_ai.capabilities", "AbstractCapability")):
-            async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> Any:
-                response = await handler(request_context)
-                log.add_model_call(response.model_name, response.provider_name, response.usage)
-                return response
-
-            async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
-                return await log.run_tool(call.tool_call_id, call.tool_name, call.args, lambda: handler(args), waiting)
-
-            async def on_tool_validate_error(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, error: Any) -> Any:
-                log.start_call(call.tool_call_id, call.tool_name, call.args)
-                log.fail_call(call.tool_call_id, str(error))
-                raise error
-
-        return TurnRecorder()
 
     def _to_prompt(self, message: Message) -> Any:
         """The content of a message, with attachments."""
@@ -110,6 +88,48 @@ class PydanticAISession(FrameworkSession):
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         parts = self._parts
         return [parts.ModelRequest([parts.ToolReturnPart(each.name, format_result(each), each.id) for each in calls])]
+
+
+def _record_run(session: Any, run: Any, /, *values: Any, capabilities: Any = None, **named: Any) -> Any:
+    """Runs an agent, maybe in a tool of another one, with a capability that logs it."""
+    recorder = _make_recorder(session.load)(session)
+    return run(*values, capabilities=[*(capabilities or ()), recorder], **named)
+
+
+@cache
+def _make_recorder(load: Any) -> Any:
+    """A capability that logs agents, models and tools, and answers for stubbed tools."""
+    waiting = tuple(load("pydantic_ai", "CallDeferred", "ApprovalRequired"))
+
+    class TurnRecorder(load("pydantic_ai.capabilities", "AbstractCapability")):
+        def __init__(self, session: FrameworkSession) -> None:
+            self.log = session.log
+
+        async def before_run(self, ctx: Any) -> None:
+            if ctx.agent.name:
+                self.log.enter_node(ctx.agent.name)
+
+        async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> Any:
+            for part in request_context.messages[-1].parts:
+                if getattr(part, "outcome", "") in ("retried", "failed"):  # such as: there is no such tool
+                    self.log.fail_call(part.tool_call_id, str(part.content))
+            response = await handler(request_context)
+            self.log.add_model_call(response.model_name, response.provider_name, response.usage)
+            outputs = {tool.name for tool in request_context.model_request_parameters.output_tools}
+            for call in response.tool_calls:
+                if call.tool_name not in outputs:
+                    self.log.start_call(call.tool_call_id, call.tool_name, call.args)
+            return response
+
+        async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
+            run = partial(handler, args)
+            return await self.log.run_tool(call.tool_call_id, call.tool_name, call.args, run, waiting)
+
+        async def on_tool_validate_error(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, error: Any) -> Any:
+            self.log.fail_call(call.tool_call_id, str(error))
+            raise error
+
+    return TurnRecorder
 
 
 class PydanticAIConfig(FrameworkConfig, frozen=True, kw_only=True):

@@ -1,50 +1,53 @@
 """Objects that hold one conversation at a time: sessions that share one take turns with it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from viva.agents.frameworks.framework_agent import FrameworkSession
-from viva.agents.frameworks.turn_log import TurnLog
-from viva.model.progress import CallProgress
 
 
-class SharedObject:
-    """A framework's object that sessions share, the state that each conversation starts from, and the log of the current turn."""
+class SharedObjectSession(FrameworkSession):
+    """A conversation whose state is loaded into the object for each turn. Between turns the object is as the user made it."""
 
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._first_state: Any = None
-        self.log = _new_log()
+    _state: Any = None
 
-    @classmethod
-    def of(cls, target: Any) -> "SharedObject":
-        """The SharedObject of `target`, created by the first session."""
-        return _shared.setdefault(target, cls())
+    async def prepare(self) -> None:
+        """Makes the object log to the current turn. Called once for an object."""
+
+    @abstractmethod
+    async def save_state(self) -> Any:
+        """The state of the object."""
+
+    @abstractmethod
+    async def load_state(self, state: Any) -> None:
+        """Gives the object a state."""
 
     @asynccontextmanager
-    async def take_turn(
-        self, session: FrameworkSession, prepare: "Callable[[SharedObject], Awaitable[Any]]"
-    ) -> AsyncGenerator[Any]:
-        """Waits until no other turn uses the object, and yields the state that each conversation starts from.
-
-        `prepare` is called once: it makes the object write to `self.log`, and returns that state.
-        """
-        async with self._lock:
-            if self._first_state is None:
-                self._first_state = await prepare(self)
-            self.log = session.log
+    async def take_turn(self) -> AsyncGenerator[bool]:
+        """Waits until no other turn uses the object, and loads the state of this conversation. Is it the first turn?"""
+        shared = _shared.setdefault(self.target, _SharedObject())
+        async with shared.lock:
+            if shared.first_state is None:
+                await self.prepare()
+                shared.first_state = await self.save_state()
+            await self.load_state(shared.first_state if self._state is None else self._state)
             try:
-                yield self._first_state
+                yield self._state is None
+                self._state = await self.save_state()
             finally:
-                self.log = _new_log()
+                await self.load_state(shared.first_state)
 
 
-def _new_log() -> TurnLog:
-    """A log that is not read, for uses of the object between turns: the user's own code may use it, too."""
-    return TurnLog(CallProgress())
+class _SharedObject:
+    """The lock of an object, and the state that each of its conversations starts from."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.first_state: Any = None
 
 
-_shared: WeakKeyDictionary[Any, SharedObject] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[Any, _SharedObject] = WeakKeyDictionary()

@@ -6,10 +6,15 @@ snapshot; a function that creates the agent lets them run in parallel.
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
-from viva.agents.frameworks.framework_agent import FrameworkConfig, FrameworkSession
+from viva.agents.frameworks.framework_agent import (
+    FrameworkConfig,
+    get_current_log,
+    intercept,
+)
 from viva.agents.frameworks.model_usage import guess_provider
-from viva.agents.frameworks.shared_object import SharedObject
+from viva.agents.frameworks.shared_object import SharedObjectSession
 from viva.agents.frameworks.turn_log import read_answer
 from viva.agents.tools import format_result
 from viva.model import codec
@@ -17,7 +22,7 @@ from viva.model.message import Message, Reply, ToolCall
 from viva.state.trial_state import to_text
 
 
-class StrandsSession(FrameworkSession):
+class StrandsSession(SharedObjectSession):
     """A conversation with its own snapshot of the agent, which is loaded for each turn."""
 
     title = "Strands"
@@ -27,22 +32,15 @@ class StrandsSession(FrameworkSession):
     required_names = ("strands.tools:PythonAgentTool",)
 
     async def start(self) -> None:
-        self._shared = SharedObject.of(self.target)
-        self._state: Any = None
+        intercept(self.load("strands", "Agent"), "stream_async", _add_hooks)
         self._interrupts: Any = ()
 
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        agent, log = self.target, self.log
-        async with self._shared.take_turn(self, self._add_hooks) as first_state:
-            agent.load_snapshot(self._state or first_state)
-            if self._state is None:
-                agent.messages.extend(self.convert_history())
-            log.enter_node(agent.name)
-            try:
-                result = await agent.invoke_async(self._build_input(message, options))
-                self._state = agent.take_snapshot(preset="session")
-            finally:
-                agent.load_snapshot(first_state)
+        log = self.log
+        async with self.take_turn() as is_first:
+            if is_first:
+                self.target.messages.extend(self.convert_history())
+            result = await self.target.invoke_async(self._build_input(message, options))
         self._interrupts = result.interrupts or ()
         text = "".join(block.get("text", "") for block in result.message["content"])
         if self._interrupts:
@@ -56,6 +54,12 @@ class StrandsSession(FrameworkSession):
             return log.build_reply(text)
         log.drop_calls_of(type(result.structured_output).__name__)
         return log.build_reply(data=result.structured_output)
+
+    async def save_state(self) -> Any:
+        return self.target.take_snapshot(preset="session")
+
+    async def load_state(self, state: Any) -> None:
+        self.target.load_snapshot(state)
 
     def _build_input(self, message: Message, options: Mapping[str, Any]) -> Any:
         """The text, or the answer to each interrupt."""
@@ -74,39 +78,54 @@ class StrandsSession(FrameworkSession):
     def convert_results(self, calls: Sequence[ToolCall]) -> list[Any]:
         return [{"role": "user", "content": [{"toolResult": _encode_result(each)} for each in calls]}]
 
-    async def _add_hooks(self, shared: SharedObject) -> Any:
-        """Adds hooks that log tools and models to the current turn, and returns the first snapshot."""
-        names = ("BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
-        make_tool = self.load("strands.tools", "PythonAgentTool")
 
-        def answer(use: Any, **_: Any) -> Any:
-            return _encode_result(shared.log.answer_call(use["toolUseId"], use["name"]))
+_hooked = WeakSet[Any]()
 
-        def before_tool(event: Any) -> None:
-            use = event.tool_use
-            shared.log.start_call(use["toolUseId"], use["name"], use["input"])
-            if shared.log.has_stubs:
-                spec = {"name": use["name"], "description": "", "inputSchema": {"json": {"type": "object"}}}
-                event.selected_tool = make_tool(use["name"], spec, answer)
 
-        def after_tool(event: Any) -> None:
-            call_id, result, log = event.tool_use["toolUseId"], event.result, shared.log
-            if event.cancel_message is not None:
-                log.refuse_call(call_id, event.cancel_message)
-            elif event.exception is not None:
-                log.fail_call(call_id, event.exception)
-            else:
-                log.end_or_fail_call(call_id, _read_content(result), is_error=result["status"] == "error")
+def _add_hooks(session: Any, run: Any, agent: Any, /, *values: Any, **named: Any) -> Any:
+    """Runs an agent, maybe in a tool of another one, with hooks that log it."""
+    if agent not in _hooked:
+        _hooked.add(agent)
+        for event, hook in _make_hooks(session.load).items():
+            agent.add_hook(hook, event)
+    return run(agent, *values, **named)
 
-        def on_message(event: Any) -> None:
-            usage = event.message.get("metadata", {}).get("usage")
-            if event.message["role"] == "assistant" and usage:
-                model = event.agent.model
-                shared.log.add_model_call(model.get_config().get("model_id"), guess_provider(model), usage)
 
-        for hook, event in zip((before_tool, after_tool, on_message), self.load("strands.hooks", *names), strict=True):
-            self.target.add_hook(hook, event)
-        return self.target.take_snapshot(preset="session")
+def _make_hooks(load: Any) -> dict[Any, Any]:
+    """Hooks that log agents, tools and models to the current turn, and answer for stubbed tools."""
+    make_tool = load("strands.tools", "PythonAgentTool")
+
+    def before_run(event: Any) -> None:
+        get_current_log().enter_node(event.agent.name)
+
+    def answer(use: Any, **_: Any) -> Any:
+        return _encode_result(get_current_log().answer_call(use["toolUseId"], use["name"]))
+
+    def before_tool(event: Any) -> None:
+        use, log = event.tool_use, get_current_log()
+        log.start_call(use["toolUseId"], use["name"], use["input"])
+        if log.has_stubs:
+            spec = {"name": use["name"], "description": "", "inputSchema": {"json": {"type": "object"}}}
+            event.selected_tool = make_tool(use["name"], spec, answer)
+
+    def after_tool(event: Any) -> None:
+        call_id, result, log = event.tool_use["toolUseId"], event.result, get_current_log()
+        if event.cancel_message is not None:
+            log.refuse_call(call_id, event.cancel_message)
+        elif event.exception is not None:
+            log.fail_call(call_id, event.exception)
+        else:
+            log.end_or_fail_call(call_id, _read_content(result), is_error=result["status"] == "error")
+
+    def on_message(event: Any) -> None:
+        usage = event.message.get("metadata", {}).get("usage")
+        if event.message["role"] == "assistant" and usage:
+            model = event.agent.model
+            get_current_log().add_model_call(model.get_config().get("model_id"), guess_provider(model), usage)
+
+    names = ("BeforeInvocationEvent", "BeforeToolCallEvent", "AfterToolCallEvent", "MessageAddedEvent")
+    events = load("strands.hooks", *names)
+    return dict(zip(events, (before_run, before_tool, after_tool, on_message), strict=True))
 
 
 def _read_content(result: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -126,6 +126,12 @@ class TurnLog:
             self._progress.tracebacks += build_tracebacks(error, f"tool {self._calls[call_id].name}")
             self._update_call(call_id, error=format_error(error), pending=False)
 
+    def fail_named_calls(self, error: BaseException) -> None:
+        """Logs an error that names the tool of a call without a result in its text."""
+        for call_id, call in self._calls.items():
+            if self.lacks_result(call_id) and call.name in str(error):
+                self.fail_call(call_id, error.__cause__ or error)
+
     async def run_tool(
         self, call_id: str, name: str, arguments: Any, run: Callable[[], Awaitable[Any]], waiting: Any = ()
     ) -> Any:
@@ -188,10 +194,10 @@ class TurnLog:
         """Do canned answers replace all tools?"""
         return self._stubs is not None
 
-    def mark_unfinished_pending(self) -> None:
-        """Logs that every call without a result waits."""
-        for call_id in self._calls:
-            if self.lacks_result(call_id):
+    def mark_unfinished_pending(self, names: Collection[str] = ()) -> None:
+        """Logs that every call without a result waits, or those of tools with these names."""
+        for call_id, call in self._calls.items():
+            if self.lacks_result(call_id) and (not names or call.name in names):
                 self._update_call(call_id, pending=True)
 
     def drop_call(self, call_id: str) -> None:
@@ -216,7 +222,8 @@ class TurnLog:
     def add_model_call(self, model: Any, provider: Any, usage: Any) -> None:
         """Logs a call of a model, with the usage that the framework or the provider reports."""
         call = ModelCall(str(model or ""), str(provider or ""), *read_usage(usage))
-        self.model_calls.append(structs.replace(call, cost_usd=compute_reported_cost(call)))
+        cost = compute_reported_cost(call) if call.input_tokens else None  # a streamed call may report no usage
+        self.model_calls.append(structs.replace(call, cost_usd=cost))
 
     def build_output_reply(self, output: Any) -> Reply:
         """The reply of an agent whose output is a text or a structured value."""

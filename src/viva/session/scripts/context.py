@@ -61,7 +61,7 @@ class AsyncContext(_AgentCallContext):
         *,
         timeout: str | float | None = None,  # noqa: ASYNC109 -- charged to the agent, so asyncio.timeout does not do
     ) -> AgentReply:
-        """As `Context.call`, but other tasks on the loop of the test continue while the agent replies."""
+        """Like `Context.call`, but other tasks on the loop of the test continue while the agent replies."""
         __tracebackhide__ = True
         return await self._bridge.run_async(self._send_message(agent, messages, options, timeout))
 

@@ -30,11 +30,8 @@ class ThreadActor:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the coordinator handles it
         return await self._loop.bridge.run_async(self._worker.prepare(b""))
 
-    async def run(self, request: bytes) -> bytes:
-        return await self._loop.bridge.run_async(self._worker.run(request))
-
-    async def cancel(self, request: bytes) -> None:
-        await self._loop.bridge.run_async(self._worker.cancel(request))
+    async def exchange(self, batch: bytes) -> bytes:
+        return await self._loop.bridge.run_async(self._worker.exchange(batch))
 
     async def set_worker_count(self, count: int) -> None:
         await self._loop.bridge.run_async(self._worker.set_worker_count(b"%d" % count))
@@ -77,11 +74,8 @@ class ProcessActor:
         self._watcher = asyncio.create_task(self._watch_process(self._process))
         return await self._process.call("prepare")
 
-    async def run(self, request: bytes) -> bytes:
-        return await self._require_process().call("run", request)
-
-    async def cancel(self, request: bytes) -> None:
-        await self._require_process().call("cancel", request)
+    async def exchange(self, batch: bytes) -> bytes:
+        return await self._require_process().call("exchange", batch)
 
     async def set_worker_count(self, count: int) -> None:
         await self._require_process().call("set_worker_count", b"%d" % count)

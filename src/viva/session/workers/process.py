@@ -18,7 +18,7 @@ from viva.model import codec
 from viva.session.loop import LoopThread
 from viva.session.workers.worker import TrialWorker, WorkerSetup
 
-Method = Literal["prepare", "run", "cancel", "set_worker_count", "close"]
+Method = Literal["prepare", "exchange", "set_worker_count", "close"]
 _METHOD_NAMES: tuple[Method, ...] = get_args(Method)
 _MESSAGE_HEADER = struct.Struct("!IBQ")
 """The header of a message: number of the call, index of the method (in a result: 1 if the call failed), size of the content."""

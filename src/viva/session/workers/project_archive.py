@@ -60,7 +60,7 @@ def _pack_files(root: Path, secret_file: Path | None) -> bytes:
 
 
 def _forget_origin(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without owner and time: another checkout of the same files gives the same digest."""
+    """The entry without owner and time: another checkout of the same files then gives the same digest."""
     return entry.replace(mtime=_FILE_TIME, uid=0, gid=0, uname="", gname="", deep=False)
 
 

@@ -15,11 +15,11 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from viva.concurrency.prints import capture_prints
-from viva.concurrency.threads import is_being_cancelled
 from viva.config import find_unset_variables
 from viva.engine.event_bus import EventBus
 from viva.engine.trial import RunContext, run_trial
 from viva.errors import BadInput, Problem, RunStopped
+from viva.executors.request_batches import RequestQueue
 from viva.llm.budget import ModelCallCollector
 from viva.llm.limits import use_limit_share
 from viva.model import codec
@@ -101,6 +101,7 @@ class TrialWorker:
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
         self._runner: _TrialRunner | None = None
+        self._requests = RequestQueue(self._run)
 
     async def prepare(self, _nothing: bytes) -> bytes:
         """Build the plan. Returns a WorkerReport."""
@@ -113,17 +114,14 @@ class TrialWorker:
             return codec.encode(report_os_error(error))
         return codec.encode(WorkerReport(warnings=tuple(_list_version_differences(self._setup.packages))))
 
-    async def run(self, request: bytes) -> bytes:
-        """Run one attempt of a trial. Returns a TrialResult."""
+    async def exchange(self, batch: bytes) -> bytes:
+        """Start a batch of TrialRequests, and return a batch of TrialResults as soon as there is one."""
+        return await self._requests.exchange(batch)
+
+    async def _run(self, request: bytes) -> bytes:
         if self._runner is None:
             raise RuntimeError("the worker is not prepared")
         return await self._runner.run(request)
-
-    async def cancel(self, request: bytes) -> bytes:
-        """Cancel a request that is running."""
-        if self._runner is not None:
-            self._runner.cancel(request)
-        return b""
 
     async def set_worker_count(self, count: bytes) -> bytes:
         """Use the share 1/`count` of the connectors' rate limits, because all workers share them."""
@@ -133,6 +131,7 @@ class TrialWorker:
 
     async def close(self, _nothing: bytes) -> bytes:
         """Cancel the trials that are running, and close everything."""
+        await self._requests.close()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.close()
@@ -167,7 +166,6 @@ class _TrialRunner:
         self._calls = calls
         self._run_context = create_run_context(plan, setup.run_id, EventBus((), ()))
         self._cases = CaseFinder(plan)
-        self._tasks: dict[bytes, asyncio.Task[TrialResult]] = {}
         self._exits = exits
 
     @classmethod
@@ -193,23 +191,13 @@ class _TrialRunner:
         raise AssertionError  # no context manager here swallows errors
 
     async def run(self, raw: bytes) -> bytes:
-        task = asyncio.ensure_future(self._run_attempt(codec.decode_own(raw, type=TrialRequest)))
-        self._tasks[raw] = task
         try:
-            return codec.encode(await task)
+            return codec.encode(await self._run_attempt(codec.decode_own(raw, type=TrialRequest)))
         except (RunStopped, OSError) as error:
             reason = error.reason if isinstance(error, RunStopped) else f"worker on {platform.node()}: {error}"
             return codec.encode(TrialResult(stop_reason=reason, calls=self._calls.pop_calls()))
-        except asyncio.CancelledError:
-            if is_being_cancelled():
-                raise
+        except asyncio.CancelledError:  # the coordinator stops the trial, but charges its calls
             return codec.encode(TrialResult(stop_reason="cancelled", calls=self._calls.pop_calls()))
-        finally:
-            del self._tasks[raw]
-
-    def cancel(self, raw: bytes) -> None:
-        if (task := self._tasks.get(raw)) is not None:
-            task.cancel()
 
     async def _run_attempt(self, request: TrialRequest) -> TrialResult:
         case = await self._cases.find((request.suite, request.case, request.agent))
@@ -237,10 +225,6 @@ class _TrialRunner:
         use_limit_share(self._plan.http, share)
 
     async def close(self) -> None:
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await self._exits.aclose()
 
 
