@@ -201,7 +201,9 @@ def test_repeats_have_an_interval_a_class_and_pass_k(tmp_path: Path) -> None:  #
 
 
 def test_a_case_that_never_passes_is_not_counted_as_unstable(tmp_path: Path) -> None:
-    records = [trial(name, status, trial=n, trials=2) for name, status in (("a", "failed"), ("b", "passed")) for n in (1, 2)]
+    records = [
+        trial(name, status, trial=n, trials=2) for name, status in (("a", "failed"), ("b", "passed")) for n in (1, 2)
+    ]
     assert report(tmp_path, records).overview["classes"] == {"never_passed": 1, "stable": 1}
 
 
