@@ -335,6 +335,9 @@ def test_the_tool_that_failed_most_is_named_and_leads_to_all_tools(browser: Any,
     rows = page.locator("#rates li")
     expect(rows.first).to_contain_text(re.compile(r"load_order *100 % *1 of 1 call failed, \d+–100 %"))
     expect(rows.filter(has_text="look_up_order")).to_contain_text("0 of 1 call failed")
+    page.set_viewport_size(PHONE)
+    left = [page.locator(f"#{name}").bounding_box()["x"] for name in ("costliest-turn", "failed-tool")]
+    assert max(left) < 2 * PHONE["width"], "one swipe away on a phone"
     found.context.close()
     assert found.troubles == []
 

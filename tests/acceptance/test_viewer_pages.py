@@ -573,6 +573,12 @@ def test_several_agents_have_a_matrix_that_leads_to_both_conversations(browser: 
         page = visit.go("#/compare/latest~1/latest", "#pickers select")
         page.select_option("#pick-head", index=1)
         page.wait_for_url(re.compile("compare/([^/]+)/\\1"))
+        project.test("-n", "same", "-q")
+        page = visit.go("#/compare/latest~2/latest~1/latest", "#matrix .agents")
+        page.set_viewport_size({"width": 1440, "height": 900})
+        hidden = page.locator(".agents").evaluate("table => table.scrollWidth - table.parentElement.clientWidth")
+        assert hidden <= 0, "names of runs leave room for the intervals"
+        page.set_viewport_size(DESKTOP)
         page = visit.go("#/history", ".history-line")
         expect(page.locator(".history-line")).to_have_count(2)
         expect(page.locator("#history-all")).not_to_be_checked()

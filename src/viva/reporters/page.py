@@ -91,7 +91,7 @@ class Overview(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The data of a run's first screen. A run of several agents has their `matrix`, and no pass rate of all together. Without `ended` the run is in progress or was killed, and has no `summary`.
 
     `pass_rate` is None for sequential tests; `pass_k` has pass@k and pass^k of repeated cases for the largest k that all of
-    them allow, `classes` how many are in each stability class. `costliest_turn` is the first of the most expensive turns. `counts` is set for a large run whose rows come
+    them allow, `classes` how many are in each stability class or `never_passed`. `costliest_turn` is the first of the most expensive turns. `counts` is set for a large run whose rows come
     in pieces: it has no `cases`. `case_ms` and `reply_ms` are the durations of trials and of replies.
     """
 
@@ -258,7 +258,7 @@ class _OverviewFigures:
                 self.breakdown.add_tool_call(call.name, has_error=call.error is not None)
             self._update_costliest_turn(case, trial)
         if len(case.heads) > 1 and not self.is_sequential and (name := stability(case.statuses)) is not None:
-            self.classes[name] += 1
+            self.classes[name if tally.passed else "never_passed"] += 1  # what always fails is not unstable
 
     def _update_costliest_turn(self, case: CaseTrials, trial: _TrialDetails) -> None:
         for turn in trial.turns:

@@ -200,6 +200,13 @@ def test_repeats_have_an_interval_a_class_and_pass_k(tmp_path: Path) -> None:  #
     assert case["figures"]["interval"] == row["interval"]
 
 
+def test_a_case_that_never_passes_is_not_counted_as_unstable(tmp_path: Path) -> None:
+    records = [
+        trial(name, status, trial=n, trials=2) for name, status in (("a", "failed"), ("b", "passed")) for n in (1, 2)
+    ]
+    assert report(tmp_path, records).overview["classes"] == {"never_passed": 1, "stable": 1}
+
+
 def refused(number: int) -> TrialRecord:
     text = f"agent error: ConnectionError: refused by 10.0.0.{number}"
     return trial(f"r{number}", "error", fault="infra", error=text, turns=[turn(1, "Hi", error=text)], tags=("net",))

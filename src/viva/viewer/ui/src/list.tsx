@@ -182,7 +182,7 @@ function Row({ row, href, at, scored, hit, tall }: RowProps) {
             <span class="visually-hidden"> checks passed</span>
           </span>
         ) : (
-          <span class="fact checks">no checks</span>
+          <span class="fact checks">{row.turns > 0 && "no check ran"}</span>
         )}
         <span class="fact cost">{row.cost_usd ? formatCost(row.cost_usd) : ""}</span>
         <span class="fact time">{formatMs(row.duration_ms)}</span>

@@ -2,7 +2,7 @@
 import type { CaseFigures, CaseRow, Overview, PassK, Span } from "./data";
 import { formatPercent, sortByName } from "./format";
 
-const CLASSES = ["stable", "mostly_stable", "unstable", "highly_unstable"];
+const CLASSES = ["stable", "mostly_stable", "unstable", "highly_unstable", "never_passed"];
 
 /** A rate as a point on a bar, with its 95 % interval. */
 export function RateBar({ rate, interval, label }: { rate: number; interval: Span | null | undefined; label?: string }) {
