@@ -27,6 +27,8 @@ _REGROWTH_S = 8.0
 _PROBING_GROWTH_PER_S = 0.02
 """How fast the window grows per second beyond the size that was too large."""
 _MIN_ROUND_S = 0.5
+_MAX_ROUND_REJECTIONS = 4
+"""After so many rejections since the last cut the window shrinks again at once: a bucket that has run empty refuses most calls."""
 _CATCH_UP_S = 0.02
 _CONVERSATIONS_PER_CALL = 1.25
 _SLOW_LATENCY_FACTOR = 1.5
@@ -175,7 +177,11 @@ class ConnectorPace:
         if started >= self._round_start:  # others were sent before the last cut
             self._refused += 1
             self._round_has_hint = self._round_has_hint or bool(retry_after_s)
-            if math.isinf(self.window) or self._now() - self._round_start >= max(_MIN_ROUND_S, 2 * self.latency_s):
+            is_round_over = (
+                self._now() - self._round_start >= max(_MIN_ROUND_S, 2 * self.latency_s)
+                or self._refused >= _MAX_ROUND_REJECTIONS
+            )
+            if math.isinf(self.window) or is_round_over:
                 self._shrink_window()
         self._start_waiting_calls()
 

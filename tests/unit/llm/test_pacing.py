@@ -116,6 +116,13 @@ def test_the_rate_of_a_provider_is_found_with_few_rejections(
     assert world.rejected_share < most_rejected
 
 
+def test_few_calls_are_rejected_while_the_rate_of_an_empty_bucket_is_not_known_yet():  # 15
+    world = World(bucket)
+    world.run(12)
+    assert world.rejected_share < 0.10
+    assert world.rate_after(5) >= 0.9 * 10.0
+
+
 def test_conversations_double_while_calls_succeed_and_stop_at_the_maximum():
     world = World(lambda _: True, maximum=100)
     assert world.limit.limit == START_CONVERSATIONS
