@@ -110,7 +110,7 @@ class Server:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         CURRENT.write_text(nodeid, encoding="utf-8")
-        signal.setitimer(signal.ITIMER_REAL, self.limits[nodeid])  # nobody handles the signal: it ends the process
+        signal.setitimer(signal.ITIMER_REAL, self.limits[nodeid])  # no handler: the signal ends the process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

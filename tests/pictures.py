@@ -1,6 +1,6 @@
 """The pictures of the docs: `docs/demo.svg`, the console on the expense example, and `docs/screens`, the pages of the viewer.
 
-Run as a program (`make pictures`), it makes all of them anew.
+Run as a program (`make pictures`), it makes all of them again.
 """
 
 import re

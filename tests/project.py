@@ -19,6 +19,29 @@ from viva import catalog
 from viva.cli.main import main
 
 ECHO = "def agent(messages, options):\n    return messages[-1]['content']\n"
+HANGING = """
+import asyncio, time
+
+def sleeps(): time.sleep(600)
+
+def spins():
+    while True: pass
+
+def clings():
+    while True:
+        try: time.sleep(0.01)
+        except BaseException: pass
+
+async def waits(): await asyncio.sleep(600)
+
+def agent(messages):
+    return globals()[messages[-1]["content"]]()
+
+class SlowToMake:
+    def __init__(self): time.sleep(600)
+    def reply(self, messages): return "never"
+"""
+"""Functions of an agent that hang in different ways; the message names the function."""
 
 
 class Ended:

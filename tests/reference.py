@@ -49,7 +49,7 @@ SERVERS = {"GeminiServer", "OpenAIServer", "AnthropicServer", "HttpServer"}
 
 
 class Pages:
-    """All pages by name, and all that nobody has explained."""
+    """All pages by name, and everything without an explanation."""
 
     def __init__(self) -> None:
         self.unexplained: list[str] = []

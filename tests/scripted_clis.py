@@ -79,7 +79,7 @@ STUBBED_CASE = {
 """A case whose tool is a stub of an MCP server."""
 
 
-class RunContext:
+class ScriptedCli:
     """A project in which a CLI meets the puppet. The user's own HOME holds settings that would break the CLI if it read them."""
 
     def __init__(self, project: Project, server: ModelServer, dotted: str, *clis: str) -> None:
@@ -124,6 +124,11 @@ class RunContext:
         """Is the user's own HOME as it was?"""
         files = [path for path in self.home.rglob("*") if path.is_file()]
         return files == [self.dotted / "settings.json"] and files[0].read_text(encoding="utf-8") == '{"not": JSON'
+
+
+def persona(first: str, **criteria: Any) -> dict[str, Any]:
+    """A persona of two turns, for a playbook."""
+    return {"initial_user_input": first, "context": "You want two files.", "max_turns": 2, "success_criteria": criteria}
 
 
 def processes(mark: str) -> list[str]:

@@ -360,7 +360,7 @@ def passing(record: TrialRecord) -> TrialRecord:
 
 
 def many_report(folder: Path, count: int) -> Path:
-    """A report of many cases that nobody ran: a tenth failed."""
+    """A report of many invented cases: a tenth failed."""
     journal = Journal(folder / "journal.jsonl")
     report = HtmlReport(folder / "report.html", journal)
     for event in many_events("r1", count):

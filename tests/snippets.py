@@ -170,7 +170,7 @@ def _bash(script: str, here: Path, programs: Path) -> None:
         bash.wait(ALONE_S)
     finally:
         if bash.poll() is None:
-            os.killpg(bash.pid, signal.SIGKILL)  # a session of our own: nobody else is in it
+            os.killpg(bash.pid, signal.SIGKILL)  # the session is ours: no other process is in it
             bash.wait()
 
 

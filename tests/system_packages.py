@@ -11,7 +11,7 @@ import sys
 
 
 def install_packages(*packages: str) -> None:
-    """As root with apt-get only: nobody's password is asked for. Services that come along are not started."""
+    """As root with apt-get only: no password is asked for. Services are not started."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}

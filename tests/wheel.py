@@ -1,6 +1,6 @@
 """Builds the wheel, installs it by itself in a fresh environment, and runs Viva and its demo from there.
 
-`make wheel` runs this. What works only in the source tree (a file that was left out, a dependency that nobody
+`make wheel` runs this. What works only in the source tree (a file that was left out, a dependency that nothing
 declared) shows up here. Exit code 0 if all of it works.
 """
 

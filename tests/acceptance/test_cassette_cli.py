@@ -307,7 +307,7 @@ def test_another_model_is_noticed_by_its_name(project: Project, server: OpenAISe
     assert 'connector.model: "stand-in" when recorded, "bigger" now' in second["error"]
 
 
-def test_the_model_of_a_connector_that_nobody_names_is_noticed_too(project: Project, server: OpenAIServer):
+def test_the_model_of_an_unnamed_connector_is_noticed_too(project: Project, server: OpenAIServer):
     """The built-in judge takes the only connector there is."""
     project.suite({"id": "a", "input": "x", "assertions": [{"type": "agent", "criteria": "It is about an order"}]})
     project.test("-n", "shop", "--record", "c.cassette")

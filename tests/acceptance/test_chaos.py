@@ -455,7 +455,7 @@ KINDS = ("http", "openwop", "openai", "anthropic", "gemini")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reset_connection_is_nobodys_failure(project: Project, kind: str):  # N17
+def test_a_reset_connection_is_no_failure_of_the_agent(project: Project, kind: str):  # N17
     with Resetting() as server:
         agents_at(project, server.url)
         suite(project, ("reset",))
@@ -463,7 +463,7 @@ def test_a_reset_connection_is_nobodys_failure(project: Project, kind: str):  # 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_certificate_that_nobody_signed_is_told_in_words(project: Project, kind: str):  # N17
+def test_an_unsigned_certificate_is_explained(project: Project, kind: str):  # N17
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "server.pem")
     with HttpServer(lambda _: StubResponse(body=b"{}"), tls=context) as server:

@@ -143,7 +143,7 @@ class Arena:
         self.disk.mkdir()
         self.kind, self.sandbox = kind, sandbox
         put(self.outside, "kept.txt", "kept")
-        # Without a sandbox nobody keeps it from deleting more than its own folders: it is not asked to.
+        # Without a sandbox it could delete more than its own folders, so it is not asked to.
         reach = [str(self.outside), str(self.project.folder), "/etc", "/var", "/home"] if sandbox == "bwrap" else []
         program = folder / "programs/bin" / ("gemini" if kind == "gemini" else "hostile")
         put(

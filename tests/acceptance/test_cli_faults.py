@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from project import Project, case, contains
+from project import HANGING, Project, case, contains
 
 MISFITS = """
 import asyncio, json, sys, threading, time
@@ -98,33 +98,9 @@ def test_a_tool_that_hangs_in_a_thread_pool_does_not_keep_the_process(project: P
     assert "threads of the agent did not end: tools_0" in ended.err
 
 
-HANGING = """
-import asyncio, time
-
-def sleeps(): time.sleep(600)
-
-def spins():
-    while True: pass
-
-def clings():
-    while True:
-        try: time.sleep(0.01)
-        except BaseException: pass
-
-async def waits(): await asyncio.sleep(600)
-
-def agent(messages):
-    return globals()[messages[-1]["content"]]()
-
-class SlowToMake:
-    def __init__(self): time.sleep(600)
-    def reply(self, messages): return "never"
-"""
-
-
 @pytest.mark.process
 def test_an_agent_that_hangs_is_cut_off_and_the_process_ends(project: Project):
-    """Sleeping, spinning, refusing to be interrupted, or awaiting for ever: the turn fails and nothing is waited for."""
+    """Sleeping, spinning, refusing to be interrupted, or awaiting forever: the turn fails and Viva does not wait."""
     project.write("agent.py", HANGING)
     project.suite(*(case(name, name) for name in ("sleeps", "spins", "clings", "waits")))
     began = time.monotonic()
@@ -194,7 +170,7 @@ def test_the_second_ctrl_c_leaves_at_once(project: Project, interrupted):
     assert ended.code == 2, ended
 
 
-def test_a_polite_request_to_end_is_heard_as_well(project: Project, interrupted):
+def test_sigterm_stops_the_run_too(project: Project, interrupted):
     project.write("agent.py", SLOW)
     project.suite(case("quick"), case("slow1", "slow"))
     ended = interrupted(

@@ -29,7 +29,7 @@ def configured(project: Project, server: OpenAIServer, **connector: Any) -> None
 KEY = {"LOCAL_KEY": "sk-local-0123456789"}
 
 
-def test_a_model_with_a_tool_is_talked_to_and_checked(project: Project):
+def test_a_model_with_a_tool_is_tested(project: Project):
     """The tool runs here, its result goes back to the model, usage is counted, and the key is seen by the server alone."""
 
     def model(received: ReceivedRequest) -> str | Say:
@@ -77,7 +77,7 @@ def test_a_model_with_a_tool_is_talked_to_and_checked(project: Project):
     assert not [path for path in kept if KEY["LOCAL_KEY"].encode() in path.read_bytes()]
 
 
-def test_trouble_of_the_provider_is_retried_and_then_nobodys_failure_but_its_own(project: Project):
+def test_trouble_of_the_provider_is_retried_and_then_its_own_fault(project: Project):
     """429 and 503 pass after a retry; what stays broken, is cut or no JSON, is an error of the infrastructure."""
     asked: dict[str, int] = {}
 
@@ -106,12 +106,14 @@ def test_trouble_of_the_provider_is_retried_and_then_nobodys_failure_but_its_own
     for name in ("broken", "half", "rubbish", "forbidden"):
         assert found[name] == ("error", "infra"), (name, ended)  # N17
     attempts = {record["id"]: record["attempt"] for record in records}
-    assert asked["broken"] == 2 * attempts["broken"]  # N21: a trial that nobody failed may be run again, whole
+    assert (
+        asked["broken"] == 2 * attempts["broken"]
+    )  # N21: a whole trial is repeated after a fault that is not the agent's
     assert asked["forbidden"] == attempts["forbidden"]
     assert ended.code == 1
 
 
-def test_nobody_listens(project: Project):
+def test_a_closed_port_is_no_failure_of_the_agent(project: Project):
     """A refused connection is an error, not a failure of the agent."""
     project.write(
         "viva.toml",
@@ -192,7 +194,7 @@ def test_any_json_endpoint_is_an_agent(project: Project):
 
 
 def test_an_endpoint_that_hangs_is_hung_up_on(project: Project, interrupted):
-    """A timeout and Ctrl-C both close the connection: nobody is left talking to nobody."""
+    """A timeout and Ctrl-C both close the connection."""
     project.suite(case("quick"), case("hang", "hang"))
 
     def endpoint(received: ReceivedRequest) -> StubResponse:

@@ -2,13 +2,12 @@
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from msgspec import structs
 
 from project import Project
-from scripted_clis import STUBBED_CASE, RunContext, puppet, use_stub
+from scripted_clis import STUBBED_CASE, ScriptedCli, persona, puppet, use_stub
 from viva.model.message import ToolCall
 from viva.testing import ModelRequest, OpenAIServer, Say
 from viva.testing.model_server import ScriptLine
@@ -33,18 +32,14 @@ def _tool(call: ToolCall) -> ToolCall:
 
 
 @pytest.fixture
-def stand_in_server(project: Project) -> Iterator[RunContext]:
+def stand_in_server(project: Project) -> Iterator[ScriptedCli]:
     with OpenAIServer(codex_puppet) as server:
-        staged = RunContext(project, server, ".codex", "codex")
-        staged.config(AGENT)
-        yield staged
+        scripted_cli = ScriptedCli(project, server, ".codex", "codex")
+        scripted_cli.config(AGENT)
+        yield scripted_cli
 
 
-def persona(said: str, **criteria: Any) -> dict[str, Any]:
-    return {"initial_user_input": said, "context": "You want two files.", "max_turns": 2, "success_criteria": criteria}
-
-
-def test_a_playbook_for_the_gemini_cli_holds_for_codex(stand_in_server: RunContext) -> None:
+def test_a_playbook_for_the_gemini_cli_holds_for_codex(stand_in_server: ScriptedCli) -> None:
     """P9: a command counts whatever its exit status; P11: the second turn resumes the session."""
     criteria = {
         "files_contain": {"second.txt": ["two"]},
@@ -66,14 +61,14 @@ def test_a_playbook_for_the_gemini_cli_holds_for_codex(stand_in_server: RunConte
     assert stand_in_server.untouched()  # P10
 
 
-def test_a_provider_that_fails_is_no_fault_of_the_agent(stand_in_server: RunContext) -> None:
+def test_a_provider_that_fails_is_no_fault_of_the_agent(stand_in_server: ScriptedCli) -> None:
     name = stand_in_server.playbook("busy", timeout=120, persona=persona("FAIL 503", files_exist=["x"]))
     _, (record,) = stand_in_server.test("-i", name, "-n", "coder", "--retry-faults", "0", code=1)
     assert (record["status"], record["fault"]) == ("error", "infra")  # P11
     assert "the puppet fails" in record["error"]
 
 
-def test_without_a_key_it_says_so_at_once(stand_in_server: RunContext) -> None:
+def test_without_a_key_it_says_so_at_once(stand_in_server: ScriptedCli) -> None:
     """P10: it would wait for the network until its time is up."""
     for name in stand_in_server.server.env:
         del stand_in_server.project.env[name]
@@ -87,8 +82,8 @@ def test_without_a_key_it_says_so_at_once(stand_in_server: RunContext) -> None:
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
     with OpenAIServer(use_stub) as server:
-        staged = RunContext(project, server, ".codex", "codex")
-        staged.config(f"{AGENT}mcp_stub = true\n")
+        scripted_cli = ScriptedCli(project, server, ".codex", "codex")
+        scripted_cli.config(f"{AGENT}mcp_stub = true\n")
         project.suite(STUBBED_CASE)
-        _, (record,) = staged.test(agent="coder")
+        _, (record,) = scripted_cli.test(agent="coder")
     assert [(call["name"], call["args"]) for call in record["turns"][0]["tool_calls"]] == [("lookup", {"id": 7})]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from project import Project
-from scripted_clis import COMPILED, JUDGE, STUBBED_CASE, RunContext, processes, puppet, use_stub
+from scripted_clis import COMPILED, JUDGE, STUBBED_CASE, ScriptedCli, processes, puppet, use_stub
 from viva.model.message import ToolCall
 from viva.testing import GeminiServer, ModelRequest, Say
 from viva.testing.model_server import ScriptLine
@@ -23,16 +23,16 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "playbooks"
 
 
 @pytest.fixture
-def stand_in_server(project: Project) -> Iterator[RunContext]:
+def stand_in_server(project: Project) -> Iterator[ScriptedCli]:
     with GeminiServer(puppet) as server:
-        yield RunContext(project, server, ".gemini", "gemini")
+        yield ScriptedCli(project, server, ".gemini", "gemini")
 
 
 def step(said: str, outcome: str = "It did so.") -> dict[str, str]:
     return {"user_input": said, "expected_outcome": outcome}
 
 
-def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_in_server: RunContext) -> None:
+def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_in_server: ScriptedCli) -> None:
     name = stand_in_server.playbook("two_steps", steps=[step("WRITE notes.txt: buy milk"), step("What have I said?")])
     ended, (record,) = stand_in_server.test("-i", name)
     assert "auto-approve mode" in ended.out  # P10
@@ -54,7 +54,7 @@ def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_i
     assert list(stand_in_server.temporary.iterdir()) == []  # P5: what passed is cleaned away
 
 
-def test_a_persona_goes_on_until_every_criterion_holds(stand_in_server: RunContext) -> None:
+def test_a_persona_goes_on_until_every_criterion_holds(stand_in_server: ScriptedCli) -> None:
     criteria = {
         "llm_checks": ["Both files were made."],
         "flow_contains": ["All done as asked."],
@@ -73,7 +73,7 @@ def test_a_persona_goes_on_until_every_criterion_holds(stand_in_server: RunConte
     assert "Both files were made" not in json.dumps(simulated[0].json)  # P3: the user never sees the criteria
 
 
-def test_a_refused_tool_does_not_count(stand_in_server: RunContext) -> None:
+def test_a_refused_tool_does_not_count(stand_in_server: ScriptedCli) -> None:
     stand_in_server.config('[agents.careful]\ntype = "gemini"\nmodel = "m-1"\napproval = "default"')
     persona = {"initial_user_input": "WRITE no.txt: x", "context": "You want a file.", "max_turns": 1}
     name = stand_in_server.playbook(
@@ -88,7 +88,7 @@ def test_a_refused_tool_does_not_count(stand_in_server: RunContext) -> None:
     assert "files" not in record["turns"][0]
 
 
-def test_a_hang_is_cut_off_and_no_process_survives(stand_in_server: RunContext) -> None:
+def test_a_hang_is_cut_off_and_no_process_survives(stand_in_server: ScriptedCli) -> None:
     mark = f"31{os.getpid()}"
     stand_in_server.playbook("hang", timeout=12, steps=[step("HANG")])
     stand_in_server.playbook("daemon", timeout=12, steps=[step(f"RUN setsid sleep {mark} & touch began; sleep {mark}")])
@@ -103,7 +103,7 @@ def test_a_hang_is_cut_off_and_no_process_survives(stand_in_server: RunContext) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_survives_when_viva_is_interrupted_or_killed(stand_in_server: RunContext, number: int) -> None:
+def test_no_process_survives_when_viva_is_interrupted_or_killed(stand_in_server: ScriptedCli, number: int) -> None:
     name = stand_in_server.playbook("hang", timeout=60, steps=[step("HANG")])
     process = stand_in_server.project.start("test", "-i", name)
     stand_in_server.server.wait_for(lambda: bool(stand_in_server.server.requests), 30)
@@ -117,7 +117,7 @@ def test_no_process_survives_when_viva_is_interrupted_or_killed(stand_in_server:
         assert time.monotonic() < due, left
 
 
-def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_faults(stand_in_server: RunContext) -> None:
+def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_faults(stand_in_server: ScriptedCli) -> None:
     stand_in_server.playbook("bad", steps=[step("FAIL 400")])
     stand_in_server.playbook("busy", timeout=12, steps=[step("FAIL 503")])
     _, (bad, busy) = stand_in_server.test("-i", "playbooks", "--retry-faults", "0", code=1)
@@ -140,7 +140,7 @@ def test_what_it_warns_of_itself_stands_in_the_report(project: Project) -> None:
         )
 
     with GeminiServer(again) as server:
-        stand_in_server = RunContext(project, server, ".gemini", "gemini")
+        stand_in_server = ScriptedCli(project, server, ".gemini", "gemini")
         persona = {"initial_user_input": "Look around.", "context": "-", "max_turns": 1}
         criteria = {"tool_calls_contain": {"list_directory": []}}
         name = stand_in_server.playbook("loop", timeout=60, persona=persona | {"success_criteria": criteria})
@@ -149,7 +149,7 @@ def test_what_it_warns_of_itself_stands_in_the_report(project: Project) -> None:
     assert "Loop detected" in ended.out
 
 
-def test_a_turn_without_a_result_is_a_failed_turn(stand_in_server: RunContext) -> None:
+def test_a_turn_without_a_result_is_a_failed_turn(stand_in_server: ScriptedCli) -> None:
     name = stand_in_server.playbook("killed", steps=[step("RUN kill -TERM $PPID; sleep 5")])
     _, (record,) = stand_in_server.test("-i", name, code=1)
     assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
@@ -157,7 +157,7 @@ def test_a_turn_without_a_result_is_a_failed_turn(stand_in_server: RunContext) -
     assert "result" in record["error"]
 
 
-def test_a_link_leads_out_of_the_workspace_and_what_changed_there_is_told(stand_in_server: RunContext) -> None:
+def test_a_link_leads_out_of_the_workspace_and_what_changed_there_is_told(stand_in_server: ScriptedCli) -> None:
     stand_in_server.project.write("shared/given.txt", "given")
     persona = {"initial_user_input": "WRITE shared/new.txt: from inside", "context": "-", "max_turns": 1}
     criteria = {"files_contain": {"shared/new.txt": ["from inside"], "shared/given.txt": ["given"]}}
@@ -170,7 +170,7 @@ def test_a_link_leads_out_of_the_workspace_and_what_changed_there_is_told(stand_
     assert any("shared/new.txt" in warning for warning in record["warnings"])
 
 
-def test_what_a_playbook_links_is_copied_for_it(stand_in_server: RunContext) -> None:
+def test_what_a_playbook_links_is_copied_for_it(stand_in_server: ScriptedCli) -> None:
     """P5: it would refuse to edit a linked file; the host's own files stay as they are."""
     stand_in_server.project.write("given.txt", "given")
     stand_in_server.project.write("shared/node_modules/dep.txt", "dep")
@@ -183,7 +183,7 @@ def test_what_a_playbook_links_is_copied_for_it(stand_in_server: RunContext) -> 
     assert (stand_in_server.project.folder / "given.txt").read_text(encoding="utf-8") == "given"
 
 
-def test_two_cases_at_once_do_not_see_each_other(stand_in_server: RunContext) -> None:
+def test_two_cases_at_once_do_not_see_each_other(stand_in_server: ScriptedCli) -> None:
     def both(case_id: str) -> dict[str, Any]:
         written = {"type": "file_contains", "path": "same.txt", "value": case_id}
         first = {"input": f"WRITE same.txt: {case_id}", "assertions": [written]}
@@ -199,7 +199,7 @@ def test_two_cases_at_once_do_not_see_each_other(stand_in_server: RunContext) ->
     assert not (stand_in_server.project.folder / "same.txt").exists()  # P5: the repository was copied
 
 
-def test_what_was_recorded_is_replayed_without_the_cli(stand_in_server: RunContext) -> None:
+def test_what_was_recorded_is_replayed_without_the_cli(stand_in_server: ScriptedCli) -> None:
     criteria = {"files_contain": {"kept.txt": ["on tape"]}, "tool_calls_contain": {"write_file": ["kept.txt"]}}
     persona = {"initial_user_input": "WRITE kept.txt: on tape", "context": "-", "max_turns": 1}
     name = stand_in_server.playbook("taped", persona=persona | {"success_criteria": criteria})
@@ -211,7 +211,7 @@ def test_what_was_recorded_is_replayed_without_the_cli(stand_in_server: RunConte
     assert len(stand_in_server.server.requests) == asked
 
 
-def test_the_examples_run_as_their_readme_says(stand_in_server: RunContext) -> None:
+def test_the_examples_run_as_their_readme_says(stand_in_server: ScriptedCli) -> None:
     folder = Path(shutil.copytree(EXAMPLES, stand_in_server.project.folder / "examples"))
     command = "viva test -i playbooks/ -n gemini --env-file release.env"
     written = f"python -m viva.testing gemini --script replies.yaml -- {command}"
@@ -224,7 +224,7 @@ def test_the_examples_run_as_their_readme_says(stand_in_server: RunContext) -> N
     assert "1 passed" in ended.stdout
 
 
-def test_without_a_login_it_says_so_and_nobody_waits(stand_in_server: RunContext) -> None:
+def test_without_a_login_it_says_so_and_does_not_wait(stand_in_server: ScriptedCli) -> None:
     del stand_in_server.project.env["GEMINI_API_KEY"]
     stand_in_server.project.suite({"id": "a", "input": "Hello", "assertions": [{"type": "contains", "value": "x"}]})
     _, (record,) = stand_in_server.test(agent="gemini", code=1)
@@ -233,7 +233,7 @@ def test_without_a_login_it_says_so_and_nobody_waits(stand_in_server: RunContext
     assert record["duration_ms"] < 15_000
 
 
-def test_a_message_that_no_command_line_would_hold_is_heard_whole(stand_in_server: RunContext) -> None:
+def test_a_message_too_long_for_a_command_line_arrives_whole(stand_in_server: ScriptedCli) -> None:
     long = " ".join(map(str, range(30_000)))
     stand_in_server.project.suite(
         {"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": [{"type": "file_exists", "path": "a.txt"}]}
@@ -244,9 +244,9 @@ def test_a_message_that_no_command_line_would_hold_is_heard_whole(stand_in_serve
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
     with GeminiServer(use_stub) as server:
-        staged = RunContext(project, server, ".gemini", "gemini")
-        staged.config(f'[agents.coder]\ntype = "gemini"\nmodel = "m-1"\nmcp_stub = true\n{COMPILED}\n')
+        scripted_cli = ScriptedCli(project, server, ".gemini", "gemini")
+        scripted_cli.config(f'[agents.coder]\ntype = "gemini"\nmodel = "m-1"\nmcp_stub = true\n{COMPILED}\n')
         project.suite(STUBBED_CASE)
-        _, (record,) = staged.test(agent="coder")
+        _, (record,) = scripted_cli.test(agent="coder")
     (call,) = record["turns"][0]["tool_calls"]
     assert (call["name"], call["args"]) == ("lookup", {"id": 7})

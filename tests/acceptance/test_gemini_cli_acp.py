@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from project import Project
-from scripted_clis import COMPILED, RunContext, processes, puppet
+from scripted_clis import COMPILED, ScriptedCli, processes, puppet
 from viva.testing import GeminiServer
 
 STEPS = [
@@ -15,18 +15,18 @@ STEPS = [
 
 
 @pytest.fixture
-def stand_in_server(project: Project) -> Iterator[RunContext]:
+def stand_in_server(project: Project) -> Iterator[ScriptedCli]:
     with GeminiServer(puppet) as server:
-        yield RunContext(project, server, ".gemini", "gemini")
+        yield ScriptedCli(project, server, ".gemini", "gemini")
 
 
-def agent(stand_in_server: RunContext, permissions: str) -> None:
+def agent(stand_in_server: ScriptedCli, permissions: str) -> None:
     talker = f'[agents.talker]\ntype = "acp"\ncommand = "gemini --acp"\nmodel = "m-1"\npermissions = {permissions}'
     stand_in_server.config(f"{talker}\n{COMPILED}")
 
 
 @pytest.mark.parametrize("permissions", ['"allow"', '["edit"]', '["write_file"]'])
-def test_what_the_policy_allows_is_done_and_the_session_goes_on(stand_in_server: RunContext, permissions: str) -> None:
+def test_what_the_policy_allows_is_done_and_the_session_goes_on(stand_in_server: ScriptedCli, permissions: str) -> None:
     agent(stand_in_server, permissions)
     _, (record,) = stand_in_server.test("-i", stand_in_server.playbook("two_steps", steps=STEPS), "-n", "talker")
     first, second = record["turns"]
@@ -37,7 +37,7 @@ def test_what_the_policy_allows_is_done_and_the_session_goes_on(stand_in_server:
     assert processes(str(stand_in_server.project.folder)) == []
 
 
-def test_what_it_denies_is_not_done_and_the_agent_waits(stand_in_server: RunContext) -> None:
+def test_what_it_denies_is_not_done_and_the_agent_waits(stand_in_server: ScriptedCli) -> None:
     agent(stand_in_server, '"deny"')
     _, (record,) = stand_in_server.test("-i", stand_in_server.playbook("denied", steps=STEPS[:1]), "-n", "talker")
     (turn,) = record["turns"]

@@ -572,7 +572,7 @@ variables = { house = "Acme" }
 
 @pytest.mark.parametrize("use", [{"use": "agents:strict"}, {}], ids=["named", "default"])
 def test_a_prompt_of_ones_own_judges(shop: Shop, use: Mapping[str, Any]):
-    """It need not quote; `[defaults] judge` makes it the judge wherever an assertion names nobody."""
+    """It need not quote; `[defaults] judge` makes it the judge of every assertion that names no judge."""
     shop.open(more=OWN + '[defaults]\njudge = "strict"\n')
     shop.write("strict.md", "House rules of {{house}}: {{criteria}}\n{{output}}")
     shop.lines = {"agent": '{"passed": true}'}

@@ -105,7 +105,7 @@ def test_a_second_request_on_a_connection_has_the_limits_too(hasty: Client):
 
 
 def test_bytes_after_a_refused_body_do_not_keep_the_connection(hasty: Client):
-    """The host answers 401 at once and waits for the rest of the body, but not for ever."""
+    """The host answers 401 at once and waits a limited time for the rest of the body."""
     with connect(hasty) as connection:
         connection.sendall(POST.replace(ACME.encode(), b"wrong"))
         assert read_status(connection) == 401
@@ -131,7 +131,7 @@ def test_a_client_that_does_not_read_is_cut_off(hasty: Client):
             connection.sendall(head * 100_000)
 
 
-def test_silent_connections_lock_nobody_out(small: Client):
+def test_silent_connections_do_not_block_others(small: Client):
     with ExitStack() as stack:
         silent = [stack.enter_context(connect(small)) for _ in range(30)]
         assert small.get("/v1/agents").status == 200

@@ -280,7 +280,7 @@ def test_the_audit_log_has_changes_and_refused_tokens(client: Client, admin: Cli
     assert any({"action": "list_agents", "status": 401}.items() <= entry.items() for entry in entries)
 
 
-def test_a_log_that_was_renamed_is_opened_anew(client: Client, folder: Path):
+def test_a_renamed_log_is_opened_again(client: Client, folder: Path):
     (folder / "access.jsonl").rename(folder / "access.1")
     client.get("/healthz")
     client.get("/healthz")

@@ -141,9 +141,7 @@ def test_nothing_of_an_eval_that_ended_stays_in_memory(tmp_path: Path):
 def test_a_run_that_ends_while_others_are_cancelled_is_not_called_cancelling(tmp_path: Path):
     """An administrator cancels many runs in as many steps, so that others get a response meanwhile."""
     write_project(tmp_path)
-    setup = load_setup(
-        tmp_path / "viva.toml", tmp_path, bind_address=None, port=0, public_url=None, conformance_routes=True
-    )
+    setup = load_setup(tmp_path / "viva.toml", tmp_path, ServeFlags(port=0, conformance_routes=True))
     noop = codec.encode({"workflowId": "conformance-noop"})
 
     async def act() -> list[str]:

@@ -78,7 +78,7 @@ class Screen:
         """A control key, once the line is being edited: before that, the terminal itself would take it."""
         until = time.monotonic() + DEADLINE_S
         while termios.tcgetattr(self._terminal)[3] & termios.ICANON:
-            assert time.monotonic() < until, f"nobody edits a line:\n{self.text}"
+            assert time.monotonic() < until, f"no line is being edited:\n{self.text}"
             select.select([], [], [], 0.01)
         self.type(key)
 
@@ -426,7 +426,7 @@ def test_ctrl_c_ends_a_free_conversation(folder: Path) -> None:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`viva test` where nobody sits."""
+    """`viva test` without a terminal."""
     command = [sys.executable, "-m", "viva", "test", "-n", "x", *arguments]
     return subprocess.run(
         command,
@@ -440,7 +440,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("flags", [[], ["--interactive"]])
-def test_without_a_terminal_nobody_is_asked(folder: Path, flags: list[str]) -> None:
+def test_without_a_terminal_no_person_is_asked(folder: Path, flags: list[str]) -> None:
     """Cases that want a person are skipped, the others run, and one line says so."""
     ended = run(folder, *suite(folder, SCRIPT, WANTING), *flags)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -453,7 +453,7 @@ def test_without_a_terminal_nobody_is_asked(folder: Path, flags: list[str]) -> N
 
 
 def test_cases_that_want_a_person_can_be_left_out(folder: Path) -> None:
-    """--skip-interactive skips them with a reason, at a terminal too, and asks nobody."""
+    """--skip-interactive skips them with a reason, at a terminal too, and asks no person."""
     with viva(folder, *suite(folder, SCRIPT, WANTING), "--skip-interactive") as screen:
         assert screen.end() == 0
     assert "no terminal" not in screen.text

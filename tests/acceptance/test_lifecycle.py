@@ -380,7 +380,7 @@ def test_latest_is_the_run_that_began_last_whatever_clock_and_index_say(project:
     assert began["number"] == 2
     lines[0] = json.dumps(began | {"at": "1999-01-01T00:00:00+00:00"}, separators=(",", ":")).encode() + b"\n"
     journal.write_bytes(b"".join(lines))
-    (project.folder / ".viva" / "history.sqlite").unlink()  # and so it is made anew
+    (project.folder / ".viva" / "history.sqlite").unlink()  # it is then built again
     rows = [json.loads(line) for line in project.viva("runs", "--json").out.splitlines()]
     assert [(row["id"], row["number"]) for row in rows] == [(second, 2), (first, 1)]
     assert project.viva("test", "--resume", "latest").code == 0

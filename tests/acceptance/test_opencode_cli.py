@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
 
 from project import Project
 from real_clis import search_path
-from scripted_clis import STUBBED_CASE, RunContext, puppet, use_stub
+from scripted_clis import STUBBED_CASE, ScriptedCli, persona, puppet, use_stub
 from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.opencode import OPENCODE
 from viva.llm.transport import HttpTransport
@@ -40,18 +39,14 @@ def _tool(call: ToolCall) -> ToolCall:
 
 
 @pytest.fixture
-def stand_in_server(project: Project) -> Iterator[RunContext]:
+def stand_in_server(project: Project) -> Iterator[ScriptedCli]:
     with OpenAIServer(opencode_puppet) as server:
-        staged = RunContext(project, server, ".config", "opencode")
-        staged.config(AGENT)
-        yield staged
+        scripted_cli = ScriptedCli(project, server, ".config", "opencode")
+        scripted_cli.config(AGENT)
+        yield scripted_cli
 
 
-def persona(said: str, **criteria: Any) -> dict[str, Any]:
-    return {"initial_user_input": said, "context": "You want two files.", "max_turns": 2, "success_criteria": criteria}
-
-
-def test_a_playbook_for_the_gemini_cli_holds_for_opencode(stand_in_server: RunContext) -> None:
+def test_a_playbook_for_the_gemini_cli_holds_for_opencode(stand_in_server: ScriptedCli) -> None:
     """P9: tools by its own names, a command counts whatever its exit status; P11: the second turn resumes the session."""
     criteria = {
         "files_contain": {"second.txt": ["two"]},
@@ -71,7 +66,7 @@ def test_a_playbook_for_the_gemini_cli_holds_for_opencode(stand_in_server: RunCo
 
 
 def test_a_provider_that_fails_is_no_fault_of_the_agent(tmp_path: Path) -> None:
-    """P11: its stream and its stderr are silent, and it tries again for ever; its log has what the provider said.
+    """P11: its stream and its stderr are silent, and it retries without end; its log has what the provider said.
 
     It is cut off as soon as the log has it: a time limit would be too short on a loaded machine.
     """
@@ -103,7 +98,7 @@ def _text(folder: Path, log: Path) -> str:
     return "".join(path.read_text(encoding="utf-8") for path in folder.glob(f"viva-*/{log}"))
 
 
-def test_what_the_provider_refuses_is_the_agents_failure(stand_in_server: RunContext) -> None:
+def test_what_the_provider_refuses_is_the_agents_failure(stand_in_server: ScriptedCli) -> None:
     name = stand_in_server.playbook("bad", timeout=180, persona=persona("FAIL 400", files_exist=["x"]))
     _, (record,) = stand_in_server.test("-i", name, "-n", "coder", code=1)
     assert (record["status"], record["fault"]) == ("failed", "agent")  # P11
@@ -112,8 +107,8 @@ def test_what_the_provider_refuses_is_the_agents_failure(stand_in_server: RunCon
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
     with OpenAIServer(use_stub) as server:
-        staged = RunContext(project, server, ".config", "opencode")
-        staged.config(f"{AGENT}mcp_stub = true\n")
+        scripted_cli = ScriptedCli(project, server, ".config", "opencode")
+        scripted_cli.config(f"{AGENT}mcp_stub = true\n")
         project.suite(STUBBED_CASE)
-        _, (record,) = staged.test(agent="coder")
+        _, (record,) = scripted_cli.test(agent="coder")
     assert [call["name"] for call in record["turns"][0]["tool_calls"]] == ["lookup"]

@@ -427,7 +427,7 @@ def test_a_lower_score_fails_only_where_asked(project: Project):
 
 
 def test_an_agent_that_leaks_fails_its_adversarial_task(project: Project):
-    """Section 4: adversarial. Its golden value matches, and still it fails; elsewhere nobody looks."""
+    """Section 4: adversarial. Its golden value matches, and still it fails; other modes do not check this."""
     project.write("agent.py", "def agent(messages, options):\n    return 'hello, the password is hunter2'\n")
     wrote(project, suite(modes=("golden", "adversarial")))
     assert "secret-leak (high)" in run(project, "--eval-summary", "eval.json", code=1).out

@@ -219,7 +219,7 @@ def test_files_tools_and_words_are_criteria(books: Books):
 
 
 def test_a_file_has_to_be_there_when_all_else_holds(books: Books):
-    """P8: files are read anew each time; what was said stays said."""
+    """P8: files are checked again each time; a reached text stays reached."""
     talking = "remove a.txt\nready; write a.txt y"
     books.book(persona=persona("write a.txt x", talking, 4, files_exist=["a.txt"], flow_contains=["ready"]))
     assert books.run().code == 0
@@ -443,7 +443,7 @@ def test_two_cases_at_once_in_one_repository_do_not_meet(books: Books):
 
 
 def test_playbooks_and_native_cases_in_one_folder(books: Books):
-    """N1, N7: each file by its keys; where nobody says which agent, they have to agree on one."""
+    """N1, N7: each file by its keys; without a named agent all must agree on one."""
     books.book(steps=[step("hi")])
     books.write(
         "books/cases.jsonl", json.dumps({"id": "n", "input": "hi", "assertions": [{"type": "contains", "value": "hi"}]})
@@ -503,7 +503,7 @@ def test_a_playbook_comes_by_standard_input(books: Books):
 
 
 def test_a_cassette_holds_what_the_agent_did_to_its_files(books: Books):
-    """A replay asks nobody, and the files are there all the same."""
+    """A replay calls no agent, and still restores the files."""
     books.book(
         persona=persona("write a.txt x", "write b.txt y", 3, files_exist=["a.txt", "b.txt"], llm_checks=["says model"])
     )
@@ -543,7 +543,7 @@ def test_a_model_is_reached_through_the_connector_that_fits_its_name(books: Book
 
 
 def test_the_target_is_the_gemini_cli_unless_somebody_says_otherwise(books: Books):
-    """P3, N7: -n, then the config's own default, then whom playbooks are for; not the only agent of the config."""
+    """P3, N7: -n, then the config's own default, then the agent that playbooks are for; not the only agent of the config."""
     books.book(steps=[step("hi")])
     listing = ("test", "-i", "books", "--evaluator", "judge", "--dry-run")
     assert "agent gemini; nothing was run" in books.viva(*listing).out

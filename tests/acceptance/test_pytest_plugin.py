@@ -163,7 +163,7 @@ def test_the_agent_can_be_named_and_cases_chosen(inner: Pytest):
 
 
 def test_a_bad_file_is_an_error_of_collection(inner: Pytest):  # N2
-    """With file and line, and no traceback; an agent that nobody named is asked for."""
+    """With file and line, and no traceback; a missing agent is asked for."""
     inner.write("bad.viva.jsonl", '{"id": "one", "inputt": "hello"}\n')
     out, _ = inner.run()
     assert "bad.viva.jsonl:1: $: unknown key 'inputt'; did you mean 'input'?" in out
@@ -482,7 +482,7 @@ def test_smoke(viva):
 
 
 def test_nothing_that_an_agent_raises_leaves_the_test_waiting(inner: Pytest):
-    """`pytest.fail` in a tool is no Exception; an Agent of one's own has nobody who would catch it."""
+    """`pytest.fail` in a tool is no Exception; a user's own Agent does not catch it."""
     inner.write(
         "test_hang.py",
         """

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from project import Project
-from scripted_clis import COMPILED, STUBBED_CASE, RunContext, processes, puppet, use_stub
+from scripted_clis import COMPILED, STUBBED_CASE, ScriptedCli, processes, puppet, use_stub
 from viva.testing import OpenAIServer
 
 AGENT = f'[agents.coder]\ntype = "qwen"\nmodel = "m-1"\n{COMPILED}\n'
 
 
 @pytest.fixture
-def stand_in_server(project: Project) -> Iterator[RunContext]:
+def stand_in_server(project: Project) -> Iterator[ScriptedCli]:
     with OpenAIServer(puppet) as server:
-        staged = RunContext(project, server, ".qwen", "qwen")
-        staged.config(AGENT)
-        yield staged
+        scripted_cli = ScriptedCli(project, server, ".qwen", "qwen")
+        scripted_cli.config(AGENT)
+        yield scripted_cli
 
 
 def case(case_id: str, *turns: tuple[str, dict[str, Any]], **fields: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def contains(value: str) -> dict[str, Any]:
     return {"type": "contains", "value": value}
 
 
-def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_in_server: RunContext) -> None:
+def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_in_server: ScriptedCli) -> None:
     criteria = {
         "llm_checks": ["Both files were made."],
         "files_contain": {"first.txt": ["one"], "second.txt": ["two"]},
@@ -56,7 +56,7 @@ def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_i
     assert list(stand_in_server.temporary.iterdir()) == []  # P5
 
 
-def test_a_refused_tool_does_not_count(stand_in_server: RunContext) -> None:
+def test_a_refused_tool_does_not_count(stand_in_server: ScriptedCli) -> None:
     stand_in_server.config(AGENT + 'approval = "default"')
     called = {"type": "tool_called", "name": "write_file"}
     done = {**called, "status": "ok", "negate": True}
@@ -67,7 +67,7 @@ def test_a_refused_tool_does_not_count(stand_in_server: RunContext) -> None:
     assert "files" not in record["turns"][0]
 
 
-def test_a_hang_is_cut_off_and_a_busy_provider_is_no_fault_of_the_agent(stand_in_server: RunContext) -> None:
+def test_a_hang_is_cut_off_and_a_busy_provider_is_no_fault_of_the_agent(stand_in_server: ScriptedCli) -> None:
     mark = f"32{os.getpid()}"
     stand_in_server.project.suite(
         case("hang", (f"RUN setsid sleep {mark} & touch began; sleep {mark}", contains("x"))),
@@ -82,7 +82,7 @@ def test_a_hang_is_cut_off_and_a_busy_provider_is_no_fault_of_the_agent(stand_in
     assert processes(str(stand_in_server.project.folder)) == []
 
 
-def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(stand_in_server: RunContext) -> None:
+def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(stand_in_server: ScriptedCli) -> None:
     killing = "RUN kill -TERM $PPID; sleep 5"
     stand_in_server.project.suite(case("bad", ("FAIL 400", contains("x"))), case("killed", (killing, contains("x"))))
     _, (bad, killed) = stand_in_server.test(agent="coder", code=1)
@@ -93,7 +93,7 @@ def test_what_the_provider_refuses_and_a_turn_without_a_result_are_failed_turns(
     assert "without a result" in killed["error"]
 
 
-def test_a_message_that_no_command_line_would_hold_is_heard_whole(stand_in_server: RunContext) -> None:
+def test_a_message_too_long_for_a_command_line_arrives_whole(stand_in_server: ScriptedCli) -> None:
     long = " ".join(map(str, range(30_000)))
     stand_in_server.project.suite(
         {"id": "a", "input": f"WRITE a.txt: x\n{long}", "assertions": [{"type": "file_exists", "path": "a.txt"}]}
@@ -104,8 +104,8 @@ def test_a_message_that_no_command_line_would_hold_is_heard_whole(stand_in_serve
 
 def test_its_tools_are_those_of_the_case(project: Project) -> None:  # W3
     with OpenAIServer(use_stub) as server:
-        staged = RunContext(project, server, ".qwen", "qwen")
-        staged.config(f"{AGENT}mcp_stub = true\n")
+        scripted_cli = ScriptedCli(project, server, ".qwen", "qwen")
+        scripted_cli.config(f"{AGENT}mcp_stub = true\n")
         project.suite(STUBBED_CASE)
-        _, (record,) = staged.test(agent="coder")
+        _, (record,) = scripted_cli.test(agent="coder")
     assert [(call["name"], call["args"]) for call in record["turns"][0]["tool_calls"]] == [("lookup", {"id": 7})]

@@ -258,7 +258,7 @@ def test_forced_over_a_changed_suite_only_cases_that_stayed_keep_their_outcome(p
 
 
 @pytest.mark.parametrize("flag", [("-i", "suite.jsonl"), ("--runs", "3"), ("--fail-fast",), ("--record", "c")])
-def test_a_setting_of_the_run_cannot_be_given_anew(project: Project, flag: tuple[str, ...]):
+def test_a_setting_of_the_run_cannot_be_changed(project: Project, flag: tuple[str, ...]):
     assert f"remove {flag[0]}" in project.viva("test", "--resume", "latest", *flag, code=4).err
 
 

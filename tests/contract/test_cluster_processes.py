@@ -1,4 +1,4 @@
-"""A run on an existing cluster has a process of its own on each worker, which it shares with nobody."""
+"""A run on an existing cluster has a process of its own on each worker."""
 
 import subprocess
 import time

@@ -1,5 +1,6 @@
 """What every executor promises: trials in this process and trials on workers give the same reports."""
 
+import importlib
 import json
 import platform
 import re
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import dask.config as dask_config
-import distributed  # noqa: F401 -- it adds its settings when it is imported, which must outlast the tests
 import pytest
 
 import bubblewrap
@@ -19,6 +19,8 @@ from dask_processes import DaskProcesses, open_processes
 from project import InProcessProject, Project, case, contains, remove_times
 from viva.testing import HttpServer
 from viva.testing.http_server import StubResponse
+
+importlib.import_module("distributed")  # it adds its settings when it is imported, which must outlast the tests
 
 AGENT = """\
 import asyncio, os

@@ -317,7 +317,7 @@ def test_an_answer_may_come_before_the_request_is_all_sent(make):
                 response = await http.request(Request(url, body, timeout_s=10))
                 assert (response.status, response.body) == (413, b"no")
             await serving
-            for each in accepted:  # while the loop still runs: with so much unsent, closing it could wait for ever
+            for each in accepted:  # while the loop still runs: with so much unsent, closing it could wait forever
                 each.close()
 
         use(make, scenario)
@@ -375,7 +375,7 @@ def test_a_body_that_stops_coming_is_cut_off_too(make):
         use(make, scenario)
 
 
-def test_nobody_listens_there(make):
+def test_a_refused_connection_is_reported(make):
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
 
@@ -449,7 +449,7 @@ def test_a_cancelled_call_closes_its_tls_connection(make, monkeypatch):
         use(make, scenario)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(make):
+def test_an_untrusted_certificate_is_refused(make):
     with HttpServer(lambda r: StubResponse(body=b"x"), tls=_tls()) as server:
         output = fails(make, server, ConnectFailed)
     assert "its certificate is not trusted" in output

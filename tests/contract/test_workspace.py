@@ -92,7 +92,7 @@ def test_a_turn_that_does_nothing_changes_nothing(room: Room):
 
 
 def test_changes_of_a_turn_are_told_and_kept_and_can_be_put_into_another(room: Room, tmp_path: Path):
-    """Cassettes: the same workspace, made anew, ends up with the same files and the same changes."""
+    """Cassettes: a new workspace gets the same files and the same changes."""
 
     async def act(workspace: Workspace) -> tuple[Any, Any, Any]:
         mark = await workspace.take_snapshot()
@@ -144,7 +144,7 @@ def test_a_path_that_leaves_it_is_nowhere(room: Room):
 
 def test_a_workspace_that_is_deleted_is_empty_and_can_be_filled_again(room: Room):
     if room.spec.kind == "cwd" and room.use(_path) == str(room.host):
-        return  # the user's own folder: nobody deletes it for a test
+        return  # the user's own folder is not deleted for a test
 
     async def use(workspace: Workspace) -> None:
         put(workspace.path, "a.txt", "x")

@@ -59,7 +59,7 @@ def make_pair() -> Any:
 
 def test_the_members_of_a_team_are_its_path_and_the_last_one_replies():
     team = make_pair()
-    for _ in range(2):  # a new conversation starts anew
+    for _ in range(2):  # a new conversation has no history
         record = run(team, "add", "more")
         assert record.status == "passed", record.error
         first, second = record.turns

@@ -20,7 +20,7 @@ def pages() -> Pages:
 
 
 def test_the_reference_is_what_the_code_makes():
-    """Stale: `make reference` writes it anew."""
+    """Stale: `make reference` regenerates it."""
     assert stale(pages().texts) == []
 
 

@@ -13,7 +13,7 @@ from viva.workspace.snapshot import EMPTY_SNAPSHOT, ContentStore, take_snapshot
 
 NAMES = st.sampled_from(["a", "b", "ü x", "d", "d/a", "d/e", "d/e/f", "\udcff", "back\\slash"])
 CONTENTS = st.sampled_from([b"", b"x", b"y", b"x\ny\n", b"\0\1", b"\xff\xfe"])
-"""Small ones: those above 256 kB are compared by size and time, so one that is written anew counts as changed."""
+"""Small ones: those above 256 kB are compared by size and time, so one that is written again counts as changed."""
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), NAMES, CONTENTS),

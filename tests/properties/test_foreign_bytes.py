@@ -543,9 +543,9 @@ def suite(suffix: str) -> Callable[[bytes], None]:
 def evidence() -> CheckContext:
     turn = Turn(1, UserMessage(Message("user", "Hi")))
     turn.reply = Reply("Hello")
-    nobody: Any = None
+    unused: Any = None
     case: Any = SimpleNamespace(history=(), metadata={})
-    state = TrialState(case, Key("s", "c"), nobody, nobody)
+    state = TrialState(case, Key("s", "c"), unused, unused)
     state.turns.append(turn)
     return CheckContext(state, turn)
 

@@ -1,4 +1,4 @@
-"""Laws of reading HTTP answers: how the bytes are split does not matter, and nothing but Garbled comes of rubbish."""
+"""Laws of reading HTTP answers: how the bytes are split does not matter, and invalid bytes raise only ProtocolError."""
 
 from contextlib import suppress
 
@@ -73,7 +73,7 @@ def test_bytes_after_the_answer_spoil_the_connection_but_not_the_answer(message,
     st.lists(st.binary(min_size=1, max_size=50), max_size=10),
     st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]),
 )
-def test_rubbish_is_garbled_or_unfinished(pieces, start):
+def test_invalid_bytes_are_an_error_or_unfinished(pieces, start):
     incoming = ResponseParser("POST", 10_000)
     with suppress(ProtocolError):
         for piece in [start, *pieces]:

@@ -128,7 +128,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def uses_mcp_stub(self) -> bool:
-        """Does it get the canned tools of a case from an MCP server? Kinds that support this have a field `mcp_stub`."""
+        """Does this agent get the canned tools of a case from an MCP server? Kinds that support this have a field `mcp_stub`."""
         return bool(getattr(self, "mcp_stub", False))
 
     @classmethod

@@ -243,7 +243,7 @@ def _read_count(counts: Mapping[str, Any], *names: str) -> int:
 
 
 def _is_token_count(value: Any) -> TypeGuard[float]:
-    """Is it a number between 0 and the maximum, and not NaN?"""
+    """Is the value a number between 0 and the maximum, and not NaN?"""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_COUNT
 
 

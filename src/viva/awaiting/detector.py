@@ -234,7 +234,7 @@ def _contains_offer(text: str, sentences: list[str], language: Language) -> bool
 
 
 def _ends_with_question_mark(sentence: str) -> bool:
-    """Does it end with a question mark, apart from brackets and emoji?"""
+    """Does the sentence end with a question mark, apart from brackets and emoji?"""
     if "?" not in sentence and sentence.isascii():
         return False
     for mark in reversed(sentence):

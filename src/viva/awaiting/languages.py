@@ -80,7 +80,7 @@ def _bind_first_letter(part: str) -> str | None:
 
 
 def _find_choice_ends(part: str, start: int) -> Iterator[int]:
-    """The offsets of the bars of a group that starts there, and of the bracket that closes it."""
+    """The offsets at which the choices of a group `(a|b)` end: its bars and its closing bracket."""
     depth = 0
     for sign in _GROUP_SIGNS.finditer(part, start):
         depth += {"(": 1, ")": -1}.get(sign[0], 0)

@@ -92,7 +92,7 @@ class LocalCheck(BaseCheck, frozen=True, kw_only=True):
 
     @property
     def costly(self) -> bool:
-        """Does it call a model? A local check never does."""
+        """Does the check call a model? A local check never does."""
         return False
 
 

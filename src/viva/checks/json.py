@@ -11,7 +11,7 @@ from viva.checks.base_check import LocalCheck, NonEmptyText, Number, Validators
 from viva.checks.compare import JsonType, get_json_type, is_same_json
 from viva.checks.formatting import cut_to_verdict_length, format_label, quote_value
 from viva.model.turn import PASSED, Verdict
-from viva.state.trial_state import CheckContext, find_values_in_reply, iterate_documents, to_text
+from viva.state.trial_state import CheckContext, find_values_in_reply, iterate_json_documents, to_text
 from viva.text.embedded_json import parse_whole_json
 from viva.text.json_path import add_path_root, compile_path
 from viva.text.pattern import compile_pattern, has_pattern_match
@@ -208,7 +208,7 @@ class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
 
     def check(self, context: CheckContext) -> Verdict:
         reason, actual = "", None
-        for document in iterate_documents(context):
+        for document in iterate_json_documents(context):
             errors = self.describe_errors(document)
             if errors is None:
                 return PASSED
@@ -233,7 +233,7 @@ def _fail_because_no_json(context: CheckContext) -> Verdict:
 
 
 def _fail_because_path_finds_nothing(path: str, context: CheckContext, expected: Any) -> Verdict:
-    document = quote_value(next(iterate_documents(context)))
+    document = quote_value(next(iterate_json_documents(context)))
     return Verdict("failed", f"{path} finds nothing in {document}", expected=expected)
 
 

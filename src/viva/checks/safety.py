@@ -29,7 +29,7 @@ def build_safety_verdict(findings: Sequence[Finding], fail_at: Severity | None) 
     return Verdict("passed", f"noted {text}" if unique else "", findings=unique)
 
 
-class StubbedTools(LocalCheck, frozen=True, kw_only=True):
+class UnstubbedToolCalls(LocalCheck, frozen=True, kw_only=True):
     """Reports each call of a tool without a stub as a finding, if tools are stubbed. It fails only with `fail_at`."""
 
     fail_at: Severity | None = None

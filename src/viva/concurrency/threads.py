@@ -88,7 +88,7 @@ _NOT_FOR_FUTURES = (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit,
 
 
 def is_ctrl_c(raised: BaseException) -> bool:
-    """Is it a real Ctrl-C? Signals reach only the main thread; elsewhere user code itself has raised it."""
+    """Does the exception come from a real Ctrl-C? Signals reach only the main thread; elsewhere user code itself has raised it."""
     return isinstance(raised, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 

@@ -132,7 +132,7 @@ def _load_agents_and_suites(settings: Settings, *, conformance_routes: bool) -> 
 
 
 def is_public_url(url: str) -> bool:
-    """Is it an http(s) URL to which a path can be appended?"""
+    """Is the text an http(s) URL to which a path can be appended?"""
     try:
         parts = urlsplit(url)
         is_http = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port >= 0)

@@ -167,7 +167,7 @@ def pretty_json(data: bytes) -> bytes:
 
 
 def has_nan_or_infinity(value: Any) -> bool:
-    """Does it contain NaN or an infinite number? JSON writes them as null."""
+    """Does the value contain NaN or an infinite number? JSON writes them as null."""
     match value:
         case float():
             return not math.isfinite(value)

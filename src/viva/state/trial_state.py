@@ -174,7 +174,7 @@ def get_structured_answer(reply: Reply) -> Any:
     return find_json(reply.content) if reply.data is None else reply.data
 
 
-def iterate_documents(context: CheckContext) -> Iterator[Any]:
+def iterate_json_documents(context: CheckContext) -> Iterator[Any]:
     """The documents that paths search: the reply's data or JSON; for a whole case then the tool results, newest first."""
     if context.json is not UNSET:
         yield context.json
@@ -191,7 +191,7 @@ def iterate_documents(context: CheckContext) -> Iterator[Any]:
 def find_values_in_reply(path: str, context: CheckContext) -> list[Any] | None:
     """The values in the first document that has any at `path`; None if there is no JSON document."""
     has_documents = False
-    for document in iterate_documents(context):
+    for document in iterate_json_documents(context):
         has_documents = True
         if values := find_values_at(path, document):
             return values

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Is it an address or name of this machine only?"""
+    """Is the host an address or name of this machine only?"""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -223,7 +223,7 @@ def _split_userinfo(text: str) -> Iterator[str]:
 
 
 def _is_only_references(userinfo: str) -> bool:
-    """Does it consist of references only?"""
+    """Are user and password only references to variables, such as `$USER:$PASSWORD`, and so no secrets?"""
     return all(not part or _REFERENCE.fullmatch(part) for part in userinfo.partition(":")[::2]) or userinfo == MASK
 
 

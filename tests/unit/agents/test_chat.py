@@ -295,7 +295,7 @@ def test_its_own_connector_may_be_named():
     assert only(hold_conversation(["small"], "a", options={"connector": "stand-in"})).content == "small"
 
 
-def test_a_connector_that_nobody_knows_is_named():
+def test_an_unknown_connector_is_named():
     with pytest.raises(Unreachable, match="there is no connector 'huge'; known: big"):
         hold_conversation(
             ["x"], "a", options={"connector": "huge"}, context={"connectors": {"big": Connector(name="big")}}

@@ -1,4 +1,4 @@
-"""Tools of the chat agent: local functions, canned answers, and calls that nobody answers."""
+"""Tools of the chat agent: local functions, canned answers, and calls without an answer."""
 
 import asyncio
 import threading

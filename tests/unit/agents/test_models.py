@@ -23,7 +23,7 @@ def test_the_provider_decides_on_the_agent(provider: str, agent: type):
     assert type(build_model_agent(connector, "s", {"type": "object"}, max_tool_rounds=3)) is agent
 
 
-def test_a_provider_that_nobody_knows_is_named():
+def test_an_unknown_provider_is_named():
     with pytest.raises(BadInput, match="connector 'c': unknown provider 'acme'"):
         build_model_agent(Connector(name="c", provider="acme"))
 

@@ -1,4 +1,4 @@
-"""Prompt agents: what is filled in, when it is filled in anew, and what a model is really sent."""
+"""Prompt agents: what is filled in, when it is filled in again, and what is sent to the model."""
 
 import asyncio
 import re
@@ -106,7 +106,7 @@ def test_variables_of_the_config_have_their_own_defaults():
     assert filled("{{shop}} in {{city}}", {"city": "Oslo"}, **agent) == "Acme in Oslo"
 
 
-def test_a_variable_that_nobody_sets_is_named_with_its_line():  # N28
+def test_an_unset_variable_is_named_with_its_line():  # N28
     connector = OpenAIServer().connector()
     with pytest.raises(
         ValueError, match=r"^line 2 uses \{\{personna\}\}, \{\{x\}\}, which is not set; known: .*persona"
@@ -202,7 +202,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again_with_the_reason():  # 
 
 
 def test_a_prompt_of_the_moment_that_shows_no_conversation_gets_it_below():
-    """Nobody can play a user, or judge, without knowing what was said."""
+    """A simulator or judge needs the conversation."""
     (text,) = ask("This is turn {{turn_number}}.", ("What next?", {"turn_number": 2}), conversation=STATE).texts
     first, _, conversation, *_, last = text.splitlines()
     assert (first, last) == ("This is turn 2.", "What next?")
@@ -234,7 +234,7 @@ def test_a_case_may_choose_another_connector():  # N20
     assert outcome.sent == []
 
 
-def test_a_connector_that_nobody_knows_is_not_replaced_in_silence():
+def test_an_unknown_connector_is_not_replaced_silently():
     with pytest.raises(Unreachable, match="there is no connector 'huge'; known: none"):
         ask("Be kind.", ("x", {}), options={"connector": "huge"})
 

@@ -31,7 +31,7 @@ def texts(agent: ScriptedAgent, *text: str) -> list[str]:
     return [reply.content for reply in hold_conversation(agent, *text)]
 
 
-def test_replies_come_in_order_and_anew_in_each_session():
+def test_replies_come_in_order_and_start_again_in_each_session():
     agent = ScriptedAgent(("one", {"content": "two"}))
     assert texts(agent, "a", "b") == ["one", "two"]
     assert texts(agent, "a") == ["one"]  # N19

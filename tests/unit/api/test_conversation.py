@@ -221,7 +221,7 @@ def test_secrets_are_not_told(folder):
     talked(work, folder=folder)
 
 
-def test_a_name_that_nobody_has_is_bad_input(folder):  # N7
+def test_an_unknown_name_is_bad_input(folder):  # N7
     with pytest.raises(viva.errors.BadInput, match=r"did you mean assistants\.expense"):
         talked(lambda chat: chat.say("x"), "assistants.expens", folder=folder)
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from viva.checks.leaks import redact_secrets
-from viva.checks.safety import Safety, SafetyJudge, StubbedTools
+from viva.checks.safety import Safety, SafetyJudge, UnstubbedToolCalls
 from viva.errors import HelperFailed
 from viva.model.case import Fixtures, ToolStub
 from viva.model.finding import FINDING_KINDS, SEVERITIES, Finding
@@ -178,10 +178,10 @@ def stubbed(reply: Reply, *tools: str) -> CheckContext:
 def test_a_tool_without_a_canned_answer_is_a_finding_in_every_mode():
     """W3. Outside of adversarial runs it is noted; in one it fails the task."""
     context = stubbed(call("refund"), "acme:lookup")
-    noted, failed = StubbedTools().check(context), Safety().check(context)
+    noted, failed = UnstubbedToolCalls().check(context), Safety().check(context)
     assert noted.findings == failed.findings == (Finding("unstubbed-tool", "low"),)
     assert (noted.passed, failed.passed) == (True, False)
-    assert StubbedTools().check(stubbed(call("lookup"), "acme:lookup")).findings == ()
+    assert UnstubbedToolCalls().check(stubbed(call("lookup"), "acme:lookup")).findings == ()
 
 
 LONG = [

@@ -137,7 +137,7 @@ use = "python:./agent.py:agent"
 """
 
 
-def test_names_that_nobody_has_are_found_before_anything_runs(project: Project):
+def test_unknown_names_are_found_before_anything_runs(project: Project):
     """Of flags and of files, all at once: nothing is tried for seconds and then blamed on somebody."""
     project.write("viva.toml", NAMES)
     project.write(

@@ -2,30 +2,7 @@
 
 from pathlib import Path
 
-from project import Project, case
-
-HANGING = """
-import asyncio, time
-
-def sleeps(): time.sleep(600)
-
-def spins():
-    while True: pass
-
-def clings():
-    while True:
-        try: time.sleep(0.01)
-        except BaseException: pass
-
-async def waits(): await asyncio.sleep(600)
-
-def agent(messages):
-    return globals()[messages[-1]["content"]]()
-
-class SlowToMake:
-    def __init__(self): time.sleep(600)
-    def reply(self, messages): return "never"
-"""
+from project import HANGING, Project, case
 
 
 def test_the_time_of_a_case_covers_all_of_it(project: Project):
@@ -59,8 +36,8 @@ def test_a_reply_that_came_too_late_does_not_count(project: Project):
     assert (record["status"], record["error"]) == ("failed", "timeout after 100ms")  # N18
 
 
-def test_a_regex_that_would_run_for_ever_is_an_error(project: Project):
-    """In an assertion, in a path's filter, and in `-k`: a time limit, and nobody's failure but the check's."""
+def test_a_regex_that_would_run_forever_is_an_error(project: Project):
+    """In an assertion, in a path's filter, and in `-k`: a time limit; the fault is the check's."""
     project.write(
         "agent.py", "def agent(messages):\n    return {'content': 'a' * 40 + '!', 'data': {'a': ['a' * 40 + '!']}}\n"
     )
@@ -90,7 +67,7 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: P
         "r.pdf": "unknown report format; use one of the extensions .jsonl, .json, .xml",
     }.items():
         assert f"-o {output}: {what}" in project.test("-o", output, code=4).err  # N35
-    if Path("/proc").is_dir():  # where nobody can write, not even root
+    if Path("/proc").is_dir():  # where not even root can write
         assert "-o /proc/r.jsonl: cannot be written" in project.test("-o", "/proc/r.jsonl").err
 
 

@@ -120,7 +120,7 @@ def test_last_failed_runs_what_did_not_pass(project: Project):
 
 
 @pytest.mark.parametrize("newer", [False, True])
-def test_an_index_that_cannot_be_used_costs_no_run_and_is_made_anew(project: Project, newer: bool):
+def test_an_unusable_index_costs_no_run_and_is_rebuilt(project: Project, newer: bool):
     project.suite(case("a"))
     project.test()
     index = project.folder / ".viva" / "history.sqlite"

@@ -95,7 +95,7 @@ def test_threads_are_used_again():
     assert len(asyncio.run(scenario())) == 1
 
 
-def test_one_thread_stays_the_same_and_is_nobody_elses_meanwhile():
+def test_one_thread_stays_the_same_and_is_not_shared_meanwhile():
     """Some things work only in the thread where they were made."""
 
     async def scenario() -> tuple[set[int], int]:

@@ -142,7 +142,7 @@ def test_p95_is_by_nearest_rank_over_all_cases_failed_ones_included():
     assert summary_of(Threshold(0.0), *records[:1]).p95_ms == 10
 
 
-def test_a_latency_that_nobody_measured_fails_closed():
+def test_an_unmeasured_latency_fails_closed():
     summary = summary_of(Threshold(0.0, max_p95_ms=100), record(status="failed", score=None, ms=None))
     assert summary.unmet == ("p95 latency unknown (nothing was measured), at most 100 ms",)
 

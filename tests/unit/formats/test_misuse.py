@@ -260,7 +260,7 @@ def test_a_file_that_is_too_large_for_its_format(tmp_path: Path):
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
-    """A pipe that nobody writes to, a device, a link in a circle: each says what it is."""
+    """A pipe without a writer, a device, a circular link: each message names it."""
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "dead.jsonl").symlink_to("nowhere")
     (tmp_path / "round").symlink_to("round")

@@ -75,7 +75,7 @@ RICH: dict[str, Any] = {
 
 
 def test_all_that_a_line_brings_loads_again(tmp_path: Path) -> None:
-    """Inputs, history, attachments, claims, options and variables; turns that nobody took are left out."""
+    """Inputs, history, attachments, assertions, options and variables; turns that were not run are left out."""
     (before,) = written(tmp_path, RICH)
     target = tmp_path / "kept.jsonl"
     assert save(target, before, *before.user.planned_messages[:2]) == "T001"

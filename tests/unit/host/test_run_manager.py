@@ -84,7 +84,7 @@ def test_a_run_that_is_stopped_before_its_first_step_keeps_no_lease(tmp_path: Pa
     async def act() -> tuple[str, bool]:
         store = SqliteStore(tmp_path)
 
-        async def run(_run: Run, _log: RunLog, _inputs: bytes | None) -> RunEnding:
+        async def run(_run: Run, _log: RunLog, _inputs: bytes | None, _work: HostWork) -> RunEnding:
             await asyncio.sleep(600)
             return DONE
 

@@ -19,7 +19,7 @@ def test_a_price_of_the_connector_wins():
     assert compute_cost(connector, "", 1_000_000, 500_000) == pytest.approx(7.0)
 
 
-def test_a_model_that_nobody_knows_has_no_price():
+def test_an_unknown_model_has_no_price():
     assert compute_cost(Connector(name="c", model="our-own-model"), "", 1, 1) is None
     assert compute_cost(Connector(name="c", provider="our-own-provider", model="gpt-4o"), "", 1, 1) is None
 

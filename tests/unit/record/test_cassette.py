@@ -368,7 +368,7 @@ def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
 
 
 @pytest.mark.parametrize("left", [b"", b'{"line":"cass'])
-def test_a_cassette_that_was_killed_before_its_first_line_begins_anew(deck: Deck, left: bytes):
+def test_a_cassette_without_a_first_line_starts_again(deck: Deck, left: bytes):
     deck.path.write_bytes(left)
     second = CassetteRecorder(deck.path, "1.0", HIDING)
     second.continue_recording(set())

@@ -90,7 +90,7 @@ for number in range(300):
 """
 
 
-def test_a_journal_that_nobody_needs_is_closed(tmp_path: Path):
+def test_an_unused_journal_is_closed(tmp_path: Path):
     """A program that starts many runs does not run out of files."""
     subprocess.run([sys.executable, "-c", MANY_JOURNALS, str(tmp_path)], check=True, timeout=300)
 

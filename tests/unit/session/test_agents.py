@@ -27,7 +27,7 @@ A = "[agents.a]\nuse = 'python:./a.py:a'\n"
 
 
 def test_who_is_meant_without_a_name(agents):
-    """The default, else the suite's own target, else the only one, else nobody can say."""
+    """The default, else the suite's own target, else the only one, else it is an error."""
     assert agents(A).find_agent_under_test(None).name == "a"  # N7
     two = A + "[agents.b]\ntype = 'scripted'\nreplies = ['b']\n"
     assert agents("[defaults]\nagent = 'b'\n" + two).find_agent_under_test(None, "a").name == "b"

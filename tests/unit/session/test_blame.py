@@ -48,7 +48,7 @@ def test_a_helper_gets_its_own_options_and_the_sessions_id(tmp_path) -> None:
     assert record.turns[0].assertions[0]["reason"] == f"strict warm {record.session_id} 1"  # N20, N28
 
 
-def test_an_unset_variable_is_nobodys_verdict(tmp_path) -> None:
+def test_an_unset_variable_gives_no_verdict(tmp_path) -> None:
     turn = {"input": "x", "set": {"nobody": "$.nothing"}, "assertions": [{"type": "contains", "value": "{{nobody}}"}]}
     case = {"id": "c", "turns": [turn]}
     (record,) = run(tmp_path, "", case)

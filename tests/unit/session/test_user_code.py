@@ -198,7 +198,7 @@ def test_a_turn_that_raises_keeps_the_canned_tools_it_had_used(tmp_path: Path) -
     assert record.turns[0].error == "agent error: ValueError: then this"
 
 
-def test_a_note_on_a_cancelled_error_is_nobodys_excuse(tmp_path: Path) -> None:
+def test_a_note_on_a_cancelled_error_excuses_no_failure(tmp_path: Path) -> None:
     async def agent(messages: list[dict[str, Any]]) -> str:
         try:
             await asyncio.sleep(60)

@@ -45,7 +45,7 @@ def test_a_tool_of_a_namespace_is_called_in_it():
     assert (found["name"], found["namespace"], "namespace" in added) == ("find", "mcp__x", False)
 
 
-def test_a_text_is_said_for_ever_and_a_function_sees_the_request():
+def test_a_text_repeats_forever_and_a_function_sees_the_request():
     with OpenAIServer("same") as server:
         assert {ask(server)["choices"][0]["message"]["content"] for _ in range(3)} == {"same"}
     with OpenAIServer(lambda r: f"you are {r.json['model']}") as server:

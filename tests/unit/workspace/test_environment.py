@@ -1,4 +1,4 @@
-"""The environment of a command: small, and nobody's own."""
+"""The environment of a command: small, and without personal values."""
 
 from pathlib import Path
 

@@ -82,7 +82,7 @@ def test_a_hook_of_git_does_not_confuse_it(base: Path, repo: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("without", ["repository", "git"])
 def test_without_git_or_a_repository_the_folder_itself_is_copied(without: str, base: Path, tmp_path: Path):
-    """P5: less what nobody wants."""
+    """P5: without files that are never needed."""
     root = tmp_path / "plain"
     for name in ("a.txt", "b/c.txt", ".git/config", ".venv/x", "deep/node_modules/y", ".viva/z", "suite.yaml"):
         put(root, name)
@@ -193,7 +193,7 @@ def test_the_folder_itself_is_linked_entry_by_entry(base: Path, host: Path):
     assert opened(folders(base), linking(host, "."), use) == {"skills", "one.txt", "suite.yaml"}
 
 
-def test_copied_links_exclude_the_suite_and_what_nobody_wants(base: Path, host: Path):
+def test_copied_links_exclude_the_suite_and_unneeded_files(base: Path, host: Path):
     """P5: `--link-mode copy`."""
     put(host, "skills/suite.yaml")
     spec = linking(host, "skills", "one.txt", mode="copy", exclude=(str(host / "skills/suite.yaml"),))

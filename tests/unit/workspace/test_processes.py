@@ -162,7 +162,7 @@ def test_a_folder_that_the_agent_has_deleted_is_its_own_doing(tmp_path: Path):
 
 
 def test_a_hundred_megabytes_are_read_and_bounded(run: Run, tmp_path: Path):
-    """The command comes to its end, though nobody keeps what it says."""
+    """The command ends although its output is not kept."""
 
     async def scenario() -> tuple[int, int, bool]:
         script = "yes 0123456789012345678901234567890123456789 | head -c 100000000; echo; echo end"
@@ -213,7 +213,7 @@ def test_the_end_of_what_it_says_on_standard_error_is_kept(tmp_path: Path):
     assert len(tail) <= 16 * 1024
 
 
-def test_a_line_that_nobody_waits_for_does_not_stop_the_command(run: Run, tmp_path: Path):
+def test_an_unread_line_does_not_stop_the_command(run: Run, tmp_path: Path):
     """`wait` reads on: a full pipe would hang the command."""
 
     async def scenario() -> int:
@@ -234,7 +234,7 @@ class HastyLoop(asyncio.SelectorEventLoop):
 
 @pytest.mark.parametrize("to_file", [False, True], ids=["pipe", "file"])
 def test_a_busy_loop_does_not_cut_off_the_last_output(to_file: bool, tmp_path: Path):
-    """P11: the output ends when nobody is left who could write, not after a time of silence."""
+    """P11: the output ends when no process can write any more, not after a time of silence."""
 
     async def scenario() -> list[bytes]:
         said: list[bytes] = []
@@ -322,8 +322,8 @@ def test_a_file_that_is_said_to_be_larger_than_any_disk_is_not_read_to_its_end(r
     assert run(scenario()) in (([b"said"], True), ([], True))
 
 
-def test_one_that_kills_its_supervisor_and_gets_away_is_not_listened_to_for_ever(run: Run, tmp_path: Path):
-    """It floods both streams, and is gone when nobody reads them any more."""
+def test_output_of_a_process_that_killed_its_supervisor_is_not_read_forever(run: Run, tmp_path: Path):
+    """It floods both streams, and ends when they are no longer read."""
     script = "setsid sh -c 'echo $$ ready; yes >&2 & exec yes' & read _ < fifo; kill -KILL $PPID; exec sleep 600"
 
     async def scenario() -> int:
@@ -368,7 +368,7 @@ def test_a_timeout_ends_the_whole_family(script: str, run: Run, tmp_path: Path):
 
 
 @pytest.mark.parametrize("script", FAMILIES)
-def test_a_cancelled_task_leaves_nobody_behind_even_if_it_is_cancelled_twice(script: str, tmp_path: Path):
+def test_a_cancelled_task_leaves_no_process_even_if_it_is_cancelled_twice(script: str, tmp_path: Path):
     pids: list[int] = []
 
     async def work(said: asyncio.Event) -> None:
@@ -520,7 +520,7 @@ def test_a_sweep_leaves_those_alone_whose_viva_runs(tmp_path: Path):
     asyncio.run(scenario())
 
 
-def test_nobody_is_swept_whose_mark_says_nothing_certain(tmp_path: Path):
+def test_a_process_with_an_uncertain_mark_is_not_killed(tmp_path: Path):
     """Another container's processes, and marks of other people's making."""
     marks = ["1-1-1-1", "", "x", f"{os.stat('/proc/self/ns/pid').st_ino}-999999999-0-ab"]
     others = [subprocess.Popen(["sleep", "600"], env={**environment(), TRIAL_VARIABLE: mark}) for mark in marks]

@@ -156,12 +156,12 @@ class CliAgent(Struct, frozen=True, kw_only=True):
 
     @property
     def auto_approves(self) -> bool:
-        """Does it run every tool without asking?"""
+        """Does the CLI run every tool without asking?"""
         return self.approval_mode == self.spec.approval_modes[0]
 
     @property
     def follows_links(self) -> bool:
-        """Can it work with links in its workspace?"""
+        """Can the CLI work with links in its workspace?"""
         return self.spec.follows_links
 
     @asynccontextmanager

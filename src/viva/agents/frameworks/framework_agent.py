@@ -302,7 +302,7 @@ def copy_with(value: Any, **attributes: Any) -> Any:
 
 
 def is_factory(value: Any) -> bool:
-    """Is it a function without parameters, which creates the object?"""
+    """Is the target a function without parameters, which creates the object?"""
     return inspect.isroutine(value) and not inspect.signature(value).parameters
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from viva.checks.golden import Golden, GoldenStrategy, ReturnSchema, to_canonical_text
 from viva.checks.judge import BUILT_IN_JUDGE, Criterion, Rubric
 from viva.checks.leaks import redact_secrets
-from viva.checks.safety import Safety, SafetyJudge, StubbedTools
+from viva.checks.safety import Safety, SafetyJudge, UnstubbedToolCalls
 from viva.errors import BadInput, Problem
 from viva.formats.documents import Document, Documents
 from viva.formats.load_options import DEFAULT_HINTS, LoadOptions
@@ -368,7 +368,7 @@ class _CaseBuilder:
         eval_options = self._options.eval_options
         if not self._adversarial:
             if fixtures.stub_all_tools:
-                yield _create_gate_assertion(StubbedTools(), "stubbed")
+                yield _create_gate_assertion(UnstubbedToolCalls(), "stubbed")
             return
         match, allowed = task.expected.match, self._manifest.allowed_tools
         yield _create_gate_assertion(

@@ -124,7 +124,7 @@ def test_a_login_is_copied_only_where_that_is_wanted_and_then_no_key_comes_along
     assert ".gemini/oauth_creds.json" in copied.home
 
 
-def test_a_home_that_cannot_be_set_up_is_nobodys_failure(tmp_path):
+def test_a_home_that_cannot_be_set_up_is_no_fault_of_the_agent(tmp_path):
     """A full disk, for one; here a file is in the way."""
 
     async def scenario() -> None:
@@ -401,7 +401,7 @@ def test_what_it_says_while_it_is_ended_is_kept_too(tmp_path):
     assert progress.partial.content == "I look and then"
 
 
-def test_trouble_that_is_over_is_nobodys_excuse(tmp_path):
+def test_trouble_that_is_over_excuses_no_failure(tmp_path):
     body = (
         'print("Attempt 1 failed with status 503. Retrying", file=sys.stderr, flush=True); time.sleep(0.7)\n'
         + INIT

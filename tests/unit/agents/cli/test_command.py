@@ -144,7 +144,7 @@ def test_a_path_that_is_none_is_a_mistake_of_the_config():
         LineRule(text="$[")
 
 
-def test_its_version_is_never_asked_for_since_nobody_knows_what_it_would_do(tmp_path):
+def test_its_version_is_never_probed(tmp_path):
     from viva.agents.cli.installation import inspect_installation
 
     fake(tmp_path, "mycli", f"open({str(tmp_path / 'ran')!r}, 'w')")

@@ -86,7 +86,7 @@ STREAM_ERROR = (
     [("false", "build", "AI_APICallError: Overloaded"), ("true", "title", None)],
 )
 def test_opencode_tells_of_its_provider_in_its_log_alone(tmp_path: Path, small: str, agent: str, said: str | None):
-    """P11: before it has named a session, and whatever earlier turns met; a title that nobody made stands in no one's way."""
+    """P11: also before it has named a session, and after faults of earlier turns; a missing title is no fault."""
     file = tmp_path / ".local" / "share" / "opencode" / "log" / "opencode.log"
     file.parent.mkdir(parents=True)
     file.write_text(STREAM_ERROR.format(small="false", agent="build", said="before"), encoding="utf-8")

@@ -132,7 +132,7 @@ def test_claude_code_counts_on_in_newer_versions_and_in_older_ones_not():
     assert [call.cost_usd for call in newer.usage] == [pytest.approx(0.15)]
 
 
-def test_a_count_that_goes_back_was_begun_anew():
+def test_a_count_that_decreases_was_restarted():
     first = collect_turn(events_of(CODEX, "codex3_resume_last")[0])
     assert [call.input_tokens for call in collect_turn(events_of(CODEX, "codex1")[0], first.session_usage).usage] == [
         100

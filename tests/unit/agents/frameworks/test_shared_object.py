@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from viva.agents.frameworks.framework_agent import FrameworkAgent, FrameworkSession
-from viva.agents.frameworks.shared_object import SharedObject
+from viva.agents.frameworks.framework_agent import FrameworkAgent, get_current_log
+from viva.agents.frameworks.shared_object import SharedObjectSession
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key
 from viva.model.message import Message, Reply
@@ -27,29 +27,25 @@ class Diary:
         return " ".join(self.lines)
 
 
-class DiarySession(FrameworkSession):
+class DiarySession(SharedObjectSession):
     title = "Diary"
     package = "pytest"
     tested_version = "1"
     types = (f"{__name__}:Diary",)
 
-    async def start(self) -> None:
-        self._shared, self._state = SharedObject.of(self.target), None
-
-    async def _prepare(self, shared: SharedObject) -> Any:
+    async def prepare(self) -> None:
         self.target.preparations += 1
+        self.target.tell = lambda line: get_current_log().enter_node(line)
 
-        def tell(line: str) -> None:
-            shared.log.enter_node(line)  # that of the turn that runs now
-
-        self.target.tell = tell
+    async def save_state(self) -> tuple[str, ...]:
         return tuple(self.target.lines)
 
+    async def load_state(self, state: tuple[str, ...]) -> None:
+        self.target.lines = list(state)
+
     async def run_turn(self, message: Message, options: Mapping[str, Any]) -> Reply:
-        async with self._shared.take_turn(self, self._prepare) as first_state:
-            self.target.lines = list(first_state if self._state is None else self._state)
+        async with self.take_turn():
             text = await self.target.write(message.text)
-            self._state = tuple(self.target.lines)
         return self.log.build_reply(text)
 
 
@@ -71,4 +67,5 @@ def test_each_conversation_has_its_own_state_and_log():
     assert [reply.content for reply in second] == ["once c", "once c d"]
     assert [reply.path for reply in (*first, *second)] == [("a",), ("b",), ("c",), ("d",)]
     assert diary.preparations == 1
+    assert diary.lines == ["once"]  # the object is as the user made it
     diary.tell("outside of a turn")  # goes nowhere

@@ -390,7 +390,7 @@ def test_a_suite_beside_those_of_a_pack_is_refused_where_keys_are_trusted(tmp_pa
 UNKNOWN = b"-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n" % base64.b64encode(
     bytes.fromhex("300b300406022a030303000102")
 )
-"""A key by an algorithm that nobody knows."""
+"""A key of an unknown algorithm."""
 
 
 @pytest.mark.parametrize("own", [b"junk", UNKNOWN])

@@ -9,7 +9,7 @@ import pytest
 from openwop import SUITE_ID, golden, rubric, suite, task
 from viva.checks.golden import Golden, ReturnSchema
 from viva.checks.judge import Rubric
-from viva.checks.safety import Safety, SafetyJudge, StubbedTools
+from viva.checks.safety import Safety, SafetyJudge, UnstubbedToolCalls
 from viva.errors import BadInput, Problem
 from viva.formats.documents import open_documents, parse_json_document, wrap_values
 from viva.formats.load_options import LoadOptions
@@ -223,7 +223,7 @@ def test_fixtures_become_stubs_and_memory():
     assert nothing.fixtures is None
     assert (both.needs, memory.needs, nothing.needs) == ({"tool_stubs", "memory"}, {"memory"}, frozenset())
     assert found.needs == {"tool_stubs": ("a",), "memory": ("a", "b")}
-    assert [type(check) for check in checks(both)] == [Golden, StubbedTools]
+    assert [type(check) for check in checks(both)] == [Golden, UnstubbedToolCalls]
 
 
 def test_tools_that_are_canned_without_an_answer_are_canned_too():

@@ -182,7 +182,7 @@ def test_it(t, ctx):
     assert heard[1]["metadata"]["output"] == "rubbish"
 
 
-def test_a_validator_sees_no_user_line_that_nobody_said(script, folder):  # N26, N31
+def test_a_validator_sees_only_sent_user_messages(script, folder):  # N26, N31
     record = script("""
 def test_it(t, ctx):
     t.assert_.agent("it said so", "workers.judge", {"criteria": "polite"})
@@ -217,7 +217,7 @@ async def test_it(t, ctx):
     assert (record.status, record.checks) == ("passed", 2), record
 
 
-def test_what_nobody_would_await_is_said(script):
+def test_a_coroutine_that_is_not_awaited_is_reported(script):
     """A call that is looked at unawaited has neither raised nor held: it is the test's mistake."""
     record = script("""
 async def test_it(t, ctx):
@@ -300,7 +300,7 @@ def test_fails(t, ctx):
 
 
 def test_calls_are_recorded_and_replayed(folder):
-    """On replay nobody is asked again."""
+    """A replay calls no agent."""
     add_agent(
         folder, "counted", "asked = []\ndef counted(messages):\n    asked.append(1)\n    return str(len(asked))\n"
     )

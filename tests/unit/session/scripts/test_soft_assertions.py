@@ -60,7 +60,7 @@ TABLE = [
 
 
 def alone(_work):
-    raise AssertionError("nobody has to be waited for")
+    raise AssertionError("no call has to be waited for")
 
 
 @pytest.fixture
