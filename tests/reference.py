@@ -342,13 +342,15 @@ def _struct_parameters(struct: type[msgspec.Struct]) -> list[str]:
     plain = len(struct.__struct_fields__) - len(defaults)
     shown: list[str] = []
     for at, name in enumerate(struct.__struct_fields__):
+        if name.startswith("_"):
+            continue
         default = msgspec.NODEFAULT if at < plain else defaults[at - plain]
         if default is msgspec.NODEFAULT:
             shown.append(name)
         else:
             simple = default is None or isinstance(default, str | int | float | bool | tuple)
             shown.append(f"{name}={default!r}" if simple else f"{name}=...")
-    by_place = len(struct.__match_args__)
+    by_place = sum(not name.startswith("_") for name in struct.__match_args__)
     return shown if by_place == len(shown) else [*shown[:by_place], "*", *shown[by_place:]]
 
 

@@ -197,7 +197,7 @@ def test_a_rubric_asks_for_each_criterion_by_itself(shop: Shop):
     shop.suite(judged({"type": "rubric", "criteria": criteria, "min_score": 0.7}))
     _, records = shop.report(code=0)
     assert len(shop.asked["judge"]) == 2
-    assert "0.75 of 1, needs 0.7; met: It asks" in json.dumps(records)
+    assert "0.75 of 1, needs 0.7; not met: It is rude" in json.dumps(records)
     (assertion,) = records[0]["turns"][0]["assertions"]
     rows = assertion["criteria_results"]
     assert [(row["criterion"], row["passed"], row.get("weight", 1.0)) for row in rows] == [

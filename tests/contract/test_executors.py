@@ -380,7 +380,7 @@ def test_a_folder_that_workers_do_not_see_is_named(project: Project, cluster: st
     [
         (
             "tls",
-            {"tls.ca-file": "/nowhere.pem"},
+            {"tls.ca-file": "/nowhere.pem", "tls.client.cert": "/nowhere.pem"},
             "the files of distributed.comm.tls in Dask's configuration cannot be used",
         ),
         ("tcp", {"require-encryption": True}, "Dask's configuration requires encryption; use a tls:// address"),
