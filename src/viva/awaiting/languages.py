@@ -102,19 +102,21 @@ class _NeedlesByWord(dict[str, tuple[tuple[str, tuple[int, ...]], ...]]):
         for number, needle in enumerate(needles):
             numbers[needle].append(number)
         self._keys = [
-            (needle, tuple(found), *_choose_key_word(needle)) for needle, found in numbers.items() if needle.strip()
+            (needle, tuple(row_numbers), *_choose_key_word(needle))
+            for needle, row_numbers in numbers.items()
+            if needle.strip()
         ]
 
     def __missing__(self, word: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
         bare = word.translate(_NO_DIGITS)
         if bare != word:
             return self[bare]
-        found = tuple((needle, numbers) for needle, numbers, key, is_in in self._keys if is_in(word, key))
+        needles = tuple((needle, numbers) for needle, numbers, key, is_in in self._keys if is_in(word, key))
         if len(self) >= _MAX_WORDS:
             self.clear()
         if len(word) <= _MAX_WORD_CHARS:
-            self[word] = found
-        return found
+            self[word] = needles
+        return needles
 
 
 class RuleIndex(Generic[T]):
@@ -135,12 +137,12 @@ class RuleIndex(Generic[T]):
 
     def find_rows(self, sentence: str) -> Iterator[T]:
         """The rows whose needle is in the sentence, in order."""
-        found = self._always
+        rows = self._always
         for needles in filter(None, map(self._find_needles, sentence.split())):
             for needle, numbers in needles:
                 if needle in sentence:
-                    found += numbers  # a new tuple: most sentences have few
-        return map(self._rows.__getitem__, sorted(set(found)) if len(found) > 1 else found)
+                    rows += numbers  # a new tuple: most sentences have few
+        return map(self._rows.__getitem__, sorted(set(rows)) if len(rows) > 1 else rows)
 
 
 def _choose_key_word(needle: str) -> tuple[str, Callable[[str, str], bool]]:

@@ -236,7 +236,7 @@ def compare_runs(
     known = {
         (suite, case)
         for suite, case, digest in flaky
-        if (found := cases.get((suite, case))) and found.after and digest in found.after.digests
+        if (entry := cases.get((suite, case))) and entry.after and digest in entry.after.digests
     }
     changes = [
         _mark_as_flaky(change) if name in known else change

@@ -309,9 +309,9 @@ def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
 
 
 def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow]) -> None:
-    places = ", ".join("?" * (len(_RESULT_COLUMNS) + 1))
+    placeholders = ", ".join("?" * (len(_RESULT_COLUMNS) + 1))
     values = [(run, *structs.astuple(row)) for row in rows]
-    db.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)  # noqa: S608 -- only question marks
+    db.executemany(f"INSERT OR REPLACE INTO results VALUES ({placeholders})", values)  # noqa: S608 -- only question marks
 
 
 def _mark_run_ended(db: sqlite3.Connection, event: RunEnded) -> None:

@@ -67,8 +67,8 @@ def _iterate_json_values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
     """
     work_left = 10_000 + 8 * len(text)
     at = 0
-    while work_left > 0 and (opening := _OPENING.search(text, at)) is not None:
-        start = opening.start()
+    while work_left > 0 and (start_match := _OPENING.search(text, at)) is not None:
+        start = start_match.start()
         try:
             value, at = decoder.raw_decode(text, start)
             codec.decode(text[start:at])  # a value must be valid for our decoder too

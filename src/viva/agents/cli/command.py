@@ -171,7 +171,7 @@ def build_command_spec(
         }
         words = (resume if request.session is not None and resume else command)[1:]
         words = (*words, *model_args) if request.model else words
-        return [_PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in words]
+        return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]
 
     def parse_line(data: bytes) -> Iterator[CliEvent]:
         line = codec.decode(data)

@@ -64,13 +64,13 @@ class PackTarball:
     def __init__(self, content: bytes, display_name: str) -> None:
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
-                found = dict(_read_entries(_LimitedReader(unpacked)))
+                files = dict(_read_entries(_LimitedReader(unpacked)))
         except _ArchiveRefused as error:
             raise BadInput.of(str(error), display_name) from error
         except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
             # Headers that announce headers, thousands in a row, are read one inside the other.
             raise BadInput.of(f"is no .tgz that can be read: {error}", display_name) from error
-        self._files = _make_relative_to_manifest(found)
+        self._files = _make_relative_to_manifest(files)
         if MANIFEST not in self._files:
             raise BadInput.of(f"holds no {MANIFEST} at its root", display_name)
 
