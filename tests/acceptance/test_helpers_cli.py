@@ -527,7 +527,7 @@ def test_a_native_user_is_told_how_to_end_and_a_playbooks_that_it_cannot(
     assert (record["error"], record["total_turns"]) == ("max turns (3) exceeded", 3)  # P8
     assert len(shop.asked["simulator"]) == 2
     for asked in shop.asked["simulator"]:
-        assert asked.count("You cannot end the conversation; somebody else does. Always write a message.") == 1
+        assert asked.count("You cannot end the conversation; the test does. Always write a message.") == 1
         # What it has said itself comes back to it; nothing of ours speaks of the goal as something to set.
         ours = asked.replace('\\"goal_achieved\\": true', "")
         assert "goal_achieved" not in ours
@@ -603,7 +603,7 @@ def test_an_unknown_variable_is_found_before_anything_runs(shop: Shop):  # N28
     ("more", "said"),
     [
         ('[agents.x]\ntype = "prompt"\nconnector = "model"\n', "agent 'x' is missing `prompt`"),
-        ('[agents.x]\nprompt = "viva.judge"\n', "agent 'x': viva.judge: there is no such built-in prompt"),
+        ('[agents.x]\nprompt = "viva.judge"\n', "agent 'x': viva.judge: is not a built-in prompt"),
         ('[agents.x]\nprompt = "gone.md"\n', "agent 'x': gone.md: No such file or directory"),
         ('[agents.x]\nconnector = "model"\nreplies = ["a"]\nsystem = "b"\n', "agent 'x' (scripted): unknown key"),
         (
@@ -612,7 +612,7 @@ def test_an_unknown_variable_is_found_before_anything_runs(shop: Shop):  # N28
         ),
         (
             '[connectors.c]\nprovider = "anthropic"\nseed = 1\n',
-            "viva.toml:11: connector 'c': the Anthropic API takes no `seed`",
+            "viva.toml:11: connector 'c': the Anthropic API does not take `seed`",
         ),
         ('[connectors.c]\nstructured = "xml"\n', 'unknown value "xml"; should be one of schema, json, text'),
     ],

@@ -233,7 +233,14 @@ FIXTURES = {"toolResponses": [{"tool": "acme:lookup", "response": {"n": 7}}]}
 def test_an_agent_that_takes_no_fixtures_is_refused_with_the_tasks(project: Project):
     """W3."""
     wrote(project, suite(task("a"), task("b", fixtures=FIXTURES), task("c", fixtures={"memorySeed": [{"x": 1}]})))
-    never_ran(project, "takes no stubbed tools", "need it: b;", "takes no memory", "need it: c;", "a parameter `tools`")
+    never_ran(
+        project,
+        "does not support stubbed tools",
+        "need it: b;",
+        "does not support memory",
+        "need it: c;",
+        "a parameter `tools`",
+    )
 
 
 def test_tasks_that_are_not_chosen_need_nothing(project: Project):

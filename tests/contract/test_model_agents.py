@@ -259,7 +259,7 @@ def test_temperature_seed_and_longest_answer(provider: Provider) -> None:
     """Two APIs take no seed: a connector that has one cannot even be made."""
     asked: dict[str, Any] = {"temperature": 0.0, "max_tokens": 50}
     if provider.stand_in in (AnthropicServer, ResponsesServer):
-        with pytest.raises(ValueError, match="takes no `seed`"):
+        with pytest.raises(ValueError, match="does not take `seed`"):
             provider.stand_in("").connector(seed=7)
     else:
         asked["seed"] = 7

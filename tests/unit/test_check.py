@@ -61,7 +61,7 @@ def test_a_script_is_found_from_the_folder(tmp_path):  # N8
         ({"type": "contain", "value": "x"}, "$.type: unknown assertion type"),
         ({"type": "contains", "valu": "x"}, "did you mean 'value'"),
         (check.regex("("), "is not a regular expression"),
-        (check.json_path("$["), "is no JSONPath"),
+        (check.json_path("$["), "is not a JSONPath"),
         ({"value": "x"}, "is missing 'type'"),
         ({"type": "equals", "value": object()}, "cannot stand in a suite"),
         (check.all_of(), "assertions"),

@@ -218,4 +218,4 @@ base_url = "http://"
     found = problems(file)
     assert [each.partition(":")[0] for each in found] == ["1", "4", "6", "8", "10"], found  # N2
     assert "did you mean http://localhost:8000?" in found[1]
-    assert "names no host" in found[4]
+    assert "does not name a host" in found[4]

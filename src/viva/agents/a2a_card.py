@@ -44,7 +44,7 @@ def read_card(card: Any, card_url: str, headers: Mapping[str, str]) -> A2aServic
     """The service that a card names. Raises Unreachable if Viva cannot use it, and says what is missing."""
     if not isinstance(card, dict):
         raise Unreachable(
-            f"{mask_url_credentials(card_url)} is not an agent card: it is no JSON object", deterministic=True
+            f"{mask_url_credentials(card_url)} is not an agent card: it is not a JSON object", deterministic=True
         )
     fields = cast("dict[str, Any]", card)
     service = _choose_service(fields, card_url)
@@ -73,7 +73,9 @@ def _choose_service(card: Mapping[str, Any], card_url: str) -> A2aService:
             return A2aService(_resolve_url(card_url, url), binding, is_old, capabilities.get("streaming") is True)
         bindings.append(name)
     lacking = (
-        f"it offers {', '.join(bindings)[:100]}, not {' or '.join(_BINDINGS)}" if bindings else "it names no address"
+        f"it offers {', '.join(bindings)[:100]}, not {' or '.join(_BINDINGS)}"
+        if bindings
+        else "it does not name an address"
     )
     raise Unreachable(
         f"the agent card at {mask_url_credentials(card_url)} cannot be used: {lacking}", deterministic=True

@@ -336,7 +336,7 @@ _SETTINGS = {
 
 
 def _follow_redirect(request: Request, answer: Response) -> Request | None:
-    """The request to the place of a redirect, as browsers send it; None if the answer is no redirect."""
+    """The request to the place of a redirect, as browsers send it; None if the answer is not a redirect."""
     place = answer.headers.get("location")
     if answer.status not in _REDIRECTS or not place:
         return None

@@ -1,7 +1,7 @@
 r"""The word tables of the detector: one text file per language in `words/`, read when a reply first needs it.
 
 A table file has sections. Some hold one regular expression: `[answers]`, how a sentence begins that answers the question
-before it; `[presents]`, the line above a list that the user asked for; `[direct]`, a bold line that is no heading;
+before it; `[presents]`, the line above a list that the user asked for; `[direct]`, a bold line that is not a heading;
 `[settled]`, what rules out an offer. The others hold rows. The first section with a matching row decides what a sentence
 means, in this order: `[goodbye]`, `[nothing]` (looks like one of those below, is not), `[closing]` (an offer of more
 help), `[question]` (put to the user, so that it stands even when more text follows), `[later]` (a request that is not
@@ -14,7 +14,7 @@ for last, in two sentences at a time.
     can may `% i ` \b% i\b            one row for each word, in the place of %
       |more                           an indented line continues the line above
 
-Finding a fixed string costs a hundredth of a search, hence the needles: the rarer, the better; a `RuleIndex` finds by the words of a sentence which
+Finding a fixed string costs a hundredth of a search, which is why rows have needles (the rarer, the better); a `RuleIndex` finds by the words of a sentence which
 of the hundreds of needles it can contain at all. Spaces at the end of a line are dropped: write `[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight apostrophes and with their
 closing mark.
 """
@@ -40,7 +40,7 @@ _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _FREQUENT: Final = ["the", "a", "to", "you", "and", "is", "your", "it", "that", "i", "have", "this", "we", "are", "me", "c"]  # fmt: skip
-"""English words in so many sentences that they tell little about a sentence, the most frequent first."""
+"""English words that occur in most sentences, the most frequent first: they tell little about a sentence."""
 _MAX_WORDS: Final = 4096
 _MAX_WORD_CHARS: Final = 40
 _GROUP_SIGNS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]")

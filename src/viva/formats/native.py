@@ -83,7 +83,7 @@ class _SuiteReader:
                 self._kept[number] = cases
         self._seen.clear()  # not needed during the run, and there may be 100,000
         if not self.count and not self.problems:
-            self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_explain_syntax(self._name)}"))
+            self.problems.append(Problem(self._name, 1, "", f"does not contain cases; {_explain_syntax(self._name)}"))
 
     def _check_id_is_unique(self, document: Document, case_id: str) -> None:
         if case_id in self._seen:

@@ -100,7 +100,7 @@ def _measure_node(node: Any, known: dict[Any, tuple[int, int]]) -> tuple[int, in
         return measured
     if node.tag not in _ALLOWED_TAGS:
         raise _create_yaml_error(
-            node, f"the tag {node.tag.replace(_TAG_PREFIX, '!!')} is not supported: JSON has no such type"
+            node, f"the tag {node.tag.replace(_TAG_PREFIX, '!!')} is not supported: JSON does not have this type"
         )
     if isinstance(node, yaml.ScalarNode):
         return 1, 0

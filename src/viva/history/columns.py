@@ -49,7 +49,7 @@ def split_columns(runs: Sequence[RunResults], agents: Sequence[str] = ()) -> lis
     known = {agent for _, agent, _ in columns}
     if missing := [agent for agent in agents if agent not in known]:
         names = ", ".join(sorted(filter(None, known))) or "none"
-        raise BadInput.of(f"-n {missing[0]}: no such agent in these runs; they have {names}")
+        raise BadInput.of(f"-n {missing[0]}: not an agent of these runs; they have {names}")
     columns = [each for each in columns if not agents or each[1] in agents]
     names_run, names_agent = len({run for run, _, _ in columns}) > 1, len({agent for _, agent, _ in columns}) > 1
     return [

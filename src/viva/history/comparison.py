@@ -333,7 +333,7 @@ def _build_metrics(pairs: Sequence[_ComparedCase], alpha: float, gates: Collecti
 
 
 class _MetricValues(Struct, eq=False):
-    """The values of a metric: of each case before and after; and how many trials they are of."""
+    """The values of a metric for each case, before and after, and the number of trials behind them."""
 
     name: str
     before: "array[float]"

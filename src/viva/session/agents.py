@@ -414,6 +414,6 @@ def _wrap_object(value: Any, provider_packages: frozenset[str]) -> ConfiguredAge
         agent = PythonAgent(value, provider_packages=provider_packages)
         return ConfiguredAgent(name=name, agent=agent, kind="python")
     raise BadInput.of(
-        f"{with_article(type(value).__name__)} is no agent: pass a name, a callable, an object with `reply`, or an Agent; "
+        f"{with_article(type(value).__name__)} is not an agent: pass a name, a callable, an object with `reply`, or an Agent; "
         f"it is {explain_no_agent(value)}"
     )

@@ -54,5 +54,5 @@ class ConnectorLookup:
         if len(known) != 1:
             advice = f"set `connector` to one of {', '.join(self._settings.connectors)}"
             judge = " (for built-in helpers: `judge` in [defaults])" if agent.startswith("viva.") else ""
-            raise self._settings.problem(f"agent {agent!r} names no connector; {advice}{judge}", "agents", agent)
+            raise self._settings.problem(f"agent {agent!r} has no connector; {advice}{judge}", "agents", agent)
         return known[0]

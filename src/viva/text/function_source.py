@@ -16,7 +16,7 @@ _MAX_SOURCE_LINES = 12
 
 
 def describe_function(function: Any) -> str:
-    """A lambda as its source, another function as `name (file.py:12)`, an object as its type. The text has no `{{`, so it is no template."""
+    """A lambda as its source, another function as `name (file.py:12)`, an object as its type. The text has no `{{`, so it is not a template."""
     name = getattr(function, "__name__", type(function).__name__)
     code = _get_code(function)
     if code is not None and name == "<lambda>":

@@ -77,8 +77,8 @@ MTLS = {"m": {"mtlsSecurityScheme": {}}}
 @pytest.mark.parametrize(
     ("fields", "headers", "problem"),
     [
-        ([], {}, "is no JSON object"),
-        ({"name": "x"}, {}, "it names no address"),
+        ([], {}, "is not a JSON object"),
+        ({"name": "x"}, {}, "it does not name an address"),
         (old_card(preferredTransport="GRPC"), {}, "it offers GRPC, not JSONRPC or HTTP+JSON"),
         (old_card(url="http://["), {}, "an address that is not valid"),
         (card(securitySchemes=KEY, securityRequirements=[{"schemes": {"k": {}}}]), {}, "the key 'X-Key'"),

@@ -147,7 +147,7 @@ def test_attachments_are_sent_in_the_shapes_of_the_api():  # N5
 
 
 def test_audio_is_refused_before_anything_is_sent():
-    with pytest.raises(AgentFailed, match="takes no audio"):
+    with pytest.raises(AgentFailed, match="does not take audio"):
         ask(["x"], Message("user", (Audio("a.mp3", url="data:audio/mpeg;base64,BBB="),)))
 
 

@@ -368,7 +368,7 @@ def test_the_same_file_is_imported_once(code: Path):
 @pytest.mark.parametrize(
     ("reference", "what"),
     [
-        ("agent.py", "names no attribute"),
+        ("agent.py", "does not name an attribute"),
         ("./absent.py:a", "there is no file"),
         ("./agent.py:agnet", "did you mean agent"),
         ("./agent.py:neighbour_of_agent", "neither callable nor an object with `reply`"),

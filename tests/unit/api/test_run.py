@@ -109,7 +109,7 @@ def test_anything_that_answers_can_be_the_agent(agent):
 
 
 def test_what_cannot_answer_is_bad_input():
-    with pytest.raises(viva.errors.BadInput, match="an int is no agent"):
+    with pytest.raises(viva.errors.BadInput, match="an int is not an agent"):
         run(case(), 5)
 
 
@@ -315,7 +315,7 @@ def test_a_sync_conversation_works_with_and_without_a_running_loop():
 
     talk()
     asyncio.run(in_a_loop())
-    with pytest.raises(viva.BadInput, match="is no agent"):
+    with pytest.raises(viva.BadInput, match="is not an agent"):
         viva.SyncConversation(5).__enter__()
 
 

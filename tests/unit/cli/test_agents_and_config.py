@@ -44,7 +44,7 @@ def test_references_to_python_code_say_what_is_wrong(project: Project):
     for reference, what in {
         "python:./absent.py:agent": "there is no file",
         "python:./agent.py:agnt": "has no 'agnt'; did you mean agent?",
-        "python:./agent.py": "names no attribute",
+        "python:./agent.py": "does not name an attribute",
         "python:./broken.py:agent": "does not import: ModuleNotFoundError: No module named 'no_such_module'",
         "python:./value.py:agent": "is an int: neither callable nor an object with `reply`",
         "scripts:agent": "is a script",
@@ -175,7 +175,7 @@ def test_unknown_names_are_found_before_anything_runs(project: Project):
 ADDRESSES = {
     '[agents.a]\ntype = "http"\nurl = "localhost:8000/chat"\n': (3, "did you mean http://localhost:8000/chat?"),
     '[agents.a]\ntype = "http"\nurl = "me:hidden@host/chat?key=hidden"\n': (3, "did you mean http://host/chat?"),
-    '[agents.a]\ntype = "http"\nurl = "http:///chat"\n': (3, "names no host"),
+    '[agents.a]\ntype = "http"\nurl = "http:///chat"\n': (3, "does not name a host"),
     '[agents.a]\ntype = "http"\nurl = "ftp://host/chat"\n': (3, "only http:// and https://"),
     '[connectors.a]\nbase_url = "localhost:8000/v1"\nmodel = "m"\n': (2, "did you mean http://localhost:8000/v1?"),
 }
@@ -224,4 +224,4 @@ def test_a_problem_of_a_reference_is_not_placed_in_the_config(project: Project):
     project.write("viva.toml", '[agents.a]\ntype = "http"\nurl = "http://localhost:1/"\n')
     project.suite(case("a"))
     ended = project.test(agent="http://")
-    assert (ended.code, ended.err) == (4, "agent 'http://': `url` names no host; write http://HOST\n")
+    assert (ended.code, ended.err) == (4, "agent 'http://': `url` does not name a host; write http://HOST\n")

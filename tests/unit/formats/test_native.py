@@ -116,7 +116,7 @@ def asserting(**assertion: Any) -> dict[str, Any]:
             {"id": "a", "input": "x", "assertions": [OK], "assert": OK},
             "$: gives both 'assertions' and 'assert'; keep one of them",
         ),
-        ({"id": "a", "turns": [{"input": "x", "set": {"v": "$["}}]}, "$.turns[0].set.v: '$[' is no JSONPath"),
+        ({"id": "a", "turns": [{"input": "x", "set": {"v": "$["}}]}, "$.turns[0].set.v: '$[' is not a JSONPath"),
         (asserting(value="x"), "$.assertions[0]: is missing 'type'"),
         (
             asserting(type="contians", value="x"),
@@ -134,7 +134,7 @@ def asserting(**assertion: Any) -> dict[str, Any]:
             asserting(type="regex", pattern="a", value="b"),
             "$.assertions[0]: gives both spellings of 'pattern'; keep one",
         ),
-        (asserting(type="json_path", path="$.a["), "$.assertions[0]: '$.a[' is no JSONPath"),
+        (asserting(type="json_path", path="$.a["), "$.assertions[0]: '$.a[' is not a JSONPath"),
         (asserting(type="json_path", path="a", matches="["), "$.assertions[0]: '[' is not a regular expression"),
         (asserting(type="type", value="text"), '$.assertions[0].value: unknown value "text"'),
         (asserting(type="tool_called"), "$.assertions[0]: is missing 'name'"),
@@ -172,7 +172,7 @@ DYNAMIC = {"id": "a", "simulator": {"use": "s"}}
     [
         (
             [{"id": "c", "assertion": OK, "after": ["d"]}],
-            "$.checkpoints[0]: after names no checkpoint 'd'; there are c",
+            "$.checkpoints[0]: after names a checkpoint that does not exist: 'd'; there are c",
         ),
         (
             [{"id": "c", "assertion": OK, "after": ["c"]}],
@@ -410,7 +410,7 @@ def test_an_attachment_that_is_gone_when_the_case_is_due_stops_it(tmp_path: Path
     [
         ({"type": "regex", "pattern": "(", "message": "{{x}}"}, "'(' is not a regular expression"),
         ({"type": "regex", "pattern": "a", "value": "{{x}}"}, "gives both spellings of 'pattern'"),
-        ({"type": "json_path", "path": "$[", "value": "{{x}}"}, "'$[' is no JSONPath"),
+        ({"type": "json_path", "path": "$[", "value": "{{x}}"}, "'$[' is not a JSONPath"),
         ({"type": "json_path", "path": "$.a", "matches": "(", "value": "{{x}}"}, "'(' is not a regular expression"),
         ({"type": "script", "use": "scripts:nowhere.f", "metadata": {"a": "{{x}}"}}, "there is no nowhere.py"),
         ({"type": "json_schema", "schema": {"type": 5}, "message": "{{x}}"}, "not a JSON Schema"),

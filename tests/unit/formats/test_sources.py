@@ -9,6 +9,7 @@ import pytest
 
 import viva
 from running import run_cases
+from viva.catalog import BUILT_IN
 from viva.cli.main import main
 from viva.errors import BadInput
 from viva.formats.documents import Document
@@ -139,11 +140,7 @@ def test_the_format_follows_the_keys(value: object, kind: str):
 
 
 OWN = {
-    "r.jsonl": "a JSONL report",
-    "r.json": "a JSON report",
-    "r.md": "a Markdown report",
-    "r.xml": "a JUnit report",
-    "r.html": "an HTML report",
+    **{f"r{extension}": r"an? \w+ report" for extension in BUILT_IN["reporter"]},
     "talk.jsonl": "a cassette",
     "journal.jsonl": "a journal",
     "eval.json": "an eval summary",

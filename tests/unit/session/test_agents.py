@@ -125,7 +125,7 @@ def test_an_object_is_taken_as_it_is(agents):
     assert isinstance(function.agent, PythonAgent)
     given = ScriptedAgent(("x",))
     assert known.find_agent_under_test(given).agent is given
-    with pytest.raises(BadInput, match="an int is no agent"):
+    with pytest.raises(BadInput, match="an int is not an agent"):
         known.find_agent_under_test(5)
 
 

@@ -10,7 +10,7 @@ from viva.agents.acp import AcpAgent
 from viva.agents.agent_config import list_nameable_kinds
 from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import TextPrinted, TurnEnded
+from viva.agents.cli.events import CliTurnEnded, TextPrinted
 from viva.agents.cli.gemini import GEMINI
 from viva.config import Settings
 from viva.errors import BadInput
@@ -99,7 +99,7 @@ events = [{ when = { type = "text" }, text = "$.text" }, { when = { type = "done
     agent = AgentFactory(settings(tmp_path, text)).find_agent("a").agent
     assert isinstance(agent, CliAgent)
     assert list(agent.spec.parse_line(b'{"type": "text", "text": "hi"}')) == [TextPrinted("hi")]
-    assert list(agent.spec.parse_line(b'{"type": "done"}')) == [TurnEnded()]
+    assert list(agent.spec.parse_line(b'{"type": "done"}')) == [CliTurnEnded()]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from msgspec import Struct, field
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
+    CliTurnEnded,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
-    TurnEnded,
     UsageReported,
     build_model_call,
     join_texts,
@@ -107,7 +107,7 @@ def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[
             for denial in line.permission_denials or ():
                 yield ToolEnded(denial.tool_use_id, "refused", None)
             yield from parse_usage(line)
-            yield TurnEnded(_find_failure(line), line.stop_reason, line.result)
+            yield CliTurnEnded(_find_failure(line), line.stop_reason, line.result)
         case _:
             return
 

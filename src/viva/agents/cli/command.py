@@ -28,13 +28,13 @@ from viva.agents.cli.cli_agent import CliAgent, Command, ProcessConfig, split_co
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.events import (
     CliEvent,
+    CliTurnEnded,
     InputRequested,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
-    TurnEnded,
     UsageReported,
 )
 from viva.agents.cli.gemini import GEMINI
@@ -105,7 +105,7 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if hint := _find_value(line, self.awaiting):
             yield InputRequested("input-required", hint if isinstance(hint, str) else "")
         if self.end:
-            yield TurnEnded(to_text(error) if error else None)
+            yield CliTurnEnded(to_text(error) if error else None)
         elif error and self.result is UNSET:
             yield TroubleReported(to_text(error))
 

@@ -254,7 +254,7 @@ def _describe_signature(pack: Pack, path: Path) -> str:
         signing is None or (signing.method != "sigstore" and signing.signature_ref is None)
     ):
         return "not signed"
-    return "signature present, not verified: [openwop] trusted_keys names no key"
+    return "signature present, not verified: [openwop] trusted_keys is empty"
 
 
 class _PackBytes(Struct, frozen=True):

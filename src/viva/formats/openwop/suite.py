@@ -146,7 +146,7 @@ def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -
     suites = list(documents.read_valid(problems))
     problems += [each.make_problem((), "is a second suite; a file holds one") for each in suites[1:]]
     if not suites and not problems:
-        problems.append(Problem(name, 1, "", "holds no eval suite"))
+        problems.append(Problem(name, 1, "", "does not contain an eval suite"))
     try:
         suite = load_suite(suites[0], options) if suites else None
     except BadInput as error:

@@ -91,7 +91,7 @@ def _wrap_in_tuple(value: Any) -> tuple[Any, ...]:
         return (value,)
     values = tuple(cast("Sequence[Any]", value))
     if None in values or (isinstance(value, list) and not values):
-        raise ValueError("None is no agent" if values else "an empty list; pass at least one agent")
+        raise ValueError("None is not an agent" if values else "an empty list; pass at least one agent")
     return values
 
 

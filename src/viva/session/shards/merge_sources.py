@@ -136,7 +136,7 @@ def read_merge_source(journal: Path, place: str) -> MergeSource:
     except codec.DecodeError as error:
         raise BadInput.of(f"is not an event of a journal: {error}", str(journal), number) from error
     if reader.started is None:
-        raise BadInput.of("has no start event, so it is no run", str(journal))
+        raise BadInput.of("has no start event, so it is not a run", str(journal))
     return MergeSource(
         journal=journal,
         place=place,

@@ -140,7 +140,7 @@ def test_what_cannot_work_is_a_mistake_of_the_config(fields: dict[str, Any], pro
 
 
 def test_a_path_that_is_none_is_a_mistake_of_the_config():
-    with pytest.raises(ValueError, match="is no JSONPath"):
+    with pytest.raises(ValueError, match="is not a JSONPath"):
         LineRule(text="$[")
 
 

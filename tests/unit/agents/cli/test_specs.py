@@ -8,7 +8,7 @@ import pytest
 from terminals import CAPTURES
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import CliEvent, CliTurn, ToolEnded, ToolStarted, TurnEnded, collect_turn
+from viva.agents.cli.events import CliEvent, CliTurn, CliTurnEnded, ToolEnded, ToolStarted, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
@@ -93,8 +93,8 @@ def test_a_result_that_is_an_error_without_words_is_the_trouble_that_was_told_be
         b'{"type":"result","status":"error","stats":{}}',
     ]
     ended = collect_turn(event for line in lines for event in parse_events(GEMINI, line) or ()).end
-    assert ended == TurnEnded("Model stream ended without a finish reason.")  # P11
-    assert collect_turn(parse_events(GEMINI, lines[2]) or ()).end == TurnEnded("it ended with an error")
+    assert ended == CliTurnEnded("Model stream ended without a finish reason.")  # P11
+    assert collect_turn(parse_events(GEMINI, lines[2]) or ()).end == CliTurnEnded("it ended with an error")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_the_model_that_was_asked_for_stands_where_a_cli_names_none():
 def test_qwen_calls_a_turn_a_success_in_which_its_model_could_not_be_asked():
     line = {"type": "result", "subtype": "success", "is_error": False, "result": "[API Error: 400 no such model]"}
     (ended,) = QWEN.parse_line(codec.encode(line))
-    assert isinstance(ended, TurnEnded)
+    assert isinstance(ended, CliTurnEnded)
     assert ended.error == "[API Error: 400 no such model]"
     (ended,) = QWEN.parse_line(codec.encode({**line, "result": "It said [API Error: 400]."}))
-    assert isinstance(ended, TurnEnded)
+    assert isinstance(ended, CliTurnEnded)
     assert ended.error is None
 
 
@@ -293,7 +293,7 @@ def test_a_refusal_that_is_told_again_as_a_failure_stays_a_refusal():  # P9
 
 def test_its_own_warnings_are_kept_once_each():  # P11
     line = b'{"type":"error","severity":"warning","message":"Loop detected, stopping execution"}'
-    events = [*(parse_events(GEMINI, line) or ()), *(parse_events(GEMINI, line) or ()), TurnEnded()]
+    events = [*(parse_events(GEMINI, line) or ()), *(parse_events(GEMINI, line) or ()), CliTurnEnded()]
     assert list(collect_turn(events).warnings) == ["Loop detected, stopping execution"]
 
 

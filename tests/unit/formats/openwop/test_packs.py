@@ -134,7 +134,7 @@ def test_headers_that_announce_headers_are_refused(tmp_path: Path, kind: bytes):
     header = entry("x", kind)
     header.size = 11
     (tmp_path / "p.tgz").write_bytes(gzip.compress((header.tobuf() + b"11 path=ab\n".ljust(512, b"\0")) * 5000))
-    assert "is no .tgz that can be read" in refused(tmp_path / "p.tgz")
+    assert "cannot be read as .tgz" in refused(tmp_path / "p.tgz")
 
 
 def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path):
@@ -157,7 +157,7 @@ def test_what_is_no_tarball_says_so(tmp_path: Path, content: bytes):
 
 
 def test_a_tarball_without_a_manifest_says_so(tmp_path: Path):
-    assert "holds no pack.json at its root" in refused(tarball(tmp_path / "p.tgz", {"a.json": b"{}"}))
+    assert "does not contain pack.json at its root" in refused(tarball(tmp_path / "p.tgz", {"a.json": b"{}"}))
 
 
 REFERENCES = [

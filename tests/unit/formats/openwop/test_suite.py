@@ -152,7 +152,7 @@ def test_a_second_suite_in_a_file_and_an_empty_file_are_refused(tmp_path: Path):
     two = wrap_values([suite(), suite()], "s.jsonl")
     with pytest.raises(BadInput, match="second suite"):
         load(two, "s.jsonl", tmp_path, LoadOptions())
-    with pytest.raises(BadInput, match="holds no eval suite"):
+    with pytest.raises(BadInput, match="does not contain an eval suite"):
         load(wrap_values([], "s.jsonl"), "s.jsonl", tmp_path, LoadOptions())
 
 
