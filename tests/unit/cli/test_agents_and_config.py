@@ -138,7 +138,7 @@ use = "python:./agent.py:agent"
 
 
 def test_unknown_names_are_found_before_anything_runs(project: Project):
-    """Of flags and of files, all at once: nothing is tried for seconds and then blamed on somebody."""
+    """Names in flags and in files are checked together, before anything is called."""
     project.write("viva.toml", NAMES)
     project.write(
         "s.yaml",
@@ -192,21 +192,21 @@ def test_an_address_that_cannot_be_reached_is_found_at_load(project: Project, te
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("localhost:8000/chat", "did you mean http://localhost:8000/chat?"),
         ("agent:code", "as in agents:code"),
         ("Agents:code", "as in agents:code"),
     ],
 )
-def test_a_name_that_is_almost_an_agent_says_what_would_be_right(project: Project, name: str, said: str):
+def test_a_mistyped_agent_name_gets_a_suggestion(project: Project, name: str, expected: str):
     project.write("viva.toml", NAMES)
     project.suite(case("a"), {"id": "b", "input": "x", "assertions": {"type": "agent", "use": name, "criteria": "y"}})
-    assert said in project.test("-n", name, code=4).err  # N8
-    assert said in project.viva("check", "suite.jsonl").out
+    assert expected in project.test("-n", name, code=4).err  # N8
+    assert expected in project.viva("check", "suite.jsonl").out
 
 
-def test_a_default_simulator_that_is_not_there_is_wrong_in_the_config(project: Project):
+def test_a_default_simulator_that_does_not_exist_is_wrong_in_the_config(project: Project):
     project.write("viva.toml", '[defaults]\nsimulator = "ghost"\n' + NAMES)
     project.suite(case("a"), {"id": "b", "checkpoints": [{"id": "c", "assertion": contains("x")}]})
     assert "viva.toml:2: simulator: there is no agent 'ghost'" in project.test(code=4).err

@@ -422,7 +422,7 @@ def test_a_remote_without_rights_is_one_sentence_and_nothing_is_lost(
         assert journal(machines.here, run) == before
 
 
-def test_a_bucket_that_is_not_there_is_one_sentence(tmp_path: Path, s3: str, capsys: pytest.CaptureFixture[str]):
+def test_a_bucket_that_does_not_exist_is_one_sentence(tmp_path: Path, s3: str, capsys: pytest.CaptureFixture[str]):
     options = f'[history.options]\nendpoint_url = "{s3}"\n{KEYS}'
     machines = Machines(tmp_path, f'[history]\nremote = "s3://absent-bucket/viva"\n{options}', capsys)
     machines.run()

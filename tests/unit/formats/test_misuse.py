@@ -238,7 +238,7 @@ def test_files_that_hold_no_suite(tmp_path: Path, name: str):
     check(problems(tmp_path, name), name, [expected])  # N2
 
 
-def test_a_byte_order_mark_of_utf8_is_no_mistake(tmp_path: Path):
+def test_a_byte_order_mark_of_utf8_is_not_a_mistake(tmp_path: Path):
     for name in ("s.jsonl", "s.json", "s.yaml"):
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + CASE)
         assert load_files([tmp_path / name], LoadOptions(), tmp_path)[0].count == 1
@@ -259,7 +259,7 @@ def test_a_file_that_is_too_large_for_its_format(tmp_path: Path):
     check(problems(tmp_path, "s.yaml"), "s.yaml", [(0, "", "Write it as .jsonl, which is read line by line")])
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
+def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path):
     """A pipe without a writer, a device, a circular link: each message names it."""
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "dead.jsonl").symlink_to("nowhere")
@@ -279,7 +279,7 @@ def test_a_folder_that_leads_back_to_itself_is_read_once(tmp_path: Path):
 
 @contextmanager
 def an_ordinary_user() -> Generator[None]:
-    """Whom permissions stop: root is stopped by none."""
+    """A user that permissions stop: root can read everything."""
     if os.geteuid() != 0:
         yield
         return

@@ -415,7 +415,7 @@ def test_many_cases_with_one_reason_are_listed_together() -> None:
     assert listed[51] == "… and 10 more"
 
 
-def test_a_resumed_run_counts_the_rate_from_where_it_goes_on() -> None:
+def test_a_resumed_run_counts_the_rate_from_where_it_continues() -> None:
     now = [0.0]
     stream = StringIO()
     sink = make_console(stream, is_terminal=True, clock=lambda: now[0], describe_pace=lambda: "4 in parallel")

@@ -68,7 +68,7 @@ env = { TOKEN_A = "literal-token", B = "$MY_KEY" }
     assert {"literal-token", "value-of-my-key", "value-of-gemini-key"} <= set(found.redactor.secrets)
 
 
-def test_secrets_are_no_part_of_what_an_agent_is_made_of(tmp_path):
+def test_secrets_are_not_part_of_what_an_agent_is_made_of(tmp_path):
     agents = AgentFactory(settings(tmp_path, '[agents.a]\ntype = "codex"\nenv = { OPENAI_API_KEY = "hush-hush" }\n'))
     agent = agents.find_agent("a").agent
     assert isinstance(agent, CliAgent)

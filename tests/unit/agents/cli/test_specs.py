@@ -61,7 +61,7 @@ def test_text_is_the_deltas_joined_without_the_echoed_message():
     assert "WRITE hello.txt hello from fake" not in text
 
 
-def test_a_call_that_a_policy_refuses_is_no_call_that_failed():
+def test_a_call_that_a_policy_refuses_is_not_a_call_that_failed():
     events, _ = events_of(GEMINI, "g8_plan_write")
     assert [event.status for event in events if isinstance(event, ToolEnded)] == ["refused"]
     events, _ = events_of(CLAUDE, "claude3_default_perm")
@@ -85,8 +85,8 @@ def test_a_killed_cli_has_no_result_and_a_failed_call_of_the_api_is_an_error():
     assert '"code":400' in ended.error
 
 
-def test_a_result_that_is_an_error_without_words_is_the_trouble_that_was_told_before_it():
-    """So the Gemini CLI tells of an answer that its model broke off, left empty, or garbled."""
+def test_an_error_without_text_gets_the_trouble_reported_before_it():
+    """The Gemini CLI reports an incomplete, empty or invalid answer of its model in this way."""
     lines = [
         b'{"type":"init","session_id":"a"}',
         b'{"type":"error","severity":"error","message":"Model stream ended without a finish reason."}',
@@ -175,7 +175,7 @@ def test_words_of_a_helper_are_not_the_agents_but_its_tools_are():
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
-def test_a_session_is_resumed_by_its_id_and_a_message_is_no_flag(dialect: CliSpec):
+def test_a_session_is_resumed_by_its_id_and_a_message_is_not_a_flag(dialect: CliSpec):
     """The first turn names no session; others name just that one, never the latest."""
     asked = TurnRequest(prompt="--help", model="m", approval=dialect.approval_modes[0], linked_folders=["/links/a"])
     first = dialect.build_argv(asked)
@@ -280,7 +280,7 @@ def test_which_calls_never_ran_on_each_cli(dialect: CliSpec, lines: list[str], r
     assert call.refused is refused
 
 
-def test_a_refusal_that_is_told_again_as_a_failure_stays_a_refusal():  # P9
+def test_a_refusal_that_is_repeated_as_a_failure_stays_a_refusal():  # P9
     (call,) = (
         collect_turn(
             [ToolStarted("x", {}, "c"), ToolEnded("c", "refused", "denied"), ToolEnded("c", "error", "it failed")]
