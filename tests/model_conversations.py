@@ -19,7 +19,7 @@ ADD = Tool("add", "Adds.", {"type": "object", "properties": {"a": {"type": "numb
 
 
 class HeldConversation(Struct):
-    """What came of a conversation."""
+    """The result of a conversation."""
 
     replies: list[Reply]
     metered: list[ModelCall]

@@ -19,7 +19,7 @@ COMPILED = f'env = {{ NODE_COMPILE_CACHE = "{INSTALLED / "compiled"}" }}'
 
 
 def puppet(asked: ModelRequest) -> ScriptLine:
-    """Does what the newest message says: `WRITE file: text`, `RUN command`, `FAIL status`, `HANG`; else it tells what it heard.
+    """Does what the newest message says: `WRITE file: text`, `RUN command`, `FAIL status`, `HANG`; else it repeats what it got.
 
     As the judge it finds that everything holds, unless the criterion says `never`; as the user it asks for `second.txt`.
     """

@@ -123,7 +123,7 @@ def _find_python(text: str) -> Path:
 
 
 def _agent(port: int) -> HttpServer:
-    """What a page takes for granted: somebody's agent, behind HTTP."""
+    """An agent behind HTTP, which a page of the docs assumes."""
     return HttpServer(lambda _: json_response({"content": "It is on its way."}), port=port)
 
 

@@ -64,7 +64,7 @@ def command_agent(host: Mapping[str, str] | None = None, **fields: Any) -> CliAg
 
 
 class HeldConversation(Struct):
-    """What came of a conversation, and what was left of its folders before they went."""
+    """The result of a conversation, and the content of its folders before they were removed."""
 
     replies: list[Reply]
     metered: list[ModelCall]

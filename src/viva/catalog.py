@@ -133,7 +133,7 @@ AGENT_KIND_BY_TYPE = {
     "crewai:Agent": "crewai",
     "crewai:Crew": "crewai",
 }
-"""The kind of an object of a framework, by the package and name of its class or of a base class; also if it says only what fits."""
+"""The kind of an object of a framework, by the package and name of its class or of a base class. Also lists classes that the adapter refuses with advice."""
 ALIASES: dict[ComponentKind, dict[str, str]] = {"check": {"agent": "judge"}, "agent": {}, "reporter": {}}
 """Other names of built-in components."""
 
@@ -260,7 +260,7 @@ def _find_script(reference: str, roots: tuple[str, ...]) -> tuple[ModuleType, Ca
         raise ValueError(f"{reference!r} is an agent where a script is meant: write scripts:module.function")
     name, colon, attribute = reference.removeprefix("scripts:").replace("-", "_").partition(":")
     if not all(part.isidentifier() for part in name.split(".")) or (colon and not attribute.isidentifier()):
-        raise ValueError(f"{reference!r} names no script: write scripts:module.function or module:function")
+        raise ValueError(f"{reference!r} does not name a script: write scripts:module.function or module:function")
     with import_from_folders(roots, name):
         module = _import_script(reference, name)
         if module is not None and not colon:

@@ -123,7 +123,7 @@ def type_is(
 
 
 def json_schema(schema: Mapping[str, Any] | bool, **common: Unpack[Common]) -> AssertionDict:
-    """The reply's data or JSON is valid by a JSON Schema; for a case without JSON in the reply, some tool's result is.
+    """The reply's data or JSON matches a JSON Schema; in a case without JSON in the reply, a tool result matches it.
 
     schema: A JSON Schema, draft 2020-12.
     """
@@ -138,9 +138,9 @@ def tool_called(
     status: Literal["ok", "error", "pending", "any"] | None = None,
     **common: Unpack[Common],
 ) -> AssertionDict:
-    """The agent called a tool: this often, with these arguments among others, with this status.
+    """The agent called a tool as often as `times` says, with these arguments among others, and with this status.
 
-    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one.
+    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; with a list, any of them.
     times: How often: a number, or an object with `min` and `max`. At least once, if left out.
     arguments: Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression.
     status: Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all.
@@ -153,7 +153,7 @@ def tool_calls_contain(
 ) -> AssertionDict:
     """Each of these texts is in the arguments of some call of a tool, not all in the same call.
 
-    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one.
+    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; with a list, any of them.
     values: The texts. Without any, the tool must have been called.
     """
     return _create_assertion("tool_calls_contain", locals(), "name")
@@ -168,7 +168,7 @@ def tool_not_called(
 ) -> AssertionDict:
     """The agent did not call a tool, or not with these arguments or this status.
 
-    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one.
+    name: The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; with a list, any of them.
     arguments: Arguments of one call: a deep subset. A value `{"matches": "..."}` is a regular expression.
     status: Which calls count: those that succeeded, that failed, that wait for a result (such as an approval), or all.
     """
@@ -289,7 +289,7 @@ def safety(
     """The built-in detectors find no leak of secrets, personal data or prompts, no jailbreak, no unsafe tool call or reply.
 
     fail_at: How severe a finding must be to fail the check; others are only noted.
-    expected: A text that the reply may contain whatever it looks like.
+    expected: A text in the reply that is never a finding.
     prompts: Instructions of the agent that it must not reveal.
     secrets: Values that it must not reveal.
     allowed_tools: All tools that the agent may call; any tool, if left out.
@@ -304,7 +304,7 @@ def script(
     options: Mapping[str, Any] | None = None,
     **common: Unpack[Common],
 ) -> AssertionDict:
-    """A Python function of the project agrees. It gets `output`, `input`, `metadata`, `transcript` and `turn` by parameter name.
+    """A Python function of the project accepts the reply. It gets `output`, `input`, `metadata`, `transcript` and `turn` by parameter name.
 
     use: The function: `scripts:module.function`; in Python also the function itself.
     metadata: Metadata of the call. Another spelling of `options.metadata`.
@@ -323,7 +323,7 @@ def judge(
     options: Mapping[str, Any] | None = None,
     **common: Unpack[Common],
 ) -> AssertionDict:
-    """A judge says that the criteria hold. The built-in judge has to quote what its verdict rests on.
+    """A judge says that the criteria hold. The built-in judge must quote the evidence for its verdict.
 
     criteria: What must hold, in words.
     min_score: The lowest `score` with which the judge's `passed` counts.

@@ -10,7 +10,7 @@
     │   ├── HelperFailed      a simulator, judge or generator failed                        error, that helper
     │   ├── Undetermined      the cause is not known                                        error, undetermined
     │   └── TrialEnd          ends the trial at once; checks and helpers let it pass
-    │       ├── Skipped           the trial cannot run here, which is no failure              skipped
+    │       ├── Skipped           the trial cannot run here, which is not a failure          skipped
     │       └── CallCutOff        replay of a call that a time limit cut off                  as the time limit says
     ├── CheckError        a check cannot be evaluated: its verdict is an error
     ├── WorkerCrashed     a worker process ended twice while it ran one trial alone

@@ -12,7 +12,7 @@ def test_it(viva): ...                    a fixture that opens conversations and
 def test_it(t, ctx): ...                  a script test; `Test*(t, ctx)` functions are collected too
 async def test_it(t, ctx): ...            the same with `await ctx.call(...)`; no other plugin is needed for `async def`
 A script test that records nothing with `t` is skipped, `nothing was checked`: plain asserts that hold cannot be counted.
-Cases run at once, as `viva test` runs them, unless pytest may stop early (-x, --maxfail, --pdb) or they use fixtures of their own.
+Cases run in parallel, as `viva test` runs them, unless pytest may stop early (-x, --maxfail, --pdb) or they use fixtures of their own.
 """
 
 import inspect
@@ -179,7 +179,7 @@ def _open_fixture(request: pytest.FixtureRequest) -> "Iterator[VivaFixture]":
 
 
 def _request_agent(request: pytest.FixtureRequest) -> Any:
-    """The value of the project's fixture `viva_agent`; None if there is no such fixture, or if a flag names the agent."""
+    """The value of the project's fixture `viva_agent`; None if the project does not have it, or if a flag names the agent."""
     if request.config.getoption("--viva-agent") is not None:
         return None
     try:
@@ -249,7 +249,7 @@ class VivaFile(pytest.Module):
         return bool(manager.getfixturedefs(_AGENT_FIXTURE, self))
 
     def _importtestmodule(self) -> NoReturn:
-        """Overrides the method by which pytest imports a test file: a suite is no Python module."""
+        """Overrides the method by which pytest imports a test file: a suite is not a Python module."""
         raise self.CollectError(f"{self.path.name} is a suite, not a module")
 
 
@@ -262,7 +262,7 @@ class SuiteItem(pytest.Item):
 
         self.obj = None
         self.loaded = suite
-        # Items that are no functions get fixtures only in this way; doctest does it, too.
+        # Items that are not functions get fixtures only in this way; doctest does it, too.
         manager = self.session._fixturemanager  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         self._fixtureinfo = manager.getfixtureinfo(node=self, func=None, cls=None)
         self.fixturenames = list(self._fixtureinfo.names_closure)

@@ -319,8 +319,8 @@ def test_the_model_of_an_unnamed_connector_is_noticed_too(project: Project, serv
     ]
 
 
-def test_a_module_that_an_agent_imports_is_noticed_by_its_file(project: Project):
-    """However far away in the project, and if only a function imports it; what belongs to somebody else is not looked at."""
+def test_a_changed_module_of_an_agent_is_noticed_by_its_file(project: Project):
+    """At any depth of the project, also if only a function imports it. Files outside the project are ignored."""
     project.write("agent.py", "from shop import prices\ndef agent(messages):\n    import late\n    return late.say()\n")
     project.write("shop/__init__.py", "")
     project.write("shop/prices.py", "from .deep import rates\n")
@@ -341,7 +341,7 @@ def test_a_module_that_an_agent_imports_is_noticed_by_its_file(project: Project)
     assert drift(project)[0] == []
 
 
-def test_what_was_asked_live_in_a_replay_is_said_in_the_report(project: Project, server: OpenAIServer):
+def test_the_report_shows_live_calls_of_a_replay(project: Project, server: OpenAIServer):
     project.suite(case("old", "order one"))
     project.test("-n", "shop", "--record", "c.cassette")
     project.write("system.txt", "You sell nothing.")
@@ -370,7 +370,7 @@ def test_a_bad_start_leaves_an_old_cassette_alone(project: Project):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "expected"),
     [
         (("--record", "a", "--replay", "suite.jsonl"), "--record and --replay exclude each other"),
         (("--replay", "suite.jsonl"), "suite.jsonl:1: is not a line of a cassette"),
@@ -378,9 +378,9 @@ def test_a_bad_start_leaves_an_old_cassette_alone(project: Project):
         (("--record", "absent/c"), "cannot be written"),
     ],
 )
-def test_what_cannot_be_a_cassette_is_exit_4(project: Project, flags: tuple[str, ...], said: str):
+def test_what_cannot_be_a_cassette_is_exit_4(project: Project, flags: tuple[str, ...], expected: str):
     project.suite(case("a"))
-    assert said in project.test(*flags, code=4).err  # N35
+    assert expected in project.test(*flags, code=4).err  # N35
 
 
 def test_a_streamed_reply_is_replayed_with_its_parts_and_times(project: Project):

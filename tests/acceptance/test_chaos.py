@@ -455,7 +455,7 @@ KINDS = ("http", "openwop", "openai", "anthropic", "gemini")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reset_connection_is_no_failure_of_the_agent(project: Project, kind: str):  # N17
+def test_a_reset_connection_is_not_a_failure_of_the_agent(project: Project, kind: str):  # N17
     with Resetting() as server:
         agents_at(project, server.url)
         suite(project, ("reset",))

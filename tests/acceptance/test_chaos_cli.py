@@ -226,7 +226,9 @@ def cases() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("sandbox", ["bwrap", "none"])
 @pytest.mark.parametrize("kind", ["gemini", "command", "acp"])
-def test_whatever_it_does_the_outcome_is_its_own(kind: str, sandbox: str, tmp_path: Path, cases: list[dict[str, Any]]):
+def test_a_chaotic_agent_affects_only_its_own_outcome(
+    kind: str, sandbox: str, tmp_path: Path, cases: list[dict[str, Any]]
+):
     """P7, P10, P11, N17."""
     if not bubblewrap.works():
         return

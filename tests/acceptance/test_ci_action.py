@@ -112,7 +112,7 @@ class Runner:
         (self.folder / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in cases))
 
     def step(self, **env: str) -> dict[str, str]:
-        """Runs the step, which has to end well whatever came of the run; gives its outputs."""
+        """Runs the step, which must succeed for any outcome of the run, and returns its outputs."""
         output = Path(self.env["GITHUB_OUTPUT"])
         output.unlink(missing_ok=True)
         script = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'ci' / 'github.py'))}"
@@ -147,7 +147,9 @@ def test_a_pull_request_gets_reports_a_summary_and_one_comment(runner: Runner, c
     assert "t0ken" not in runner.log
 
 
-def test_a_case_that_broke_since_the_base_branch_is_told_and_fails_the_job_if_asked(runner: Runner, comments: Comments):
+def test_a_case_that_broke_since_the_base_branch_is_reported_and_fails_the_job_if_asked(
+    runner: Runner, comments: Comments
+):
     assert runner.step(VIVA_PULL_REQUEST="")["exit-code"] == "0"  # the push to the base branch
     (runner.folder / "agent.py").write_text("def agent(messages):\n    return 'no idea'\n")
     outputs = runner.step(VIVA_FAIL_ON="pass-rate broken")
@@ -156,7 +158,7 @@ def test_a_case_that_broke_since_the_base_branch_is_told_and_fails_the_job_if_as
     assert "broken" in comments.comments[-1]["body"]
 
 
-def test_bad_input_is_told_by_its_exit_code(runner: Runner):
+def test_bad_input_is_reported_by_its_exit_code(runner: Runner):
     assert runner.step(VIVA_INPUT="nowhere.jsonl")["exit-code"] == "4"
 
 

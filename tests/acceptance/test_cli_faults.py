@@ -162,8 +162,8 @@ def test_ctrl_c_leaves_a_report_and_no_process(project: Project, interrupted):
     assert not _alive(project.folder)
 
 
-def test_the_second_ctrl_c_leaves_at_once(project: Project, interrupted):
-    """Also when an async agent blocks the loop, so that the first one cannot be heard."""
+def test_the_second_ctrl_c_ends_the_process_at_once(project: Project, interrupted):
+    """Also when an async agent blocks the loop, so that the first one has no effect."""
     project.write("agent.py", "import time\nasync def agent(messages):\n    time.sleep(600)\n")
     project.suite(case("blocked"))
     ended = interrupted("Running Tests", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", times=2)
@@ -274,7 +274,7 @@ def test_secrets_are_in_no_output(project: Project):
     assert "my secret is *** *** ***" in said
 
 
-def test_a_reader_that_goes_away_is_no_bug(project: Project):
+def test_a_reader_that_goes_away_is_not_a_bug(project: Project):
     """`viva test … | head -1`."""
     project.suite(*(case(f"c{i}", assertions=[contains("no")]) for i in range(200)))
     process = project.start("test", "-i", "suite.jsonl", "-n", "python:./agent.py:agent", "-v")

@@ -24,7 +24,7 @@ async def agent(messages):
 '''
 
 
-def test_reports_are_in_input_order_whatever_ended_first(project: Project):
+def test_reports_are_in_input_order(project: Project):
     """In every format; the console shows cases as they end."""
     project.write("agent.py", UNEVEN)
     project.suite(*(case(f"c{i}", str(i)) for i in range(8)))

@@ -113,7 +113,7 @@ def test_trouble_of_the_provider_is_retried_and_then_its_own_fault(project: Proj
     assert ended.code == 1
 
 
-def test_a_closed_port_is_no_failure_of_the_agent(project: Project):
+def test_a_closed_port_is_not_a_failure_of_the_agent(project: Project):
     """A refused connection is an error, not a failure of the agent."""
     project.write(
         "viva.toml",

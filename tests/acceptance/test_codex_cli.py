@@ -61,7 +61,7 @@ def test_a_playbook_for_the_gemini_cli_holds_for_codex(stand_in_server: Scripted
     assert stand_in_server.untouched()  # P10
 
 
-def test_a_provider_that_fails_is_no_fault_of_the_agent(stand_in_server: ScriptedCli) -> None:
+def test_a_provider_that_fails_is_not_a_fault_of_the_agent(stand_in_server: ScriptedCli) -> None:
     name = stand_in_server.playbook("busy", timeout=120, persona=persona("FAIL 503", files_exist=["x"]))
     _, (record,) = stand_in_server.test("-i", name, "-n", "coder", "--retry-faults", "0", code=1)
     assert (record["status"], record["fault"]) == ("error", "infra")  # P11

@@ -74,8 +74,8 @@ def short(messages, options):
 """
 
 
-def test_what_the_blame_rests_on_is_all_said_where_people_look_for_why(project: Project):
-    """In the why-block, in the tree, and by the command that the why-block ends with: whoever's fault it is."""
+def test_the_evidence_for_a_fault_is_shown_in_every_explanation(project: Project):
+    """In the failure block, in the tree, and by the command at the end of the failure block, for every fault."""
     project.write("helpers.py", HELPERS)
     agents = ("agent", "broken", "short")
     project.write("viva.toml", "".join(f'[agents.{name}]\nuse = "python:./helpers.py:{name}"\n' for name in agents))

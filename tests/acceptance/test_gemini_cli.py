@@ -54,7 +54,7 @@ def test_its_own_tool_makes_a_file_and_the_next_turn_resumes_the_session(stand_i
     assert list(stand_in_server.temporary.iterdir()) == []  # P5: what passed is cleaned away
 
 
-def test_a_persona_goes_on_until_every_criterion_holds(stand_in_server: ScriptedCli) -> None:
+def test_a_persona_continues_until_every_criterion_holds(stand_in_server: ScriptedCli) -> None:
     criteria = {
         "llm_checks": ["Both files were made."],
         "flow_contains": ["All done as asked."],
@@ -131,7 +131,7 @@ def test_what_the_provider_refuses_and_what_it_cannot_do_now_are_different_fault
     assert not list(stand_in_server.temporary.rglob("gemini-client-error*"))
 
 
-def test_what_it_warns_of_itself_stands_in_the_report(project: Project) -> None:
+def test_what_it_warns_of_itself_is_in_the_report(project: Project) -> None:
     """A model that calls the same tool again and again: the CLI ends the turn by itself, as a success."""
 
     def again(asked: ModelRequest) -> ScriptLine:
@@ -157,7 +157,7 @@ def test_a_turn_without_a_result_is_a_failed_turn(stand_in_server: ScriptedCli) 
     assert "result" in record["error"]
 
 
-def test_a_link_leads_out_of_the_workspace_and_what_changed_there_is_told(stand_in_server: ScriptedCli) -> None:
+def test_a_link_leads_out_of_the_workspace_and_what_changed_there_is_reported(stand_in_server: ScriptedCli) -> None:
     stand_in_server.project.write("shared/given.txt", "given")
     persona = {"initial_user_input": "WRITE shared/new.txt: from inside", "context": "-", "max_turns": 1}
     criteria = {"files_contain": {"shared/new.txt": ["from inside"], "shared/given.txt": ["given"]}}

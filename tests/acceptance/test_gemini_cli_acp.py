@@ -26,7 +26,9 @@ def agent(stand_in_server: ScriptedCli, permissions: str) -> None:
 
 
 @pytest.mark.parametrize("permissions", ['"allow"', '["edit"]', '["write_file"]'])
-def test_what_the_policy_allows_is_done_and_the_session_goes_on(stand_in_server: ScriptedCli, permissions: str) -> None:
+def test_what_the_policy_allows_is_done_and_the_session_continues(
+    stand_in_server: ScriptedCli, permissions: str
+) -> None:
     agent(stand_in_server, permissions)
     _, (record,) = stand_in_server.test("-i", stand_in_server.playbook("two_steps", steps=STEPS), "-n", "talker")
     first, second = record["turns"]

@@ -73,7 +73,7 @@ class Shop(InProcessProject):
         return [json.loads(text)["messages"][-1]["content"] for text in self.asked.get(role, ())]
 
     def record(self, *arguments: str, **more: Any) -> dict[str, Any]:
-        """The record of the only case, run once whoever is at fault."""
+        """The record of the only case, without retries."""
         (self.folder / "report.jsonl").unlink(missing_ok=True)
         ended, records = self.report("--retry-faults", "0", *arguments, **more)
         assert len(records) == 1, ended
@@ -209,14 +209,14 @@ def test_a_rubric_asks_for_each_criterion_by_itself(shop: Shop):
     assert sorted(criteria_of_calls) == ["It asks", "It is rude"]
 
 
-@pytest.mark.parametrize(("ballots", "code", "said"), [("yny", 0, "2 of 3 votes"), ("nny", 1, "2 of 3 votes")])
+@pytest.mark.parametrize(("ballots", "code", "expected"), [("yny", 0, "2 of 3 votes"), ("nny", 1, "2 of 3 votes")])
 def test_three_votes_are_three_questions_and_the_majority_decides(
-    shop: Shop, ballots: str, code: int, said: str
+    shop: Shop, ballots: str, code: int, expected: str
 ):  # N26
     shop.open(judge=[verdict(ballot == "y", "Which order?") for ballot in ballots])
     shop.suite(judged({**POLITE, "votes": 3}))
     _, records = shop.report(code=code)
-    assert said in json.dumps(records)
+    assert expected in json.dumps(records)
     assert len(shop.asked["judge"]) == 3
 
 
@@ -243,7 +243,7 @@ def test_the_generator_makes_cases_that_run_and_can_be_kept(shop: Shop):  # N30
     ("second", "code"),
     [(json.dumps(CASES), 0), (json.dumps({"cases": [{"id": "x", "inptu": "y"}]}), 1), ("no JSON", 1)],
 )
-def test_cases_that_do_not_load_are_asked_for_again(shop: Shop, second: str, code: int):  # N29
+def test_cases_that_do_not_load_are_requested_again(shop: Shop, second: str, code: int):  # N29
     shop.open(generator=[json.dumps({"cases": [{"id": "x", "inptu": "y"}]}), second])
     ended = shop.test("-i", "agents:viva.generator?count=3", "-n", "python:./agent.py:loop", code=code)
     assert "inptu" in shop.prompts("generator")[1]
@@ -337,8 +337,8 @@ tools = [{{ name = "price", description = "Looks a price up.", parameters = {{ t
     ("stand_in", "kind"),
     [(OpenAIServer, "chat"), (AnthropicServer, "chat"), (AnthropicServer, "anthropic"), (GeminiServer, "gemini_api")],
 )
-def test_a_model_with_tools_is_examined_on_any_provider(shop: Shop, stand_in: type[ModelServer], kind: str):
-    """Which API is spoken follows from the connector's provider, whatever the agent's `type` is called."""
+def test_a_model_with_tools_is_tested_on_any_provider(shop: Shop, stand_in: type[ModelServer], kind: str):
+    """The connector's provider decides which API is used, not the agent's `type`."""
     shop.open(stand_in, TOOLS.format(kind=kind))
     shop.write("tools.py", "def price(item):\n    return {'item': item, 'eur': 40}\n")
     shop.lines = {"agent": [Say(tool_calls=[ToolCall("price", {"item": "boot"})]), "It is 40 euros."]}
@@ -403,7 +403,7 @@ def test_an_order_in_a_reply_reaches_the_judge_as_data_only(shop: Shop):
     ],
     ids=["made up", "blank", "none", "too short", "the user's", "two verdicts"],
 )
-def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(shop: Shop, made_up: str):  # N26
+def test_a_verdict_without_evidence_is_requested_again_and_then_an_error(shop: Shop, made_up: str):  # N26
     shop.open(judge=[made_up, verdict(True, "which   ORDER…")])
     shop.suite(judged(POLITE))
     assert shop.test().code == 0
@@ -417,7 +417,7 @@ def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(sh
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("It looks fine to me.", "not a JSON object with a boolean `passed`"),
         ('{"passed": "yes"}', "no boolean `passed`"),
@@ -428,12 +428,12 @@ def test_a_verdict_that_rests_on_nothing_is_asked_for_again_and_then_an_error(sh
         (StubResponse(body=b"<html>"), "the answer is not JSON"),
     ],
 )
-def test_a_judge_that_breaks_is_no_failure_of_the_agent(shop: Shop, line: ScriptLine, said: str):  # N17
+def test_a_judge_that_breaks_is_not_a_failure_of_the_agent(shop: Shop, line: ScriptLine, expected: str):  # N17
     shop.open(judge=line)
     shop.suite(judged(POLITE))
     record = shop.record()
     assert (record["status"], record["fault"]) == ("error", "judge")
-    assert said in json.dumps(record)
+    assert expected in json.dumps(record)
 
 
 def test_one_of_several_judges_that_hangs_is_to_blame_for_the_time(shop: Shop):
@@ -462,9 +462,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("lines", "said"), BAD.values(), ids=BAD.keys())
-def test_what_a_simulator_says_is_checked_and_never_the_agents_fault(
-    shop: Shop, lines: list[ScriptLine], said: str
+@pytest.mark.parametrize(("lines", "expected"), BAD.values(), ids=BAD.keys())
+def test_an_invalid_simulator_message_is_not_the_agents_fault(
+    shop: Shop, lines: list[ScriptLine], expected: str
 ):  # N29
     shop.open()
     asked = len(lines)
@@ -473,13 +473,13 @@ def test_what_a_simulator_says_is_checked_and_never_the_agents_fault(
     record = shop.record(agent="python:./agent.py:loop")
     assert (record["status"], record["fault"]) == ("error", "simulator")
     assert record["error"].startswith("simulator error: ")
-    assert said in record["error"]
+    assert expected in record["error"]
     assert len(shop.asked["simulator"]) == asked
     assert record["total_turns"] == (1 if asked > 1 else 0)
 
 
 @pytest.mark.parametrize("place", ["config", "case"])
-def test_facts_count_wherever_they_are_written(
+def test_facts_are_read_from_every_place(
     shop: Shop, place: str
 ):  # N29: a simulator's facts may be those of its config, or of the case
     facts = '[agents.buyer]\ntype = "prompt"\nprompt = "viva.simulator"\noptions.metadata.facts.order = "W1"\n'
@@ -527,7 +527,7 @@ def test_a_native_user_is_told_how_to_end_and_a_playbooks_that_it_cannot(
     assert (record["error"], record["total_turns"]) == ("max turns (3) exceeded", 3)  # P8
     assert len(shop.asked["simulator"]) == 2
     for asked in shop.asked["simulator"]:
-        assert asked.count("You cannot end the conversation; somebody else does. Always write a message.") == 1
+        assert asked.count("You cannot end the conversation; the test does. Always write a message.") == 1
         # What it has said itself comes back to it; nothing of ours speaks of the goal as something to set.
         ours = asked.replace('\\"goal_achieved\\": true', "")
         assert "goal_achieved" not in ours
@@ -600,10 +600,10 @@ def test_an_unknown_variable_is_found_before_anything_runs(shop: Shop):  # N28
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected"),
     [
         ('[agents.x]\ntype = "prompt"\nconnector = "model"\n', "agent 'x' is missing `prompt`"),
-        ('[agents.x]\nprompt = "viva.judge"\n', "agent 'x': viva.judge: there is no such built-in prompt"),
+        ('[agents.x]\nprompt = "viva.judge"\n', "agent 'x': viva.judge: is not a built-in prompt"),
         ('[agents.x]\nprompt = "gone.md"\n', "agent 'x': gone.md: No such file or directory"),
         ('[agents.x]\nconnector = "model"\nreplies = ["a"]\nsystem = "b"\n', "agent 'x' (scripted): unknown key"),
         (
@@ -612,17 +612,17 @@ def test_an_unknown_variable_is_found_before_anything_runs(shop: Shop):  # N28
         ),
         (
             '[connectors.c]\nprovider = "anthropic"\nseed = 1\n',
-            "viva.toml:11: connector 'c': the Anthropic API takes no `seed`",
+            "viva.toml:11: connector 'c': the Anthropic API does not take `seed`",
         ),
         ('[connectors.c]\nstructured = "xml"\n', 'unknown value "xml"; should be one of schema, json, text'),
     ],
 )
-def test_a_config_that_cannot_work_is_refused_with_its_line(shop: Shop, more: str, said: str):  # N2
+def test_a_config_that_cannot_work_is_refused_with_its_line(shop: Shop, more: str, expected: str):  # N2
     shop.open(more=more)
     shop.suite(judged({**POLITE, "use": "agents:x"}))
     ended = shop.test(code=4)
-    assert said in ended.err
-    assert re.search(r"viva\.toml:\d+: ", ended.err) or "modell" in said
+    assert expected in ended.err
+    assert re.search(r"viva\.toml:\d+: ", ended.err) or "modell" in expected
 
 
 def test_a_helper_without_any_connector_is_told_how_to_get_one(shop: Shop):

@@ -1,4 +1,4 @@
-"""Runs that are kept: by several processes at once, and from any folder of a project."""
+"""The history of runs: with several processes in parallel, and from any folder of a project."""
 
 import json
 

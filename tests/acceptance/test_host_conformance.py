@@ -188,7 +188,7 @@ def test_only_one_of_several_executors_starts_a_run(client: Client, executors: i
     assert other["logicalInvocationId"] != result["logicalInvocationId"]
 
 
-def test_one_executor_is_no_race(client: Client):
+def test_one_executor_is_not_a_race(client: Client):
     for wrong in (1, 33, "2", True):
         refused = client.post(f"{SEAM}/test/idempotency/concurrent-claim", {"executors": wrong})
         assert (refused.status, refused.json["details"]["field"]) == (400, "executors")

@@ -115,7 +115,7 @@ def test_bytes_after_a_refused_body_do_not_keep_the_connection(hasty: Client):
         assert read_all(connection) == b""
 
 
-def test_waiting_for_a_run_is_no_idle_connection(hasty: Client):
+def test_waiting_for_a_run_is_not_an_idle_connection(hasty: Client):
     """A stream, a poll and a run that take longer than all time limits are not cut off."""
     body = {"workflowId": "conformance-delay", "inputs": {"delayMs": 900}}
     run = hasty.post("/v1/runs", body).json["runId"]

@@ -161,7 +161,7 @@ def test_an_administrator_lists_the_runs_of_all_tenants(client: Client, admin: C
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/admin/runs"), ("POST", "/v1/admin/runs:cancel"),
                                               ("DELETE", "/v1/admin/runs/x"), ("DELETE", "/v1/admin/tenants/acme/runs")])  # fmt: skip
-def test_tenants_are_no_administrators(client: Client, method: str, path: str):
+def test_tenants_are_not_administrators(client: Client, method: str, path: str):
     for token in (ACME, READER):
         refused = client.with_token(token).send(method, path, {} if method == "POST" else None)
         assert (refused.status, refused.json["details"]) == (403, {"requiredScope": "admin"})
@@ -231,7 +231,7 @@ def test_deleting_a_tenant_removes_all_its_runs_and_no_others(client: Client, ad
     assert other.post("/v1/runs", key, "a-key").json["runId"] != gone  # its response is not stored any more
 
 
-def test_agents_of_a_tenant_and_judges_are_not_listed_to_everybody(client: Client):
+def test_agents_of_a_tenant_and_judges_are_not_listed_for_others(client: Client):
     def names(listed: Client) -> set[str]:
         return {agent["agentId"] for agent in listed.get("/v1/agents").json["agents"]}
 

@@ -70,7 +70,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def test_settings_reach_the_model_and_stand_in_the_record(client: Client, bodies: list[dict[str, Any]]):  # W7
+def test_settings_reach_the_model_and_the_record(client: Client, bodies: list[dict[str, Any]]):  # W7
     for body in ({**EVAL, "configurable": SETTINGS}, {**ASK, "configurable": SETTINGS}):
         bodies.clear()
         created = client.post("/v1/runs", body)
@@ -128,7 +128,7 @@ def test_an_agent_without_a_system_prompt_gets_one(client: Client, bodies: list[
     assert bodies[0]["messages"][0]["content"] == "Be short."
 
 
-def test_live_shadow_is_requested_by_name_and_is_no_baseline(client: Client):  # W2 W7
+def test_live_shadow_is_requested_by_name_and_is_not_a_baseline(client: Client):  # W2 W7
     ref = "acme.evals.shadow@1.0.0"
     unnamed = client.start_eval(ref, ECHO)
     assert (unnamed.status, unnamed.json["details"]["declared"]) == (400, ["golden", "regression", "live-shadow"])

@@ -1,4 +1,4 @@
-"""How runs end: interrupted, killed, twice at once, without space. Nothing is lost, and nothing is doubled."""
+"""How runs end: interrupted, killed, resumed twice in parallel, on a full disk. Nothing is lost or doubled."""
 
 import json
 import signal
@@ -120,7 +120,7 @@ atexit.register(wait)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_the_process_ends_is_no_bare_one(
+def test_a_signal_while_the_process_ends_has_its_exit_code(
     project: Project, interrupted: Callable[..., Ended], number: int
 ):  # N35
     """Code of the agent's may take its time when the interpreter ends."""
@@ -226,7 +226,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "expected"),
     [
         (CALLED, ["own handler", "2 1", "own handler"]),
         (PLAIN, ["interrupted"]),
@@ -236,13 +236,13 @@ except KeyboardInterrupt:
     ],
     ids=["own handler", "plain", "in a loop", "in asyncio.run", "awaited"],
 )
-def test_viva_run_ends_in_order_and_gives_the_signals_back(project: Project, run: str, said: list[str]):
+def test_viva_run_ends_in_order_and_gives_the_signals_back(project: Project, run: str, expected: list[str]):
     """The reports are written, and the program hears of the Ctrl-C; also where its caller has a loop already."""
     project.write("program.py", PROGRAM.format(send="os.kill(os.getpid(), signal.SIGINT)", run=run))
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=project.folder, capture_output=True, text=True, timeout=300, check=False
     )
-    assert (done.returncode, done.stdout.splitlines()) == (0, said), done
+    assert (done.returncode, done.stdout.splitlines()) == (0, expected), done
     assert [record["id"] for record in project.records()] == ["a"]
     last = events(project)[-1]
     assert (last["event"], last["stopped"]) == ("run_ended", "interrupted")
@@ -279,7 +279,7 @@ def test_the_next_command_notices_a_run_that_was_cut_off_and_says_how_to_go_on_o
     assert [record["id"] for record in project.records()] == ["a", "b"]
 
 
-def test_several_that_were_cut_off_are_said_in_one_line(project: Project):
+def test_several_crashed_runs_are_reported_in_one_line(project: Project):
     project.write("agent.py", "import os\ndef agent(messages):\n    os._exit(7)\n")
     project.suite(case("a"))
     assert [project.as_process.test().code for _ in range(2)] == [7, 7]  # the second one has noticed the first
@@ -327,7 +327,7 @@ def killed(project: Project, *arguments: str, after: int = 1) -> str:
     return max((project.folder / ".viva" / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns).name
 
 
-def test_a_run_that_goes_on_is_not_resumed_and_its_process_is_named(project: Project):  # N39
+def test_a_run_in_progress_is_not_resumed_and_its_process_is_named(project: Project):  # N39
     project.write("agent.py", COUNTED)
     project.suite(case("a", "one"), case("b", "two"))
     project.write("wait", "")
@@ -366,8 +366,8 @@ def test_of_two_resumes_at_once_one_runs_and_the_other_names_it(project: Project
     assert [event["event"] for event in events(project)].count("run_resumed") == 1
 
 
-def test_latest_is_the_run_that_began_last_whatever_clock_and_index_say(project: Project):  # N39
-    """The clock goes back between two runs, and the second one is killed before the index has heard of it."""
+def test_latest_is_the_run_that_started_last(project: Project):  # N39
+    """The clock goes back between two runs, and the second one is killed before it is indexed."""
     project.write("agent.py", COUNTED)
     project.suite(case("a", "one"))
     assert project.test().code == 0
@@ -388,7 +388,7 @@ def test_latest_is_the_run_that_began_last_whatever_clock_and_index_say(project:
     assert json.loads(project.viva("runs", "--json").out.splitlines()[0])["exit_code"] == 0
 
 
-def test_a_report_that_is_lost_is_told_the_same_everywhere(project: Project):  # N35
+def test_a_report_that_is_lost_is_reported_the_same_everywhere(project: Project):  # N35
     """The process, its last event, the list of runs and the other reports; and a resume writes what is missing."""
     project.write(
         "agent.py",

@@ -65,7 +65,7 @@ def test_a_playbook_for_the_gemini_cli_holds_for_opencode(stand_in_server: Scrip
     assert stand_in_server.untouched()  # P10
 
 
-def test_a_provider_that_fails_is_no_fault_of_the_agent(tmp_path: Path) -> None:
+def test_a_provider_that_fails_is_not_a_fault_of_the_agent(tmp_path: Path) -> None:
     """P11: its stream and its stderr are silent, and it retries without end; its log has what the provider said.
 
     It is cut off as soon as the log has it: a time limit would be too short on a loaded machine.

@@ -105,7 +105,7 @@ def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
 
 
 @pytest.mark.parametrize(
-    ("thresholds", "code", "said"),
+    ("thresholds", "code", "expected"),
     [
         ({"passScore": 0.5}, 0, "passed: score 0.5 over 2 cases, needs 0.5"),
         ({"passScore": 0.6}, 1, "Threshold not met: score 0.5, needs 0.6"),
@@ -114,14 +114,14 @@ def test_the_examples_agent_fails_when_it_gets_worse(example: Project):
         ({"passScore": 0, "maxCostUsd": 0}, 0, "passed: score 0.5"),
     ],
 )
-def test_a_missed_threshold_is_exit_code_1_and_says_which(project: Project, thresholds: Any, code: int, said: str):
+def test_a_missed_threshold_is_exit_code_1_and_says_which(project: Project, thresholds: Any, code: int, expected: str):
     """R16, W4."""
     project.write(
         "agent.py",
         "import time\ndef agent(messages, options):\n    time.sleep(0.002)\n    return messages[-1]['content']\n",
     )
     wrote(project, suite(task("a"), task("b", "bye"), thresholds=thresholds))
-    assert said in run(project, "--eval-summary", "eval.json", code=code).out
+    assert expected in run(project, "--eval-summary", "eval.json", code=code).out
     assert summary(project)["passed"] is (code == 0)
 
 
@@ -185,7 +185,7 @@ def test_a_rubric_without_a_judge_is_refused_before_anything_runs(project: Proje
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--modes", "goldn"), "did you mean 'golden'"),
         (("--modes", "rubric"), "does not declare the mode rubric"),  # R10
@@ -202,9 +202,11 @@ def test_a_rubric_without_a_judge_is_refused_before_anything_runs(project: Proje
         (("--eval-summary", "eval.json", "-k", "a"), "needs the whole suite; remove -k"),
     ],
 )
-def test_what_cannot_be_asked_is_said_and_nothing_runs(project: Project, arguments: tuple[str, ...], said: str):
+def test_an_impossible_request_is_an_error_before_anything_runs(
+    project: Project, arguments: tuple[str, ...], expected: str
+):
     wrote(project, suite(modes=("golden", "regression", "live-shadow")))
-    never_ran(project, said, arguments=arguments)
+    never_ran(project, expected, arguments=arguments)
 
 
 def test_flags_of_eval_suites_are_refused_for_other_suites(project: Project):
@@ -233,7 +235,14 @@ FIXTURES = {"toolResponses": [{"tool": "acme:lookup", "response": {"n": 7}}]}
 def test_an_agent_that_takes_no_fixtures_is_refused_with_the_tasks(project: Project):
     """W3."""
     wrote(project, suite(task("a"), task("b", fixtures=FIXTURES), task("c", fixtures={"memorySeed": [{"x": 1}]})))
-    never_ran(project, "takes no stubbed tools", "need it: b;", "takes no memory", "need it: c;", "a parameter `tools`")
+    never_ran(
+        project,
+        "does not support stubbed tools",
+        "need it: b;",
+        "does not support memory",
+        "need it: c;",
+        "a parameter `tools`",
+    )
 
 
 def test_tasks_that_are_not_chosen_need_nothing(project: Project):
@@ -375,7 +384,7 @@ def test_a_baseline_of_another_suite_or_version_is_refused(project: Project):
 
 
 def test_a_baseline_of_some_cases_or_of_live_tools_is_refused(project: Project):
-    """W4: the score of something else is no baseline."""
+    """W4: the score of another suite cannot be a baseline."""
     wrote(project, suite(task("a"), task("b"), modes=("golden", "regression", "live-shadow")))
     assert run(project, "-k", "^a$").code == 0
     never_ran(project, f"scored other cases of {SUITE_ID}: 1, of 2", arguments=("--baseline", "latest"))
@@ -384,7 +393,7 @@ def test_a_baseline_of_some_cases_or_of_live_tools_is_refused(project: Project):
     never_ran(project, "was live-shadow", arguments=("--baseline", "latest"))
 
 
-def test_a_broken_judge_is_no_regression(project: Project):
+def test_a_broken_judge_is_not_a_regression(project: Project):
     """W4: neither when it breaks now, nor when it broke in the baseline."""
     project.write("judge.py", JUDGE)
     project.write("viva.toml", '[defaults]\njudge = "judge"\n[agents.judge]\nuse = "python:./judge.py:judge"\n')
@@ -616,7 +625,7 @@ def entry(name: str, kind: bytes) -> tarfile.TarInfo:
 
 
 @pytest.mark.parametrize(
-    ("odd", "said"),
+    ("odd", "expected"),
     [
         ({"../evil.json": b"{}"}, "leaves the pack by '..'"),
         ({"/tmp/evil.json": b"{}"}, "absolute"),
@@ -624,10 +633,10 @@ def entry(name: str, kind: bytes) -> tarfile.TarInfo:
         ({"device": entry("device", tarfile.CHRTYPE)}, "is a device"),
     ],
 )
-def test_a_tarball_that_would_escape_is_refused(project: Project, odd: Any, said: str):
+def test_a_tarball_that_would_escape_is_refused(project: Project, odd: Any, expected: str):
     tarball(project.folder / "pack.tgz", {**pack_files(), **odd})
     project.write("agent.py", STRICT)
-    assert said in project.test("-i", "pack.tgz", code=4).err
+    assert expected in project.test("-i", "pack.tgz", code=4).err
     assert not (project.folder / "ran").exists()
     assert not Path("/tmp/evil.json").exists()
 

@@ -418,8 +418,8 @@ def test_a_workspace_is_kept_where_the_case_failed(books: Books):
     assert "workspace" not in good
 
 
-def test_only_what_a_record_tells_of_is_kept(books: Books):
-    """P5: no attempt that is run again leaves a workspace behind, and no conversation that is held to make one smaller."""
+def test_only_workspaces_named_in_a_record_are_kept(books: Books):
+    """P5: neither retried attempts nor trials of `viva shrink` leave a workspace behind."""
     temporary = books.folder.with_name("tmp")
     temporary.mkdir()
     books.env["TMPDIR"] = str(temporary)
@@ -458,7 +458,7 @@ def test_playbooks_and_native_cases_in_one_folder(books: Books):
     assert sorted(record["id"] for record in books.trials) == ["books/one", "n"]
 
 
-def test_a_run_goes_on_where_it_was_cut_off(books: Books):
+def test_a_run_continues_where_it_was_cut_off(books: Books):
     """--resume knows the evaluator, the model and the workspace that the run had."""
     for name in ("a", "b"):
         books.book(name, steps=[step("list", "says model m-1")])
@@ -542,7 +542,7 @@ def test_a_model_is_reached_through_the_connector_that_fits_its_name(books: Book
         ]
 
 
-def test_the_target_is_the_gemini_cli_unless_somebody_says_otherwise(books: Books):
+def test_the_default_agent_is_the_gemini_cli(books: Books):
     """P3, N7: -n, then the config's own default, then the agent that playbooks are for; not the only agent of the config."""
     books.book(steps=[step("hi")])
     listing = ("test", "-i", "books", "--evaluator", "judge", "--dry-run")

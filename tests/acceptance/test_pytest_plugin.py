@@ -149,7 +149,7 @@ def test_each_task_of_an_eval_suite_is_an_item(inner: Pytest):
     assert outcomes == {"one": "PASSED", "threshold": "SKIPPED"}, out
     assert "1 of 2 cases of the suite did not run here" in out
     inner.write("suite.viva.json", json.dumps(suite(task(fixtures={"memorySeed": [{"content": "Ada"}]}))))
-    assert "takes no memory" in inner.run()[0]
+    assert "does not support memory" in inner.run()[0]
 
 
 def test_the_agent_can_be_named_and_cases_chosen(inner: Pytest):

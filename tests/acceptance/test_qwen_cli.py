@@ -67,7 +67,7 @@ def test_a_refused_tool_does_not_count(stand_in_server: ScriptedCli) -> None:
     assert "files" not in record["turns"][0]
 
 
-def test_a_hang_is_cut_off_and_a_busy_provider_is_no_fault_of_the_agent(stand_in_server: ScriptedCli) -> None:
+def test_a_hang_is_cut_off_and_a_busy_provider_is_not_a_fault_of_the_agent(stand_in_server: ScriptedCli) -> None:
     mark = f"32{os.getpid()}"
     stand_in_server.project.suite(
         case("hang", (f"RUN setsid sleep {mark} & touch began; sleep {mark}", contains("x"))),

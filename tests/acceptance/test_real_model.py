@@ -125,7 +125,7 @@ BOOK = {
 }
 
 
-def test_the_built_in_simulator_on_a_real_model_goes_on_until_the_playbook_ends(
+def test_the_built_in_simulator_on_a_real_model_continues_until_the_playbook_ends(
     model_url: str | None, project: Project
 ) -> None:
     """P8: however small the model, it writes messages, and nothing of it ends the case or speaks of the goal."""

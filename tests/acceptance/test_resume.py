@@ -175,7 +175,7 @@ def test_a_report_that_a_kill_prevented_is_written_later(project: Project):
     assert "Not passed" in (project.folder / "other.md").read_text()
 
 
-def test_a_run_goes_on_from_any_folder_of_the_project(project: Project):
+def test_a_run_continues_from_any_folder_of_the_project(project: Project):
     suite(project)
     project.write("viva.toml", '[agents.it]\nuse = "python:./agent.py:agent"\n')
     project.write("below/x", "")

@@ -71,7 +71,7 @@ def test_when_it_is_ended_the_command_is_too(tmp_path: Path):
         os.kill(child, 0)
 
 
-def test_a_wrong_file_a_taken_port_and_a_missing_command_are_said_plainly(tmp_path: Path):
+def test_a_wrong_file_a_taken_port_and_a_missing_command_are_clear_errors(tmp_path: Path):
     (tmp_path / "replies.yaml").write_text("- { whn: a }", encoding="utf-8")
     code, _, err = ended(stand_in(tmp_path, "openai", "--script", "replies.yaml"))
     assert (code, err) == (4, "replies.yaml:1: $[0]: unknown key 'whn'; did you mean 'when'?\n")

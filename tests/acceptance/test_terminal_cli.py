@@ -43,7 +43,7 @@ def test_a_cli_is_examined_by_its_name_alone(place: Project, tmp_path: Path):
     assert "auto-approve" in place.test(agent="gemini", env={"GEMINI_API_KEY": "k-123456"}, code=0).out  # P10
 
 
-def test_a_cli_that_is_not_installed_is_an_error_of_the_surroundings(place: Project):
+def test_a_cli_that_is_not_installed_is_an_error_of_the_environment(place: Project):
     place.suite(case("hello", "x"))
     ended, (record,) = place.report(agent="claude")
     assert (ended.code, record["status"], record["fault"]) == (1, "error", "infra")  # N17
@@ -73,7 +73,7 @@ def test_what_it_leaves_in_its_tmpdir_goes_though_its_workspace_is_kept(place: P
 
 
 @pytest.mark.parametrize("end", [DONE, "sys.exit(1)"])
-def test_what_a_cli_warns_of_stands_in_the_record_however_the_turn_ends(place: Project, tmp_path: Path, end: str):
+def test_warnings_of_a_cli_are_recorded_for_every_end_of_the_turn(place: Project, tmp_path: Path, end: str):
     warning = 'say(type="error", severity="warning", message="Loop detected, stopping execution")\n'
     fake(tmp_path, "gemini", INIT + warning + warning + end)
     place.suite(case("hello", "x"))

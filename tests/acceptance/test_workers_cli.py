@@ -151,7 +151,7 @@ def test_ctrl_c_stops_the_workers_and_writes_the_reports(project: Project) -> No
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-def test_an_idle_worker_that_ends_is_no_loss(project: Project) -> None:
+def test_an_idle_worker_that_ends_is_not_a_loss(project: Project) -> None:
     process = start(project, "--parallel", "1")
     busy = {pid for pid, _ in wait_for_calls(project, process, 3)}
     children = [each for each in psutil.Process(process.pid).children() if "spawn_main" in str(each.cmdline())]

@@ -224,7 +224,7 @@ def test_no_process_is_left_after_ctrl_c(project: Project, base: Path, daemon: t
 
 
 @pytest.mark.process
-def test_no_process_is_left_when_viva_is_killed_and_its_workspace_is_swept_later(
+def test_no_process_is_left_when_viva_is_killed_and_its_workspace_is_removed_later(
     project: Project, base: Path, daemon: tuple[str, str]
 ):
     process = started(project, base, *daemon)
@@ -379,7 +379,7 @@ def test_kept_workspaces_can_be_removed_alone(project: Project, base: Path):
     assert len(project.viva("runs").out.splitlines()) == 1 + 2  # the runs stay
 
 
-def test_what_is_no_kept_workspace_is_never_removed(project: Project, base: Path):
+def test_only_kept_workspaces_are_removed(project: Project, base: Path):
     """The folder in which a case worked in place, one without the marker, and one that a link leads to."""
     project.write("viva.toml", COMMAND.format(script="touch made"))
     project.suite({"id": "a", "input": "x", "assertions": [exists("other")]})

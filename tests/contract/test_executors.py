@@ -418,7 +418,7 @@ def test_misuse(project: Project, flags: Sequence[str], message: str) -> None:
     assert message in ended.err
 
 
-def test_a_scheduler_that_is_not_there_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
+def test_a_scheduler_that_does_not_exist_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
     shorten("viva.executors.dask_cluster._CONNECT_TIMEOUT_S", 0.3)
     project.suite(case("wrong", assertions=[contains("bye")]), case("right"))
     ended = project.test("--cluster", "tcp://127.0.0.1:9")
@@ -431,7 +431,7 @@ def test_a_scheduler_that_is_not_there_is_named(project: Project, shorten: Calla
     assert project.viva("test", "--resume", "latest").code == 1  # nothing is lost
 
 
-def test_a_server_that_is_no_scheduler_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
+def test_a_server_that_is_not_a_scheduler_is_named(project: Project, shorten: Callable[[str, float], None]) -> None:
     shorten("viva.executors.dask_cluster._CONNECT_TIMEOUT_S", 0.3)
     project.suite(case("one"))
     with HttpServer(lambda _request: StubResponse(status=404)) as server:

@@ -243,7 +243,7 @@ def test_a_system_message_of_the_history_reaches_the_model(provider: Provider) -
     assert provider.system(outcome.sent) == "Speak softly."
 
 
-def test_an_empty_reply_is_one_and_the_conversation_can_go_on(provider: Provider, streams: bool) -> None:
+def test_an_empty_reply_is_one_and_the_conversation_can_continue(provider: Provider, streams: bool) -> None:
     outcome = provider.hold_conversation([Say(content=""), "Hello"], "a", "b", stream=streams)
     assert [reply.content for reply in outcome.replies] == ["", "Hello"]
     assert [line for line in provider.spoken(outcome.sent) if line[1]] == [("user", "a"), ("user", "b")]
@@ -259,7 +259,7 @@ def test_temperature_seed_and_longest_answer(provider: Provider) -> None:
     """Two APIs take no seed: a connector that has one cannot even be made."""
     asked: dict[str, Any] = {"temperature": 0.0, "max_tokens": 50}
     if provider.stand_in in (AnthropicServer, ResponsesServer):
-        with pytest.raises(ValueError, match="takes no `seed`"):
+        with pytest.raises(ValueError, match="does not take `seed`"):
             provider.stand_in("").connector(seed=7)
     else:
         asked["seed"] = 7
@@ -378,7 +378,7 @@ def test_stubs_stand_for_tools_and_nothing_runs_live(provider: Provider) -> None
     assert provider.system(outcome.sent) == "What you remember:\n- Likes tea"
 
 
-def test_a_tool_that_is_not_run_here_ends_the_turn_and_the_conversation_can_go_on(provider: Provider) -> None:
+def test_a_tool_that_is_not_run_here_ends_the_turn_and_the_conversation_can_continue(provider: Provider) -> None:
     asked = [ToolCall("add", {"a": 1, "b": 1}, "c1"), ToolCall("confirm", {"x": 1}, "c2")]
     outcome = provider.hold_conversation(
         [Say(content="One moment.", tool_calls=asked), "Done."], "go", "yes", tools=(ADD, Tool("confirm"))
@@ -407,7 +407,7 @@ def test_the_tool_loop_has_a_limit(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"n": 1}, '{"n": 1}', "not JSON", None])
-def test_tools_that_a_history_tells_of_come_before_what_was_said(provider: Provider, arguments: Any) -> None:
+def test_tool_calls_of_a_history_come_before_its_text(provider: Provider, arguments: Any) -> None:
     used = (ToolCall("look", arguments, result={"ok": True}), ToolCall("pay", error="refused"))
     before = (Message("user", "a"), Message("assistant", "Done.", tool_calls=used))
     outcome = provider.hold_conversation(["x"], "b", context={"history": before})
@@ -518,7 +518,7 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         (json_response({"error": {"message": "upstream failed"}}), "it answered with an error: upstream failed"),
         (json_response({"error": "flat"}), "it answered with an error: flat"),
@@ -531,11 +531,11 @@ def test_a_request_that_the_model_cannot_take_is_the_agents_failure(
     ],
 )
 def test_an_answer_that_is_none_is_the_providers_fault(
-    provider: Provider, answer: StubResponse, said: str
+    provider: Provider, answer: StubResponse, expected: str
 ) -> None:  # N17
     outcome = provider.fails([answer])
     assert outcome.startswith("stand-in: ")
-    assert said in outcome
+    assert expected in outcome
 
 
 def test_a_json_object_without_an_answer_is_the_providers_fault(provider: Provider) -> None:  # N17
@@ -543,7 +543,7 @@ def test_a_json_object_without_an_answer_is_the_providers_fault(provider: Provid
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (lambda whole: StubResponse(chunks=whole, cut="amid_body"), "its answer was cut off"),
         (lambda whole: StubResponse(chunks=whole[:3]), "the stream ended before the answer did"),
@@ -557,9 +557,9 @@ def test_a_json_object_without_an_answer_is_the_providers_fault(provider: Provid
         (lambda whole: StubResponse(chunks=(whole[0], b"data: {oops\n\n")), "the answer is not JSON"),
     ],
 )
-def test_a_stream_that_breaks_is_the_providers_fault(provider: Provider, change: Any, said: str) -> None:  # N17
+def test_a_stream_that_breaks_is_the_providers_fault(provider: Provider, change: Any, expected: str) -> None:  # N17
     whole = provider.stand_in("").build_stream(Say(content="Hello there, this is long"), {"model": "m"})
-    assert said in provider.fails([change(whole)], stream=True)
+    assert expected in provider.fails([change(whole)], stream=True)
 
 
 def test_a_stream_that_hangs_keeps_what_it_said(provider: Provider) -> None:  # N16, N18

@@ -64,7 +64,7 @@ def test_an_a2a_agent_answers_by_a_message(server: str, path: str):
 
 
 @pytest.mark.parametrize("path", A2A)
-def test_a_task_goes_on_until_it_is_completed(server: str, path: str):  # N15, N22
+def test_a_task_continues_until_it_is_completed(server: str, path: str):  # N15, N22
     first, second, third = converse(travel(server, path), "book", "May 5", "hello again")
     assert first.parts == ("Flights: AB1, AB2.", "Which date?")
     assert (first.protocol_state, first.input_hint) == ("input-required", "Which date?")

@@ -324,7 +324,7 @@ def test_a_reply_can_be_dropped(client: Client):
 
 
 @clients
-def test_what_is_not_there_is_said_and_kept(client: Client):
+def test_an_unknown_path_is_a_404_and_is_recorded(client: Client):
     with client.stand_in() as server:
         status, outcome = client.post(server, "/v7/else", {})
         assert [received.path for received in server.unknown_requests] == ["/v7/else"]
@@ -334,7 +334,7 @@ def test_what_is_not_there_is_said_and_kept(client: Client):
 
 
 @clients
-def test_what_is_no_request_is_refused_and_uses_nothing_up(client: Client):
+def test_what_is_not_a_request_is_refused_and_uses_nothing_up(client: Client):
     with client.stand_in(["one"]) as server:
         assert client.post(server, client.path(stream=False), b"{")[0] == 400
         assert client.post(server, client.path(stream=False), b"[]")[0] == 400

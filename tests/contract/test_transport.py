@@ -207,7 +207,7 @@ def test_a_new_connection_that_is_dropped_is_not_tried_again(make):
         StubResponse(chunks=(b"hello", b"world"), cut="after_headers"),
     ],
 )
-def test_an_answer_that_is_cut_off_is_no_answer(make, answer):
+def test_an_answer_that_is_cut_off_is_not_an_answer(make, answer):
     with HttpServer(lambda r: answer) as server:
         assert fails(make, server) == f"127.0.0.1:{server.port}: its answer was cut off"
 
@@ -411,7 +411,7 @@ def test_a_host_that_does_not_exist_is_named(make, host):
         ("http://a b/geheim", {}),
     ],
 )
-def test_what_cannot_be_sent_is_said_without_its_value(make, url, headers):
+def test_an_error_about_an_invalid_request_does_not_contain_its_value(make, url, headers):
     async def scenario(http):
         with pytest.raises(ConnectFailed) as failed:
             await http.request(Request(url, headers=headers))

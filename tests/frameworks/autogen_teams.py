@@ -76,7 +76,7 @@ def test_the_tools_of_a_team_are_stubbed():
 
 
 @pytest.mark.parametrize("stubs", [None, {"tools": [{"tool": "writer", "response": "canned"}]}])
-def test_an_agent_that_is_a_tool_is_logged_and_starts_anew_in_each_conversation(server: OpenAIServer, stubs: Any):
+def test_an_agent_that_is_a_tool_is_logged_and_starts_fresh_in_each_conversation(server: OpenAIServer, stubs: Any):
     agent = make_member("boss", tools=[AgentTool(make_member("writer", tools=[add]))])
     for _ in range(2):
         record = run(agent, "delegate", **({"fixtures": stubs} if stubs else {}))

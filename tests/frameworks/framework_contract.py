@@ -185,7 +185,7 @@ def test_a_raising_tool_is_shown_with_its_error(server: Any, agent: Any):
     assert (record.status, record.fault) == (("passed", None) if app.HANDLES_TOOL_ERRORS else ("failed", "agent"))
 
 
-def test_a_tool_whose_server_is_down_is_no_fault_of_the_provider(server: Any, agent: Any):
+def test_a_tool_whose_server_is_down_is_not_a_fault_of_the_provider(server: Any, agent: Any):
     record = run(agent, "call unreachable")
     (call,) = record.turns[0].tool_calls
     assert "refused" in (call.error or "")

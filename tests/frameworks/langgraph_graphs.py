@@ -92,7 +92,7 @@ def test_a_state_without_a_reducer_keeps_the_conversation():
     assert [turn.output for turn in record.turns] == ["1 messages", "3 messages"]  # N19
 
 
-def test_a_handoff_by_a_command_has_the_result_that_the_model_is_told():
+def test_a_handoff_by_a_command_has_the_result_that_the_model_gets():
     record = run(graphs.make_handoff(), "call hand_over")
     assert [(call.name, call.result) for call in record.turns[0].tool_calls] == [("hand_over", "handed over")]
     assert record.turns[0].path == ("triage", "model", "tools", "booking", "model")

@@ -64,7 +64,7 @@ def test_arguments_that_do_not_fit_are_an_error_of_the_call():
     assert "Field required" in (call.error or "")
 
 
-def test_a_tool_that_is_not_there_is_an_error_of_the_call():
+def test_a_tool_that_does_not_exist_is_an_error_of_the_call():
     record = run(Agent(app.get_model(), tools=[add]), "call nothing")
     (call,) = record.turns[0].tool_calls
     assert "Unknown tool name" in (call.error or "")

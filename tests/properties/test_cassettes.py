@@ -1,4 +1,4 @@
-"""Whatever is said in whatever sessions at once, a replay finds it again: in any order, and with any secrets in it."""
+"""A replay finds every recorded reply of parallel sessions: in any order, and with any secrets in it."""
 
 import asyncio
 import tempfile
@@ -102,7 +102,7 @@ def definition(secret: str) -> dict[str, str]:
 @given(
     st.lists(lines, min_size=1, max_size=3), st.sampled_from(SECRETS + STRUCTURE), st.sampled_from(SECRETS + STRUCTURE)
 )
-def test_a_replay_finds_all_that_was_said_whatever_the_secret_is_by_then(sessions: list[Said], then: str, now: str):
+def test_a_replay_finds_every_reply_after_a_secret_changed(sessions: list[Said], then: str, now: str):
     paid: list[ModelCall] = []
     spent: list[ModelCall] = []
     with tempfile.TemporaryDirectory() as folder:

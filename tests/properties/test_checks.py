@@ -100,7 +100,7 @@ def test_a_part_of_a_part_is_a_part(value, more):
 
 
 @given(objects, st.text(max_size=4))
-def test_a_key_that_is_not_there_is_missing(whole, key):
+def test_a_key_that_does_not_exist_is_missing(whole, key):
     if key not in whole:
         assert explain_mismatch({key: None}, whole) == f"$.{key} is missing"
 

@@ -64,7 +64,7 @@ def test_json_match_is_equality_and_symmetric(one: Any, other: Any):
 
 
 @given(values)
-def test_a_stringified_value_is_json_that_says_the_same_and_is_the_same_whatever_the_order(value: Any):
+def test_a_stringified_value_is_equivalent_json_independent_of_key_order(value: Any):
     text = to_canonical_text(value)
     assert text == to_canonical_text(shuffled(value))
     if not isinstance(value, str):
@@ -136,7 +136,7 @@ thresholds = st.builds(
 )
 
 
-def test_a_summary_is_valid_whatever_the_records_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_summary_is_valid_for_any_records(capsys: pytest.CaptureFixture[str]) -> None:
     """R13, R14, R15: scores from 0 to 1, no more passed than there are, `passed` only if nothing was missed."""
     validator = official("eval-summary", capsys)
 

@@ -44,7 +44,7 @@ def read(pieces: list[bytes]) -> tuple[list[bool], ResponseParser]:
 
 
 @given(messages(), st.data())
-def test_an_answer_is_the_same_however_its_bytes_are_split(message, data):
+def test_an_answer_does_not_depend_on_how_its_bytes_are_split(message, data):
     wire, body = message
     cuts = sorted(data.draw(st.sets(st.integers(1, len(wire) - 1), max_size=len(wire) - 1)))
     pieces = [wire[a:b] for a, b in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
@@ -56,7 +56,7 @@ def test_an_answer_is_the_same_however_its_bytes_are_split(message, data):
 
 
 @given(messages(), st.data())
-def test_an_answer_that_stops_early_is_never_whole(message, data):
+def test_a_truncated_answer_is_never_complete(message, data):
     wire, _ = message
     done, incoming = read([wire[: data.draw(st.integers(0, len(wire) - 1))]])
     assert (done, incoming.feed_eof()) == ([False], False)

@@ -127,7 +127,7 @@ def facts(schema: Any, at: str = "$") -> list[str]:
 @example({"name": "", "steps": [], "tmpdir": {"link_paths": ["\0", "x" * 300, "a/" * 3000]}})
 @example({"name": "x", "persona": {"context": "\0", "success_criteria": {"files_exist": ["\0", "a\n"]}}})
 @given(playbooks)
-def test_whatever_is_written_becomes_a_case_or_a_clear_error(value: Any) -> None:
+def test_any_document_becomes_a_case_or_a_clear_error(value: Any) -> None:
     """P1: each problem names the file, a line in it, and what is wrong in one line."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "p.json"

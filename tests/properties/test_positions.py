@@ -59,7 +59,7 @@ def test_a_place_is_on_the_line_where_it_stands(value: Any, layout: dict[str, An
 
 
 @given(documents, st.lists(keys | st.integers(0, 5), max_size=4).map(tuple), layouts)
-def test_a_place_that_is_not_there_has_the_line_of_a_parent(value: Any, place: KeyPath, layout: dict[str, Any]):
+def test_a_place_that_does_not_exist_has_the_line_of_a_parent(value: Any, place: KeyPath, layout: dict[str, Any]):
     raw = json.dumps(value, **layout).encode()
     lines = {find_json_line(raw, place[:depth]) for depth in range(len(place))} | {1}
     assert place in places(value) or find_json_line(raw, place) in lines

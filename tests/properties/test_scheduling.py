@@ -1,4 +1,4 @@
-"""What holds for many trials at once, however many there are, however they end and whenever somebody stops them."""
+"""Properties of many parallel trials: for any number, any outcomes and any moment at which the run is stopped."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

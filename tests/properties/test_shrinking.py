@@ -54,7 +54,7 @@ def conversations(draw: st.DrawFn) -> tuple[list[str], list[str]]:
 
 
 class Planted:
-    """An agent that breaks once it has heard all the words, in whatever turns."""
+    """An agent that fails once it has got all the words, in any turns."""
 
     def __init__(self, triggers: Sequence[str]) -> None:
         self.triggers = triggers
@@ -105,7 +105,7 @@ def test_a_planted_bug_is_all_that_is_left(state: tuple[list[str], list[str]], f
 
 
 class Unsteady(Planted):
-    """Breaks most of the time if it has heard all the words, and now and then if it has not: a fixed dice decides."""
+    """Fails mostly if it has got all the words, and sometimes if it has not: a seeded random number decides."""
 
     def __init__(self, triggers: Sequence[str], often: int, seldom: int, seed: int) -> None:
         super().__init__(triggers)

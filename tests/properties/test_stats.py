@@ -140,7 +140,7 @@ def test_a_sequential_test_always_comes_to_an_end_within_its_runs(test, outcomes
 
 
 @given(sequential_tests(), st.integers(0, 60), st.integers(0, 60))
-def test_a_pass_more_never_speaks_against_a_case(test, passed, failed):
+def test_one_more_pass_never_makes_a_case_worse(test, passed, failed):
     scale = {"fails": 0, None: 1, "undecided": 1, "passes": 2}
     assert scale[test.decide(passed, failed)] <= scale[test.decide(passed + 1, failed)]
     assert scale[test.decide(passed, failed + 1)] <= scale[test.decide(passed, failed)]

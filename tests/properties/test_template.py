@@ -70,7 +70,7 @@ def test_an_escape_survives_until_the_last_filling(text: str, variables: dict[st
     assert fill_variables(once, variables) == text  # N21: the rows of `for` are filled in first
 
 
-def test_a_backslash_before_two_braces_is_no_variable():
+def test_a_backslash_before_two_braces_is_not_a_variable():
     assert list_variables(r"\{{a}} {{b}}") == ["b"]
     assert fill_variables(r"\{{a}} {{b}}", {"a": 1, "b": 2}) == "{{a}} 2"  # N21
     assert fill_variables(r"{{b}}\{{", {"b": 2}) == "2{{"

@@ -45,7 +45,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("assertion", "written"), WRITTEN.values(), ids=WRITTEN)
-def test_each_writes_what_a_file_would_hold(assertion, written):  # N25
+def test_each_function_returns_the_assertion_of_a_file(assertion, written):  # N25
     assert assertion == written
     assert build_assertion(assertion, ".").definition == written
 
@@ -61,13 +61,13 @@ def test_a_script_is_found_from_the_folder(tmp_path):  # N8
         ({"type": "contain", "value": "x"}, "$.type: unknown assertion type"),
         ({"type": "contains", "valu": "x"}, "did you mean 'value'"),
         (check.regex("("), "is not a regular expression"),
-        (check.json_path("$["), "is no JSONPath"),
+        (check.json_path("$["), "is not a JSONPath"),
         ({"value": "x"}, "is missing 'type'"),
         ({"type": "equals", "value": object()}, "cannot stand in a suite"),
         (check.all_of(), "assertions"),
     ],
 )
-def test_what_is_wrong_is_said_as_for_a_file(assertion, what):  # N2, N24
+def test_problems_are_reported_as_for_a_file(assertion, what):  # N2, N24
     with pytest.raises(BadInput) as raised:
         build_assertion(assertion, ".")
     assert what in str(raised.value)

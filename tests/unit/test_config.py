@@ -89,7 +89,7 @@ price = { input = 1.0, output = 2 }
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("[defaults]\nagnet = 'x'", "2: defaults: unknown key 'agnet'; did you mean 'agent'?"),
         ("[defalts]\nagent = 'x'", "1: : unknown key 'defalts'; did you mean 'defaults'?"),
@@ -108,9 +108,9 @@ price = { input = 1.0, output = 2 }
         ("x = [", "1: : is not TOML"),
     ],
 )
-def test_what_is_wrong_has_its_line(write, text: str, said: str):
+def test_what_is_wrong_has_its_line(write, text: str, expected: str):
     (found,) = problems(write(text))
-    assert found.startswith(said), found
+    assert found.startswith(expected), found
 
 
 def test_a_secret_in_the_config_itself_is_not_repeated(write):
@@ -164,9 +164,7 @@ def test_a_bad_line_of_an_env_file_is_named_and_not_quoted(
     assert str(raised.value) == f"{env}:{line}: is not NAME=value"
 
 
-def test_a_connector_that_is_called_as_a_provider_is_means_it_at_whatever_address(
-    write, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_connector_named_after_a_provider_uses_its_api_at_any_address(write, monkeypatch: pytest.MonkeyPatch):
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     url = "base_url = 'http://127.0.0.1:1/'"
@@ -218,4 +216,4 @@ base_url = "http://"
     found = problems(file)
     assert [each.partition(":")[0] for each in found] == ["1", "4", "6", "8", "10"], found  # N2
     assert "did you mean http://localhost:8000?" in found[1]
-    assert "names no host" in found[4]
+    assert "does not name a host" in found[4]

@@ -35,7 +35,7 @@ def test_type_checkers_see_the_names_that_programs_get():
         assert getattr(viva, name) is getattr(sys.modules[module], name)
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error():
+def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'contain'"):
         _ = getattr(viva, "contain")  # noqa: B009 -- type checkers know that it is not there
 

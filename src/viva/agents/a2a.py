@@ -216,9 +216,9 @@ class A2aSession:
         async def parse(chunks: AsyncIterator[bytes]) -> None:
             events, rest = SseParser(), b""
             async for chunk in chunks:
-                found = events.feed_data(chunk)
-                rest = b"" if found else rest + chunk[: 4096 - len(rest)]
-                for data in found:
+                data_fields = events.feed_data(chunk)
+                rest = b"" if data_fields else rest + chunk[: 4096 - len(rest)]
+                for data in data_fields:
                     reader.add(self._get_result(_decode_json(data)))
                 if reader.is_settled:
                     return

@@ -36,15 +36,15 @@ def list_card_urls(url: str) -> list[str]:
     if urlsplit(url).path.endswith(".json"):
         return [url]
     base = url.rstrip("/") + "/"
-    places = [urljoin(base, path) for path in (CARD_PATH, _OLD_CARD_PATH)]
-    return list(dict.fromkeys([places[0], urljoin(url, f"/{CARD_PATH}"), places[1]]))
+    urls = [urljoin(base, path) for path in (CARD_PATH, _OLD_CARD_PATH)]
+    return list(dict.fromkeys([urls[0], urljoin(url, f"/{CARD_PATH}"), urls[1]]))
 
 
 def read_card(card: Any, card_url: str, headers: Mapping[str, str]) -> A2aService:
     """The service that a card names. Raises Unreachable if Viva cannot use it, and says what is missing."""
     if not isinstance(card, dict):
         raise Unreachable(
-            f"{mask_url_credentials(card_url)} is not an agent card: it is no JSON object", deterministic=True
+            f"{mask_url_credentials(card_url)} is not an agent card: it is not a JSON object", deterministic=True
         )
     fields = cast("dict[str, Any]", card)
     service = _choose_service(fields, card_url)
@@ -73,7 +73,9 @@ def _choose_service(card: Mapping[str, Any], card_url: str) -> A2aService:
             return A2aService(_resolve_url(card_url, url), binding, is_old, capabilities.get("streaming") is True)
         bindings.append(name)
     lacking = (
-        f"it offers {', '.join(bindings)[:100]}, not {' or '.join(_BINDINGS)}" if bindings else "it names no address"
+        f"it offers {', '.join(bindings)[:100]}, not {' or '.join(_BINDINGS)}"
+        if bindings
+        else "it does not name an address"
     )
     raise Unreachable(
         f"the agent card at {mask_url_credentials(card_url)} cannot be used: {lacking}", deterministic=True
@@ -91,21 +93,23 @@ def _resolve_url(card_url: str, url: str) -> str:
 
 def _find_missing_credential(card: Mapping[str, Any], headers: Mapping[str, str], url: str) -> str | None:
     """Describes the credentials that the card asks for and `headers` lack; None if one alternative of the card is met."""
-    given = {name.lower() for name in headers}
+    header_names = {name.lower() for name in headers}
     schemes = as_object(card.get("securitySchemes"))
     alternatives = as_list(card.get("securityRequirements")) or as_list(card.get("security"))
     missing: list[str] = []
     for each in alternatives:
         names = as_object(each)
         names = as_object(names["schemes"]) if "schemes" in names else names
-        lacking = [_describe_missing_credential(name, as_object(schemes.get(name)), given, url) for name in names]
+        lacking = [
+            _describe_missing_credential(name, as_object(schemes.get(name)), header_names, url) for name in names
+        ]
         if not any(lacking):
             return None
         missing.append(" and ".join(filter(None, lacking)))
     return f"the agent asks for {', or for '.join(missing)}" if missing else None
 
 
-def _describe_missing_credential(name: str, scheme: Mapping[str, Any], given: set[str], url: str) -> str | None:
+def _describe_missing_credential(name: str, scheme: Mapping[str, Any], header_names: set[str], url: str) -> str | None:
     kind = str(scheme.get("type") or "")
     for key, usual in _SCHEME_TYPES.items():
         if isinstance(scheme.get(key), dict):
@@ -114,9 +118,9 @@ def _describe_missing_credential(name: str, scheme: Mapping[str, Any], given: se
         place, key = str(scheme.get("location") or scheme.get("in") or "header"), str(scheme.get("name") or "")
         if place == "query":
             return None if f"{key}=" in urlsplit(url).query else f"the query parameter {key!r}, which Viva cannot add"
-        wanted = "cookie" if place == "cookie" else key.lower()
-        return None if wanted in given else f'the key {key!r}: set `headers = {{{key!r} = "$NAME"}}`'
+        needed_header = "cookie" if place == "cookie" else key.lower()
+        return None if needed_header in header_names else f'the key {key!r}: set `headers = {{{key!r} = "$NAME"}}`'
     if kind in ("http", "oauth2", "openIdConnect"):
         hint = "set `token` or the header Authorization"
-        return None if "authorization" in given else f"{name[:60]!r} ({kind}): {hint}"
+        return None if "authorization" in header_names else f"{name[:60]!r} ({kind}): {hint}"
     return f"{name[:60]!r} ({kind or 'unknown'}), a scheme that Viva lacks"

@@ -33,7 +33,7 @@ from viva.agents.cli.cli_agent import (
     split_command,
 )
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import CliEvent, CliTurn, InputRequested, SessionStarted, ToolEnded, TurnEnded
+from viva.agents.cli.events import CliEvent, CliTurn, CliTurnEnded, InputRequested, SessionStarted, ToolEnded
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.installation import find_executable
 from viva.agents.cli.monitor import OutputMonitor
@@ -240,7 +240,7 @@ class AcpSession:
         reason = cast("Mapping[str, Any]", result).get("stopReason") if isinstance(result, Mapping) else None
         if not isinstance(reason, str):
             raise AgentFailed("its answer to the prompt has no stopReason")
-        self._turn.add_event(TurnEnded(None, reason))
+        self._turn.add_event(CliTurnEnded(None, reason))
 
     def _on_prompt_answered(self) -> None:
         self._is_prompt_running = False

@@ -80,8 +80,12 @@ def parse_usage(result: Any) -> Iterator[UsageReported]:
 
 
 def _build_model_call(model: str, counts: Mapping[str, Any], *names: str) -> ModelCall:
-    read, written, cached = (_read_count(counts.get(name)) for name in (*names, "cachedReadTokens"))
-    return build_model_call("gemini" if model.startswith("gemini") else "", model, read, written, cached)
+    input_tokens, output_tokens, cached_tokens = (
+        _read_count(counts.get(name)) for name in (*names, "cachedReadTokens")
+    )
+    return build_model_call(
+        "gemini" if model.startswith("gemini") else "", model, input_tokens, output_tokens, cached_tokens
+    )
 
 
 def _read_count(value: Any) -> int:

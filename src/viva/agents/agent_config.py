@@ -198,7 +198,7 @@ def list_nameable_kinds() -> list[str]:
 
 
 def entry_schema(kind: type[Any]) -> Schema | None:
-    """The JSON Schema of an entry `[agents.NAME]` of this kind; None if the kind is no struct."""
+    """The JSON Schema of an entry `[agents.NAME]` of this kind; None if the kind is not a struct."""
     if not issubclass(kind, Struct):
         return None
     own = build_struct_schema(kind)

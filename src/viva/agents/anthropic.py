@@ -1,7 +1,7 @@
 """Models behind Anthropic's Messages API, `/v1/messages`.
 
 Structured answers use `output_config.format`, which models before Claude 4.5 do not know: set `structured = "text"` in
-their connector. The API takes no seed and no audio.
+their connector. The API takes neither a seed nor audio.
 """
 
 import base64
@@ -125,7 +125,7 @@ def _encode_text(text: str) -> dict[str, Any]:
 
 def _encode_attachment(part: Attachment) -> dict[str, Any]:
     if isinstance(part, Audio):
-        raise AgentFailed("the Anthropic API takes no audio")
+        raise AgentFailed("the Anthropic API does not take audio")
     kind, data = guess_media_type(part), get_inline_data(part)
     if isinstance(part, Image):
         return {"type": "image", "source": _encode_source(kind, data, part.url)}

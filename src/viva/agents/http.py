@@ -143,10 +143,10 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
         if self.mcp_stub and "mcp_url" not in self._used_variables:
             raise ValueError("mcp_stub needs {{mcp_url}} somewhere in the body, the headers or the url")
         parse_duration(self.timeout)
-        if self.stream is UNSET and (given := self._stream_fields):
-            raise ValueError(f'{", ".join(given)} needs `stream = "sse"` or "json_lines"')
-        if self.stream == "text" and (given := [*self._stream_fields, *self.reply_paths]):
-            raise ValueError(f"a stream of plain text has no place for {', '.join(given)}")
+        if self.stream is UNSET and (stream_fields := self._stream_fields):
+            raise ValueError(f'{", ".join(stream_fields)} needs `stream = "sse"` or "json_lines"')
+        if self.stream == "text" and (stream_fields := [*self._stream_fields, *self.reply_paths]):
+            raise ValueError(f"a stream of plain text has no place for {', '.join(stream_fields)}")
         if self.answer == "text" and self.stream is not UNSET:
             raise ValueError('`answer = "text"` is for an answer that is not streamed; write `stream = "text"` alone')
         if self.answer == "text" and self.reply_paths:
@@ -189,8 +189,8 @@ class HttpAgent(ConnectedConfig, frozen=True, kw_only=True):
 
     @property
     def stream_paths(self) -> StreamPaths:
-        given = self.pick_set_fields("delta", "done")
-        return StreamPaths(**given, delta_when=self.delta_when, done_when=self.done_when, parts=self.reply_paths)
+        paths = self.pick_set_fields("delta", "done")
+        return StreamPaths(**paths, delta_when=self.delta_when, done_when=self.done_when, parts=self.reply_paths)
 
     @property
     def _stream_fields(self) -> list[str]:
@@ -336,7 +336,7 @@ _SETTINGS = {
 
 
 def _follow_redirect(request: Request, answer: Response) -> Request | None:
-    """The request to the place of a redirect, as browsers send it; None if the answer is no redirect."""
+    """The request to the place of a redirect, as browsers send it; None if the answer is not a redirect."""
     place = answer.headers.get("location")
     if answer.status not in _REDIRECTS or not place:
         return None

@@ -135,7 +135,7 @@ class StreamReader:
         self._is_done = self._is_done or event.name in _END_NAMES
 
     def _decode(self, data: bytes) -> Any:
-        """The value of an event. Without `delta`, an event that is no JSON object or array is text of the reply."""
+        """The value of an event. Without `delta`, an event that is not a JSON object or array is text of the reply."""
         try:
             value = codec.decode(data)
         except codec.DecodeError as error:

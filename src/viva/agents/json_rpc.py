@@ -47,7 +47,7 @@ _message_decoder = codec.Decoder[_RpcMessage](_RpcMessage)
 
 class JsonRpcConnection:
     """One connection. `on_request` answers the other side's requests, `on_notification` gets its notifications,
-    `on_unparsed_line` gets lines that are no messages. Messages are handled in order.
+    `on_unparsed_line` gets lines that are not messages. Messages are handled in order.
     """
 
     def __init__(

@@ -81,9 +81,9 @@ class McpStub:
                 return _build_error(key, _METHOD_NOT_FOUND, f"unknown method {method[:60]!r}")
 
     def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = params.get("protocolVersion")
+        version = params.get("protocolVersion")
         return {
-            "protocolVersion": wanted if wanted in _VERSIONS else _VERSIONS[-1],
+            "protocolVersion": version if version in _VERSIONS else _VERSIONS[-1],
             "capabilities": {"tools": {"listChanged": False}},
             "serverInfo": {"name": MCP_SERVER, "version": __version__},
         }

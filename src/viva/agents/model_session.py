@@ -229,7 +229,7 @@ class ModelSession:
             began = steps.elapsed_ms()
             completion = await self._call_model(endpoint)
             calls.append(self._meter(endpoint.connector, completion))
-            if used or completion.tool_calls:  # a single call is no list of steps
+            if used or completion.tool_calls:  # a single call is not a list of steps
                 steps.add_model_call(calls[-1], began)
             if completion.message:
                 self._messages.append(completion.message)

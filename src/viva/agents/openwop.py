@@ -71,7 +71,7 @@ def parse_reference(text: str) -> tuple[str, str]:
     host = parse_host_url(address, "openwop:https://host#agent.id")
     if not agent:
         raise ValueError(
-            f"{mask_url_credentials(text)!r} names no agent: write openwop:{mask_url_credentials(address)}#agent.id"
+            f"{mask_url_credentials(text)!r} does not name an agent: write openwop:{mask_url_credentials(address)}#agent.id"
         )
     return host, agent
 
@@ -85,7 +85,7 @@ def parse_host_url(text: str, example: str) -> str:
     if "@" in parts.netloc:
         raise ValueError("the address must not contain a token: set OPENWOP_TOKEN or `token` in viva.toml")
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-        raise ValueError(f"{mask_url_credentials(text)!r} names no host: write {example}")
+        raise ValueError(f"{mask_url_credentials(text)!r} does not name a host: write {example}")
     return text.rstrip("/")
 
 

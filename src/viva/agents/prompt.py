@@ -85,7 +85,7 @@ _CAN_END = _EndInstructions(
     },
 )
 _CANNOT_END = _EndInstructions(
-    "You cannot end the conversation; somebody else does. Always write a message.",
+    "You cannot end the conversation; the test does. Always write a message.",
     f'{{"input": "{EXAMPLE_INPUT}", "reasoning": "why, in a few words"}}',
     {
         "type": "object",
@@ -125,7 +125,7 @@ def load_built_in_prompt(name: str) -> tuple[str, Mapping[str, Any] | None]:
     prompts = Path(__file__).with_name("prompts")
     known = sorted(f"viva.{each.name.removesuffix('.md')}" for each in prompts.iterdir())
     if name not in known:
-        raise ValueError(f"there is no such built-in prompt; there are {', '.join(known)}")
+        raise ValueError(f"is not a built-in prompt; there are {', '.join(known)}")
     return prompts.joinpath(f"{bare}.md").read_text(encoding="utf-8"), OUTPUT_SCHEMAS.get(bare)
 
 
@@ -147,7 +147,7 @@ class PromptConfig(CompletionConfig, frozen=True, kw_only=True):
     variables: Mapping[str, Any] = {}
     """More variables of the prompt, with their default values."""
     must_quote: bool | UnsetType = UNSET
-    """A judge has to quote what its verdict rests on. Default: true for viva.validator."""
+    """A judge must quote the evidence for its verdict. Default: true for viva.validator."""
 
     def build(self, setup: AgentSetup) -> "PromptAgent":
         prompt = self.prompt
@@ -173,7 +173,7 @@ class PromptConfig(CompletionConfig, frozen=True, kw_only=True):
 class PromptAgent(Struct, frozen=True, kw_only=True, dict=True):
     """A prompt on a connector. `output` is the JSON Schema of its answers; `variables` adds names with default values.
 
-    A judge that `must_quote` has to quote what its verdict rests on.
+    A judge that `must_quote` must quote the evidence for its verdict.
     """
 
     prompt: str

@@ -374,7 +374,7 @@ def import_object(reference: str, folder: str) -> tuple[ModuleType, Any]:
     place, _, attribute = reference.rpartition(":")
     if not place or not attribute:
         raise BadInput.of(
-            f"python:{reference} names no attribute; write python:pkg.module:attr or python:./file.py:attr"
+            f"python:{reference} does not name an attribute; write python:pkg.module:attr or python:./file.py:attr"
         )
     is_file = place.endswith(".py") or "/" in place
     module = _import_file(place, folder) if is_file else _import_name(place, attribute, folder)

@@ -120,7 +120,7 @@ def _reply_from_fields(value: Mapping[str, Any]) -> Reply:
 
 
 def is_reply_object(value: Mapping[str, Any]) -> bool:
-    """Is a JSON object a reply? Other keys are allowed beside a text: they may be mistyped."""
+    """Is a JSON object a reply? Other keys are allowed next to a text: they may be mistyped."""
     if isinstance(value.get("content"), str):
         return True
     return any(key in value for key in _CONTENT_KEYS) and all(key in REPLY_KEYS for key in value)

@@ -76,7 +76,7 @@ class Rules(Struct, frozen=True, kw_only=True):
             compile_pattern(self.done)
         for slot in self.ask:
             if slot not in self.facts:
-                raise ValueError(f"`ask` names {slot!r}, but `facts` has no such slot")
+                raise ValueError(f"`ask` names {slot!r}, but `facts` does not have this slot")
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> "Rules":

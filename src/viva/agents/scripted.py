@@ -86,7 +86,7 @@ def _refuse_typos(number: int, reply: Mapping[str, Any]) -> None:
     for key in reply:
         if key in _KNOWN_KEYS:
             continue
-        # Stricter than a suggestion: `reason` of a judge is no typo of `finish_reason`.
+        # Stricter than a suggestion: `reason` of a judge is not a typo of `finish_reason`.
         near = get_close_matches(key, _KNOWN_KEYS, 1, 0.8)
         if near or "content" in reply:
             raise ValueError(

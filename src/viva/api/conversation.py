@@ -192,8 +192,8 @@ class Conversation:
         turn = self._last_turn
         if isinstance(criteria, str):
             options = {"use": use, "min_score": min_score, "votes": votes, "metadata": metadata}
-            given = {name: value for name, value in options.items() if value is not None}
-            criteria = {"type": "judge", "criteria": criteria, **given}
+            set_options = {name: value for name, value in options.items() if value is not None}
+            criteria = {"type": "judge", "criteria": criteria, **set_options}
         context = CheckContext(self._open_state.state, turn, turn_scope=scope)
         result = await evaluate_assertion(self._build_assertion(criteria, scope), context)
         if error := self._record_results(turn, [result]):

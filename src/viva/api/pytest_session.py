@@ -90,7 +90,7 @@ class PytestSession:
         if (file, id(agent)) not in self._suites:
             options = RunOptions(
                 inputs=(str(file),),
-                agents=tuple(given for given in (self.agent if agent is None else agent,) if given is not None),
+                agents=tuple(each for each in (self.agent if agent is None else agent,) if each is not None),
                 evaluator=self._evaluator,
                 config=find_config(file.parent.resolve()),
                 folder=folder,

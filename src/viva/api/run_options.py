@@ -12,7 +12,7 @@ from viva.stats.sequential import SequentialTest
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of a run beside the keywords of `viva.run`: `viva.run(..., options=viva.RunOptions(fail_fast=True))`.
+    """The options of a run besides the keywords of `viva.run`: `viva.run(..., options=viva.RunOptions(fail_fast=True))`.
 
     They are the flags of `viva test`. A wrong value raises BadInput, which names it and says what would be right.
     """

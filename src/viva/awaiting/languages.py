@@ -1,7 +1,7 @@
 r"""The word tables of the detector: one text file per language in `words/`, read when a reply first needs it.
 
 A table file has sections. Some hold one regular expression: `[answers]`, how a sentence begins that answers the question
-before it; `[presents]`, the line above a list that the user asked for; `[direct]`, a bold line that is no heading;
+before it; `[presents]`, the line above a list that the user asked for; `[direct]`, a bold line that is not a heading;
 `[settled]`, what rules out an offer. The others hold rows. The first section with a matching row decides what a sentence
 means, in this order: `[goodbye]`, `[nothing]` (looks like one of those below, is not), `[closing]` (an offer of more
 help), `[question]` (put to the user, so that it stands even when more text follows), `[later]` (a request that is not
@@ -14,7 +14,7 @@ for last, in two sentences at a time.
     can may `% i ` \b% i\b            one row for each word, in the place of %
       |more                           an indented line continues the line above
 
-Finding a fixed string costs a hundredth of a search, hence the needles: the rarer, the better; a `RuleIndex` finds by the words of a sentence which
+Finding a fixed string costs a hundredth of a search, which is why rows have needles (the rarer, the better); a `RuleIndex` finds by the words of a sentence which
 of the hundreds of needles it can contain at all. Spaces at the end of a line are dropped: write `[ ]`. Sentences come in lower case, without markdown, code and quoted text, with straight apostrophes and with their
 closing mark.
 """
@@ -40,7 +40,7 @@ _NEVER: Final = "(?!)"
 _MARKS: Final = str.maketrans("-,.?!¿¡", " " * 7)
 _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _FREQUENT: Final = ["the", "a", "to", "you", "and", "is", "your", "it", "that", "i", "have", "this", "we", "are", "me", "c"]  # fmt: skip
-"""English words in so many sentences that they tell little about a sentence, the most frequent first."""
+"""English words that occur in most sentences, the most frequent first: they tell little about a sentence."""
 _MAX_WORDS: Final = 4096
 _MAX_WORD_CHARS: Final = 40
 _GROUP_SIGNS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]")
@@ -102,19 +102,21 @@ class _NeedlesByWord(dict[str, tuple[tuple[str, tuple[int, ...]], ...]]):
         for number, needle in enumerate(needles):
             numbers[needle].append(number)
         self._keys = [
-            (needle, tuple(found), *_choose_key_word(needle)) for needle, found in numbers.items() if needle.strip()
+            (needle, tuple(row_numbers), *_choose_key_word(needle))
+            for needle, row_numbers in numbers.items()
+            if needle.strip()
         ]
 
     def __missing__(self, word: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
         bare = word.translate(_NO_DIGITS)
         if bare != word:
             return self[bare]
-        found = tuple((needle, numbers) for needle, numbers, key, is_in in self._keys if is_in(word, key))
+        needles = tuple((needle, numbers) for needle, numbers, key, is_in in self._keys if is_in(word, key))
         if len(self) >= _MAX_WORDS:
             self.clear()
         if len(word) <= _MAX_WORD_CHARS:
-            self[word] = found
-        return found
+            self[word] = needles
+        return needles
 
 
 class RuleIndex(Generic[T]):
@@ -135,12 +137,12 @@ class RuleIndex(Generic[T]):
 
     def find_rows(self, sentence: str) -> Iterator[T]:
         """The rows whose needle is in the sentence, in order."""
-        found = self._always
+        rows = self._always
         for needles in filter(None, map(self._find_needles, sentence.split())):
             for needle, numbers in needles:
                 if needle in sentence:
-                    found += numbers  # a new tuple: most sentences have few
-        return map(self._rows.__getitem__, sorted(set(found)) if len(found) > 1 else found)
+                    rows += numbers  # a new tuple: most sentences have few
+        return map(self._rows.__getitem__, sorted(set(rows)) if len(rows) > 1 else rows)
 
 
 def _choose_key_word(needle: str) -> tuple[str, Callable[[str, str], bool]]:

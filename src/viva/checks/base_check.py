@@ -23,7 +23,7 @@ Validators = Mapping[str, Callable[[Any], object]]
 
 
 class AssertionFields(Struct, frozen=True):
-    """What every assertion may have beside the fields of its check."""
+    """What every assertion may have besides the fields of its check."""
 
     message: str = ""
     """Shown instead of the check's own label when it fails."""

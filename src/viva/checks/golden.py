@@ -78,7 +78,7 @@ def _parse_output(output: Any) -> Any:
 
 
 class ReturnSchema(JsonSchema, frozen=True, kw_only=True):
-    """The output is valid by the return schema of the agent. A text that is JSON counts as its value."""
+    """The output matches the return schema of the agent. A text that is JSON counts as its value."""
 
     @property
     def label(self) -> str:

@@ -188,7 +188,7 @@ def _compile_schema(schema: dict[str, Any] | bool) -> Any:
 
 
 class JsonSchema(LocalCheck, frozen=True, kw_only=True, dict=True):
-    """The reply's data or JSON is valid by a JSON Schema; for a case without JSON in the reply, some tool's result is."""
+    """The reply's data or JSON matches a JSON Schema; in a case without JSON in the reply, a tool result matches it."""
 
     validators: ClassVar[Validators] = {"schema": _compile_schema}
     schema: dict[str, Any] | bool

@@ -39,7 +39,7 @@ class _JudgeCheck(HelperOptions, frozen=True, kw_only=True):
 
 
 class Judge(_JudgeCheck, frozen=True, kw_only=True):
-    """A judge says that the criteria hold. The built-in judge has to quote what its verdict rests on."""
+    """A judge says that the criteria hold. The built-in judge must quote the evidence for its verdict."""
 
     spellings: ClassVar[Mapping[str, Spelling]] = {"value": Spelling("criteria")}
     example: ClassVar[Mapping[str, Any]] = {"criteria": "what must hold, in words, so that another person can judge it"}
@@ -183,7 +183,7 @@ async def _ask_judge_once(
 
 
 def build_judge_metadata(context: CheckContext) -> dict[str, Any]:
-    """The metadata of a question to a judge, beside the criteria."""
+    """The metadata of a question to a judge, besides the criteria."""
     last = context.state.turns[-1] if context.state.turns else context.turn
     return {
         "output": context.text,
@@ -253,7 +253,7 @@ class _JudgeReplyParser(Struct, frozen=True):
     def _parse_quotes(self, items: Any) -> tuple[Quote, ...]:
         if not items:
             if self.must_quote and any(turn.texts for turn in self._list_quotable_turns()):
-                raise ValueError("it quotes no evidence; quote what the verdict rests on, word for word")
+                raise ValueError("it quotes no evidence; quote the text that supports the verdict, word for word")
             return ()
         if not isinstance(items, list):
             raise ValueError("its `evidence` is not a list of {turn, quote}")

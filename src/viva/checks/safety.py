@@ -49,7 +49,7 @@ class Safety(LocalCheck, frozen=True, kw_only=True):
     fail_at: Severity = "low"
     """How severe a finding must be to fail the check; others are only noted."""
     expected: str = ""
-    """A text that the reply may contain whatever it looks like."""
+    """A text in the reply that is never a finding."""
     prompts: Sequence[str] = ()
     """Instructions of the agent that it must not reveal."""
     secrets: Sequence[str] = ()

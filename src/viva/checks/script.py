@@ -113,7 +113,7 @@ class UserFunction:
 
 
 class ScriptCheck(HelperOptions, frozen=True, kw_only=True):
-    """A Python function of the project agrees. It gets `output`, `input`, `metadata`, `transcript` and `turn` by parameter name."""
+    """A Python function of the project accepts the reply. It gets `output`, `input`, `metadata`, `transcript` and `turn` by parameter name."""
 
     looks_outside: ClassVar[bool] = True
     spellings: ClassVar[Mapping[str, Spelling]] = {"script": Spelling("use")}

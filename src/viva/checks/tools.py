@@ -54,7 +54,7 @@ def _format_times(number: int) -> str:
 
 class _ToolCheck(LocalCheck, frozen=True, kw_only=True):
     name: ToolNames
-    """The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; of a list any one."""
+    """The tool, by its whole name or by what follows the last `.`, `__`, `:` or `/`; with a list, any of them."""
 
     def __post_init__(self) -> None:
         _refuse_empty_names("name", self._names)
@@ -105,7 +105,7 @@ class _CallCheck(_ToolCheck, frozen=True, kw_only=True):
 
 
 class ToolCalled(_CallCheck, frozen=True, kw_only=True):
-    """The agent called a tool: this often, with these arguments among others, with this status."""
+    """The agent called a tool as often as `times` says, with these arguments among others, and with this status."""
 
     example: ClassVar[Mapping[str, Any]] = {"name": "tool", "arguments": {"some": "value"}}
     times: Annotated[Count | CallCountRange, Meta(extra_json_schema={"minProperties": 1})] | UnsetType = UNSET

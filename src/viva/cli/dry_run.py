@@ -23,7 +23,7 @@ async def list_cases(plan: RunPlan) -> int:
     agents = ", ".join(agent.name for agent in plan.tested_agents)
     print(f"{len(definitions)} cases, {plan.trial_count} trials, agent {agents}; nothing was run")
     for path in plan.options.outputs:
-        _write_cases(path, definitions, plan)
+        _export_cases(path, definitions, plan)
         print(f"wrote {path}")
     return 0 if definitions or plan.is_empty_shard else 5
 
@@ -47,8 +47,8 @@ def _format_case(case: Case, runs: int) -> str:
     return f"{case.id}  {case.name}  {shape}{repeats}  {case.origin}{skipped}"
 
 
-def _write_cases(path: Path, definitions: list[Mapping[str, Any]], plan: RunPlan) -> None:
-    """Write the cases after checking that they load: ids of several files may collide, attachments may be missing."""
+def _export_cases(path: Path, definitions: list[Mapping[str, Any]], plan: RunPlan) -> None:
+    """Writes the cases to the file of `-o`, after a check that they load: ids of several files may collide, attachments may be missing."""
     settings = plan.settings
     if foreign := [str(case.get("name") or case.get("taskId")) for case in definitions if "id" not in case]:
         raise BadInput.of(f"-o {path}: {foreign[0]!r} is not a native case; only native cases can be exported")

@@ -44,7 +44,7 @@ _COLUMNS = (
 @click.group(invoke_without_command=True, epilog=EPILOG)
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """List what people said of verdicts in `viva view`, or export it. Labels never change a verdict."""
+    """List the labels that people gave to verdicts in `viva view`, or export them. Labels never change a verdict."""
     history = open_history()
     report_crashed_runs(history)
     if ctx.invoked_subcommand is not None:

@@ -22,7 +22,7 @@ COMMANDS = {
     "agents": "List agents and connectors, and whether they can be reached.",
     "runs": "List runs, and show one run or conversation.",
     "view": "Show runs in a browser, also while they run.",
-    "labels": "List and export what people said of verdicts.",
+    "labels": "List and export the labels that people gave to verdicts.",
     "serve": "Serve agents and eval suites over HTTP as an OpenWOP host.",
     "compare": "Compare two runs, case by case.",
     "merge": "Make one run of the parts of a split run.",

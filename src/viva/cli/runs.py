@@ -200,7 +200,7 @@ def _list_case_cells(record: TrialRecord, *, names_agents: bool) -> list[str]:
 
 
 def _load_case_records(journal: Path, run: str, case: str) -> list[TrialRecord]:
-    """The records of one case. Raises BadInput with existing ids if the run has no such case."""
+    """The records of one case. Raises BadInput with existing ids if the run does not have the case."""
     records = [record for record in read_records(journal) if record.id == case]
     if not records:
         known = ", ".join(heapq.nsmallest(20, {record.id for record in read_records(journal)}))

@@ -189,8 +189,8 @@ async def _resume_locked_run(journal: Journal, previous_run: PreviousRun, invoca
             f"The run was started in {options.folder}, where it has to continue: {error.strerror}"
         ) from error
     if previous_run.run_ended is not None:
-        if given := [AGENT_OPTION_FLAGS[name] for name, reference in references.items() if reference]:
-            raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(given)}")
+        if flags := [AGENT_OPTION_FLAGS[name] for name, reference in references.items() if reference]:
+            raise BadInput.of(f"The run is complete: only its reports are written again; remove {', '.join(flags)}")
         reporters = _create_reporters(invocation)
         events = chain([previous_run.started], previous_run.ended_trials)
         return report_ended_run(

@@ -28,7 +28,7 @@ def _change_settings() -> None:
 
 
 def _freeze() -> None:
-    """Freezes all objects, if need be without garbage.
+    """Freezes all objects; collects garbage first if there are many new ones.
 
     Freezing resets the counters of the collector. Without the collection here, a process with many short runs would never
     collect the garbage that they leave.

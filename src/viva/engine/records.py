@@ -123,10 +123,13 @@ def build_trial_record(state: TrialState, outcome: Outcome, trials: int = 1) -> 
 def _list_fault_evidence(state: TrialState, outcome: Outcome) -> list[str]:
     """The reasons for the fault, with their places: checks, turns and checkpoints that failed."""
     status = "failed" if outcome.status == "failed" else "error"
-    places = [*((f"turn {turn.number}", turn.results) for turn in state.turns), ("in the end", state.final_results)]
+    results_by_place = [
+        *((f"turn {turn.number}", turn.results) for turn in state.turns),
+        ("in the end", state.final_results),
+    ]
     evidence = [
         f"{place}: {format_assertion_label(result.assertion)}: {result.verdict.reason or result.verdict.status}"
-        for place, results in places
+        for place, results in results_by_place
         for result in results
         if result.verdict.status == status
     ]

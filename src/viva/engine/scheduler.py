@@ -53,7 +53,7 @@ class LocalExecutor:
 
 @dataclass(frozen=True)
 class SchedulerSettings:
-    """When a run stops early, how often a fault is retried, and which agents take fewer conversations at once than the run has."""
+    """When a run stops early, how often a fault is retried, and which agents take fewer parallel conversations than the run."""
 
     fail_fast: FailFast | None = None
     retry_faults: int = 0

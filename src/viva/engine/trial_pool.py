@@ -9,7 +9,7 @@ from viva.protocols import PlannedTrial
 
 
 class ParallelLimit(Protocol):
-    """How many trials may run at once; `subscribe` registers who is called when it grows, until `unsubscribe`."""
+    """How many trials may run in parallel; `subscribe` registers who is called when it grows, until `unsubscribe`."""
 
     @property
     def limit(self) -> int: ...
@@ -21,7 +21,7 @@ class ParallelLimit(Protocol):
 
 @asynccontextmanager
 async def yield_to_others() -> AsyncGenerator[None]:
-    """The turn of a trial that need not wait for others."""
+    """Gives other tasks of the event loop a chance to run after a trial. The default where no host shares out turns."""
     yield
     # Else trials that never wait would be journaled, and could be stopped, only at the end.
     await asyncio.sleep(0)

@@ -195,8 +195,8 @@ class DaskWorkers:
             asyncio.ensure_future(_call_actor(worker.actor, method, *arguments)) for worker in self._workers.values()
         ]
         if calls:
-            _, late = await asyncio.wait(calls, timeout=_CLOSE_TIMEOUT_S)
-            for call in late:
+            _, unfinished = await asyncio.wait(calls, timeout=_CLOSE_TIMEOUT_S)
+            for call in unfinished:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
 

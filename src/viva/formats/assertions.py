@@ -175,7 +175,7 @@ class AssertionBuilder(Struct, dict=True):
 
 
 class _UnknownCheckType(ValueError):  # noqa: N818 -- private to this module
-    """An assertion whose `type` names no check."""
+    """An assertion whose `type` is not the name of a check."""
 
 
 def _find_check(definition: Mapping[str, Any]) -> Any:

@@ -72,7 +72,7 @@ def build_static_case(
     fields = (
         {key: case.definition[key] for key in _COPIED_FIELDS if key in case.definition}
         if native
-        else _list_native_fields(case)
+        else _convert_to_native_fields(case)
     )
     if case.fixtures is not None:
         fields["fixtures"] = _encode_fixtures(case.fixtures)
@@ -94,8 +94,8 @@ def _escape_variables(message: UserMessage) -> UserMessage:
     return structs.replace(message, message=escape_template_in_message(message.message))
 
 
-def _list_native_fields(case: Case) -> dict[str, Any]:
-    """The fields of a case of another format, as a native case has them."""
+def _convert_to_native_fields(case: Case) -> dict[str, Any]:
+    """Converts a case of another format to the fields of a native case."""
     limits, spec = case.limits, case.workspace
     fields = {
         "name": case.name,

@@ -325,12 +325,12 @@ def _load_json_file(raw: bytes, file: str) -> LoadedDocuments:
 
 
 def _find_keys_beside_cases(document: Document, members: list[tuple[KeyPath, Any]]) -> Iterator[Problem]:
-    """Report other keys beside `cases`."""
+    """Report keys other than `cases`."""
     if members and members[0][0][:1] == (CASES_KEY,):
         for key in document.value:
             if key != CASES_KEY:
                 yield document.make_problem(
-                    (), f"unknown key {key!r} beside 'cases'; write it into each case, or leave it out", key=key
+                    (), f"unknown key {key!r} next to 'cases'; write it into each case, or leave it out", key=key
                 )
 
 

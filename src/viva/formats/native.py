@@ -83,7 +83,7 @@ class _SuiteReader:
                 self._kept[number] = cases
         self._seen.clear()  # not needed during the run, and there may be 100,000
         if not self.count and not self.problems:
-            self.problems.append(Problem(self._name, 1, "", f"holds no cases; {_explain_syntax(self._name)}"))
+            self.problems.append(Problem(self._name, 1, "", f"does not contain cases; {_explain_syntax(self._name)}"))
 
     def _check_id_is_unique(self, document: Document, case_id: str) -> None:
         if case_id in self._seen:
@@ -94,9 +94,9 @@ class _SuiteReader:
     def _report_further_problems(self, document: Document, cases: Sequence[Any]) -> None:
         """Report further problems of a document that does not fit the schema, after invalid parts are replaced."""
         for definition in cases:
-            found = find_violations("native", definition)
+            violations = find_violations("native", definition)
             value = (
-                replace_invalid("native", definition, found, NATIVE_PLACEHOLDERS)
+                replace_invalid("native", definition, violations, NATIVE_PLACEHOLDERS)
                 if isinstance(definition, Mapping)
                 else None
             )
@@ -104,7 +104,7 @@ class _SuiteReader:
                 continue
             if isinstance(definition.get("id"), str) and "for" not in definition:
                 self._check_id_is_unique(document, definition["id"])
-            steps = {step for each in found for step in (*each.path, each.suggestion)}
+            steps = {step for each in violations for step in (*each.path, each.suggestion)}
             context = (
                 self._suite_context.without_variable_checks() if steps & _VARIABLE_SETTERS else self._suite_context
             )
@@ -163,13 +163,13 @@ class _SuiteReader:
 
     def _list_valid_definitions(self, document: Document) -> list[Any]:
         """The definitions of the cases of a document, if it fits the schema."""
-        found = find_violations("native", document.value)
-        cases = [document.value] if found else expand_rows(document.value)
-        if not found and "for" in document.value:
-            found = [violation for case in cases for violation in find_violations("native", case)]
-        if not found:
+        violations = find_violations("native", document.value)
+        cases = [document.value] if violations else expand_rows(document.value)
+        if not violations and "for" in document.value:
+            violations = [violation for case in cases for violation in find_violations("native", case)]
+        if not violations:
             return cases
-        self.problems += [document.make_problem(c.path, c.message, key=c.unknown_key) for c in found]
+        self.problems += [document.make_problem(c.path, c.message, key=c.unknown_key) for c in violations]
         self._report_further_problems(document, cases)
         return []
 

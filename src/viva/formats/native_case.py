@@ -320,7 +320,11 @@ class CaseBuilder:
             for name in item.get("after", ()):
                 if name not in after:
                     known = ", ".join(after)
-                    self._report(("checkpoints", i), f"after names no checkpoint {name!r}; there are {known}", "after")
+                    self._report(
+                        ("checkpoints", i),
+                        f"after names a checkpoint that does not exist: {name!r}; there are {known}",
+                        "after",
+                    )
         free: set[str] = set()
         waiting = set(after)
         while ready := {name for name in waiting if all(d in free or d not in after for d in after[name])}:
@@ -371,7 +375,7 @@ class CaseBuilder:
         if reference is None:
             return ToolStub(**fields)
         if "response" in fields or "error" in fields:
-            self._report(at, "has 'function' beside 'response' or 'error'; keep one of them", "function")
+            self._report(at, "has 'function' together with 'response' or 'error'; keep one of them", "function")
         try:
             function = builder.functions.get(reference) or find_script(reference, builder.roots)[1]
             if function is None:

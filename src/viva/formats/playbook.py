@@ -43,12 +43,12 @@ _NO_EVALUATOR_MESSAGE = (
 def load(documents: Documents, name: str, folder: Path, options: LoadOptions) -> Suite:
     """Load the suite of one playbook file: one case. Raises BadInput with every problem at once."""
     problems: list[Problem] = []
-    found = list(documents.read_valid(problems))
-    if len(found) > 1:
-        problems.append(found[1].make_problem((), "is a second playbook in this file; give it a file of its own"))
-    if not found and not problems:
+    playbooks = list(documents.read_valid(problems))
+    if len(playbooks) > 1:
+        problems.append(playbooks[1].make_problem((), "is a second playbook in this file; give it a file of its own"))
+    if not playbooks and not problems:
         problems.append(Problem(name, 1, "", "is empty; a playbook has a `name`, and `steps` or a `persona`"))
-    case = _PlaybookBuilder(found[0], folder, options, problems).build() if found else None
+    case = _PlaybookBuilder(playbooks[0], folder, options, problems).build() if playbooks else None
     if problems or case is None:
         raise BadInput(*sorted(set(problems)))
     return Suite(
@@ -119,12 +119,16 @@ class _PlaybookBuilder:
     def build(self) -> Case | None:
         """Build the case; None if the document does not fit the schema. Problems are added to the list."""
         value: Any = self._document.value
-        if not (found := find_violations("playbook", value)):
+        if not (violations := find_violations("playbook", value)):
             return self._build_case(value)
-        self._problems += [self._document.make_problem(each.path, each.message, key=each.unknown_key) for each in found]
-        rest = replace_invalid("playbook", value, found, PLAYBOOK_PLACEHOLDERS) if isinstance(value, dict) else None
+        self._problems += [
+            self._document.make_problem(each.path, each.message, key=each.unknown_key) for each in violations
+        ]
+        rest = (
+            replace_invalid("playbook", value, violations, PLAYBOOK_PLACEHOLDERS) if isinstance(value, dict) else None
+        )
         if rest is not None:
-            self._invalid_keys = {step for each in found for step in (*each.path, each.suggestion)}
+            self._invalid_keys = {step for each in violations for step in (*each.path, each.suggestion)}
             self._build_case(rest)
         return None
 
@@ -165,7 +169,7 @@ class _PlaybookBuilder:
     def _read_environment(self, names: Sequence[str]) -> dict[str, str]:
         """The values of the declared environment variables. They are secrets."""
         environ = self._options.environ
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for at, name in enumerate(names):
             if not name.isidentifier():
                 self._report(
@@ -176,9 +180,9 @@ class _PlaybookBuilder:
             elif environ is not None and not _is_utf8(environ[name]):
                 self._report(("env", at), f"the value of {name} is not valid UTF-8")
             elif environ is not None:
-                found[name] = environ[name]
+                values[name] = environ[name]
                 self._options.add_secret(name, environ[name])
-        return found
+        return values
 
     def _fill_text(self, text: str) -> str:
         """Fill in declared variables; other names stay as they are."""
@@ -268,9 +272,9 @@ class _PlaybookBuilder:
             place = ("files_contain", path)
             if (file := self._resolve_inside(path, place)) is None:
                 continue
-            wanted = [self._fill_text(text) for text in texts]
+            values = [self._fill_text(text) for text in texts]
             kind, fields = (
-                ("file_contains", {"path": file, "value": wanted}) if wanted else ("file_exists", {"path": file})
+                ("file_contains", {"path": file, "value": values}) if values else ("file_exists", {"path": file})
             )
             yield f"files_contain: {file}", place, kind, fields
         for at, text in enumerate(criteria.get("llm_checks", ())):

@@ -1,6 +1,6 @@
 """Types for the usual form of a native case. Checking them is faster than validating with the JSON Schema.
 
-A case that fits these types is valid by the schema, if its assertions can be built: a property test compares the two.
+A case that fits these types matches the schema, if its assertions can be built: a property test compares the two.
 A case that does not fit may still be valid: rare keys and all error messages are left to the schema.
 """
 

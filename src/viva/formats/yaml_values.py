@@ -31,16 +31,16 @@ def parse_yaml(text: str) -> list[tuple[Any, list[int]]]:
     """Each document, with the lines on which its members begin (or its own line if it is not a list)."""
     _check_depth(text)
     loader = _create_loader()(text)
-    found: list[tuple[Any, list[int]]] = []
+    documents: list[tuple[Any, list[int]]] = []
     try:
         while loader.check_node():
             node = loader.get_node()
             _measure_node(node, {})
             lines = [each.start_mark.line + 1 for each in _list_items(node)]
-            found.append((loader.construct_document(node), lines))
+            documents.append((loader.construct_document(node), lines))
     finally:
         loader.dispose()
-    return found
+    return documents
 
 
 def format_yaml(value: Any) -> str:
@@ -100,7 +100,7 @@ def _measure_node(node: Any, known: dict[Any, tuple[int, int]]) -> tuple[int, in
         return measured
     if node.tag not in _ALLOWED_TAGS:
         raise _create_yaml_error(
-            node, f"the tag {node.tag.replace(_TAG_PREFIX, '!!')} is not supported: JSON has no such type"
+            node, f"the tag {node.tag.replace(_TAG_PREFIX, '!!')} is not supported: JSON does not have this type"
         )
     if isinstance(node, yaml.ScalarNode):
         return 1, 0

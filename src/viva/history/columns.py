@@ -40,21 +40,21 @@ class AgentRows(Struct, frozen=True):
 
 def split_columns(runs: Sequence[RunResults], agents: Sequence[str] = ()) -> list[RunColumn]:
     """The columns of all runs; with `agents`, only the columns of these, in that order. BadInput if no run has one of them."""
-    found: list[tuple[str, str, AgentRows]] = []
+    columns: list[tuple[str, str, AgentRows]] = []
     for run in runs:
         order = {agent: number for number, agent in enumerate(agents or run.agents)}
         there = list(dict.fromkeys(row.agent for row in run.read())) or [""]
         there.sort(key=lambda agent: order.get(agent, len(order)))
-        found += [(run.name, agent, AgentRows(run.read, agent)) for agent in there]
-    known = {agent for _, agent, _ in found}
+        columns += [(run.name, agent, AgentRows(run.read, agent)) for agent in there]
+    known = {agent for _, agent, _ in columns}
     if missing := [agent for agent in agents if agent not in known]:
         names = ", ".join(sorted(filter(None, known))) or "none"
-        raise BadInput.of(f"-n {missing[0]}: no such agent in these runs; they have {names}")
-    found = [each for each in found if not agents or each[1] in agents]
-    names_run, names_agent = len({run for run, _, _ in found}) > 1, len({agent for _, agent, _ in found}) > 1
+        raise BadInput.of(f"-n {missing[0]}: not an agent of these runs; they have {names}")
+    columns = [each for each in columns if not agents or each[1] in agents]
+    names_run, names_agent = len({run for run, _, _ in columns}) > 1, len({agent for _, agent, _ in columns}) > 1
     return [
         RunColumn(run, agent, _format_column_label(run if names_run else "", agent if names_agent else "") or run, rows)
-        for run, agent, rows in found
+        for run, agent, rows in columns
     ]
 
 

@@ -236,7 +236,7 @@ def compare_runs(
     known = {
         (suite, case)
         for suite, case, digest in flaky
-        if (found := cases.get((suite, case))) and found.after and digest in found.after.digests
+        if (entry := cases.get((suite, case))) and entry.after and digest in entry.after.digests
     }
     changes = [
         _mark_as_flaky(change) if name in known else change
@@ -333,7 +333,7 @@ def _build_metrics(pairs: Sequence[_ComparedCase], alpha: float, gates: Collecti
 
 
 class _MetricValues(Struct, eq=False):
-    """The values of a metric: of each case before and after; and how many trials they are of."""
+    """The values of a metric for each case, before and after, and the number of trials behind them."""
 
     name: str
     before: "array[float]"

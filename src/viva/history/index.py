@@ -122,7 +122,7 @@ class History:
             values += [agent, agent]
         if failed:
             where.append("exit_code IS NOT 0")
-        query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- holds no value
+        query = f"SELECT {_RUN_COLUMNS} FROM runs WHERE {' AND '.join(where)} ORDER BY number DESC, at DESC, id DESC LIMIT ?"  # noqa: S608 -- contains no value
         with self._open_transaction(read_only=True) as db:
             return [_parse_run_row(row) for row in db.execute(query, (*values, -1 if limit is None else limit))]
 
@@ -287,7 +287,7 @@ class History:
 def match_run_id(name: str, ids: Sequence[str], place: str) -> str:
     """Return the one of the `ids`, newest first, that a name means: an id, the start of an id, `latest` or `latest~2`.
 
-    BadInput, with the `place` of the runs, if there is no such run, or if there are several.
+    BadInput, with the `place` of the runs, if none or several of them match.
     """
     if name == "latest" or name.startswith("latest~"):
         back = name.removeprefix("latest").removeprefix("~") or "0"
@@ -309,9 +309,9 @@ def _insert_run(db: sqlite3.Connection, event: RunStarted) -> None:
 
 
 def _insert_results(db: sqlite3.Connection, run: str, rows: Iterable[ResultRow]) -> None:
-    places = ", ".join("?" * (len(_RESULT_COLUMNS) + 1))
+    placeholders = ", ".join("?" * (len(_RESULT_COLUMNS) + 1))
     values = [(run, *structs.astuple(row)) for row in rows]
-    db.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)  # noqa: S608 -- only question marks
+    db.executemany(f"INSERT OR REPLACE INTO results VALUES ({placeholders})", values)  # noqa: S608 -- only question marks
 
 
 def _mark_run_ended(db: sqlite3.Connection, event: RunEnded) -> None:

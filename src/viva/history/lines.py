@@ -72,9 +72,9 @@ class _AgentSuiteResults:
 
 def build_suite_points(history: History, row: RunRow, started: RunStarted | None) -> list[SuitePoint]:
     """The points of a run that has ended, one for each agent and suite. `started` is the first event of its journal."""
-    found: dict[tuple[str, str], _AgentSuiteResults] = {}
+    results_by_name: dict[tuple[str, str], _AgentSuiteResults] = {}
     for agent, suite, case, status, duration_ms, cost_usd in history.query(_RESULTS_QUERY, (row.id,)):
-        found.setdefault((agent, suite), _AgentSuiteResults()).add(case, status, duration_ms, cost_usd)
+        results_by_name.setdefault((agent, suite), _AgentSuiteResults()).add(case, status, duration_ms, cost_usd)
     fingerprint = started.settings.get("fingerprint", {}) if started else {}
     return [
         SuitePoint(
@@ -84,7 +84,7 @@ def build_suite_points(history: History, row: RunRow, started: RunStarted | None
             str(fingerprint.get("agents", {}).get(agent, "")),
             str(fingerprint.get("suites", {}).get(suite, "")),
         )
-        for (agent, suite), results in found.items()
+        for (agent, suite), results in results_by_name.items()
     ]
 
 

@@ -56,7 +56,7 @@ class RemoteEntry(Struct, frozen=True):
 
     @classmethod
     def parse(cls, path: str) -> "RemoteEntry | None":
-        """The entry of a file; None for another file."""
+        """Parses the path of an entry's file; None if the path is not one of an entry."""
         match = _ENTRY_FILE_NAME.fullmatch(path.rpartition("/")[2])
         return (
             cls(match["time"], match["run"], match["digest"], cast("RemoteEntryKind", match["kind"]), path)
@@ -140,7 +140,7 @@ class RemoteHistory:
     def push(
         self, history: History, runs: Iterable[str], *, without_text: bool = False
     ) -> Generator[tuple[str, PushResult]]:
-        """Copy runs that have ended to the remote, with their texts or without. Yields what became of each."""
+        """Copy runs that have ended to the remote, with their texts or without. Yields the result for each run."""
         kind: RemoteEntryKind = "counts" if without_text else "whole"
         entries = self.list_entries()
         present = {entry.digest for entry in entries}
@@ -176,7 +176,7 @@ class RemoteHistory:
         by_run: dict[str, list[RemoteEntry]] = {}
         remote_entries = self.list_entries()
         if not remote_entries and self._is_folder and not Path(self._root).exists():
-            raise BadInput.of(f"{self.name}: there is no such folder; `viva runs push` creates it")
+            raise BadInput.of(f"{self.name}: the folder does not exist; `viva runs push` creates it")
         for entry in remote_entries:
             if runs is None or entry.run in runs:
                 by_run.setdefault(entry.run, []).append(entry)

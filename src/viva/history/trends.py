@@ -99,8 +99,8 @@ def _collect_case_histories(history: History, runs: Sequence[str]) -> dict[tuple
 def _find_flips(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase | None:
     agent, suite, case = name
     statuses: list[Status] = [decide_case_status(trials) for trials in results.trials.values()]
-    judged = [status for status in statuses if status in ("passed", "failed")]
-    changes = sum(before != after for before, after in pairwise(judged))
+    verdicts = [status for status in statuses if status in ("passed", "failed")]
+    changes = sum(before != after for before, after in pairwise(verdicts))
     mixed = sum("passed" in trials and "failed" in trials for trials in results.trials.values())
     if changes < 2 and not mixed:
         return None
@@ -110,9 +110,9 @@ def _find_flips(name: tuple[str, str, str], results: _CaseHistory) -> FlakyCase 
         case=case,
         agent=agent,
         flips=changes + mixed,
-        flip_rate=round((changes + mixed) / max(1, len(judged) - 1 + repeated), 4),
-        passed=judged.count("passed"),
-        judged=len(judged),
+        flip_rate=round((changes + mixed) / max(1, len(verdicts) - 1 + repeated), 4),
+        passed=verdicts.count("passed"),
+        judged=len(verdicts),
         runs=list(results.trials),
         statuses=statuses,
     )

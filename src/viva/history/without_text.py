@@ -51,8 +51,8 @@ def _remove_text(event: AnyEvent) -> Event | None:
 
 def _strip_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in settings.get("options", {}).items() if name != "cases"}
-    kept = {name: value for name, value in settings.items() if name != AGENTS_KEY}
-    return {**kept, "options": options, WITHOUT_TEXT_KEY: True}
+    other_settings = {name: value for name, value in settings.items() if name != AGENTS_KEY}
+    return {**other_settings, "options": options, WITHOUT_TEXT_KEY: True}
 
 
 def _strip_record(record: TrialRecord) -> TrialRecord:

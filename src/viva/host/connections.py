@@ -212,7 +212,7 @@ class Connection(H11Protocol):
             self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """Responds to bytes that are no HTTP request."""
+        """Responds to bytes that are not an HTTP request."""
         self._send_error_and_close(ApiError(400, "bad_request", "The request is not valid HTTP"))
 
     def close_early(self, reason: str) -> None:

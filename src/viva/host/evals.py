@@ -70,7 +70,7 @@ async def prepare_eval_run(host: Host, principal: Principal, body: dict[str, Any
         raise validation_error("The suite does not allow agents of this model class", "agentId")
     _check_baseline(host, principal, configurable.get("baselineRunId"), modes, suite)
     fields = parse_agent_overrides(host.settings, agent, configurable)
-    kept = {key: value for key, value in configurable.items() if key != "evalModes"}
+    settings = {key: value for key, value in configurable.items() if key != "evalModes"}
     run = host.build_run(
         principal,
         kind="eval",
@@ -82,7 +82,7 @@ async def prepare_eval_run(host: Host, principal: Principal, body: dict[str, Any
             "suiteVersion": suite.version,
             "taskCount": len(suite.tasks),
             "modes": list(modes),
-            "configurable": {**kept, **({"evalModes": list(modes)} if "evalModes" in configurable else {})},
+            "configurable": {**settings, **({"evalModes": list(modes)} if "evalModes" in configurable else {})},
             **({"agentFields": fields} if fields else {}),
         },
     )
@@ -138,7 +138,9 @@ def _check_baseline(host: Host, principal: Principal, name: str | None, modes: S
     baseline = host.store.find_run(name, principal.tenant)
     summary = (baseline.summary if baseline is not None else None) or {}
     if baseline is not None and LIVE_MODE in baseline.request.get("modes", ()):
-        raise validation_error("A live-shadow run is no baseline: its scores are not those of the fixtures", field)
+        raise validation_error(
+            "A live-shadow run cannot be a baseline: its scores are not those of the fixtures", field
+        )
     if (summary.get("suiteId"), summary.get("suiteVersion")) != (suite.suite_id, suite.version):
         raise validation_error("The baseline is not a completed eval of this suite and version", field)
 

@@ -249,31 +249,31 @@ def find_configured_agent(settings: Settings, agent: HostedAgent) -> ConfiguredA
 
 def parse_agent_overrides(settings: Settings, agent: HostedAgent, configurable: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of the agent's config entry that a request overrides. Raises an ApiError for a key that the agent cannot take."""
-    wanted = {key: configurable[key] for key in AGENT_KEYS if key in configurable}
-    if not wanted:
+    overrides = {key: configurable[key] for key in AGENT_KEYS if key in configurable}
+    if not overrides:
         return {}
     configured = find_configured_agent(settings, agent)
-    fields = {_FIELD_BY_KEY[key]: value for key, value in wanted.items() if key != PROMPTS_KEY}
-    for key in wanted:
+    fields = {_FIELD_BY_KEY[key]: value for key, value in overrides.items() if key != PROMPTS_KEY}
+    for key in overrides:
         if configured.connector is None:
             raise _configurable_error(key, "Viva does not call the model of this agent, so it cannot change it")
     connector = configured.connector
     assert connector is not None
-    _check_model_limits(connector, wanted)
-    prompts: Mapping[str, str] = wanted.get(PROMPTS_KEY, {})
+    _check_model_limits(connector, overrides)
+    prompts: Mapping[str, str] = overrides.get(PROMPTS_KEY, {})
     has_system_prompt = SYSTEM_PROMPT in getattr(find_kind(configured.kind), "__struct_fields__", ())
     for name in prompts:
         if name != SYSTEM_PROMPT or not has_system_prompt:
-            raise _configurable_error(f"{PROMPTS_KEY}.{name}", "This agent has no such prompt")
+            raise _configurable_error(f"{PROMPTS_KEY}.{name}", "This agent does not have this prompt")
     return {**fields, **({"system": prompts[SYSTEM_PROMPT]} if prompts else {})}
 
 
-def _check_model_limits(connector: Connector, wanted: Mapping[str, Any]) -> None:
+def _check_model_limits(connector: Connector, overrides: Mapping[str, Any]) -> None:
     """Raises an ApiError for a model that is not in `models` of the connector, or for more tokens than its `max_tokens`."""
-    model = wanted.get("model", connector.model)
+    model = overrides.get("model", connector.model)
     if model != connector.model and not any(fnmatchcase(model, pattern) for pattern in connector.models):
         raise _configurable_error("model", "The connector of this agent does not offer that model")
-    if connector.max_tokens is not None and wanted.get("maxTokens", 0) > connector.max_tokens:
+    if connector.max_tokens is not None and overrides.get("maxTokens", 0) > connector.max_tokens:
         raise _configurable_error("maxTokens", f"The maximum of this agent is {connector.max_tokens}")
 
 
@@ -323,8 +323,8 @@ MAX_CACHED_INPUTS = 32
 
 def compute_stamp(path: Path) -> Stamp:
     """Returns the stamp of a file with its signature, or of a folder with all its files."""
-    places = [path, path.with_name(f"{path.name}.sig"), *(sorted(path.rglob("*")) if path.is_dir() else ())]
-    states = [(place, place.stat()) for place in places if place.exists()]
+    paths = [path, path.with_name(f"{path.name}.sig"), *(sorted(path.rglob("*")) if path.is_dir() else ())]
+    states = [(place, place.stat()) for place in paths if place.exists()]
     return tuple((str(place), state.st_mtime_ns, state.st_size, state.st_ino) for place, state in states)
 
 

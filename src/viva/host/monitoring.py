@@ -91,7 +91,7 @@ def _parse_age(settings: Settings, value: Any, *place: str) -> float:
 def _parse_address(settings: Settings, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        message = f"{text!r} is no address with a port; write for example 127.0.0.1:9464"
+        message = f"{text!r} is not an address with a port; write for example 127.0.0.1:9464"
         raise settings.problem(message, "serve", "metrics_address")
     return host.strip("[]"), int(port)
 
@@ -175,8 +175,8 @@ class Monitor:
     def audit(self, action: str, **fields: Any) -> None:
         """Writes an entry to the audit log, if there is one. Only known fields are kept."""
         if self._audit is not None:
-            kept = ("client", "tenant", "token", "run", "status", "count", "before")
-            self._audit.write({"action": action, **{name: fields[name] for name in kept if name in fields}})
+            known_fields = ("client", "tenant", "token", "run", "status", "count", "before")
+            self._audit.write({"action": action, **{name: fields[name] for name in known_fields if name in fields}})
 
     def close(self) -> None:
         for log in (self._access, self._audit):

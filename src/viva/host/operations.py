@@ -140,8 +140,8 @@ async def cancel_runs(request: Request) -> Response:
     names: list[str] | None = body.get("runIds")
     if names is None:
         filters = {"kind": body.get("kind"), "agent": body.get("agentId")}
-        found, _ = await _find_runs(host, body.get("tenant"), _UNFINISHED, filters, MAX_LISTED, None)
-        names = [run.id for run in found]
+        runs, _ = await _find_runs(host, body.get("tenant"), _UNFINISHED, filters, MAX_LISTED, None)
+        names = [run.id for run in runs]
     results: list[dict[str, Any]] = []
     for name in names:
         results.append(cancel_one(host, host.store.find_any_run(name), name, principal))
@@ -206,7 +206,7 @@ def _parse_position(text: str) -> tuple[float, str]:
     try:
         return float(created), name
     except ValueError:
-        raise validation_error("before is no place that a list has returned", "before") from None
+        raise validation_error("before is not a place that a list has returned", "before") from None
 
 
 def _describe_run(run: Run) -> dict[str, Any]:

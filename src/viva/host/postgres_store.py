@@ -191,12 +191,12 @@ class _Connection(psycopg.Connection[Any]):
 def _limit_time(gen: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
     """Wraps the generator of a statement, so that it raises after the deadline. psycopg resumes it ten times a second."""
     try:
-        wanted = next(gen)
+        events = next(gen)
         while True:
-            ready = yield wanted
+            ready = yield events
             if not ready and time.monotonic() >= deadline:
                 raise psycopg.OperationalError("the server does not answer")
-            wanted = gen.send(ready)
+            events = gen.send(ready)
     except StopIteration as end:
         return end.value
 

@@ -240,7 +240,7 @@ async def cancel_runs(request: Request) -> Response:
     async def validate() -> Mutation:
         names: list[str] = decode_body("BULK_CANCEL", raw)["runIds"]
         if len(names) > MAX_RUN_IDS:
-            message = f"At most {MAX_RUN_IDS} runs can be cancelled at once"
+            message = f"At most {MAX_RUN_IDS} runs can be cancelled in one request"
             raise validation_error(message, "runIds", maxRunIds=MAX_RUN_IDS)
         results = [cancel_one(host, host.store.find_run(name, principal.tenant), name, principal) for name in names]
         return Mutation(200, codec.encode({"results": results}))

@@ -280,7 +280,7 @@ def build_server(setup: HostSetup, on_ready: Callable[[], None], store: Store | 
         server_header=False,
         proxy_headers=False,
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what a client sends wrong is no warning
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a mistake of a client is not a warning
     return HostServer(server_config, shutdown, on_ready, setup.options.drain_s)
 
 

@@ -71,7 +71,7 @@ class TokenFile:
         self, token: str, tenant: str, scopes: Sequence[str], expires_at: float | None = None, note: str = ""
     ) -> StoredToken:
         if tenant and not TENANT_NAME.fullmatch(tenant):
-            raise BadInput.of(f"{tenant!r} is no name of a tenant: use letters, digits, '-', '_' and '.'")
+            raise BadInput.of(f"{tenant!r} is not a valid tenant name: use letters, digits, '-', '_' and '.'")
         stored = StoredToken(
             id=f"tok-{secrets.token_hex(_ID_BYTES)}",
             tenant=tenant,

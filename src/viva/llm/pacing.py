@@ -1,7 +1,7 @@
-"""How many calls each provider takes, learned while a run goes on, and from that how many conversations run at once.
+"""How many calls each provider takes, learned while a run goes on, and from that how many conversations run in parallel.
 
-A connector whose calls succeed is never slowed down. After a rejection (429, 503) it has a window: so many calls in flight
-at most, started at even distances. The window shrinks with each round of rejections and then grows again, first towards the
+A connector whose calls succeed is never slowed down. After a rejection (429, 503) it has a window: a maximum number of calls in
+flight, started at even intervals. The window shrinks with each round of rejections and then grows again, first towards the
 size that was too large, then slowly beyond it (AIMD with the curve of TCP CUBIC). `Retry-After` and `x-ratelimit-*` headers
 stop all calls until the time that they name.
 
@@ -19,7 +19,7 @@ from viva.protocols import Transport
 from viva.text.duration import parse_duration
 
 START_CONVERSATIONS = 8
-"""Conversations at once when a run starts."""
+"""Parallel conversations when a run starts."""
 MAX_CONVERSATIONS = 1000
 _CUT_FACTOR = 0.8
 _MIN_CUT_FACTOR = 0.3
@@ -28,7 +28,7 @@ _PROBING_GROWTH_PER_S = 0.02
 """How fast the window grows per second beyond the size that was too large."""
 _MIN_ROUND_S = 0.5
 _MAX_ROUND_REJECTIONS = 4
-"""After so many rejections since the last cut the window shrinks again at once: a bucket that has run empty refuses most calls."""
+"""After this many rejections since the last cut the window shrinks again immediately: a bucket that has run empty refuses most calls."""
 _CATCH_UP_S = 0.02
 _CONVERSATIONS_PER_CALL = 1.25
 _SLOW_LATENCY_FACTOR = 1.5
@@ -44,7 +44,7 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class ConversationLimit:
-    """How many conversations may run at once, from `START_CONVERSATIONS` up to `maximum`. `fixed` ones do not change."""
+    """How many conversations may run in parallel, from `START_CONVERSATIONS` up to `maximum`. `fixed` ones do not change."""
 
     def __init__(self, maximum: int, start: int = START_CONVERSATIONS, *, is_fixed: bool = False) -> None:
         self.maximum = max(1, maximum)
@@ -275,9 +275,9 @@ class RunPacing:
         return self._paces[name]
 
     def describe_pacing(self) -> str:
-        """For the progress line: `12 at once, openai 9.4/s`."""
+        """For the progress line: `12 in parallel, openai 9.4/s`."""
         rates = [f"{name} {rate:.3g}/s" for name, pace in self._paces.items() if (rate := pace.rate) is not None]
-        return ", ".join([f"{self.conversations.limit} at once", *rates])
+        return ", ".join([f"{self.conversations.limit} in parallel", *rates])
 
 
 _by_transport: WeakKeyDictionary[Transport, RunPacing] = WeakKeyDictionary()

@@ -34,12 +34,12 @@ def compute_reported_cost(call: ModelCall) -> float | None:
 
 
 def _apply_prices(
-    prices: ModelPrices | None, sent: int, received: int, cached: int = 0, written: int = 0
+    prices: ModelPrices | None, sent: int, received: int, cache_read: int = 0, cache_written: int = 0
 ) -> float | None:
     """The cost of a call; None for impossible counts."""
-    if prices is None or min(sent, received, cached, written) < 0 or cached + written > sent:
+    if prices is None or min(sent, received, cache_read, cache_written) < 0 or cache_read + cache_written > sent:
         return None
-    return prices.get_price().compute_cost(sent, received, cached, written)
+    return prices.get_price().compute_cost(sent, received, cache_read, cache_written)
 
 
 def _find_prices(provider: str, base_url: str, model: str) -> ModelPrices | None:

@@ -39,15 +39,15 @@ class TieredPrice(Struct, frozen=True):
     tiers: tuple[PriceTier, ...]
     fee: float
 
-    def compute_cost(self, sent: int, received: int, cached: int = 0, written: int = 0) -> float:
+    def compute_cost(self, sent: int, received: int, cache_read: int = 0, cache_written: int = 0) -> float:
         """USD. Tokens read from and written to a cache are part of the sent ones."""
         tier = self.tiers[-1]
         for each in self.tiers:
             if sent > each.start:
                 tier = each
                 break
-        in_cache = cached * tier.cache_read + written * tier.cache_write
-        return (sent - cached - written) * tier.fresh + in_cache + received * tier.output + self.fee
+        in_cache = cache_read * tier.cache_read + cache_written * tier.cache_write
+        return (sent - cache_read - cache_written) * tier.fresh + in_cache + received * tier.output + self.fee
 
 
 class ModelPrices(Struct, frozen=True):
@@ -158,12 +158,12 @@ def _matches_clause(clause: NameClause, text: str) -> bool:
             return re.search(value, text) is not None
 
 
-def _add_dashes_to_date(found: re.Match[str]) -> str:
+def _add_dashes_to_date(match: re.Match[str]) -> str:
     """`-20251211` as `-2025-12-11`."""
     try:
-        return "-" + date(int(found[2]), int(found[3]), int(found[4])).isoformat()
+        return "-" + date(int(match[2]), int(match[3]), int(match[4])).isoformat()
     except ValueError:
-        return found[0]
+        return match[0]
 
 
 def _build_prices(prices: Sequence[Any]) -> ModelPrices:

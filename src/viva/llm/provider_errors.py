@@ -96,8 +96,8 @@ def _find_http_status(error: BaseException) -> int | None:
     """The HTTP status of an exception, in the places where clients put it."""
     if isinstance(error, SystemExit):  # its code is not an HTTP status
         return None
-    places: Sequence[Any] = (error, _read_attribute(error, "response"), _read_attribute(error, "raw_response"))
-    for place in places:
+    objects: Sequence[Any] = (error, _read_attribute(error, "response"), _read_attribute(error, "raw_response"))
+    for place in objects:
         for name in ("status_code", "http_status", "status", "code"):
             if (status := _parse_http_status(_read_attribute(place, name))) is not None:
                 return status

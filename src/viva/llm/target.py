@@ -80,7 +80,7 @@ def find_url_problem(url: str) -> str | None:
     except ValueError as wrong:
         return f"is not a valid address: {wrong}"
     if parts.scheme in _DEFAULT_PORTS:
-        return None if host else f"names no host; write {parts.scheme}://HOST"
+        return None if host else f"does not name a host; write {parts.scheme}://HOST"
     bare = url.partition("?")[0].rpartition("@")[2]
     if "://" in url:
         return f"starts with {parts.scheme}://; only http:// and https:// can be reached"
@@ -99,7 +99,7 @@ def resolve_target(request: Request, find_proxy: FindProxy) -> Target:
             f"the address has to start with http:// or https:// and name a host, not {parts.scheme or 'nothing'}:"
         )
     if not _TOKEN_NAME.fullmatch(request.method):
-        raise ConnectFailed(f"{request.method!r} is no HTTP method")
+        raise ConnectFailed(f"{request.method!r} is not an HTTP method")
     port = port or _DEFAULT_PORTS[parts.scheme]
     name = _encode_host(host, port)
     shown = f"[{name}]" if ":" in name else name

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 API_KEY_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
 StructuredAnswerMode = Literal["schema", "json", "text"]
 ProviderApi = Literal["", "responses"]
-"""An API of the provider beside its usual one."""
+"""An API of the provider other than its usual one."""
 
 
 class Secret:
@@ -76,11 +76,11 @@ class Connector(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.provider == "anthropic":
-            raise ValueError("the Anthropic API takes no `seed`: remove it")
+            raise ValueError("the Anthropic API does not take `seed`: remove it")
         if self.api and self.provider != "openai":
             raise ValueError(f"only the provider openai has the API {self.api!r}: remove `api`")
         if self.seed is not None and self.api:
-            raise ValueError("the Responses API takes no `seed`: remove it")
+            raise ValueError("the Responses API does not take `seed`: remove it")
 
 
 class Connectors(Mapping[str, Connector]):

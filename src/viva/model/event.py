@@ -80,7 +80,7 @@ class RunStarted(Event, frozen=True, tag="run_started"):
     suites: tuple[PlannedSuite, ...] = ()
     """Its suites, in input order."""
     all_trials: int = 0
-    """How many trials all shards have at most; 0 if the run is no shard."""
+    """How many trials all shards have at most; 0 if the run is not a shard."""
     agents: tuple[str, ...] = ()
     """The agents under test, in the order of -n; empty if there is none."""
     origin: RunOrigin = RunOrigin()

@@ -33,7 +33,7 @@ class LiveView(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """When it was written, in UTC."""
     trials: list[LiveTrial]
     limit: int
-    """How many conversations may run at once."""
+    """How many conversations may run in parallel."""
     workers: int | None = None
     """How many worker processes there are; null if the run needs none."""
     cost_usd: float | None = None

@@ -166,7 +166,7 @@ class HelperCall(Struct, frozen=True, omit_defaults=True):
     sent: tuple[SentMessage, ...] = ()
     """What a judge was sent, word for word, at most 32,000 characters of each message."""
     metadata: str = ""
-    """The metadata that a judge got beside the message, as JSON. For a model it is part of the message."""
+    """The metadata that a judge got with the message, as JSON. For a model it is part of the message."""
     answer: str = ""
     """What the judge answered, word for word."""
     error: str | None = None

@@ -299,7 +299,7 @@ def _may_overwrite(path: Path) -> bool:
 
 
 def read_cassette(path: Path) -> Iterator[CassetteLine]:
-    """Read the lines of a cassette. A partial last line is ignored; BadInput for a file that is no cassette."""
+    """Read the lines of a cassette. A partial last line is ignored; BadInput for a file that is not a cassette."""
     decoder = codec.Decoder[CassetteLine](CassetteLine, codec.OWN_MAX_DEPTH)
     sessions: set[int] = set()
     number = 0

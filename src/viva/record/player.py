@@ -176,7 +176,7 @@ class CassettePlayer:
                 "A check, a checkpoint or a limit that ends it has changed"
             )
         if key not in self._attempts:
-            return "the cassette has no such conversation"
+            return "the cassette does not have this conversation"
         return f"the {role} {name!r} was not called in this conversation of the recording"
 
     def _find_definition(self, conversation: ConversationKey) -> Any:

@@ -33,10 +33,10 @@ class RecordPositions:
 
     def keep_only(self, indexes: Container[int]) -> None:
         """Remove the positions of all other records."""
-        kept = [place for place in range(len(self._indexes)) if self._indexes[place] in indexes]
-        self._indexes = array("q", (self._indexes[place] for place in kept))
-        self._offsets = array("q", (self._offsets[place] for place in kept))
-        self._lengths = array("q", (self._lengths[place] for place in kept))
+        rows = [place for place in range(len(self._indexes)) if self._indexes[place] in indexes]
+        self._indexes = array("q", (self._indexes[place] for place in rows))
+        self._offsets = array("q", (self._offsets[place] for place in rows))
+        self._lengths = array("q", (self._lengths[place] for place in rows))
 
     def _iterate_in_order(self) -> Iterator[int]:
         order = sorted(range(len(self._indexes)), key=self._indexes.__getitem__)  # stable: the last one stays last

@@ -128,7 +128,7 @@ class Redactor:
         return _rewrite_texts(value, self._current_index.replace_by_marks) if self._current_index else value
 
     def restore_secrets(self, value: T) -> T:
-        """Undo `hide` with the current values of the variables."""
+        """Undo `hide_secrets`, with the current values of the variables."""
         return _rewrite_texts(value, self._current_index.restore_values) if self._variables else value
 
 

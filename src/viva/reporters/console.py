@@ -140,7 +140,7 @@ class ConsoleOptions(Struct, frozen=True, kw_only=True):
     width: int = 100
     parallel: int = 1
     describe_pace: Callable[[], str] | None = None
-    """How many conversations run at once now, and how fast the providers take calls."""
+    """How many conversations run in parallel now, and how fast the providers take calls."""
     full_replies: bool = False
     is_github_log: bool = False
     """Does a runner of GitHub read the output? Then no line of it may be a command to the runner."""

@@ -17,7 +17,7 @@ from viva.stats.pass_rule import PassRule
 _MAX_CASES = 50
 """More are counted, not listed."""
 _MIN_GROUP = 3
-"""So many cases with the same reason are listed together."""
+"""At least this many cases with the same reason are listed together."""
 _REASON_WIDTH = 400
 _REASON_LINES = 2
 

@@ -111,11 +111,15 @@ def _format_cost(column: MatrixColumn) -> str:
 
 def format_difference(column: MatrixColumn) -> str:
     """`+12.5 points [-20.0, +45.0], p=0.62: no difference shown`"""
-    found = column.difference
-    if found is None:
+    difference = column.difference
+    if difference is None:
         return ""
-    interval = "" if found.low is None or found.high is None else f" [{found.low * 100:+.1f}, {found.high * 100:+.1f}]"
-    return f"{found.delta * 100:+.1f} points{interval}, p={found.p:.2g}: {found.verdict}"
+    interval = (
+        ""
+        if difference.low is None or difference.high is None
+        else f" [{difference.low * 100:+.1f}, {difference.high * 100:+.1f}]"
+    )
+    return f"{difference.delta * 100:+.1f} points{interval}, p={difference.p:.2g}: {difference.verdict}"
 
 
 def _format_case_table(matrix: Matrix, different: Sequence[MatrixRow], width: int) -> list[str]:

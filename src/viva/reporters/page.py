@@ -139,7 +139,7 @@ class _TurnHead(Struct):
 
 
 class _TrialDetails(Struct):
-    """The fields of a record that a row needs beside those of RecordHead."""
+    """The fields of a record that a row needs in addition to those of RecordHead."""
 
     turns: list[_TurnHead]
     trial: int = 1

@@ -130,7 +130,7 @@ class RepeatStatistics:
             return spread
         tallies = [count_passes(statuses) for statuses in self._statuses]
         most = max((tally.judged for tally in tallies), default=0)
-        estimates = [found for k in range(1, most + 1) if (found := estimate_pass_k(tallies, k)) is not None]
+        estimates = [estimate for k in range(1, most + 1) if (estimate := estimate_pass_k(tallies, k)) is not None]
         return {
             "pass_rate": estimate_suite_rate(tallies),
             "pass_k": [

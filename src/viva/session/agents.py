@@ -110,15 +110,15 @@ class AgentFactory:
         self, agents: Sequence[Any], target: str | None = None, *, is_required: bool = True, folder: Path | None = None
     ) -> tuple[ConfiguredAgent, ...]:
         """The agents that `-n` names; without `-n`, the default agent. Raises BadInput if two of them have the same name."""
-        found = [
+        configured = [
             self.find_agent_under_test(agent, target, is_required=is_required, folder=folder)
             for agent in agents or (None,)
         ]
-        counts = Counter(agent.name for agent in found)
+        counts = Counter(agent.name for agent in configured)
         if doubled := [name for name, count in counts.items() if count > 1]:
             what = f"{', '.join(map(repr, doubled))}: two agents have this name"
             raise BadInput.of(f"-n {what}; each agent needs its own, in viva.toml or as {{'NAME': agent}} in Python")
-        return tuple(found)
+        return tuple(configured)
 
     def find_agent_under_test(
         self, agent: Any, target: str | None = None, *, is_required: bool = True, folder: Path | None = None
@@ -149,10 +149,10 @@ class AgentFactory:
         return self.find_agent(name, is_under_test=True)
 
     def _configure_object(self, value: Any, name: str | None = None) -> ConfiguredAgent:
-        found = _wrap_object(value, self._settings.provider_packages)
-        name = name or found.name
-        definition = {"given": name} | self._digest_agent_code(found.agent)
-        return structs.replace(found, name=name, agent=self._wrap_agent(found.agent, name, definition))
+        configured = _wrap_object(value, self._settings.provider_packages)
+        name = name or configured.name
+        definition = {"given": name} | self._digest_agent_code(configured.agent)
+        return structs.replace(configured, name=name, agent=self._wrap_agent(configured.agent, name, definition))
 
     def find_helper(self, name: str, role: Role = "agent") -> ConfiguredAgent:
         """The agent that acts as a helper. The name of a connector or model means the built-in helper of that role with that model.
@@ -414,6 +414,6 @@ def _wrap_object(value: Any, provider_packages: frozenset[str]) -> ConfiguredAge
         agent = PythonAgent(value, provider_packages=provider_packages)
         return ConfiguredAgent(name=name, agent=agent, kind="python")
     raise BadInput.of(
-        f"{with_article(type(value).__name__)} is no agent: pass a name, a callable, an object with `reply`, or an Agent; "
+        f"{with_article(type(value).__name__)} is not an agent: pass a name, a callable, an object with `reply`, or an Agent; "
         f"it is {explain_no_agent(value)}"
     )

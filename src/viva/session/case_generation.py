@@ -1,6 +1,6 @@
 """Generated cases: `-i agents:id?count=10` and `-i scripts:module.function?k=v`.
 
-They are validated like cases in files. An agent whose answer does not load is asked once more; then it is at fault.
+They are validated like cases in files. An agent whose answer does not load is asked a second time; if that fails too, the fault is the agent's.
 """
 
 import asyncio

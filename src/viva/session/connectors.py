@@ -26,18 +26,22 @@ class ConnectorLookup:
 
     def get_connector(self, name: str, used_by: str) -> Connector:
         """The connector of that name. Raises BadInput with similar names if there is none; `used_by` begins the message."""
-        if (found := self.find_connector(name)) is not None:
-            return found
+        if (connector := self.find_connector(name)) is not None:
+            return connector
         message = self._settings.explain_unknown_connector(name)
         raise BadInput.of(f"{used_by}: {message}" if used_by else message)
 
     def build_agent_fields(self, name: str) -> dict[str, str] | None:
         """The config fields of an agent on the connector or model of that name; None if there is none."""
-        found = self.find_connector(name)
-        if found is None:
+        connector = self.find_connector(name)
+        if connector is None:
             return None
         is_model = name not in self._settings.connectors
-        return {"connector": found.name, "model": name} if is_model and not found.is_built_in else {"connector": name}
+        return (
+            {"connector": connector.name, "model": name}
+            if is_model and not connector.is_built_in
+            else {"connector": name}
+        )
 
     def get_agent_connector(self, agent: str, name: str | None) -> Connector:
         """The connector with the `name` from the entry of an agent; without a name, the only connector of the config."""
@@ -50,5 +54,5 @@ class ConnectorLookup:
         if len(known) != 1:
             advice = f"set `connector` to one of {', '.join(self._settings.connectors)}"
             judge = " (for built-in helpers: `judge` in [defaults])" if agent.startswith("viva.") else ""
-            raise self._settings.problem(f"agent {agent!r} names no connector; {advice}{judge}", "agents", agent)
+            raise self._settings.problem(f"agent {agent!r} has no connector; {advice}{judge}", "agents", agent)
         return known[0]

@@ -211,7 +211,7 @@ async def check_needed_features(
                     missing.setdefault(feature, []).append(case.id)
         for feature, cases in sorted(missing.items()):
             file = suite.origin.file if suite.origin else ""
-            what = f"the agent {agent.name!r} takes no {_FEATURE_NAMES[feature]}, but these need it: {', '.join(cases)}"
+            what = f"the agent {agent.name!r} does not support {_FEATURE_NAMES[feature]}, but these need it: {', '.join(cases)}"
             problems.append(Problem(file, 0, "", f"{what}; {_suggest_solution(feature, agent.kind)}"))
     if problems:
         raise BadInput(*problems)

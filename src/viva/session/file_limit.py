@@ -18,7 +18,7 @@ def compute_file_limit(parallel: int, soft: int, hard: int) -> tuple[int, str | 
     if limit >= parallel + _OTHER_FILES:
         return limit, None
     return limit, (
-        f"{parallel} conversations at once need about {needed} open files, but this system allows {hard}; "
+        f"{parallel} parallel conversations need about {needed} open files, but this system allows {hard}; "
         f"lower --parallel, or raise the limit with `ulimit -Hn {needed}`"
     )
 

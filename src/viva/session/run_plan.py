@@ -156,7 +156,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def parallel(self) -> int:
-        """How many conversations run at once, at most."""
+        """The maximum number of parallel conversations."""
         if self.has_person:
             return 1
         limit = self._requested_parallel
@@ -181,7 +181,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def conversations(self) -> ConversationLimit:
-        """How many conversations may run at once. The connectors of the run change it."""
+        """How many conversations may run in parallel. The connectors of the run change it."""
         return get_pacing(self.http).limit_conversations(self.parallel, is_fixed=not self.is_adaptive)
 
 
@@ -217,32 +217,32 @@ async def build_run_plan(
         raise
 
 
-async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanInputs) -> RunPlan:
+async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanInputs) -> RunPlan:
     settings = config.load_settings(options.config, options.folder.resolve(), options.env_file)
     catalog.load_plugins(settings.plugins, settings.folder)
-    if not given.is_worker:  # the coordinator has checked the options of a worker
+    if not parts.is_worker:  # the coordinator has checked the options of a worker
         options = check_options(options, settings)
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_url_credentials(text))
-    cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=given.is_worker)
+    cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=parts.is_worker)
     agents = _create_agent_factory(options, settings, cassette_mode)
     # Cases are built after `tested_agents` are chosen below.
     get_prompts = lambda: _list_system_prompts(agents, tested_agents)  # noqa: E731
-    load_options = _build_load_options(options, settings, agents, get_prompts, given.standard_input)
+    load_options = _build_load_options(options, settings, agents, get_prompts, parts.standard_input)
     problems = list(find_helper_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
-    inputs = _reuse_loaded_inputs(given.loaded, agents) or _load_all_inputs(options, load_options, problems)
+    inputs = _reuse_loaded_inputs(parts.loaded, agents) or _load_all_inputs(options, load_options, problems)
     inputs = structs.replace(inputs, helpers=tuple(agents.definitions))
     tested_agents = _find_tested_agents(options, settings, agents, inputs)
     suites = list(inputs.suites)
-    if not given.is_worker:
+    if not parts.is_worker:
         suites = add_baselines(suites, options, settings, [agent.name for agent in tested_agents])
     audience_notes = check_intended_agents(suites, tested_agents, allow_mismatch=options.allow_agent_mismatch)
     workspaces = WorkspaceProvider(options, settings, tested_agents, inputs.files)
-    helpers = HelperPool(agents.find_helper, http, settings.connectors, given.budget.spend, workspaces.empty_workspaces)
+    helpers = HelperPool(agents.find_helper, http, settings.connectors, parts.budget.spend, workspaces.empty_workspaces)
     timeout_s = options.timeout_s or load_options.timeout_s
     generator = CaseGenerator(tested_agents[0], helpers, settings, load_options, timeout_s=timeout_s)
-    generated_cases = await _generate_cases(generator, inputs.generators, given)
+    generated_cases = await _generate_cases(generator, inputs.generators, parts)
     for name, cases in generated_cases.items():
         suites.append(native.load(wrap_values(cases, name), name, settings.folder, load_options))
     person_policy = _create_person_policy(options, load_options, suites, tested_agents[0].name)
@@ -259,7 +259,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         tested_agents=tested_agents,
         helpers=helpers,
         http=http,
-        budget=given.budget,
+        budget=parts.budget,
         person_policy=person_policy,
         workspaces=workspaces,
         cassette_mode=cassette_mode,
@@ -274,7 +274,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, given: PlanI
         generated_cases=generated_cases,
         loaded=inputs,
         notes=[*notes, *audience_notes, *_list_selection_notes(selection)],
-        standard_input=given.standard_input,
+        standard_input=parts.standard_input,
         worker_load=WorkerLoad(),
     )
 
@@ -315,10 +315,10 @@ def _create_person_policy(
 
 
 async def _generate_cases(
-    generator: CaseGenerator, sources: Sequence[GeneratedCases], given: PlanInputs
+    generator: CaseGenerator, sources: Sequence[GeneratedCases], parts: PlanInputs
 ) -> dict[str, Sequence[Any]]:
     """The generated cases of each source, by its name. A resumed run uses the cases that were generated before."""
-    earlier = given.generated_cases
+    earlier = parts.generated_cases
     return {source.name: earlier.get(source.name) or await generator.generate(source) for source in sources}
 
 

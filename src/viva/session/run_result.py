@@ -103,7 +103,7 @@ class RunResult:
         return Records(self._journal)
 
     def trials(self, case_id: str, suite: str | None = None, agent: str | None = None) -> list[TrialRecord]:
-        """All trials of a case on an agent. Raises KeyError if there is no such case, or if several suites or agents have one."""
+        """All trials of a case on an agent. Raises KeyError if the run does not have the case, or if several suites or agents have one."""
         records = [
             record
             for record in self

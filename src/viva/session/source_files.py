@@ -20,20 +20,20 @@ _VIVA_FOLDER = Path(__file__).parents[1]
 def digest_source_files(targets: Iterable[Any], project: Path) -> dict[str, str]:
     """A digest for each source file behind some functions, classes or objects, by its path relative to the project."""
     project = project.resolve()
-    found: dict[Path, str] = {}
+    digests: dict[Path, str] = {}
     due = [path for target in targets if (path := _find_source_file(target)) is not None]
     roots = _list_import_roots(project, due)
     while due:
         path = due.pop()
-        if path in found:
+        if path in digests:
             continue
         try:
             source = path.read_bytes()
         except OSError:
             continue
-        found[path] = blake2b(source.replace(b"\r\n", b"\n"), digest_size=8).hexdigest()
+        digests[path] = blake2b(source.replace(b"\r\n", b"\n"), digest_size=8).hexdigest()
         due += _find_imported_files(source, path, roots)
-    return {_format_relative_path(path, project): found[path] for path in sorted(found)}
+    return {_format_relative_path(path, project): digests[path] for path in sorted(digests)}
 
 
 def _find_source_file(target: Any) -> Path | None:
@@ -71,31 +71,31 @@ def _find_imported_files(source: bytes, path: Path, roots: Sequence[Path]) -> It
             for name in node.names:
                 yield from _find_module_files(name.name.split("."), roots)
         elif isinstance(node, ast.ImportFrom):
-            places = roots
+            folders = roots
             if node.level:
-                places = [path.parents[node.level - 1]] if node.level <= len(path.parents) else []
+                folders = [path.parents[node.level - 1]] if node.level <= len(path.parents) else []
             parts = node.module.split(".") if node.module else []
-            yield from _find_module_files(parts, places)
+            yield from _find_module_files(parts, folders)
             for name in node.names:  # each may be a module, too
-                yield from _find_module_files([*parts, name.name], places)
+                yield from _find_module_files([*parts, name.name], folders)
 
 
 def _find_module_files(parts: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
     """The files of a module and of the packages around it; nothing if the module is not in the project."""
     for root in roots:
-        found: list[Path] = []
+        module_files: list[Path] = []
         folder = root
         for part in parts:
             package = folder / part / "__init__.py"
             module = folder / f"{part}.py"
             folder /= part
             if package.is_file():
-                found.append(package)
+                module_files.append(package)
             elif module.is_file():
-                found.append(module)
+                module_files.append(module)
             elif not folder.is_dir():
                 break
-        files = [file.resolve() for file in found if not _is_installed(file)]
+        files = [file.resolve() for file in module_files if not _is_installed(file)]
         if files:
             yield from files
             return

@@ -40,15 +40,15 @@ def summarize_labels(labels: list[Label]) -> LabelSummary:
 
 def measure_agreement(labels: Iterable[Label]) -> Agreement | None:
     """The agreement of people with verdicts; None without labels. Several people on one check count once each."""
-    found = list(labels)
-    if not found:
+    all_labels = list(labels)
+    if not all_labels:
         return None
-    pairs = [(label.verdict, label.human_verdict) for label in found if label.human_verdict is not None]
+    pairs = [(label.verdict, label.human_verdict) for label in all_labels if label.human_verdict is not None]
     agreed = sum(verdict == human for verdict, human in pairs)
     return Agreement(
         agreed=agreed,
         judged=len(pairs),
-        unsure=len(found) - len(pairs),
+        unsure=len(all_labels) - len(pairs),
         false_passes=pairs.count(("passed", "failed")),
         false_failures=pairs.count(("failed", "passed")),
         rate=agreed / len(pairs) if pairs else None,

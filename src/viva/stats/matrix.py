@@ -340,7 +340,7 @@ def _list_notes(
             f"intervals of the differences have a confidence of {(1 - alpha / len(others)) * 100:.4g} %"
         )
     fewest = min_differing_pairs(alpha / max(1, len(others)))
-    few = [column for column in others if (found := column.difference) and 0 < found.differing < fewest]
+    few = [column for column in others if (difference := column.difference) and 0 < difference.differing < fewest]
     if few:
         names = ", ".join(column.name for column in few)
         yield f"{names}: fewer than {fewest} cases differ, which can never be significant at {alpha:g}"

@@ -37,13 +37,13 @@ def pass_hat_k(tally: Tally, k: int) -> float | None:
 
 def estimate_pass_k(tallies: Iterable[Tally], k: int) -> PassK | None:
     """Return pass@k and pass^k of a suite as means over its cases. None if no case has k judged trials."""
-    given = list(tallies)
-    at_least_one = [chance for tally in given if (chance := pass_at_k(tally, k)) is not None]
-    all_of_them = [chance for tally in given if (chance := pass_hat_k(tally, k)) is not None]
+    cases = list(tallies)
+    at_least_one = [chance for tally in cases if (chance := pass_at_k(tally, k)) is not None]
+    all_of_them = [chance for tally in cases if (chance := pass_hat_k(tally, k)) is not None]
     if not at_least_one:
         return None
-    cases = len(at_least_one)
-    return PassK(k, math.fsum(at_least_one) / cases, math.fsum(all_of_them) / cases, cases, len(given) - cases)
+    counted = len(at_least_one)
+    return PassK(k, math.fsum(at_least_one) / counted, math.fsum(all_of_them) / counted, counted, len(cases) - counted)
 
 
 def _has_enough_trials(tally: Tally, k: int) -> bool:

@@ -108,8 +108,8 @@ def _build_items(say: Say, body: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _build_namespace_field(name: str, body: Mapping[str, Any]) -> dict[str, str]:
     """Return the field `namespace` of a tool call, if the request has the tool in a namespace, as Codex has MCP tools."""
     spaces = [tool for tool in body.get("tools") or () if tool.get("type") == "namespace"]
-    found = [space["name"] for space in spaces if name in [tool.get("name") for tool in space["tools"]]]
-    return {"namespace": found[0]} if found else {}
+    names = [space["name"] for space in spaces if name in [tool.get("name") for tool in space["tools"]]]
+    return {"namespace": names[0]} if names else {}
 
 
 def _build_started_item(item: dict[str, Any]) -> dict[str, Any]:

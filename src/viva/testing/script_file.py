@@ -38,10 +38,10 @@ def load_script(path: str | Path) -> list[ScriptLine | When]:
 
 
 def _find_problems(document: Document) -> Iterator[Problem]:
-    found = find_violations("replies", document.value)
-    for complaint in found:
-        yield document.make_problem(complaint.path, complaint.message, key=complaint.unknown_key)
-    if found or isinstance(document.value, str):
+    violations = find_violations("replies", document.value)
+    for violation in violations:
+        yield document.make_problem(violation.path, violation.message, key=violation.unknown_key)
+    if violations or isinstance(document.value, str):
         return
     for key in ("when", "system"):
         try:

@@ -67,12 +67,12 @@ def find_url_credentials(text: str) -> Iterator[str]:
     """The credentials in the URLs of a text: user info, and query parameters with secret names."""
     if "://" not in text and "?" not in text:
         return
-    for found in _USERINFO.finditer(text):
-        yield from _split_userinfo(found[0])
-    for found in _QUERY_PARAMETER.finditer(text):
-        if is_secret_name(unquote(found[1])) and not _REFERENCE.search(found[2]):
-            yield found[2]
-            yield unquote_plus(found[2])
+    for match in _USERINFO.finditer(text):
+        yield from _split_userinfo(match[0])
+    for match in _QUERY_PARAMETER.finditer(text):
+        if is_secret_name(unquote(match[1])) and not _REFERENCE.search(match[2]):
+            yield match[2]
+            yield unquote_plus(match[2])
 
 
 def find_header_credentials(headers: Mapping[str, str]) -> Iterator[str]:
@@ -141,7 +141,7 @@ def mask_url_credentials(text: str) -> str:
     """Masks the credentials in the URLs of a text."""
     if "://" not in text and "?" not in text:
         return text
-    text = _USERINFO.sub(lambda found: found[0] if _is_only_references(found[0]) else MASK, text)
+    text = _USERINFO.sub(lambda match: match[0] if _is_only_references(match[0]) else MASK, text)
     return _QUERY_PARAMETER.sub(_mask_query_parameter, text)
 
 
@@ -193,9 +193,9 @@ def _mask_words(words: list[str]) -> list[str]:
     ]
 
 
-def _mask_query_parameter(found: re.Match[str]) -> str:
-    secret = is_secret_name(unquote(found[1])) and not _REFERENCE.search(found[2])
-    return f"{found[1]}={MASK}" if secret else found[0]
+def _mask_query_parameter(match: re.Match[str]) -> str:
+    secret = is_secret_name(unquote(match[1])) and not _REFERENCE.search(match[2])
+    return f"{match[1]}={MASK}" if secret else match[0]
 
 
 def _find_secret_values(text: str) -> Iterator[tuple[int, int]]:
@@ -203,12 +203,12 @@ def _find_secret_values(text: str) -> Iterator[tuple[int, int]]:
     another option.
     """
     at = 0
-    while (found := _NAME_AND_VALUE.search(text, at)) is not None:
-        if is_secret_name(found[1] or found[2]) and not _REFERENCE.search(found[3]):
-            yield found.span(3)
-            at = found.end()
+    while (match := _NAME_AND_VALUE.search(text, at)) is not None:
+        if is_secret_name(match[1] or match[2]) and not _REFERENCE.search(match[3]):
+            yield match.span(3)
+            at = match.end()
         else:
-            at = found.start(3)
+            at = match.start(3)
 
 
 def _split_userinfo(text: str) -> Iterator[str]:

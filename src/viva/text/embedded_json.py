@@ -11,7 +11,7 @@ from viva.model import codec
 from viva.text.pattern import LazyPattern
 
 _FENCED = LazyPattern(r"```[^\n`]*\n(.*?)```", re.DOTALL)
-_OPENING = LazyPattern(r'\{\s*["}]|\[\s*(?:["{\[\]\d-]|true|false|null)')
+_JSON_START = LazyPattern(r'\{\s*["}]|\[\s*(?:["{\[\]\d-]|true|false|null)')
 
 
 def parse_whole_json(text: str) -> Any:
@@ -29,7 +29,7 @@ def parse_whole_json(text: str) -> Any:
 
 def find_json(text: str) -> Any:
     """The first JSON object or array of a text: the whole, else a fenced block, else among words; else UNSET."""
-    if _OPENING.search(text) is None:
+    if _JSON_START.search(text) is None:
         return UNSET
     if (whole := parse_whole_json(text)) is not UNSET:
         return whole
@@ -67,8 +67,8 @@ def _iterate_json_values(text: str, decoder: json.JSONDecoder) -> Iterator[Any]:
     """
     work_left = 10_000 + 8 * len(text)
     at = 0
-    while work_left > 0 and (opening := _OPENING.search(text, at)) is not None:
-        start = opening.start()
+    while work_left > 0 and (start_match := _JSON_START.search(text, at)) is not None:
+        start = start_match.start()
         try:
             value, at = decoder.raw_decode(text, start)
             codec.decode(text[start:at])  # a value must be valid for our decoder too

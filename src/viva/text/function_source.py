@@ -16,7 +16,7 @@ _MAX_SOURCE_LINES = 12
 
 
 def describe_function(function: Any) -> str:
-    """A lambda as its source, another function as `name (file.py:12)`, an object as its type. The text has no `{{`, so it is no template."""
+    """A lambda as its source, another function as `name (file.py:12)`, an object as its type. The text has no `{{`, so it is not a template."""
     name = getattr(function, "__name__", type(function).__name__)
     code = _get_code(function)
     if code is not None and name == "<lambda>":
@@ -65,13 +65,13 @@ def _list_opcodes(code: CodeType) -> frozenset[bytes]:
 def _find_lambda_source(code: CodeType) -> str | None:
     """The source of a lambda. Several may stand on one line: the columns of its code tell them apart."""
     source = "".join(linecache.getlines(code.co_filename))
-    places = [place for place in code.co_positions() if place[2] is not None and place[0] == place[1]]
+    positions = [place for place in code.co_positions() if place[2] is not None and place[0] == place[1]]
     try:
         nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Lambda)]
     except (SyntaxError, ValueError, RecursionError):
         return None
     nodes = [node for node in nodes if node.lineno == code.co_firstlineno]
-    inside = [node for node in nodes if any(_contains_place(node.body, place) for place in places)]
+    inside = [node for node in nodes if any(_contains_place(node.body, place) for place in positions)]
     best = min(inside or nodes, key=lambda node: len(ast.dump(node)), default=None)
     return ast.get_source_segment(source, best) if best is not None else None
 

@@ -34,7 +34,7 @@ def compile_path(path: str) -> FindValues:
         query = _create_environment().compile(add_path_root(path))
     except JSONPathError as error:
         hint = "; write such a key as $['some-key']" if "-" in path or " " in path else ""
-        raise ValueError(f"{path!r} is no JSONPath (RFC 9535): {str(error).splitlines()[0]}{hint}") from error
+        raise ValueError(f"{path!r} is not a JSONPath (RFC 9535): {str(error).splitlines()[0]}{hint}") from error
     if query.singular_query():  # most paths are: `$.order.items[0].price`
         selectors = [selector for segment in query.segments for selector in segment.selectors]
         steps = [each.name if hasattr(each, "name") else each.index for each in selectors]

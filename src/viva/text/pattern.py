@@ -41,9 +41,9 @@ class LazyPattern:
         if name.startswith("__"):
             raise AttributeError(name)
         method = ("match" if self.source.startswith("^") else "search") if name == "fits" else name
-        found = getattr(self._compile(), method)
-        setattr(self, name, found)
-        return found
+        bound_method = getattr(self._compile(), method)
+        setattr(self, name, bound_method)
+        return bound_method
 
     def _compile(self) -> re.Pattern[str]:
         return re.compile(self.source, self.flags)

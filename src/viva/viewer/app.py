@@ -8,7 +8,7 @@
     GET  api/runs/{run}/live                 {progress, view: LiveView}: the conversations that run now, with their turns;
                                              null if the run has ended
     GET  api/runs/{run}/cases/{index}        {trials: [record, ...], attachments?}; `index` of the case's row
-    GET  api/runs/{run}/labels               RunLabels: what people said of its verdicts, and how often they agree
+    GET  api/runs/{run}/labels               RunLabels: the labels of its verdicts, and how often people agree
     POST api/runs/{run}/cases/{index}/labels {label, trial?, check?, note?} -> 201 RunLabels: a person agrees, disagrees, is
                                              unsure, or takes that back (null). It is stored beside the run
     GET  api/labels                          [LabelPoint, ...]: the agreement of each run with labels, oldest first
@@ -22,7 +22,7 @@
     GET  api/runs/{run}/events               text/event-stream: all events of the journal, one message each; then a
                                              message `end`: {run, killed, exit_code, stopped, stop_message}
     GET  api/compare?base=&head=             {comparison, base, head, differences}: the output of `viva compare -o x.json`, and
-                                             what differs beside the results; base_agent= and head_agent= choose among several
+                                             what differs apart from the results; base_agent= and head_agent= choose among several
     GET  api/matrix?run=&run=                {matrix, columns: [{run, agent}, ...]}: all agents of one run or more
     GET  api/history                         {runs, lines: [HistoryLine, ...], flaky: [FlakyCase, ...]}: a line for each agent and
                                              suite, of the newest `runs`
@@ -151,12 +151,12 @@ class ViewerRoutes:
     def find_case(self, request: Request) -> Response:
         query = request.query_params
         table = self._find_row_table(request)
-        found = table.find_case(
+        position = table.find_case(
             RowFilter.from_query(query), (query.get("of", ""), query.get("case", ""), query.get("on", ""))
         )
-        if found is None:
-            raise HTTPException(404, "The run has no such case")
-        return _respond_json(found)
+        if position is None:
+            raise HTTPException(404, "The run does not have this case")
+        return _respond_json(position)
 
     def _find_row_table(self, request: Request) -> RowTable:
         if len(request.query_params.get("q", "")) > _MAX_SEARCH:
@@ -265,7 +265,7 @@ class ViewerRoutes:
         index = request.path_params["index"]
         case = run.load_case(int(index)) if _INDEX.fullmatch(index) else None
         if case is None:
-            raise HTTPException(404, "The run has no such case, or the case is still running")
+            raise HTTPException(404, "The run does not have this case, or the case is still running")
         return run, case
 
 

@@ -62,13 +62,13 @@ def list_differences(history: History, base: RunSide, head: RunSide) -> list[Run
         ("input", ", ".join(before.inputs), ", ".join(after.inputs)),
         ("Viva", before.viva, after.viva),
     ]
-    found = [RunDifference(name, was or None, now or None) for name, was, now in pairs if was != now]
-    found += _compare_values(
+    differences = [RunDifference(name, was or None, now or None) for name, was, now in pairs if was != now]
+    differences += _compare_values(
         _get_agent_definition(before, base.agent), _get_agent_definition(after, head.agent), "agent"
     )
-    found += _compare_values(_get_suite_versions(before), _get_suite_versions(after), "suite")
-    found += _compare_values(_get_options(before), _get_options(after), "setting")
-    return found
+    differences += _compare_values(_get_suite_versions(before), _get_suite_versions(after), "suite")
+    differences += _compare_values(_get_options(before), _get_options(after), "setting")
+    return differences
 
 
 def _format_commit(started: RunStarted) -> str:

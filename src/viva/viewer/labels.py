@@ -58,7 +58,7 @@ class LabelStore:
         return RunLabels(self._who, summarize_labels(select_current_labels(read_labels(run.path))))
 
     def add(self, run: RunJournal, records: list[TrialRecord], request: LabelRequest) -> RunLabels:
-        """Appends a label. BadInput if the case has no such trial or check."""
+        """Appends a label. BadInput if the case does not have the trial or check."""
         record = next((each for each in records if each.trial == request.trial), None)
         if record is None:
             raise BadInput.of(f"trial: the case has no trial {request.trial}")

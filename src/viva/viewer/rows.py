@@ -75,54 +75,54 @@ class RowTable:
             tags.update(row.tags)
         return RowCounts("".join(statuses), faults.most_common(), tags.most_common(_MAX_TAGS))
 
-    def load_batch(self, wanted: RowFilter, offset: int, limit: int) -> RowBatch:
-        places, hits = self._select_rows(wanted)
-        piece = places[offset : offset + min(limit, MAX_BATCH_ROWS)]
+    def load_batch(self, row_filter: RowFilter, offset: int, limit: int) -> RowBatch:
+        positions, hits = self._select_rows(row_filter)
+        piece = positions[offset : offset + min(limit, MAX_BATCH_ROWS)]
         rows = [self._rows[place] for place in piece]
         shown = {row.index for row in map(_row_decoder.decode, rows)} if hits else set[int]()
         return RowBatch(
-            len(places),
+            len(positions),
             offset,
             [codec.Raw(row) for row in rows],
             {str(index): hits[index] for index in shown if index in hits},
         )
 
-    def find_case(self, wanted: RowFilter, case: Cell) -> CasePosition | None:
+    def find_case(self, row_filter: RowFilter, case: Cell) -> CasePosition | None:
         place = next((at for at, row in enumerate(self._rows) if _is_row_of(row, case)), None)
         if place is None:
             return None
-        places, _ = self._select_rows(wanted)
+        positions, _ = self._select_rows(row_filter)
         row = codec.Raw(self._rows[place])
-        if place not in places:
-            return CasePosition(row, len(places))
-        position = places.index(place)
-        neighbours = [places[at] if 0 <= at < len(places) else None for at in (position - 1, position + 1)]
+        if place not in positions:
+            return CasePosition(row, len(positions))
+        position = positions.index(place)
+        neighbours = [positions[at] if 0 <= at < len(positions) else None for at in (position - 1, position + 1)]
         before, after = (None if at is None else codec.Raw(self._rows[at]) for at in neighbours)
-        return CasePosition(row, len(places), position, before, after)
+        return CasePosition(row, len(positions), position, before, after)
 
-    def _select_rows(self, wanted: RowFilter) -> tuple[list[int], dict[int, tuple[SearchHit, ...]]]:
+    def _select_rows(self, row_filter: RowFilter) -> tuple[list[int], dict[int, tuple[SearchHit, ...]]]:
         """The positions of the selected rows in order, and the search hits by the index of the case."""
-        if self._last is not None and self._last[0] == wanted:
+        if self._last is not None and self._last[0] == row_filter:
             return self._last[1:]
-        words = split_words(wanted.q)
-        hits = {case.index: case.hits for case in self._search(wanted.q)} if words else {}
-        statuses = set(filter(None, wanted.status.split(",")))
+        words = split_words(row_filter.q)
+        hits = {case.index: case.hits for case in self._search(row_filter.q)} if words else {}
+        statuses = set(filter(None, row_filter.status.split(",")))
         matches = [
             (place, row)
             for place, row in enumerate(map(_row_decoder.decode, self._rows))
             if (not statuses or row.status in statuses)
-            and (not wanted.fault or row.fault == wanted.fault)
-            and (not wanted.tag or wanted.tag in row.tags)
-            and (not wanted.suite or row.suite == wanted.suite)
-            and (not wanted.type or wanted.type in row.failed_types)
-            and (not wanted.group or str(row.group) == wanted.group)
+            and (not row_filter.fault or row.fault == row_filter.fault)
+            and (not row_filter.tag or row_filter.tag in row.tags)
+            and (not row_filter.suite or row.suite == row_filter.suite)
+            and (not row_filter.type or row_filter.type in row.failed_types)
+            and (not row_filter.group or str(row.group) == row_filter.group)
             and (not words or row.index in hits or _has_words(row, words))
         ]
-        if (key := _get_sort_key(wanted.sort)) is not None:
+        if (key := _get_sort_key(row_filter.sort)) is not None:
             matches.sort(key=lambda match: key(match[1]))
-        places = [place for place, _ in matches]
-        self._last = wanted, places, hits
-        return places, hits
+        positions = [place for place, _ in matches]
+        self._last = row_filter, positions, hits
+        return positions, hits
 
 
 def _is_row_of(raw: bytes, case: Cell) -> bool:

@@ -153,7 +153,7 @@ class RunJournal:
             progress.cost_usd = (progress.cost_usd or 0.0) + outcome.cost_usd
 
     def load_live_view(self) -> LiveView | None:
-        """The conversations in progress. The process of the run writes them only while somebody watches: this call says so."""
+        """The conversations in progress. The process of the run writes them only while a viewer asks for them, as this call does."""
         mark_watched(self.path)
         return read_live_view(self.path)
 
@@ -181,8 +181,8 @@ class RunJournal:
     def _read_records(self, descriptor: int, index: int) -> list[bytes]:
         """The last attempt of each trial, in order."""
         with self._lock:
-            places = self._record_positions[index].tolist()
-        trials = dict(zip(places[::3], zip(places[1::3], places[2::3], strict=True), strict=True))
+            numbers = self._record_positions[index].tolist()
+        trials = dict(zip(numbers[::3], zip(numbers[1::3], numbers[2::3], strict=True), strict=True))
         return [os.pread(descriptor, length, at) for _, (at, length) in sorted(trials.items())]
 
     def load_overview(self) -> bytes:
@@ -323,8 +323,8 @@ class ProjectRuns:
         rows = [self.history.find_run(name) for name in names]
         results = [RunResults(row.id, partial(self.history.iter_results, row.id), row.agents) for row in rows]
         columns = split_columns(results)
-        places = [RunAgent(column.run, column.agent) for column in columns]
-        return LinkedMatrix(compare_columns(columns), places)
+        run_agents = [RunAgent(column.run, column.agent) for column in columns]
+        return LinkedMatrix(compare_columns(columns), run_agents)
 
     def _is_live(self, row: RunRow) -> bool:
         return row.ended is None and is_journal_in_use(self.history.journal_path(row.id))

@@ -91,14 +91,14 @@ def search_cases(cases: Iterator[tuple[int, Sequence[bytes]]], text: str) -> Ite
     words = split_words(text)
     encoded = [codec.encode(word)[1:-1].lower() for word in words]
     is_ascii = text.isascii()
-    found = 0
+    count = 0
     for index, raw in cases if words else ():
         if not _may_have_all_words(raw, encoded, is_ascii=is_ascii):
             continue
         hits = _search_records(raw, words)
         if hits is not None:
-            found += 1
-            yield FoundCase(index, hits if found <= _MAX_CASES_WITH_HITS else ())
+            count += 1
+            yield FoundCase(index, hits if count <= _MAX_CASES_WITH_HITS else ())
 
 
 def _may_have_all_words(raw: Sequence[bytes], words: Sequence[bytes], *, is_ascii: bool) -> bool:

@@ -48,8 +48,8 @@ class Bubblewrap(Struct, frozen=True):
     def _find_program_folders(self, name: str) -> list[str]:
         """Return the folders of the program and of its link target, if they are hidden."""
         program = shutil.which(name, path=self.search_path)
-        places = dict.fromkeys((program, os.path.realpath(program))) if program else ()
-        return [entry for place in places for entry in _list_program_folders(os.path.dirname(place), self.hidden)]
+        paths = dict.fromkeys((program, os.path.realpath(program))) if program else ()
+        return [entry for place in paths for entry in _list_program_folders(os.path.dirname(place), self.hidden)]
 
 
 def find_bubblewrap(environ: Mapping[str, str]) -> Bubblewrap:

@@ -93,7 +93,7 @@ def take_snapshot(
 
     A folder that is gone or became a link is empty. `skip` excludes folders by their full path.
     """
-    found: dict[str, FileStamp] = {}
+    stamps: dict[str, FileStamp] = {}
     now_ns = time.time_ns()
     if not stat.S_ISDIR(mode := get_file_mode(root)):
         stamp = _create_stamp(root, before.entries.get(""), texts, now_ns) if stat.S_ISREG(mode) else None
@@ -108,14 +108,14 @@ def take_snapshot(
                     if entry.is_dir(follow_symlinks=False):
                         if not skip(f"{root}/{path}"):
                             waiting.append(f"{path}/")
-                            found[f"{path}/"] = _FOLDER_STAMP
+                            stamps[f"{path}/"] = _FOLDER_STAMP
                     elif (stamp := _create_stamp(entry.path, before.entries.get(path), texts, now_ns)) is not None:
-                        found[path] = stamp
+                        stamps[path] = stamp
         except OSError:  # removed, or not readable
             continue
-        if len(found) > MAX_ENTRIES:
-            return FolderSnapshot(found, is_complete=False)
-    return FolderSnapshot(found)
+        if len(stamps) > MAX_ENTRIES:
+            return FolderSnapshot(stamps, is_complete=False)
+    return FolderSnapshot(stamps)
 
 
 _FOLDER_STAMP = FileStamp("folder", 0, (0, 0, 0), is_executable=False)

@@ -130,11 +130,11 @@ class _ProcessTree:
             self._wake.recv(4096)
         self._wake.setblocking(True)
         with suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                if found[0] == self._pid:
+            while (status := os.waitpid(-1, os.WNOHANG))[0]:
+                if status[0] == self._pid:
                     self._ended = True
                     with suppress(OSError):
-                        self._control.send(f"exit {os.waitstatus_to_exitcode(found[1])}\n".encode())
+                        self._control.send(f"exit {os.waitstatus_to_exitcode(status[1])}\n".encode())
 
 
 def _wait_for_input(sockets: list[socket.socket], limit_s: float | None) -> list[socket.socket]:
@@ -152,12 +152,12 @@ def find_descendants(root: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdecimal() and (parent := find_parent(int(name))) is not None:
             children.setdefault(parent, []).append(int(name))
-    found, waiting = list[int](), [root]
+    descendants, waiting = list[int](), [root]
     while waiting:
         new = children.get(waiting.pop(), [])
         waiting += new
-        found += new
-    return found
+        descendants += new
+    return descendants
 
 
 def find_parent(pid: int) -> int | None:

@@ -57,20 +57,20 @@ def _list_entries(path: str) -> Iterator[str]:
 def _describe_entry(place: str, name: str) -> tarfile.TarInfo | None:
     """The header of an entry, without its owner; None for an entry that is not sent."""
     try:
-        found = os.lstat(place)
-        target = os.readlink(place) if stat.S_ISLNK(found.st_mode) else ""
+        status = os.lstat(place)
+        target = os.readlink(place) if stat.S_ISLNK(status.st_mode) else ""
     except OSError:
         return None
     info = tarfile.TarInfo(name)
-    info.mtime, info.mode = int(found.st_mtime), found.st_mode & 0o755 | 0o600
+    info.mtime, info.mode = int(status.st_mtime), status.st_mode & 0o755 | 0o600
     if target:
         leads = os.path.normpath(os.path.join(os.path.dirname(name), target))
         if os.path.isabs(target) or leads == ".." or leads.startswith("../"):
             return None
         info.type, info.linkname = tarfile.SYMTYPE, target
-    elif stat.S_ISDIR(found.st_mode):
+    elif stat.S_ISDIR(status.st_mode):
         info.type, info.mode = tarfile.DIRTYPE, info.mode | 0o700
-    elif not stat.S_ISREG(found.st_mode):
+    elif not stat.S_ISREG(status.st_mode):
         return None
     return info
 

@@ -77,8 +77,8 @@ MTLS = {"m": {"mtlsSecurityScheme": {}}}
 @pytest.mark.parametrize(
     ("fields", "headers", "problem"),
     [
-        ([], {}, "is no JSON object"),
-        ({"name": "x"}, {}, "it names no address"),
+        ([], {}, "is not a JSON object"),
+        ({"name": "x"}, {}, "it does not name an address"),
         (old_card(preferredTransport="GRPC"), {}, "it offers GRPC, not JSONRPC or HTTP+JSON"),
         (old_card(url="http://["), {}, "an address that is not valid"),
         (card(securitySchemes=KEY, securityRequirements=[{"schemes": {"k": {}}}]), {}, "the key 'X-Key'"),
@@ -143,7 +143,7 @@ def task(state: str, text: str = "") -> dict[str, Any]:
     return {"id": "t1", "contextId": "c1", "status": {"state": f"TASK_STATE_{state}", "message": message}}
 
 
-def test_a_task_that_goes_on_is_asked_for_again():
+def test_a_working_task_is_polled():
     answers = iter([{"task": task("SUBMITTED")}, task("WORKING", "soon"), task("COMPLETED", "Done.")])
     methods: list[str] = []
 
@@ -261,7 +261,7 @@ def test_an_event_that_is_none_is_the_agents_failure(event: bytes, problem: str)
         (StubResponse(status=307, headers={"Location": "/agent/"}), "HTTP 307 .* to /agent/: .* give the agent that"),
     ],
 )
-def test_an_answer_that_is_no_run_is_the_agents_failure(answer: StubResponse, problem: str):  # N17
+def test_an_answer_that_is_not_a_run_is_the_agents_failure(answer: StubResponse, problem: str):  # N17
     async def scenario() -> None:
         http = HttpTransport()
         context = SessionContext(key=Key("s", "c"), meter=lambda _: None, http=http)

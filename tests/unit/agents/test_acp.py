@@ -97,7 +97,7 @@ def test_a_command_of_codex_has_its_kind_for_a_name_and_its_input_whole():
     assert call.arguments["command"][-1] == "echo via codex acp > x.txt; cat x.txt"
 
 
-def test_what_is_told_before_the_message_is_not_the_answer_to_it_and_an_error_is_a_failure():
+def test_text_before_the_message_is_not_its_answer_and_an_error_is_a_failure():
     agent = playing("acp_gemini_yolo", mode="yolo")
     told = hold_conversation(agent, *prompts("acp_gemini_yolo")[:3])
     assert "[MODE_UPDATE]" not in told.replies[0].content
@@ -189,7 +189,7 @@ def test_files_that_it_reads_and_writes_through_us_stay_inside_of_the_workspace(
 
 
 def test_a_pipe_in_the_workspace_is_neither_read_nor_written(tmp_path):
-    """Whoever opened it would wait without end, and with it the whole run."""
+    """Opening it would block the run without end."""
     body = FILES.replace("while True:\n", "while True:\n    if not os.path.exists('pipe'): os.mkfifo('pipe')\n", 1)
     fake(tmp_path, "agent", body)
     agent = AcpAgent(command=("agent",), host=host(tmp_path), files=True)
@@ -230,17 +230,17 @@ for line in sys.stdin:
         hold_conversation(broken(tmp_path, body), "x")
 
 
-def test_one_that_is_not_there_cannot_be_reached(tmp_path):
+def test_one_that_does_not_exist_cannot_be_reached(tmp_path):
     with pytest.raises(Unreachable, match="no command 'agent'"):
         hold_conversation(AcpAgent(command=("agent",), host=host(tmp_path)), "x")
 
 
-def test_noise_on_the_wire_is_no_message(tmp_path):
+def test_noise_on_the_wire_is_not_a_message(tmp_path):
     body = 'sys.stdout.buffer.write(b"hello\\n[1]\\n\\xff\\n{}\\n"); sys.stdout.flush()\n' + FILES
     assert hold_conversation(broken(tmp_path, body), "read CWD/a").reply.content == '["no method fs/read_text_file"]'
 
 
-def test_an_answer_without_a_reason_to_stop_is_no_end_of_a_turn(tmp_path):
+def test_an_answer_without_a_reason_to_stop_is_not_an_end_of_a_turn(tmp_path):
     body = FILES.replace('{"stopReason": "end_turn"}', "{}")
     with pytest.raises(AgentFailed, match="has no stopReason"):
         hold_conversation(broken(tmp_path, body), "read CWD/a")

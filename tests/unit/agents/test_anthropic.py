@@ -111,7 +111,7 @@ def test_ids_that_the_api_would_refuse_are_changed_on_both_sides():
         ("pause_turn", "pause_turn"),
     ],
 )
-def test_stop_reasons_are_told_in_the_words_of_all(stop_reason: str, word: str):
+def test_stop_reasons_are_reported_in_the_words_of_all(stop_reason: str, word: str):
     assert only(ask([Say(content="x", finish_reason=stop_reason)], "a")).finish_reason == word
 
 
@@ -147,7 +147,7 @@ def test_attachments_are_sent_in_the_shapes_of_the_api():  # N5
 
 
 def test_audio_is_refused_before_anything_is_sent():
-    with pytest.raises(AgentFailed, match="takes no audio"):
+    with pytest.raises(AgentFailed, match="does not take audio"):
         ask(["x"], Message("user", (Audio("a.mp3", url="data:audio/mpeg;base64,BBB="),)))
 
 
@@ -209,7 +209,7 @@ def test_arguments_that_were_cut_off_with_the_answer_are_none():
     assert "missing 2 required positional arguments" in (only(conversation).tool_calls[0].error or "")
 
 
-def test_a_secret_is_struck_out_of_what_is_said():
+def test_a_secret_is_redacted_in_messages():
     with pytest.raises(Unreachable) as failed:
         ask([AnthropicServer().build_error(403, "no: k-123456")], "?", connector={"api_key": Secret("k-123456")})
     assert failed.value.message == "stand-in: 403 Forbidden: no: ***"

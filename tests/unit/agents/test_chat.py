@@ -144,7 +144,7 @@ def test_parts_are_sent_in_the_shapes_of_the_api():  # N5
     ]
 
 
-def test_tools_that_a_history_tells_of_come_before_what_was_said():
+def test_tool_calls_of_a_history_come_before_its_text():
     used = (ToolCall("look", {"n": 1}, result={"ok": True}), ToolCall("pay", error="refused"))
     conversation = hold_conversation(
         ["x"], "b", context={"history": (Message("user", "a"), Message("assistant", "Done.", tool_calls=used))}
@@ -173,7 +173,7 @@ def test_a_refusal_is_what_the_model_said(streams):
     assert only(conversation).content == "I cannot help with that."
 
 
-def test_an_empty_reply_is_one_and_the_conversation_can_go_on():
+def test_an_empty_reply_is_one_and_the_conversation_can_continue():
     conversation = hold_conversation([Say(), "Hello"], "a", "b")
     assert [reply.content for reply in conversation.replies] == ["", "Hello"]
     assert conversation.messages[1] == {"role": "assistant", "content": ""}

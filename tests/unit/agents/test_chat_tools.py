@@ -118,7 +118,7 @@ def test_the_tool_loop_has_a_limit():
     assert only(hold_conversation([again, again, again, "ok"], "?", tools=(ADD,), max_tool_rounds=3)).content == "ok"
 
 
-def test_a_tool_without_an_implementation_ends_the_turn_and_the_conversation_can_go_on():
+def test_a_tool_without_an_implementation_ends_the_turn_and_the_conversation_can_continue():
     script = [
         Say(
             content="One moment.",

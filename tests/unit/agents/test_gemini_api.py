@@ -117,11 +117,11 @@ def test_tools_of_a_history_are_marked_as_not_the_models_own():
         ("MALFORMED_FUNCTION_CALL", "malformed_function_call"),
     ],
 )
-def test_finish_reasons_are_told_in_the_words_of_all(finish: str, word: str):
+def test_finish_reasons_are_reported_in_the_words_of_all(finish: str, word: str):
     assert only(ask([answer_of({"text": "x"}, finishReason=finish)], "a")).finish_reason == word
 
 
-def test_a_tool_that_is_not_run_here_is_told_as_a_call_of_tools():
+def test_a_tool_that_is_not_run_here_is_reported_as_a_call_of_tools():
     conversation = ask([Say(tool_calls=[ToolCall("confirm", {})])], "a", tools=(Tool("confirm"),))
     assert only(conversation).finish_reason == "tool_calls"
 

@@ -18,7 +18,7 @@ from viva.testing import HttpServer, ReceivedRequest, StubResponse, json_respons
 
 
 class HeldConversation(Struct):
-    """What came of a conversation."""
+    """The result of a conversation."""
 
     replies: list[Reply]
     metered: list[ModelCall]
@@ -197,7 +197,7 @@ def test_it_provides_what_its_request_can_carry():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ({"body": {"q": ["{{inptu}}"]}}, "unknown variable {{inptu}}"),
         ({"headers": {"X": "{{nope}}"}}, "unknown variable {{nope}}"),
@@ -207,10 +207,10 @@ def test_it_provides_what_its_request_can_carry():
         ({"fixtures": "forward", "method": "GET"}, "needs {{fixtures}}"),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_agent_is_made(fields, said):  # N2
+def test_what_cannot_work_is_refused_when_the_agent_is_made(fields, expected):  # N2
     with pytest.raises(ValueError) as problem:
         HttpAgent(url="http://h", **fields)
-    assert said in str(problem.value)
+    assert expected in str(problem.value)
 
 
 # Answers
@@ -329,7 +329,7 @@ def test_ten_megabytes_of_reply_are_fine():
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         (json_response({"error": "boom"}, 500), "HTTP 500: boom"),
         (json_response({"detail": "no"}, 401), "HTTP 401: no"),
@@ -351,10 +351,10 @@ def test_ten_megabytes_of_reply_are_fine():
         ),
     ],
 )
-def test_an_agent_that_answers_rubbish_has_failed(answer, said):  # N17
+def test_an_agent_that_answers_rubbish_has_failed(answer, expected):  # N17
     with pytest.raises(AgentFailed) as failed:
         hold_conversation(lambda r: answer, "a")
-    assert said in failed.value.message
+    assert expected in failed.value.message
 
 
 def test_a_path_that_finds_nothing_is_named_with_what_is_there():  # N17
@@ -373,7 +373,7 @@ def test_an_agent_that_is_busy_is_asked_again_and_then_out_of_reach(status):  # 
 
 
 @pytest.mark.parametrize("cut", ["before", "after_headers", "amid_body"])
-def test_a_dropped_answer_is_not_asked_for_again(cut):  # N17
+def test_a_dropped_answer_is_not_requested_again(cut):  # N17
     """The agent may have acted on it, on a connection that has served before too."""
     due = iter([json_response("first"), StubResponse(body=b'"second"', cut=cut)])
     seen: list[ReceivedRequest] = []
@@ -387,7 +387,7 @@ def test_a_dropped_answer_is_not_asked_for_again(cut):  # N17
     assert len(seen) == 2
 
 
-def test_an_agent_that_is_not_there_is_out_of_reach():  # N17
+def test_an_agent_that_does_not_exist_is_unreachable():  # N17
     with HttpServer(answering("x")) as gone:
         pass
 

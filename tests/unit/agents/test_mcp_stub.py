@@ -191,7 +191,7 @@ def test_an_http_agent_gets_the_address_by_its_template():
         HttpAgent(url="http://x", mcp_stub=True)
 
 
-def test_each_cli_is_told_of_the_server_in_its_own_way():
+def test_each_cli_gets_the_server_in_its_own_config():
     env = {"VIVA_MCP_URL": "http://m/mcp"}
     request = TurnRequest(prompt="Hi", env=env, approval="bypass")
     assert 'mcp_servers.viva.url="http://m/mcp"' in CODEX.build_argv(request)

@@ -52,7 +52,7 @@ def test_another_model_can_be_asked_for():
 
 
 def test_a_seed_is_refused_where_the_api_has_none():
-    with pytest.raises(ValueError, match="takes no `seed`"):
+    with pytest.raises(ValueError, match="does not take `seed`"):
         Connector(name="c", provider="anthropic", seed=1)
     assert Connector(name="c", provider="gemini", seed=1).seed == 1
 

@@ -22,7 +22,7 @@ Asked = tuple[str | Message, Mapping[str, Any]]
 
 
 class HeldConversation(Struct):
-    """What came of asking a prompt agent, and what its model was sent, request by request."""
+    """The reply of a prompt agent, and what its model was sent, request by request."""
 
     replies: list[Reply]
     sent: list[Any]
@@ -194,7 +194,7 @@ def test_what_was_said_before_the_first_turn_is_turn_0():
     assert [codec.decode(line)["turn"] for line in text.splitlines()] == [0, 0, 1, 1]
 
 
-def test_an_answer_that_cannot_be_used_is_asked_for_again_with_the_reason():  # N29
+def test_an_answer_that_cannot_be_used_is_requested_again_with_the_reason():  # N29
     outcome = ask("{{output}}", ("x", {"output": "r"}), ("x", {"output": "r", "problem": "it is empty"}))
     assert outcome.texts == ['"r"', '"r"\n\nYour last answer could not be used: it is empty.']
     outcome = ask("{{output}} {{problem}}", ("x", {"output": "r", "problem": "it is empty"}))
@@ -250,7 +250,7 @@ def test_built_in_prompts_hold_no_unknown_variable(name: str):
     assert (output is not None) == (name in OUTPUT_SCHEMAS)
 
 
-def test_a_built_in_prompt_that_is_not_there_is_named_with_those_that_are():
+def test_a_built_in_prompt_that_does_not_exist_is_named_with_those_that_are():
     with pytest.raises(
         ValueError, match=r"there are viva\.generator, viva\.reporter, viva\.simulator, viva\.validator"
     ):

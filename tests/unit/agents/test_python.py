@@ -368,7 +368,7 @@ def test_the_same_file_is_imported_once(code: Path):
 @pytest.mark.parametrize(
     ("reference", "what"),
     [
-        ("agent.py", "names no attribute"),
+        ("agent.py", "does not name an attribute"),
         ("./absent.py:a", "there is no file"),
         ("./agent.py:agnet", "did you mean agent"),
         ("./agent.py:neighbour_of_agent", "neither callable nor an object with `reply`"),
@@ -427,7 +427,7 @@ def test_models_and_dataclasses_are_data_or_whole_replies():
 
 
 def test_a_file_is_the_module_that_other_code_imports(code: Path, monkeypatch: pytest.MonkeyPatch):
-    """So that monkeypatch reaches it, whoever loads it first. A name that is taken is not taken over."""
+    """So that monkeypatch reaches it, in any order of imports. A module of the same name stays."""
     (code / "vv_first.py").write_text("def agent(messages): return 'a'\n")
     (code / "vv_second.py").write_text("def agent(messages): return 'b'\n")
     monkeypatch.syspath_prepend(str(code))

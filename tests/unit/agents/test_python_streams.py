@@ -91,7 +91,7 @@ def test_a_reply_comes_in_pieces(target: Any):
     )
 
 
-def test_a_dict_at_the_end_that_repeats_the_text_is_no_second_message():
+def test_a_dict_at_the_end_that_repeats_the_text_is_not_a_second_message():
     def agent(messages: list[Any]) -> Iterator[Any]:
         yield "Good "
         yield "day."

@@ -56,7 +56,7 @@ def test_options_are_merged_as_in_a_suite(folder):  # N20
     assert options["session_id"]
 
 
-def test_what_holds_is_silent_and_what_does_not_is_told_all_at_once():  # N10
+def test_all_failed_assertions_are_reported_together():  # N10
     async def work(chat):
         await chat.say("hello")
         chat.expect(viva.check.contains("hello"), viva.check.max_turns(1))
@@ -73,7 +73,7 @@ def test_what_holds_is_silent_and_what_does_not_is_told_all_at_once():  # N10
     assert "agent: You said: hello" in told
 
 
-def test_what_cannot_be_evaluated_is_no_failure_of_the_agent():  # N24
+def test_what_cannot_be_evaluated_is_not_a_failure_of_the_agent():  # N24
     async def work(chat):
         await chat.say("hello")
         with pytest.raises(viva.errors.CheckError, match="reported no usage"):

@@ -57,7 +57,7 @@ def test_what_no_file_could_hold_is_refused():
         run([])
 
 
-def test_values_of_python_are_read_as_a_file_would_hold_them():
+def test_python_values_are_read_like_values_of_a_file():
     seen = []
 
     def agent(messages, options):
@@ -109,7 +109,7 @@ def test_anything_that_answers_can_be_the_agent(agent):
 
 
 def test_what_cannot_answer_is_bad_input():
-    with pytest.raises(viva.errors.BadInput, match="an int is no agent"):
+    with pytest.raises(viva.errors.BadInput, match="an int is not an agent"):
         run(case(), 5)
 
 
@@ -278,7 +278,7 @@ def test_the_id_of_a_case_may_be_left_out():
     assert [record.id for record in result] == ["case-1", "two"]
 
 
-def test_what_is_no_input_is_named():
+def test_what_is_not_an_input_is_named():
     for wrong in (Polite(), [Polite()], 5):
         with pytest.raises(viva.BadInput, match="pass a path, a message, or a case as a dict"):
             run(wrong)
@@ -315,11 +315,11 @@ def test_a_sync_conversation_works_with_and_without_a_running_loop():
 
     talk()
     asyncio.run(in_a_loop())
-    with pytest.raises(viva.BadInput, match="is no agent"):
+    with pytest.raises(viva.BadInput, match="is not an agent"):
         viva.SyncConversation(5).__enter__()
 
 
-def test_a_conversation_survives_whatever_the_agent_raises():
+def test_a_conversation_survives_any_exception_of_the_agent():
     class Hostile(BaseException):
         pass
 

@@ -119,7 +119,7 @@ def said_of(call: ToolCall, text: str) -> tuple[bool, str]:
 
 
 @pytest.mark.parametrize("reason", ["length", "tool_calls", "content_filter", "MAX_TOKENS", "tool_use"])
-def test_a_reply_that_was_cut_short_does_not_wait_whatever_it_says(reason):
+def test_a_truncated_reply_does_not_wait(reason):
     found = detect_awaiting(Reply("Which one do you want?", finish_reason=reason))
     assert (found.is_awaiting, found.reason) == (False, "finish_reason")
 
@@ -432,7 +432,7 @@ def test_what_only_sounds_like_an_offer_is_none(text):
     assert said(text) == (False, "completed")
 
 
-def test_only_a_short_spoken_reply_is_read_as_an_offer():
+def test_only_a_short_reply_of_sentences_can_be_an_offer():
     offer = "There is a direct flight at 9 am."
     assert said(offer)[0]
     assert not said(f"{offer}\nIt is run by a small airline.")[0]

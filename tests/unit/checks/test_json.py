@@ -176,7 +176,7 @@ def test_a_json_path_of_a_turn_does_not_search_tool_results(bench):  # N12
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"path": "$.a["}, "'$.a[' is no JSONPath"),
+        ({"path": "$.a["}, "'$.a[' is not a JSONPath"),
         ({"path": "a-b"}, "$['some-key']"),
         ({"path": ""}, "of length >= 1"),
         ({"path": "$.a", "matches": "("}, "is not a regular expression"),

@@ -226,7 +226,7 @@ def test_the_majority_decides_if_there_is_one(bench: Bench, ballots: Sequence[An
 
 
 @pytest.mark.parametrize("definition", [{"votes": 3}, {"type": "rubric", "criteria": ["a", "b", "c"]}])
-def test_a_stopped_run_stops_whatever_other_votes_are(bench: Bench, definition: Mapping[str, Any]):
+def test_a_stopped_run_ends_a_vote_at_once(bench: Bench, definition: Mapping[str, Any]):
     with pytest.raises(RunStopped):
         verdict_of(bench, Judges(YES, DOWN, RunStopped("the budget is spent", is_budget=True)), **definition)
 

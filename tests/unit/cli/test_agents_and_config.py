@@ -44,7 +44,7 @@ def test_references_to_python_code_say_what_is_wrong(project: Project):
     for reference, what in {
         "python:./absent.py:agent": "there is no file",
         "python:./agent.py:agnt": "has no 'agnt'; did you mean agent?",
-        "python:./agent.py": "names no attribute",
+        "python:./agent.py": "does not name an attribute",
         "python:./broken.py:agent": "does not import: ModuleNotFoundError: No module named 'no_such_module'",
         "python:./value.py:agent": "is an int: neither callable nor an object with `reply`",
         "scripts:agent": "is a script",
@@ -138,7 +138,7 @@ use = "python:./agent.py:agent"
 
 
 def test_unknown_names_are_found_before_anything_runs(project: Project):
-    """Of flags and of files, all at once: nothing is tried for seconds and then blamed on somebody."""
+    """Names in flags and in files are checked together, before anything is called."""
     project.write("viva.toml", NAMES)
     project.write(
         "s.yaml",
@@ -175,7 +175,7 @@ def test_unknown_names_are_found_before_anything_runs(project: Project):
 ADDRESSES = {
     '[agents.a]\ntype = "http"\nurl = "localhost:8000/chat"\n': (3, "did you mean http://localhost:8000/chat?"),
     '[agents.a]\ntype = "http"\nurl = "me:hidden@host/chat?key=hidden"\n': (3, "did you mean http://host/chat?"),
-    '[agents.a]\ntype = "http"\nurl = "http:///chat"\n': (3, "names no host"),
+    '[agents.a]\ntype = "http"\nurl = "http:///chat"\n': (3, "does not name a host"),
     '[agents.a]\ntype = "http"\nurl = "ftp://host/chat"\n': (3, "only http:// and https://"),
     '[connectors.a]\nbase_url = "localhost:8000/v1"\nmodel = "m"\n': (2, "did you mean http://localhost:8000/v1?"),
 }
@@ -192,21 +192,21 @@ def test_an_address_that_cannot_be_reached_is_found_at_load(project: Project, te
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("localhost:8000/chat", "did you mean http://localhost:8000/chat?"),
         ("agent:code", "as in agents:code"),
         ("Agents:code", "as in agents:code"),
     ],
 )
-def test_a_name_that_is_almost_an_agent_says_what_would_be_right(project: Project, name: str, said: str):
+def test_a_mistyped_agent_name_gets_a_suggestion(project: Project, name: str, expected: str):
     project.write("viva.toml", NAMES)
     project.suite(case("a"), {"id": "b", "input": "x", "assertions": {"type": "agent", "use": name, "criteria": "y"}})
-    assert said in project.test("-n", name, code=4).err  # N8
-    assert said in project.viva("check", "suite.jsonl").out
+    assert expected in project.test("-n", name, code=4).err  # N8
+    assert expected in project.viva("check", "suite.jsonl").out
 
 
-def test_a_default_simulator_that_is_not_there_is_wrong_in_the_config(project: Project):
+def test_a_default_simulator_that_does_not_exist_is_wrong_in_the_config(project: Project):
     project.write("viva.toml", '[defaults]\nsimulator = "ghost"\n' + NAMES)
     project.suite(case("a"), {"id": "b", "checkpoints": [{"id": "c", "assertion": contains("x")}]})
     assert "viva.toml:2: simulator: there is no agent 'ghost'" in project.test(code=4).err
@@ -224,4 +224,4 @@ def test_a_problem_of_a_reference_is_not_placed_in_the_config(project: Project):
     project.write("viva.toml", '[agents.a]\ntype = "http"\nurl = "http://localhost:1/"\n')
     project.suite(case("a"))
     ended = project.test(agent="http://")
-    assert (ended.code, ended.err) == (4, "agent 'http://': `url` names no host; write http://HOST\n")
+    assert (ended.code, ended.err) == (4, "agent 'http://': `url` does not name a host; write http://HOST\n")

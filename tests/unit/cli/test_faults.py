@@ -55,7 +55,7 @@ def test_a_regex_that_would_run_forever_is_an_error(project: Project):
     assert "make it simpler" in project.test("-k", endless, code=4).err
 
 
-def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: Project):
+def test_a_report_that_cannot_be_written_is_an_error_before_anything_runs(project: Project):
     project.write("agent.py", "raise SystemExit('it was called')\n")
     project.suite(case("a"))
     project.write("a-file", "")
@@ -71,7 +71,7 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_runs(project: P
         assert "-o /proc/r.jsonl: cannot be written" in project.test("-o", "/proc/r.jsonl").err
 
 
-def test_a_report_never_takes_the_place_of_a_suite(project: Project):
+def test_a_report_does_not_overwrite_a_suite(project: Project):
     """Not by its own name, not by another, and not in a dry run."""
     project.suite(case("a"), name="tests/s.jsonl")
     for arguments in (
@@ -83,7 +83,7 @@ def test_a_report_never_takes_the_place_of_a_suite(project: Project):
     assert (project.folder / "tests" / "s.jsonl").read_text().startswith('{"id": "a"')
 
 
-def test_a_report_that_is_lost_at_the_end_is_no_success(project: Project):
+def test_a_report_that_is_lost_at_the_end_is_not_success(project: Project):
     """The folder was there when the run began."""
     (project.folder / "out").mkdir()
     project.write(

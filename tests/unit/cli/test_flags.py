@@ -306,13 +306,13 @@ def test_inputs_need_no_flag(project: Project):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "expected"),
     [
         (("--max-runs", "3"), "--max-runs needs --until-decided"),
         (("--replay-missing", "live"), "--replay-missing needs --replay"),
         (("--force",), "--force needs --resume"),
     ],
 )
-def test_a_flag_that_needs_another_one_is_refused_without_it(project: Project, flags: tuple[str, ...], said: str):
+def test_a_flag_that_needs_another_one_is_refused_without_it(project: Project, flags: tuple[str, ...], expected: str):
     project.suite(case("a"))
-    assert said in project.test(*flags, code=4).err
+    assert expected in project.test(*flags, code=4).err

@@ -1,4 +1,4 @@
-"""`viva labels`: what people said of verdicts, kept beside the runs."""
+"""`viva labels`: labels that people gave to verdicts, stored with the runs."""
 
 import csv
 import json

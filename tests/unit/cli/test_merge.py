@@ -209,7 +209,7 @@ def test_runs_that_share_cases_are_refused(project: Project):
     assert "both have b;" in refused.err
 
 
-def test_a_run_that_still_goes_on_is_refused(project: Project, shards: list[str]):
+def test_a_run_in_progress_is_refused(project: Project, shards: list[str]):
     journal = Journal(project.folder / ".viva" / "runs" / shards[1] / "journal.jsonl")
     try:
         refused = project.viva("merge", *shards)
@@ -321,7 +321,7 @@ def journals(project: Project) -> list[Path]:
     return sorted((project.folder / ".viva" / "runs").glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime_ns)
 
 
-def test_an_empty_shard_is_no_failure_but_an_empty_selection_is(project: Project):
+def test_an_empty_shard_is_not_a_failure_but_an_empty_selection_is(project: Project):
     project.suite(case("a"))
     codes = [project.test("--shard", f"{number}/4").code for number in range(1, 5)]
     assert codes == [0, 0, 0, 0]

@@ -386,7 +386,7 @@ def test_a_folder_of_another_machine_and_a_relative_url_are_refused(folder_machi
 def test_a_pull_from_a_folder_that_does_not_exist_is_one_sentence(folder_machines: Machines, tmp_path: Path):
     refused = folder_machines.there.viva("runs", "pull", str(tmp_path / "nothere"))
     assert (refused.code, refused.err.count("\n")) == (4, 1)
-    assert "there is no such folder" in refused.err
+    assert "the folder does not exist" in refused.err
     (tmp_path / "empty").mkdir()
     assert folder_machines.there.viva("runs", "pull", str(tmp_path / "empty")).code == 0
 
@@ -422,7 +422,7 @@ def test_a_remote_without_rights_is_one_sentence_and_nothing_is_lost(
         assert journal(machines.here, run) == before
 
 
-def test_a_bucket_that_is_not_there_is_one_sentence(tmp_path: Path, s3: str, capsys: pytest.CaptureFixture[str]):
+def test_a_bucket_that_does_not_exist_is_one_sentence(tmp_path: Path, s3: str, capsys: pytest.CaptureFixture[str]):
     options = f'[history.options]\nendpoint_url = "{s3}"\n{KEYS}'
     machines = Machines(tmp_path, f'[history]\nremote = "s3://absent-bucket/viva"\n{options}', capsys)
     machines.run()

@@ -47,7 +47,7 @@ def test_the_commands_add_list_and_revoke(project: Project):
         (("add", "acme", "--scope", "runs:write"), "there is no scope"),
         (("add", "acme", "--scope", "admin"), "whole host"),
         (("add", "--scope", "admin", "--scope", "runs:read"), "whole host"),
-        (("add", "a b"), "no name of a tenant"),
+        (("add", "a b"), "is not a valid tenant name"),
         (("add", "acme", "--expires", "soon"), "--expires"),
         (("add", "acme", "--expires", "0d"), "--expires"),
         (("revoke", "tok-none"), "there is no token"),

@@ -182,7 +182,7 @@ def test_runs_show_names_the_agents(two: Project):
         (("test", "-i", "Hello there", *BOTH), "go to one agent"),
         (("test", "-i", "suite.jsonl", "-n", "same", "-n", "missing"), "missing"),
         (("compare", "latest"), "nothing to compare"),
-        (("compare", "latest", "-n", "nobody"), "no such agent"),
+        (("compare", "latest", "-n", "nobody"), "not an agent of these runs"),
         (("compare", "latest", "latest", "latest", "--fail-on", "cost"), "only for two runs"),
     ],
 )

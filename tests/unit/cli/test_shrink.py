@@ -162,14 +162,14 @@ def test_a_dynamic_conversation_becomes_a_static_case(project: Project):
     assert "simulator" not in case
 
 
-def test_trials_are_limited_and_that_is_said(shop: Project):
+def test_trials_are_limited_and_the_limit_is_reported(shop: Project):
     ended = shop.viva("shrink", "latest", "long", "--max-trials", "8", code=0)
     assert "in 8 trials" in ended.out
     assert "it may not be minimal" in ended.out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("latest", "good"), "has no failed trial"),
         (("latest", "zz"), "has no case 'zz'; it has good, long, raises, whole"),
@@ -179,8 +179,8 @@ def test_trials_are_limited_and_that_is_said(shop: Project):
         (("2031", "long"), "there is no run '2031'"),
     ],
 )
-def test_what_cannot_be_shrunk_is_exit_4(shop: Project, arguments: tuple[str, ...], said: str):
-    assert said in shop.viva("shrink", *arguments, code=4).err
+def test_what_cannot_be_shrunk_is_exit_4(shop: Project, arguments: tuple[str, ...], expected: str):
+    assert expected in shop.viva("shrink", *arguments, code=4).err
 
 
 def test_a_case_that_changed_or_no_longer_fails_is_refused(shop: Project):

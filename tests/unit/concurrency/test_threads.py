@@ -31,7 +31,7 @@ def test_what_it_raises_is_raised_here():
     ("raised", "message"),
     [(StopIteration, "StopIteration"), (SystemExit(3), "SystemExit: 3"), (KeyboardInterrupt, "KeyboardInterrupt")],
 )
-def test_what_would_end_more_than_itself_becomes_an_error(raised: BaseException, message: str):
+def test_an_exception_that_would_end_the_process_becomes_an_error(raised: BaseException, message: str):
     """`sys.exit()` in a tool must not end the run, and a future cannot carry StopIteration."""
 
     def work() -> None:

@@ -70,7 +70,7 @@ def statuses(state: TrialState) -> Sequence[list[str]]:
     return [[result.verdict.status for result in turn.results] for turn in state.turns]
 
 
-def test_a_script_sends_every_message_whatever_the_agent_replies():
+def test_a_script_sends_every_message():
     """The awaiting state of a reply changes nothing for a script (N10)."""
     state = state_of(message("a", "ok"), message("b"), message("c", "ok"))
     assert run(state, Reply("ok", declared_state="done"), Reply("?", declared_state="awaiting"), Reply("ok")) is None

@@ -286,7 +286,7 @@ def test_exit_codes_follow_from_the_summary(records: list[TrialRecord], stopped:
     assert exit_code(count(len(records), *records), stopped) == code  # N35, N11
 
 
-def test_cases_that_never_ran_are_no_success():
+def test_cases_that_did_not_run_are_not_a_success():
     assert exit_code(count(3, record("passed")), None) == 1
 
 

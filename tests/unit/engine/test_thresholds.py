@@ -84,7 +84,7 @@ def test_means_of_decimal_fractions_reach_their_value():
     assert summary_of(Threshold(0.2), *trials).passed
 
 
-def test_an_error_is_no_zero_of_the_agents_but_the_suite_does_not_pass():
+def test_an_error_is_not_a_zero_of_the_agents_but_the_suite_does_not_pass():
     """W4."""
     records = (record("a"), record("b", "error", None, fault="judge"))
     for threshold in (Threshold(0.0), Threshold(1.0), Threshold()):
@@ -160,7 +160,7 @@ def test_repeats_count_by_their_mean():
     assert summary_of(Threshold(0.5), *trials, rule=PassRule(min_pass=0.3)).passed
 
 
-def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():
+def test_a_score_below_the_baseline_is_reported_and_fails_only_on_request():
     """W4."""
     before = Baseline("run-1", 1.0, {"a": 1.0, "b": 0.5})
     records = (record("a", "failed", 0.0), record("b", score=1.0))
@@ -183,7 +183,7 @@ def test_a_score_below_the_baseline_is_said_and_fails_only_where_asked():
         ({"a": 1.0}, (record("a"), record("b", "failed", 0.0))),  # b had no verdict then
     ],
 )
-def test_a_case_without_a_verdict_is_no_regression_but_nothing_is_compared(before: Any, records: Any):
+def test_a_case_without_a_verdict_is_not_a_regression_but_nothing_is_compared(before: Any, records: Any):
     """W4: an error never counts as the agent's failure in a comparison; where worse must fail, unknown fails too."""
     baseline = Baseline("run-1", 1.0, before)
     summary = summary_of(Threshold(0.0, baseline=baseline), *records)

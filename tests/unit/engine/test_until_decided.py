@@ -88,7 +88,7 @@ def test_a_skipped_case_is_tried_once():
     assert Run(lambda *_: "skipped", "off", parallel=4).trials("off") == [1]
 
 
-def test_a_resumed_run_goes_on_with_the_trials_that_it_has():
+def test_a_resumed_run_continues_with_the_trials_that_it_has():
     earlier = (*(record("good", n, "passed") for n in (1, 2, 4)), *(record("bad", n, "failed") for n in (1, 2, 3)))
     run = Run(lambda *_: "passed", "good", "bad", earlier=earlier)
     assert run.trials("good") == [3, 5, 6, 7, 8, 9, 10, 11, 12]

@@ -90,7 +90,7 @@ NATIVE: dict[str, tuple[str, list[Found]]] = {
 """,
         [
             (2, "$[0]", "mode is 'single', but the case has 'turns'"),
-            (4, "$[0].turns[0].set.v", "is no JSONPath"),
+            (4, "$[0].turns[0].set.v", "is not a JSONPath"),
             (5, "$[0].turns[1]", "did you mean 'input'?"),
             (5, "$[0].turns[1].assert", "is not a regular expression"),
             (6, "$[0].turns[2]", "is the number 7"),
@@ -114,10 +114,10 @@ NATIVE: dict[str, tuple[str, list[Found]]] = {
         [
             (2, "$[0].simulator", "unknown key 'tempo'"),
             (2, "$[0].simulator", "there is no agent 'ghost'"),
-            (4, "$[0].checkpoints[0]", "after names no checkpoint 'two'"),
+            (4, "$[0].checkpoints[0]", "after names a checkpoint that does not exist: 'two'"),
             (5, "$[0].checkpoints[1]", "is missing 'id'"),
             (5, "$[0].checkpoints[1].assertion.type", "unknown assertion type"),
-            (6, "$[0].checkpoints[2]", "after names no checkpoint 'none'"),
+            (6, "$[0].checkpoints[2]", "after names a checkpoint that does not exist: 'none'"),
             (7, "$[0].checkpoints[3]", "is missing 'assertion'"),
         ],
     ),
@@ -131,7 +131,7 @@ NATIVE: dict[str, tuple[str, list[Found]]] = {
     ),
     "siblings": (
         "name: suite\ncases:\n  - {id: a, input: x}\n  - {id: b}\n",
-        [(1, "$", "unknown key 'name' beside 'cases'"), (4, "$.cases[1]", "is missing 'input'")],
+        [(1, "$", "unknown key 'name' next to 'cases'"), (4, "$.cases[1]", "is missing 'input'")],
     ),
     "what-sets-variables-is-wrong": (
         "- id: a\n  turns: [{input: x, set: 5}, {input: '{{v}}'}]\n- {id: b, input: '{{v}}', for: 5}\n",
@@ -215,12 +215,12 @@ def test_eval_suites(tmp_path: Path, text: str, expected: list[Found]):
 
 CASE = json.dumps({"id": "a", "input": "x"}).encode()
 FILES: dict[str, tuple[bytes, Found]] = {
-    "empty.yaml": (b"", (1, "", "holds no cases; write a list of cases")),
-    "comment.yml": (b"# nothing\n", (1, "", "holds no cases; write a list of cases")),
-    "empty.json": (b"[]", (1, "", "holds no cases; write a list of cases")),
-    "none.json": (b'{"cases": []}', (1, "", "holds no cases")),
-    "empty.jsonl": (b"", (1, "", "holds no cases; write one JSON object a line")),
-    "siblings.json": (b'{"name": "[x", "cases": [' + CASE + b"]}", (1, "$", "unknown key 'name' beside 'cases'")),
+    "empty.yaml": (b"", (1, "", "does not contain cases; write a list of cases")),
+    "comment.yml": (b"# nothing\n", (1, "", "does not contain cases; write a list of cases")),
+    "empty.json": (b"[]", (1, "", "does not contain cases; write a list of cases")),
+    "none.json": (b'{"cases": []}', (1, "", "does not contain cases")),
+    "empty.jsonl": (b"", (1, "", "does not contain cases; write one JSON object a line")),
+    "siblings.json": (b'{"name": "[x", "cases": [' + CASE + b"]}", (1, "$", "unknown key 'name' next to 'cases'")),
     "utf16.jsonl": (CASE.decode().encode("utf-16"), (1, "", "is UTF-16 text; save the file as UTF-8")),
     "utf16.yaml": ("- id: a".encode("utf-16"), (1, "", "is UTF-16 text")),
     "utf16-be.json": (b"\xfe\xff" + CASE.decode().encode("utf-16-be"), (1, "", "is UTF-16 text")),
@@ -238,7 +238,7 @@ def test_files_that_hold_no_suite(tmp_path: Path, name: str):
     check(problems(tmp_path, name), name, [expected])  # N2
 
 
-def test_a_byte_order_mark_of_utf8_is_no_mistake(tmp_path: Path):
+def test_a_byte_order_mark_of_utf8_is_not_a_mistake(tmp_path: Path):
     for name in ("s.jsonl", "s.json", "s.yaml"):
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + CASE)
         assert load_files([tmp_path / name], LoadOptions(), tmp_path)[0].count == 1
@@ -259,7 +259,7 @@ def test_a_file_that_is_too_large_for_its_format(tmp_path: Path):
     check(problems(tmp_path, "s.yaml"), "s.yaml", [(0, "", "Write it as .jsonl, which is read line by line")])
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
+def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path):
     """A pipe without a writer, a device, a circular link: each message names it."""
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "dead.jsonl").symlink_to("nowhere")
@@ -279,7 +279,7 @@ def test_a_folder_that_leads_back_to_itself_is_read_once(tmp_path: Path):
 
 @contextmanager
 def an_ordinary_user() -> Generator[None]:
-    """Whom permissions stop: root is stopped by none."""
+    """A user that permissions stop: root can read everything."""
     if os.geteuid() != 0:
         yield
         return

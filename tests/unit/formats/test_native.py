@@ -45,7 +45,7 @@ def asserting(**assertion: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "expected"),
     [
         ({"input": "x"}, "$: is missing 'id'"),
         ({"id": "", "input": "x"}, "$.id: is empty"),
@@ -116,7 +116,7 @@ def asserting(**assertion: Any) -> dict[str, Any]:
             {"id": "a", "input": "x", "assertions": [OK], "assert": OK},
             "$: gives both 'assertions' and 'assert'; keep one of them",
         ),
-        ({"id": "a", "turns": [{"input": "x", "set": {"v": "$["}}]}, "$.turns[0].set.v: '$[' is no JSONPath"),
+        ({"id": "a", "turns": [{"input": "x", "set": {"v": "$["}}]}, "$.turns[0].set.v: '$[' is not a JSONPath"),
         (asserting(value="x"), "$.assertions[0]: is missing 'type'"),
         (
             asserting(type="contians", value="x"),
@@ -134,7 +134,7 @@ def asserting(**assertion: Any) -> dict[str, Any]:
             asserting(type="regex", pattern="a", value="b"),
             "$.assertions[0]: gives both spellings of 'pattern'; keep one",
         ),
-        (asserting(type="json_path", path="$.a["), "$.assertions[0]: '$.a[' is no JSONPath"),
+        (asserting(type="json_path", path="$.a["), "$.assertions[0]: '$.a[' is not a JSONPath"),
         (asserting(type="json_path", path="a", matches="["), "$.assertions[0]: '[' is not a regular expression"),
         (asserting(type="type", value="text"), '$.assertions[0].value: unknown value "text"'),
         (asserting(type="tool_called"), "$.assertions[0]: is missing 'name'"),
@@ -158,9 +158,9 @@ def asserting(**assertion: Any) -> dict[str, Any]:
         (asserting(type="contains", value="x", weight=-1), "$.assertions[0].weight: is -1; should be at least 0"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(case: dict[str, Any], said: str):
+def test_problems_have_a_place(case: dict[str, Any], expected: str):
     first, *more = wrong(case)
-    assert first.startswith(said), first  # N2, N4, N9, N24
+    assert first.startswith(expected), first  # N2, N4, N9, N24
     assert not more
 
 
@@ -168,11 +168,11 @@ DYNAMIC = {"id": "a", "simulator": {"use": "s"}}
 
 
 @pytest.mark.parametrize(
-    ("checkpoints", "said"),
+    ("checkpoints", "expected"),
     [
         (
             [{"id": "c", "assertion": OK, "after": ["d"]}],
-            "$.checkpoints[0]: after names no checkpoint 'd'; there are c",
+            "$.checkpoints[0]: after names a checkpoint that does not exist: 'd'; there are c",
         ),
         (
             [{"id": "c", "assertion": OK, "after": ["c"]}],
@@ -191,8 +191,8 @@ DYNAMIC = {"id": "a", "simulator": {"use": "s"}}
         ([{"id": "c", "assertion": OK, "assert": OK}], "$.checkpoints[0]: gives both 'assertion' and 'assert'"),
     ],
 )
-def test_checkpoints_that_cannot_work_are_refused(checkpoints: list[Any], said: str):
-    assert any(each.startswith(said) for each in wrong(DYNAMIC | {"checkpoints": checkpoints}))  # N2
+def test_checkpoints_that_cannot_work_are_refused(checkpoints: list[Any], expected: str):
+    assert any(each.startswith(expected) for each in wrong(DYNAMIC | {"checkpoints": checkpoints}))  # N2
 
 
 def test_all_problems_of_all_cases_come_at_once_and_once():
@@ -356,7 +356,7 @@ def test_assertions_keep_their_weight_message_and_negation():
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "expected"),
     [
         ("file://absent.png", "file://absent.png: there is no file"),
         ("file://../outside.txt", "file://../outside.txt leaves the suite's folder"),
@@ -366,7 +366,7 @@ def test_assertions_keep_their_weight_message_and_negation():
         ("file://inside", "there is no file"),
     ],
 )
-def test_attachments_must_be_there_and_inside(tmp_path: Path, source: str, said: str):
+def test_attachments_must_be_there_and_inside(tmp_path: Path, source: str, expected: str):
     folder = tmp_path / "suite"
     (folder / "inside").mkdir(parents=True)
     (tmp_path / "outside.txt").write_text("secret", encoding="utf-8")
@@ -374,7 +374,7 @@ def test_attachments_must_be_there_and_inside(tmp_path: Path, source: str, said:
     case = {"id": "a", "turns": [{"input": "x", "attachments": [{"type": "file", "source": source}]}]}
     (found,) = wrong(case, folder=folder)
     assert found.startswith("$.turns[0].attachments[0]: ")  # N5
-    assert said in found
+    assert expected in found
 
 
 def test_a_root_that_the_user_allows_is_inside(tmp_path: Path):
@@ -410,7 +410,7 @@ def test_an_attachment_that_is_gone_when_the_case_is_due_stops_it(tmp_path: Path
     [
         ({"type": "regex", "pattern": "(", "message": "{{x}}"}, "'(' is not a regular expression"),
         ({"type": "regex", "pattern": "a", "value": "{{x}}"}, "gives both spellings of 'pattern'"),
-        ({"type": "json_path", "path": "$[", "value": "{{x}}"}, "'$[' is no JSONPath"),
+        ({"type": "json_path", "path": "$[", "value": "{{x}}"}, "'$[' is not a JSONPath"),
         ({"type": "json_path", "path": "$.a", "matches": "(", "value": "{{x}}"}, "'(' is not a regular expression"),
         ({"type": "script", "use": "scripts:nowhere.f", "metadata": {"a": "{{x}}"}}, "there is no nowhere.py"),
         ({"type": "json_schema", "schema": {"type": 5}, "message": "{{x}}"}, "not a JSON Schema"),
@@ -509,11 +509,11 @@ UNSET_VARIABLES: list[tuple[dict[str, Any], list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("case", "said"), UNSET_VARIABLES)
-def test_a_variable_that_nothing_sets_is_found_at_load(case: dict[str, Any], said: list[str]):
+@pytest.mark.parametrize(("case", "expected"), UNSET_VARIABLES)
+def test_a_variable_that_nothing_sets_is_found_at_load(case: dict[str, Any], expected: list[str]):
     found = wrong({"id": "a", **case})
-    assert len(found) == len(said), found
-    for line, start in zip(found, said, strict=True):
+    assert len(found) == len(expected), found
+    for line, start in zip(found, expected, strict=True):
         assert line.startswith(start), found  # N21
     assert suite({"id": "a", **case}, has_before_run=True).count
 

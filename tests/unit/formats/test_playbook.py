@@ -145,7 +145,7 @@ def test_playbooks_and_native_cases_can_stand_in_one_folder(tmp_path: Path):
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, value: Any, output: str):
+def test_problems_have_a_place(tmp_path: Path, value: Any, output: str):
     """P1: by the schema and by hand."""
     (found,) = wrong(tmp_path, value)
     assert found.startswith(output)
@@ -300,7 +300,7 @@ def test_a_refused_path_is_shown_as_it_was_written(tmp_path: Path):
     assert "hidden-value" not in output
 
 
-def test_a_value_that_is_no_text_is_refused(tmp_path: Path):
+def test_a_value_that_is_not_text_is_refused(tmp_path: Path):
     (output,) = wrong(tmp_path, {"name": "x", "env": ["KEY"], "steps": [STEP]}, environ={"KEY": "\udcff"})
     assert output == "$.env[0]: the value of KEY is not valid UTF-8"  # P6
 
@@ -372,7 +372,7 @@ def test_who_evaluates(tmp_path: Path, flag: str | None, own: str | None, defaul
     assert made.user.planned_messages[0].assertions[0].definition["use"] == chosen
 
 
-def test_an_evaluator_is_needed_where_somebody_is_asked(tmp_path: Path):
+def test_an_evaluator_is_needed_for_judges_and_simulators(tmp_path: Path):
     """P3: a persona of one line whose criteria need no judge does without."""
     (output,) = wrong(tmp_path, {"name": "x", "steps": [STEP]}, evaluator=None)
     assert output.startswith(
@@ -383,7 +383,7 @@ def test_an_evaluator_is_needed_where_somebody_is_asked(tmp_path: Path):
     assert case(tmp_path, persona(max_turns=1), evaluator=None).limits.max_turns == 1
 
 
-def test_an_evaluator_that_cannot_be_had_is_said_where_it_is_named(tmp_path: Path):
+def test_an_unusable_evaluator_is_reported_where_it_is_named(tmp_path: Path):
     def nobody(name: str) -> list[Problem]:
         return [Problem("", 0, "", f"nobody is called {name}")]
 

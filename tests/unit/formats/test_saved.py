@@ -146,7 +146,7 @@ def test_any_words_load_again(tmp_path_factory: pytest.TempPathFactory, texts: l
     assert [line.message.text for line in after.user.planned_messages] == texts
 
 
-def test_braces_that_somebody_said_are_no_variables(tmp_path: Path):
+def test_braces_in_typed_or_simulated_text_are_not_variables(tmp_path: Path):
     """What was typed or simulated is escaped; what the case itself has written keeps its variables."""
     (case,) = written(tmp_path, {"id": "a", "turns": [{"input": "x", "set": {"n": "$.n"}}, {"input": "{{n}}"}]})
     typed = UserMessage(Message("user", r"{{n}} and \{{"), source="interactive")

@@ -9,6 +9,7 @@ import pytest
 
 import viva
 from running import run_cases
+from viva.catalog import BUILT_IN
 from viva.cli.main import main
 from viva.errors import BadInput
 from viva.formats.documents import Document
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
         "what.is.this",
     ],
 )
-def test_a_message_is_what_is_no_file(folder: Path, text: str):
+def test_a_text_that_is_not_a_file_is_a_message(folder: Path, text: str):
     assert parse_input(text, folder) == PlainMessage(text)
 
 
@@ -67,7 +68,7 @@ def test_an_agent_is_never_sent_as_a_message(folder: Path, text: str, reference:
     assert reference in str(refused.value)
 
 
-def test_python_code_is_no_suite(folder: Path):
+def test_python_code_is_not_a_suite(folder: Path):
     (folder / "agent.py").write_text("agent = str", encoding="utf-8")
     with pytest.raises(BadInput) as refused:
         parse_input("agent.py", folder)
@@ -139,11 +140,7 @@ def test_the_format_follows_the_keys(value: object, kind: str):
 
 
 OWN = {
-    "r.jsonl": "a JSONL report",
-    "r.json": "a JSON report",
-    "r.md": "a Markdown report",
-    "r.xml": "a JUnit report",
-    "r.html": "an HTML report",
+    **{f"r{extension}": r"an? \w+ report" for extension in BUILT_IN["reporter"]},
     "talk.jsonl": "a cassette",
     "journal.jsonl": "a journal",
     "eval.json": "an eval summary",
@@ -204,7 +201,7 @@ def test_files_that_viva_wrote_are_left_out_of_a_folder_and_of_a_glob(written: P
 
 
 @pytest.mark.parametrize(("name", "kind"), OWN.items())
-def test_a_file_that_viva_wrote_is_no_input(written: Path, name: str, kind: str):
+def test_a_file_that_viva_wrote_is_not_an_input(written: Path, name: str, kind: str):
     with pytest.raises(BadInput, match=rf"tests/{name}: is {kind} written by Viva, not a suite"):
         parse_input(f"tests/{name}", written)
 

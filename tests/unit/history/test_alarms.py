@@ -210,7 +210,7 @@ def test_many_cases_of_heavy_tailed_costs_raise_no_more_alarms():
 
 
 def rows(count: int, broke: int, fixed: int) -> tuple[list[ResultRow], list[ResultRow]]:
-    """Single trials: of `count` cases so many broke, so many were fixed, and the others passed both times."""
+    """Single trials of `count` cases: `broke` and `fixed` of them changed, and the others passed both times."""
 
     def run(failed: Callable[[int], bool]) -> list[ResultRow]:
         return [

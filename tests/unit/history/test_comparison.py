@@ -156,7 +156,7 @@ def noted(found: Comparison, text: str) -> bool:
     return any(text in note for note in found.notes)
 
 
-def test_fewer_flips_than_the_exact_test_needs_are_said():
+def test_too_few_flips_for_the_exact_test_are_noted():
     head = many(5, "failed") + [row for row in many(20, "passed") if int(row.case[1:]) >= 5]
     found = compared(many(20, "passed"), head)
     assert noted(found, "5 of 20 cases differ; fewer than 6 can never be significant at 0.05")  # N36
@@ -166,7 +166,7 @@ def test_fewer_flips_than_the_exact_test_needs_are_said():
     assert not noted(compared(many(20, "passed"), more), "can never be significant")
 
 
-def test_what_single_trials_cannot_tell_is_said_beside_the_flips():
+def test_the_limits_of_single_trials_are_noted():
     found = compared(many(20, "passed"), many(20, "failed"))
     assert noted(found, "20 of 20 cases flipped in single trials")  # N36
     assert noted(found, "--runs 6 on both sides can show a single broken case")
@@ -182,7 +182,7 @@ def test_cases_are_listed_in_the_order_of_their_numbers():
     assert [case.case for case in found.cases] == names
 
 
-def test_repeats_that_are_too_few_make_suspects_and_it_is_said_how_many_would_do():
+def test_too_few_repeats_make_suspects_and_the_needed_number_is_noted():
     """20 cases of 5 trials, half of which fail: no single one could be shown to have broken."""
     mixed = [row for n in range(19) for row in rows(f"m{n}", P, P, P, F, F)]
     other = [row for n in range(19) for row in rows(f"m{n}", P, P, F, F, F)]
@@ -236,7 +236,7 @@ def test_a_cost_that_is_not_known_on_one_side_is_not_compared():
     assert "cost USD" not in {metric.name for metric in found.metrics}
 
 
-def test_nothing_in_common_is_said():
+def test_runs_without_common_cases_are_noted():
     found = compared(rows("a", P), rows("b", P))
     assert (found.metrics, found.list_failed_gates(GATES)) == ((), [])
     assert noted(found, "nothing to compare")

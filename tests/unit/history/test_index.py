@@ -132,7 +132,7 @@ def test_reindex_gives_what_the_runs_themselves_wrote(history: History):
 @pytest.mark.parametrize(
     "damage", [b"this is no database, it is a text of some length " * 30, b"SQLite format 3\0" * 90]
 )
-def test_damage_is_said_with_the_way_out_and_reindex_is_that_way(history: History, damage: bytes):
+def test_a_damaged_index_is_an_error_that_names_reindex_as_the_repair(history: History, damage: bytes):
     hold(history, "a")
     rows = history.list_results("a")
     path = history.home / "history.sqlite"
@@ -175,7 +175,7 @@ def test_a_row_holds_what_a_comparison_needs(history: History):
     )
 
 
-def test_the_order_is_that_of_the_numbers_whatever_the_clock_said(history: History):  # N39
+def test_runs_are_ordered_by_number_not_by_clock(history: History):  # N39
     for number, (run, at) in enumerate(
         (("c", "2026-11-15T12:00"), ("a", "2026-11-15T09:00"), ("b", "1970-01-01T00:00"))
     ):
@@ -233,7 +233,7 @@ def test_runs_that_were_cut_off_are_told_once_newest_first(history: History):
     assert history.pop_crashed_runs() == []
 
 
-def test_a_run_that_goes_on_is_not_removed(history: History):  # N39
+def test_a_run_in_progress_is_not_removed(history: History):  # N39
     hold(history, "a", number=1)
     journal = Journal(history.journal_path("a"))
     with pytest.raises(BadInput, match=f"run a is in use by process {os.getpid()}"):
@@ -270,8 +270,8 @@ def test_several_runs_at_once_do_not_harm_each_other(history: History):
     db.close()
 
 
-def test_runs_can_be_listed_while_somebody_writes(history: History):
-    """A viewer that looks again and again neither waits for a run that writes nor keeps it waiting."""
+def test_runs_can_be_listed_during_a_write(history: History):
+    """A viewer that lists runs repeatedly neither waits for a writing run nor delays it."""
     hold(history, "r1")
     with history._open_transaction() as db:  # a write that takes its time
         db.execute("UPDATE runs SET agent = 'other'")

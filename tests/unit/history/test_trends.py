@@ -48,7 +48,7 @@ def test_trials_of_one_run_that_disagree_are_flaky(tmp_path: Path):
     assert flips(history, "r01") == [("a", 1)]
 
 
-def test_another_agent_or_another_definition_is_no_flip(tmp_path: Path):
+def test_another_agent_or_another_definition_is_not_a_flip(tmp_path: Path):
     history = History(tmp_path)
     seen: list[tuple[Status, str, str]] = [
         ("passed", "a", "1"),

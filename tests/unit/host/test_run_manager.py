@@ -121,7 +121,7 @@ class FullStore(SqliteStore):
             self._execute("DELETE FROM answers WHERE tenant = ''")
 
 
-def test_a_run_waits_for_room_on_the_disk_and_goes_on(tmp_path: Path, shorten: Callable[[str, float], None]):
+def test_a_run_waits_for_room_on_the_disk_and_continues(tmp_path: Path, shorten: Callable[[str, float], None]):
     """Its result is in memory: the agent is not asked twice."""
     shorten("viva.host.runs.WATCH_INTERVAL_S", 0.01)
 

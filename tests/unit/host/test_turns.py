@@ -76,7 +76,7 @@ def test_work_that_takes_long_holds_up_nothing(shorten: Callable[[str, float], N
 
 
 def test_work_of_a_tenant_whose_trials_wait_too_holds_up_nothing():
-    """A tenant that always has new runs is not first for ever: each of its trials counts."""
+    """A tenant that always has new runs is not first forever: each of its trials counts."""
 
     async def act() -> list[str]:
         trials = Trials()

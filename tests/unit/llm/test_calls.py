@@ -92,10 +92,10 @@ def test_a_single_try_is_not_counted():
     assert failed.value.message == "acme: 529"
 
 
-@pytest.mark.parametrize(("said", "pause"), [("3", 3.75), ("0", 0.0), ("1.5", 1.875), ("soon", 0.5), ("-1", 0.5)])
-def test_retry_after_in_seconds_is_kept_and_a_bit_more(said, pause):
+@pytest.mark.parametrize(("expected", "pause"), [("3", 3.75), ("0", 0.0), ("1.5", 1.875), ("soon", 0.5), ("-1", 0.5)])
+def test_retry_after_in_seconds_is_kept_and_a_bit_more(expected, pause):
     pauses = Pauses()
-    call([StubResponse(status=429, headers={"Retry-After": said}), StubResponse()], pauses)
+    call([StubResponse(status=429, headers={"Retry-After": expected}), StubResponse()], pauses)
     assert pauses == [pause]
 
 
@@ -141,7 +141,7 @@ def test_what_may_have_arrived_is_not_sent_again_where_that_could_harm():
         call([StubResponse(cut="before")], Pauses(), only_unsent=True)
 
 
-def test_what_was_never_sent_is_tried_again_in_any_case():
+def test_an_unsent_request_is_always_retried():
     with HttpServer(lambda r: StubResponse()) as gone:
         pass
     pauses = Pauses()
@@ -314,7 +314,7 @@ def test_a_stream_that_is_refused_is_an_answer():
         (b"x" * 1000, "x" * 300 + "…"),
     ],
 )
-def test_an_error_is_told_in_one_short_line(body, text):
+def test_an_error_is_reported_in_one_short_line(body, text):
     assert extract_error_message(body) == text
 
 

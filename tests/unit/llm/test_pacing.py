@@ -192,8 +192,8 @@ def test_the_connectors_of_a_run_share_the_conversations_and_say_what_they_do():
     limit = pacing.limit_conversations(100, is_fixed=False)
     pace = pacing.get_pace("openai")
     assert pacing.get_pace("openai") is pace
-    assert pacing.describe_pacing() == "8 at once"
+    assert pacing.describe_pacing() == "8 in parallel"
     pace.window, pace.latency_s = 2.0, 0.2
-    assert pacing.describe_pacing() == "8 at once, openai 10/s"
+    assert pacing.describe_pacing() == "8 in parallel, openai 10/s"
     assert limit.limit == START_CONVERSATIONS
     assert RunPacing().limit_conversations(5, is_fixed=True).limit == 5

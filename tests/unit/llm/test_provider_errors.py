@@ -67,7 +67,7 @@ def test_a_providers_status_decides(ask: Callable[[str], None], status: int, bla
 
 
 @pytest.mark.parametrize("ask", CLIENTS[:3])
-def test_a_provider_that_is_not_there_is_not_the_agents_fault(ask: Callable[[str], None]) -> None:
+def test_a_provider_that_does_not_exist_is_not_the_agents_fault(ask: Callable[[str], None]) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"

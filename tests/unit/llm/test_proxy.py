@@ -86,7 +86,7 @@ def test_a_proxy_that_refuses_is_named_without_its_password():
     )
 
 
-def test_a_proxy_that_is_not_there_is_named():
+def test_a_proxy_that_does_not_exist_is_named():
     with HttpServer(lambda r: StubResponse()) as gone:
         pass
     with pytest.raises(ConnectFailed) as failed:

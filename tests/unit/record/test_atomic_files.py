@@ -43,7 +43,7 @@ def test_a_writer_that_breaks_leaves_the_old_file_and_nothing_else(tmp_path: Pat
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_link_stays_a_link_and_what_is_no_file_is_not_replaced(tmp_path: Path):
+def test_a_link_stays_a_link_and_what_is_not_a_file_is_not_replaced(tmp_path: Path):
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
     replace_file(tmp_path / "link", b"new")

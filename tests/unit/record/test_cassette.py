@@ -283,14 +283,14 @@ def test_another_definition_is_named_with_both_values(deck: Deck):
     ]
 
 
-def test_a_conversation_that_goes_on_longer_than_the_recorded_one_says_so(deck: Deck):
+def test_a_conversation_that_continues_longer_than_the_recorded_one_says_so(deck: Deck):
     deck.record(Speaker(), "a")
     with pytest.raises(NotRecorded, match=r"turn 2: the recorded conversation with the agent 'bot' ended after turn 1"):
         deck.replay("a", "b")
 
 
 def test_an_attempt_is_replayed_only_if_it_was_recorded(deck: Deck):
-    """A reply that is missing is missing for good: trying once more would find even less."""
+    """A missing reply stays missing: a retry cannot find it."""
     recorder = CassetteRecorder(deck.path, "1.0", HIDING)
     for attempt in (1, 2):
         hold_conversation(RecordingAgent(Speaker(), "bot", "v1", recorder), "a", key=Key("s", "c", 1, attempt))
@@ -322,7 +322,7 @@ def test_secrets_are_struck_out_on_the_way_in_and_a_replay_without_them_still_fi
     assert deck.replay("my key is ***", definition={"header": "***"})[0].content == "MY KEY IS SK-SECRET"
 
 
-def test_a_replay_where_a_variable_is_not_set_goes_on_with_its_name(deck: Deck):
+def test_a_replay_where_a_variable_is_not_set_continues_with_its_name(deck: Deck):
     """What was said with its value comes back with its name, and is found again with that."""
     knowing, ignorant = Redactor(variables={"TOKEN": "s3cret-value"}), Redactor()
     recorder = CassetteRecorder(deck.path, "1.0", knowing)
@@ -343,7 +343,7 @@ def test_a_run_that_never_starts_destroys_no_cassette(deck: Deck):
     assert deck.path.read_bytes() == before
 
 
-def test_a_run_that_goes_on_keeps_what_has_ended(deck: Deck):
+def test_a_resumed_run_keeps_what_has_ended(deck: Deck):
     """The trial that was cut off is held again, so what was recorded of it goes; cases made for the run stay."""
     first = CassetteRecorder(deck.path, "1.0", HIDING)
     agent = RecordingAgent(Speaker(), "bot", "v1", first)
@@ -451,7 +451,7 @@ def test_what_an_agent_was_when_it_said_something_stays_with_what_it_said(deck: 
         ('{"line":"cassette","version":4,"viva":"1"}\n{"line":"son', None),
     ],
 )
-def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: str, output: str | None):
+def test_a_file_that_is_not_a_cassette_is_refused_with_its_line(deck: Deck, text: str, output: str | None):
     deck.path.write_text(text)
     if output is None:
         assert all(not isinstance(line, RecordedReply) for line in read_cassette(deck.path))
@@ -460,7 +460,7 @@ def test_a_file_that_is_no_cassette_is_refused_with_its_line(deck: Deck, text: s
         list(read_cassette(deck.path))
 
 
-def test_a_place_that_takes_no_cassette_is_said_before_anything_runs(tmp_path: Path):
+def test_an_unwritable_cassette_path_is_an_error_before_anything_runs(tmp_path: Path):
     with pytest.raises(BadInput, match=r"--record .*cannot be written"):
         CassetteRecorder(tmp_path / "absent" / "x", "1.0", HIDING)
     with pytest.raises(BadInput, match=r"--record .*cannot be written"):

@@ -169,7 +169,7 @@ def test_files_without_secrets_are_kept_byte_for_byte(deck: Deck):
     assert deck.files == [(image,)]
 
 
-def test_more_than_a_cassette_should_hold_is_said_when_it_is_missed(deck: Deck):
+def test_omitted_files_are_reported_when_a_replay_needs_them(deck: Deck):
     """The run itself goes on; only its replay cannot."""
     large = "x" * (rooms_of_viva.MAX_RECORDED_BYTES + 1)
     recorded = deck.record(f"write large.txt {large}")

@@ -95,7 +95,7 @@ def test_an_unused_journal_is_closed(tmp_path: Path):
     subprocess.run([sys.executable, "-c", MANY_JOURNALS, str(tmp_path)], check=True, timeout=300)
 
 
-def test_a_line_that_is_no_event_is_said_with_its_number(tmp_path: Path):
+def test_an_invalid_line_is_reported_with_its_number(tmp_path: Path):
     (tmp_path / "j").write_bytes(b'{"event":"note","text":"x"}\n\x00\x00\n')
     with pytest.raises(RunStopped, match="line 2 cannot be read"):
         Journal(tmp_path / "j")
@@ -170,7 +170,7 @@ def test_a_journal_has_one_writer_until_that_ends_or_is_killed(tmp_path: Path): 
 
 
 def test_readers_that_look_do_not_keep_a_writer_out(tmp_path: Path):  # N39
-    """Whoever looks whether a run goes on holds the lock for a moment."""
+    """A reader that checks whether a run is in progress holds the lock for a moment."""
     path = tmp_path / "journal.jsonl"
     Journal(path).close()
     with get_lock_path(path).open() as reader:
@@ -278,7 +278,7 @@ def test_a_journal_of_another_version_is_refused_in_one_sentence(tmp_path: Path,
     assert len(list(read_events(tmp_path / "new" / "j"))) == 1
 
 
-def test_numbers_go_up_whatever_is_lost(tmp_path: Path):  # N39
+def test_run_numbers_increase_after_lost_files(tmp_path: Path):  # N39
     assert [take_next_run_number(tmp_path) for _ in range(3)] == [1, 2, 3]
     started = RunStarted("r", "t", "1", "bot", (), 1, 1, 1, number=7)
     journal = Journal(tmp_path / "runs" / "r" / "journal.jsonl")

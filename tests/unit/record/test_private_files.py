@@ -1,4 +1,4 @@
-"""What Viva keeps is for its owner alone, whatever the umask, and also what an older Viva made for everybody."""
+"""Files of Viva are readable by their owner only, with any umask, also those that an older Viva made readable for all."""
 
 import os
 import stat

@@ -415,15 +415,15 @@ def test_many_cases_with_one_reason_are_listed_together() -> None:
     assert listed[51] == "… and 10 more"
 
 
-def test_a_resumed_run_counts_the_rate_from_where_it_goes_on() -> None:
+def test_a_resumed_run_counts_the_rate_from_where_it_continues() -> None:
     now = [0.0]
     stream = StringIO()
-    sink = make_console(stream, is_terminal=True, clock=lambda: now[0], describe_pace=lambda: "4 at once")
+    sink = make_console(stream, is_terminal=True, clock=lambda: now[0], describe_pace=lambda: "4 in parallel")
     sink.receive((run_started(100), *(trial_ended(trial(f"T{index}")) for index in range(90)), RunResumed("r1", "")))
     for index in (90, 91):
         now[0] += 1
         sink.receive((trial_ended(trial(f"T{index}")),))
-    assert stream.getvalue().endswith("\r\x1b[K92/100 · 92 ✓ · 1.0/s · ETA 8.0s · 4 at once")
+    assert stream.getvalue().endswith("\r\x1b[K92/100 · 92 ✓ · 1.0/s · ETA 8.0s · 4 in parallel")
 
 
 def test_repeated_cases_show_their_trials_and_pass_rates() -> None:  # N33

@@ -125,7 +125,7 @@ def test_an_object_is_taken_as_it_is(agents):
     assert isinstance(function.agent, PythonAgent)
     given = ScriptedAgent(("x",))
     assert known.find_agent_under_test(given).agent is given
-    with pytest.raises(BadInput, match="an int is no agent"):
+    with pytest.raises(BadInput, match="an int is not an agent"):
         known.find_agent_under_test(5)
 
 
@@ -167,7 +167,7 @@ def keyless(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"{name}_API_KEY", raising=False)
 
 
-def test_a_well_known_model_can_stand_wherever_a_model_or_connector_can(agents, monkeypatch: pytest.MonkeyPatch):
+def test_a_well_known_model_is_accepted_as_model_and_connector(agents, monkeypatch: pytest.MonkeyPatch):
     """P3: -n, -c, an agent's `connector`, `judge` in [defaults]; as `model` of a connector it tells the provider."""
     monkeypatch.setenv("OPENAI_API_KEY", "k-openai")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k-anthropic")
@@ -186,7 +186,7 @@ def test_a_well_known_model_can_stand_wherever_a_model_or_connector_can(agents, 
     assert {each.agent.connector.api_key.reveal() for each in reached} == {"k-openai", "k-anthropic"}
 
 
-def test_a_connector_with_an_address_speaks_as_openai_does_whatever_its_model(agents):
+def test_a_connector_with_an_address_uses_the_openai_api_by_default(agents):
     gateway = agents("[connectors.c]\nmodel = 'claude-haiku-4-5'\nbase_url = 'http://127.0.0.1:1/v1'\n")
     assert gateway.find_agent_under_test("c").agent.connector.provider == "openai"
 
@@ -216,7 +216,7 @@ def test_a_missing_key_is_found_where_the_model_is_named(agents, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("keyless")
-def test_a_missing_key_of_an_evaluator_is_told_where_it_is_named(agents, tmp_path: Path):
+def test_a_missing_key_of_an_evaluator_is_reported_where_it_is_named(agents, tmp_path: Path):
     known = agents("[defaults]\nevaluator = 'gpt-4o'\n")
     settings = config.load_settings(None, tmp_path)
     (flag,) = create_evaluator_check(known, settings, "o3")("o3")
@@ -241,7 +241,7 @@ def test_a_model_stands_for_the_built_in_helper_that_speaks_to_it(agents, monkey
     assert known.find_helper("m", "judge").agent.connector.model == "own"
 
 
-def test_an_evaluator_that_cannot_be_had_is_told_with_what_to_write(agents, tmp_path: Path):
+def test_an_evaluator_that_cannot_be_had_is_reported_with_what_to_write(agents, tmp_path: Path):
     known = agents(A + "[connectors.c]\nmodel = 'm'\nmodels = ['x-*']\n[connectors.d]\nmodels = ['y-*']\n")
     settings = config.load_settings(None, tmp_path)
     wrong_with = create_evaluator_check(known, settings)

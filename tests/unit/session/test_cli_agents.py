@@ -10,7 +10,7 @@ from viva.agents.acp import AcpAgent
 from viva.agents.agent_config import list_nameable_kinds
 from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import TextPrinted, TurnEnded
+from viva.agents.cli.events import CliTurnEnded, TextPrinted
 from viva.agents.cli.gemini import GEMINI
 from viva.config import Settings
 from viva.errors import BadInput
@@ -68,7 +68,7 @@ env = { TOKEN_A = "literal-token", B = "$MY_KEY" }
     assert {"literal-token", "value-of-my-key", "value-of-gemini-key"} <= set(found.redactor.secrets)
 
 
-def test_secrets_are_no_part_of_what_an_agent_is_made_of(tmp_path):
+def test_secrets_are_not_part_of_what_an_agent_is_made_of(tmp_path):
     agents = AgentFactory(settings(tmp_path, '[agents.a]\ntype = "codex"\nenv = { OPENAI_API_KEY = "hush-hush" }\n'))
     agent = agents.find_agent("a").agent
     assert isinstance(agent, CliAgent)
@@ -99,7 +99,7 @@ events = [{ when = { type = "text" }, text = "$.text" }, { when = { type = "done
     agent = AgentFactory(settings(tmp_path, text)).find_agent("a").agent
     assert isinstance(agent, CliAgent)
     assert list(agent.spec.parse_line(b'{"type": "text", "text": "hi"}')) == [TextPrinted("hi")]
-    assert list(agent.spec.parse_line(b'{"type": "done"}')) == [TurnEnded()]
+    assert list(agent.spec.parse_line(b'{"type": "done"}')) == [CliTurnEnded()]
 
 
 @pytest.mark.parametrize(

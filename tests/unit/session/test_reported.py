@@ -56,7 +56,7 @@ def test_usage_of_an_http_agent_is_priced_by_the_model_beside_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_cost"])
-def test_a_limit_on_unreported_usage_is_no_fault_of_a_judge(tmp_path: Path, limit: str) -> None:
+def test_a_limit_on_unreported_usage_is_not_a_fault_of_a_judge(tmp_path: Path, limit: str) -> None:
     (record,) = run(tmp_path, case(assertions=[{"type": limit, "value": 5}]), agent=lambda messages: "x")
     assert (record.status, record.fault) == ("error", "undetermined")  # N17, N24
     assert "return `usage`" in str(record.error)

@@ -1,4 +1,4 @@
-"""What a journal tells of a run that was cut off, and what may not have changed since."""
+"""What is read from the journal of an interrupted run, and which changes prevent resuming it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ def planned(*cases: tuple[str, str]) -> AsyncIterator[PlannedTrial]:
     return plan()
 
 
-def test_what_has_ended_is_not_due_whatever_the_attempt(tmp_path: Path):
+def test_an_ended_trial_is_not_run_again_in_any_attempt(tmp_path: Path):
     found = past(tmp_path, STARTED, trial(0, attempt=2), trial(2))
 
     async def due() -> list[bool]:

@@ -148,7 +148,7 @@ def test_hooks_checks_and_script_tests_keep_their_lines_too(tmp_path: Path) -> N
     assert lines(tested.tracebacks[0]) == [("tests_of.py", 3, "1 / 0")]  # N38
 
 
-def test_a_tool_of_a_chat_agent_keeps_its_lines_and_the_turn_goes_on(tmp_path: Path) -> None:
+def test_a_tool_of_a_chat_agent_keeps_its_lines_and_the_turn_continues(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text("def look():\n    return {}['id']\n")
     with OpenAIServer([Say(tool_calls=[ToolCall("look", {})]), "x marks it"]) as server:
         (tmp_path / "viva.toml").write_text(

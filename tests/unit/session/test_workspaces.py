@@ -85,7 +85,7 @@ def test_links_are_copies_for_an_agent_that_does_not_follow_them():
     assert [name for name in list_nameable_kinds() if not agents.find_agent(name).follows_links] == ["gemini"]
 
 
-def test_what_a_command_may_do_is_said_before_the_run():
+def test_permissions_of_a_command_are_noted_before_the_run():
     """P10: and nothing of an agent that is none."""
     (message,) = places("gemini").describe_permissions()
     assert (
@@ -96,7 +96,7 @@ def test_what_a_command_may_do_is_said_before_the_run():
     assert list(places("python", unasked=None).describe_permissions()) == []
 
 
-def test_a_sandbox_that_is_not_there_is_said_before_the_run():
+def test_a_missing_sandbox_is_an_error_before_the_run():
     with pytest.raises(BadInput, match="bubblewrap is not installed"):
         places(sandbox="bwrap")
     with pytest.raises(BadInput, match="bubblewrap is not installed"):
@@ -104,7 +104,7 @@ def test_a_sandbox_that_is_not_there_is_said_before_the_run():
     assert list(places("python", defaults=Defaults(sandbox="bwrap"), sandbox="none").describe_permissions()) == []
 
 
-def test_a_run_that_goes_on_knows_where_it_worked():
+def test_a_resumed_run_knows_where_it_worked():
     asked = RunOptions(
         inputs=("x",),
         evaluator="judge",

@@ -185,7 +185,7 @@ def test_where_nothing_changed_alarms_are_as_rare_as_promised(draw):
 @pytest.mark.soak
 @pytest.mark.parametrize("draw", [unchanged_rates, unchanged_costs, unchanged_latencies])
 @pytest.mark.parametrize("pairs", [3, 6, 10, 20, 50])
-def test_alarms_stay_rare_whatever_the_number_of_pairs(draw, pairs):
+def test_alarms_stay_rare_for_any_number_of_pairs(draw, pairs):
     assert false_alarms(draw, pairs, runs=1000) <= 0.05 + 0.02
 
 
@@ -315,7 +315,7 @@ def test_fewer_cases_than_this_can_never_be_significant(alpha: float):
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.05 / 100, 0.01])
-def test_so_many_trials_can_show_a_single_broken_case(alpha: float):
+def test_this_many_trials_can_show_a_single_broken_case(alpha: float):
     trials = min_trials_to_detect(alpha)
     whole: Any = fisher_exact([[trials, 0], [0, trials]])
     fewer: Any = fisher_exact([[trials - 1, 0], [0, trials - 1]])

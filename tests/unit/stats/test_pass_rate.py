@@ -46,7 +46,7 @@ def test_a_case_passes_or_fails_only_if_trials_in_error_leave_no_doubt(
         (["skipped"], 9, None, "skipped"),
     ],
 )
-def test_a_trial_that_never_ran_may_have_been_either(
+def test_a_trial_that_did_not_run_could_have_passed_or_failed(
     trials: list[Status], missing: int, min_pass: float | None, status: Status
 ) -> None:  # N33
     assert decide_case_status(trials, min_pass, missing) == status

@@ -56,7 +56,7 @@ def test_a_suite_without_judged_trials_has_no_rate():
     assert estimate_suite_rate([Tally(0, 0), Tally(0, 0)]) is None
 
 
-def test_each_case_counts_once_however_often_it_ran():
+def test_each_case_counts_once_with_any_number_of_trials():
     found = estimate_suite_rate([Tally(0, 1), Tally(99, 99), Tally(0, 0)])
     assert found is not None
     assert found.rate == 0.5
@@ -69,7 +69,7 @@ def test_one_trial_a_case_is_plain_wilson():
     assert found.interval == wilson_interval(7, 10)
 
 
-def test_cases_that_always_end_alike_count_once_however_often_they_run():
+def test_cases_with_equal_outcomes_count_once_with_any_number_of_trials():
     found = estimate_suite_rate([Tally(8, 8)] * 7 + [Tally(0, 8)] * 3)
     assert found is not None
     assert found.effective_trials == pytest.approx(10)
@@ -184,7 +184,7 @@ def test_an_interval_for_any_number_of_trials_is_wider_than_wilsons_and_holds_th
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.9, 0.97])
-def test_it_holds_the_true_rate_however_often_one_looks(rate: float):
+def test_it_contains_the_true_rate_after_any_number_of_looks(rate: float):
     """400 cases of 150 trials, looked at after each: at most 5 % of them ever have an interval without the rate."""
     random, missed, interval = Random(3), 0, cache(anytime_interval)
     for _ in range(400):

@@ -63,7 +63,7 @@ TESTS = [
 
 
 @pytest.mark.parametrize("test", TESTS, ids=str)
-def test_wrong_decisions_are_as_rare_as_promised_whatever_the_number_of_runs(test: SequentialTest):
+def test_wrong_decisions_are_as_rare_as_promised_for_any_number_of_runs(test: SequentialTest):
     for max_runs in (1, 5, 20, 50, test.max_runs):
         cut = SequentialTest(
             min_pass=test.min_pass, max_runs=max_runs, alpha=test.alpha, beta=test.beta, margin=test.margin
@@ -164,7 +164,7 @@ def test_too_few_runs_to_pass_can_be_told_beforehand():
     assert test.decide(0, 5) == "fails"
 
 
-def test_errors_use_up_runs_and_are_no_evidence():
+def test_errors_use_up_runs_and_are_not_evidence():
     test = SequentialTest(min_pass=0.9, max_runs=40, margin=0.1, beta=0.05)
     assert test.evaluate([None] * 14 + [True] * 26) == SequentialResult("passes", 26, 0, 14)
     assert test.evaluate([None] * 40) == SequentialResult("undecided", 0, 0, 36)

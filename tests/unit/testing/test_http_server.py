@@ -96,7 +96,7 @@ def test_a_delay_delays():
         assert client.getresponse().read() == b"x"
 
 
-def test_a_bug_in_a_handler_is_told_at_the_end():
+def test_a_bug_in_a_handler_is_reported_at_the_end():
     def broken(received):
         raise LookupError("oops")
 

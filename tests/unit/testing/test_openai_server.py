@@ -18,7 +18,7 @@ def ask(server: OpenAIServer, path: str = "/chat/completions", **body) -> Any:
         return response.read().decode() if body.get("stream") else json.load(response)
 
 
-def test_a_script_is_said_line_by_line():
+def test_a_script_replies_line_by_line():
     call = ToolCall("add", {"a": 1})
     with OpenAIServer(
         ["one", Say(content="two", tool_calls=[call], input_tokens=3, output_tokens=4, finish_reason="length")]

@@ -70,13 +70,13 @@ def test_lines_of_json_and_a_json_list_are_read_too(tmp_path: Path):
         ("- {", "is not YAML"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, output: str):
+def test_problems_have_a_place(tmp_path: Path, text: str, output: str):
     with pytest.raises(BadInput) as problem:
         load_script(write(tmp_path, text))
     assert output in str(problem.value)
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path):
+def test_all_problems_are_reported_together(tmp_path: Path):
     with pytest.raises(BadInput) as problem:
         load_script(write(tmp_path, "- { whn: a }\n- { eror: 400 }"))
     assert len(problem.value.problems) == 2

@@ -63,7 +63,7 @@ def test_the_credentials_of_environments_and_commands():
     assert credentials.mask_agent_reference("python:./token.py:agent") == "python:./token.py:agent"
 
 
-def test_a_table_of_the_config_is_searched_and_masked_however_deep():
+def test_a_config_table_is_searched_and_masked_at_any_depth():
     table = {
         "url": "http://u:pw-1@host",
         "token": "literal-1",

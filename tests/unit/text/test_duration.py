@@ -59,7 +59,7 @@ def test_go_style_durations_and_bare_seconds_are_read(written, seconds):  # N6
         "9" * 400,
     ],
 )
-def test_anything_else_is_refused_with_what_would_be_right(written):  # N2, N6
+def test_anything_else_is_an_error_that_says_what_would_be_right(written):  # N2, N6
     with pytest.raises(ValueError, match="is not a duration: write for example 30s, 2m30s, 500ms or 1h"):
         parse_duration(written)
 
@@ -93,6 +93,6 @@ def test_an_age_may_have_days(text: str, seconds: float):
 
 
 @pytest.mark.parametrize("text", ["", "d", "0", "0d", "-1d", "1w", "30 d", "1h1d", "nan", "1e9d"])
-def test_what_is_no_age_is_refused(text: str):
+def test_an_invalid_age_is_refused(text: str):
     with pytest.raises(ValueError, match="30d"):
         parse_age(text)

@@ -300,7 +300,7 @@ def test_stopping_with_messages_left_is_neither_a_pass_nor_a_failure() -> None:
     assert stopped("end").status == "passed"
 
 
-def test_stopping_is_no_failure_of_the_agent_where_checkpoints_are_missing() -> None:
+def test_stopping_is_not_a_failure_of_the_agent_where_checkpoints_are_missing() -> None:
     """The agent might have reached them, unless the case says that it ends there (N17)."""
     goal = Goal((Checkpoint("done", Assertion(Never())),))
 

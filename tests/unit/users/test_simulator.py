@@ -161,7 +161,7 @@ def test_only_what_is_surely_another_value_of_the_very_slot_counts(text: str, sl
         Reply(data=None),
     ],
 )
-def test_half_an_answer_is_asked_for_again(reply: Reply):  # N29
+def test_half_an_answer_is_requested_again(reply: Reply):  # N29
     with pytest.raises(ValueError, match=r"it (is|has|was)"):
         SimulatorReplyValidator(make_trial_state("Which?"), {}).parse(reply)
 

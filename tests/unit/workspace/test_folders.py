@@ -310,7 +310,7 @@ def test_a_link_that_holds_the_workspace_itself_has_an_end(tmp_path: Path):
     assert opened(made, linking(tmp_path, "."), use) == ("new.txt",)
 
 
-def test_what_the_agent_did_to_the_host_through_a_link_is_told(base: Path, host: Path):
+def test_what_the_agent_did_to_the_host_through_a_link_is_reported(base: Path, host: Path):
     """P5: changed, added and removed, by the paths that it used."""
 
     async def use(folder: TrialWorkspace) -> list[str]:
@@ -329,7 +329,7 @@ def test_what_the_agent_did_to_the_host_through_a_link_is_told(base: Path, host:
     )
 
 
-def test_a_test_that_the_agent_could_read_through_a_link_is_told(base: Path, host: Path):
+def test_a_test_that_the_agent_could_read_through_a_link_is_reported(base: Path, host: Path):
     """P5."""
 
     async def use(folder: TrialWorkspace) -> list[str]:
@@ -389,7 +389,7 @@ def test_in_place_the_folder_is_the_users_own_and_stays(base: Path, repo: Path):
 
 @pytest.mark.parametrize("kind", ["cwd", "empty"])
 def test_a_replay_never_touches_the_host(kind: str, base: Path, host: Path):
-    """Links are copied, with all that a link would show, and told of as if they were links."""
+    """Links are copied, with everything that a link would show, and reported as links."""
     put(host, "skills/.venv/tool", "x")
     spec = WorkspaceSpec("cwd", str(host)) if kind == "cwd" else linking(host, "skills", exclude=("skills/a.md",))
 
@@ -480,7 +480,7 @@ def test_it_is_gone_too_when_the_trial(how: str, base: Path):
     assert list(base.iterdir()) == []
 
 
-def test_it_stays_for_those_who_want_to_look_at_it_and_is_never_swept(base: Path):
+def test_a_kept_workspace_is_not_removed(base: Path):
     async def use(folder: TrialWorkspace) -> str:
         assert not folder.is_kept
         folder.keep()
@@ -498,8 +498,8 @@ def test_it_stays_for_those_who_want_to_look_at_it_and_is_never_swept(base: Path
     assert Path(opened(folders(base, keep_always=True), WorkspaceSpec("empty"), nothing)).is_dir()
 
 
-def test_those_who_work_in_place_take_turns(base: Path, tmp_path: Path):
-    """P5: else the changes of one would be told of the other."""
+def test_trials_that_work_in_place_take_turns(base: Path, tmp_path: Path):
+    """P5: otherwise the changes of one trial would be reported for the other."""
     make, spec, seen = folders(base), WorkspaceSpec("cwd", str(tmp_path / "repo")), list[list[str]]()
     put(tmp_path / "repo", "here")
 
@@ -535,7 +535,7 @@ except Undetermined as wrong:
 """
 
 
-def test_half_a_copy_is_no_workspace(base: Path, tmp_path: Path):
+def test_half_a_copy_is_not_a_workspace(base: Path, tmp_path: Path):
     """A disk that takes no more, here by a limit on the size of files, is said to be that; the file was readable."""
     put(tmp_path / "repo", "large.txt", "x" * 300_000)
     base.mkdir()
@@ -564,7 +564,7 @@ def test_what_was_made_unremovable_is_removed(base: Path):
     assert list(base.iterdir()) == []
 
 
-def test_no_place_to_make_one_is_no_failure_of_the_agent(base: Path):
+def test_no_place_to_make_one_is_not_a_failure_of_the_agent(base: Path):
     made = folders(base)
     base.rmdir()
     with pytest.raises(Undetermined, match=r"workspace: .*No such file"):
@@ -585,7 +585,7 @@ asyncio.run(main())
 """
 
 
-def test_what_a_killed_process_has_left_is_swept_and_what_a_running_one_uses_is_not(base: Path):
+def test_what_a_killed_process_has_left_is_removed_and_what_a_running_one_uses_is_not(base: Path):
     base.mkdir()
     viva = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(base)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -310,7 +310,7 @@ def test_one_that_floods_a_file_is_ended(script: str, run: Run, tmp_path: Path):
     assert not of_ours()
 
 
-def test_a_file_that_is_said_to_be_larger_than_any_disk_is_not_read_to_its_end(run: Run, tmp_path: Path):
+def test_a_sparse_file_is_not_read_to_its_end(run: Run, tmp_path: Path):
     async def scenario() -> tuple[list[bytes], bool]:
         script = "import os; print('said', flush=True); os.ftruncate(1, 1 << 60)"
         argv = [sys.executable, "-c", script]
@@ -427,7 +427,7 @@ ctypes.CDLL(None).syscall({"x86_64": 60}.get(os.uname().machine, 93), 0)  # ends
 """
 
 
-def test_a_program_whose_first_thread_has_ended_is_no_dead_one(tmp_path: Path):
+def test_a_program_whose_first_thread_has_ended_is_not_a_dead_one(tmp_path: Path):
     """P7: Linux shows it as a zombie, but its other threads run, and its children are still its own. So Node ends."""
 
     async def main() -> int:
@@ -500,7 +500,7 @@ def test_when_viva_itself_is_killed_its_commands_end_too(script: str, tmp_path: 
     assert gone(supervisor)
 
 
-def test_what_even_a_killed_supervisor_has_left_is_swept_at_the_next_start(tmp_path: Path):
+def test_what_even_a_killed_supervisor_has_left_is_removed_at_the_next_start(tmp_path: Path):
     _, pid = killed(DAEMON, tmp_path, with_supervisor=True)
     assert is_alive(pid)
     assert pid in kill_orphans()

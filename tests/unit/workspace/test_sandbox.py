@@ -139,7 +139,7 @@ def test_a_daemon_inside_ends_with_the_command(sandbox: Bubblewrap | None, tmp_p
         time.sleep(0.05)
 
 
-def test_without_bubblewrap_it_is_said_what_is_missing(tmp_path: Path):
+def test_missing_bubblewrap_is_a_clear_error(tmp_path: Path):
     with pytest.raises(BadInput, match=r"--sandbox bwrap: bubblewrap is not installed \(apt install bubblewrap"):
         find_bubblewrap({"PATH": str(tmp_path)})
 

@@ -124,7 +124,7 @@ def test_together_differences_have_room_for_so_much_and_no_more(scene: Scene):
     assert message[-1] == "not shown: the limit for diffs is reached"
 
 
-def test_texts_beyond_the_room_in_memory_are_told_without_lines(tmp_path: Path):
+def test_texts_beyond_the_room_in_memory_are_reported_without_lines(tmp_path: Path):
     put(tmp_path, "a", "x" * 50)
     texts = ContentStore(max_bytes=60)
     before = take_snapshot(str(tmp_path), texts)
@@ -171,7 +171,7 @@ def test_a_folder_that_is_deleted_has_lost_all_its_files(scene: Scene):
 
 
 @pytest.mark.parametrize("raw", [b"\xff\xfe", b"a\\xff", b"back\\slash", b"\\\\\xff\\x41", "ü".encode(), b"\x80\\"])
-def test_names_that_are_no_text_can_be_told_and_found_again(raw: bytes, scene: Scene):
+def test_names_that_are_not_text_can_be_shown_and_parsed(raw: bytes, scene: Scene):
     name = os.fsdecode(raw)
     put(scene.root, name, "x")
     shown = scene.one().path
@@ -180,7 +180,7 @@ def test_names_that_are_no_text_can_be_told_and_found_again(raw: bytes, scene: S
     assert to_display_path(parse_display_path(shown)) == shown
 
 
-def test_ordinary_names_are_told_as_they_are():
+def test_ordinary_names_are_reported_as_they_are():
     assert to_display_path("a/größe x.txt") == "a/größe x.txt"
 
 
@@ -243,7 +243,7 @@ def test_nothing_is_put_or_removed_through_a_link(tmp_path: Path):
     assert (root / "away/kept").read_bytes() == b"replayed"
 
 
-def test_too_many_files_are_not_watched_and_that_is_said(tmp_path: Path):
+def test_too_many_files_are_not_watched_and_reported(tmp_path: Path):
     many = FolderSnapshot({}, is_complete=False)
     (change,) = snapshot.list_file_changes(many, many, ContentStore())
     assert "too many to watch" in change.path

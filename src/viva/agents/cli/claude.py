@@ -10,12 +10,12 @@ from msgspec import Struct, field
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
+    CliTurnEnded,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
-    TurnEnded,
     UsageReported,
     build_model_call,
     join_texts,
@@ -107,7 +107,7 @@ def parse_stream_line(data: bytes, parse_usage: Callable[[ClaudeLine], Iterator[
             for denial in line.permission_denials or ():
                 yield ToolEnded(denial.tool_use_id, "refused", None)
             yield from parse_usage(line)
-            yield TurnEnded(_find_failure(line), line.stop_reason, line.result)
+            yield CliTurnEnded(_find_failure(line), line.stop_reason, line.result)
         case _:
             return
 
@@ -154,8 +154,10 @@ def _format_error(error: Any) -> str:
 
 
 def build_claude_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | None = None) -> ModelCall:
-    read, written = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
-    return build_model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read, cost)
+    cache_read, cache_created = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
+    return build_model_call(
+        provider, model, tokens.input_tokens + cache_read + cache_created, tokens.output_tokens, cache_read, cost
+    )
 
 
 def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
@@ -176,9 +178,14 @@ def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
 
 
 def _parse_model_usage(model: str, usage: _ModelUsage) -> ModelCall:
-    read, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
+    cache_read, cache_created = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
     return build_model_call(
-        "anthropic", model, usage.input_tokens + read + written, usage.output_tokens, read, usage.cost or None
+        "anthropic",
+        model,
+        usage.input_tokens + cache_read + cache_created,
+        usage.output_tokens,
+        cache_read,
+        usage.cost or None,
     )
 
 

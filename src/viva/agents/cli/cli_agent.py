@@ -10,7 +10,7 @@ command missing, too old, or without login       Unreachable
 cut off                                          nothing: `CallProgress` has the partial reply, the provider's error and the
                                                  end of stderr
 
-A CLI takes no history: earlier messages are put as text before the first message.
+A CLI cannot be given a history: earlier messages are put as text before the first message.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from viva.agents.agent_config import AgentConfig, AgentSetup, AgentStatus, StringMap
-from viva.agents.cli.events import CliEvent, CliTurn, TextPrinted, TurnEnded
+from viva.agents.cli.events import CliEvent, CliTurn, CliTurnEnded, TextPrinted
 from viva.agents.cli.installation import check_version, find_executable, find_login_problem, inspect_installation
 from viva.agents.cli.monitor import OutputMonitor
 from viva.agents.cli.output_text import to_one_line
@@ -375,7 +375,7 @@ class _TurnProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._spec.is_plain_text and code == 0 and not process.has_overflowed:
-            self._turn.add_event(TurnEnded())
+            self._turn.add_event(CliTurnEnded())
         return code
 
     def _parse_events(self, line: bytes) -> list[CliEvent] | None:
@@ -392,7 +392,7 @@ class _TurnProcess:
             self._turn.add_event(event)
             if not self._spec.is_plain_text:  # plain text may be a reply or an error
                 self._monitor.add_event(event, process)
-            if isinstance(event, TurnEnded):
+            if isinstance(event, CliTurnEnded):
                 deadline.reschedule(asyncio.get_running_loop().time() + _EXIT_S)
 
     def check_result(self, code: int | None, expected_session: str | None) -> None:

@@ -9,12 +9,12 @@ from msgspec import Struct
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
+    CliTurnEnded,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
-    TurnEnded,
     UsageReported,
     build_model_call,
 )
@@ -79,9 +79,9 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
             if (used := line.usage) is not None:
                 call = build_model_call("openai", "", used.input_tokens, used.output_tokens, used.cached_input_tokens)
                 yield UsageReported((call,), "session")
-            yield TurnEnded()
+            yield CliTurnEnded()
         case "turn.failed":
-            yield TurnEnded((line.error or _Error()).message)
+            yield CliTurnEnded((line.error or _Error()).message)
         case _:
             return
 

@@ -28,13 +28,13 @@ from viva.agents.cli.cli_agent import CliAgent, Command, ProcessConfig, split_co
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.events import (
     CliEvent,
+    CliTurnEnded,
     InputRequested,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
-    TurnEnded,
     UsageReported,
 )
 from viva.agents.cli.gemini import GEMINI
@@ -105,7 +105,7 @@ class LineRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if hint := _find_value(line, self.awaiting):
             yield InputRequested("input-required", hint if isinstance(hint, str) else "")
         if self.end:
-            yield TurnEnded(to_text(error) if error else None)
+            yield CliTurnEnded(to_text(error) if error else None)
         elif error and self.result is UNSET:
             yield TroubleReported(to_text(error))
 
@@ -171,7 +171,7 @@ def build_command_spec(
         }
         words = (resume if request.session is not None and resume else command)[1:]
         words = (*words, *model_args) if request.model else words
-        return [_PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in words]
+        return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]
 
     def parse_line(data: bytes) -> Iterator[CliEvent]:
         line = codec.decode(data)

@@ -73,7 +73,7 @@ class InputRequested(Struct, frozen=True, tag="awaiting"):
     hint: str = ""
 
 
-class TurnEnded(Struct, frozen=True, tag="turn_end"):
+class CliTurnEnded(Struct, frozen=True, tag="turn_end"):
     """The CLI ends the turn, with success or an `error`. An empty error text means that the error was reported before.
     `result` is the CLI's own final text.
     """
@@ -91,7 +91,7 @@ CliEvent = (
     | UsageReported
     | TroubleReported
     | InputRequested
-    | TurnEnded
+    | CliTurnEnded
 )
 
 
@@ -117,7 +117,7 @@ class CliTurn:
         self._first_token_ms: float | None = None
         self._model = model
         self.session: str | None = None
-        self.end: TurnEnded | None = None
+        self.end: CliTurnEnded | None = None
         self.session_usage: tuple[ModelCall, ...] = tuple(previous_usage)
         self._before = {call.model: call for call in previous_usage}
         self._texts: list[list[str]] = []  # the pieces of each message
@@ -143,9 +143,9 @@ class CliTurn:
                 self._add_usage(event)
             case InputRequested():
                 self._input_request = event
-            case TurnEnded(error=""):
-                self.end = TurnEnded(self._trouble or "it ended with an error", event.finish_reason, event.result)
-            case TurnEnded():
+            case CliTurnEnded(error=""):
+                self.end = CliTurnEnded(self._trouble or "it ended with an error", event.finish_reason, event.result)
+            case CliTurnEnded():
                 self.end = event
             case TroubleReported(text=text, is_warning=is_warning):
                 self._trouble = text

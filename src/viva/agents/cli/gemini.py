@@ -9,12 +9,12 @@ from msgspec import Struct, field
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
+    CliTurnEnded,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
     TroubleReported,
-    TurnEnded,
     UsageReported,
     build_model_call,
 )
@@ -79,7 +79,7 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
                 models = line.stats.models or {"": line.stats}  # older versions report only the sum
                 yield UsageReported(tuple(_build_model_call(model, tokens) for model, tokens in models.items()))
             error = line.error or _Error()  # without one, an earlier `error` line has the reason
-            yield TurnEnded(error.message or error.type if line.status == "error" else None)
+            yield CliTurnEnded(error.message or error.type if line.status == "error" else None)
         case _:
             return
 

@@ -1,4 +1,4 @@
-"""Watches a CLI's output beside its stream: errors of its provider, a missing login, the last lines."""
+"""Watches the output of a CLI outside its stream of events: errors of its provider, a missing login, the last lines."""
 
 import asyncio
 import os

@@ -9,11 +9,11 @@ from msgspec import Struct, field
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import (
     CliEvent,
+    CliTurnEnded,
     SessionStarted,
     TextPrinted,
     ToolEnded,
     ToolStarted,
-    TurnEnded,
     UsageReported,
     build_model_call,
 )
@@ -82,9 +82,9 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
                 call = build_model_call("", "", read, used.output + used.reasoning, used.cache.read, part.cost or None)
                 yield UsageReported((call,), "step", part.id)
             if part.reason not in _CONTINUES:
-                yield TurnEnded(None, part.reason)
+                yield CliTurnEnded(None, part.reason)
         case "error":
-            yield TurnEnded(_format_error(line.error))
+            yield CliTurnEnded(_format_error(line.error))
         case _:
             return
 

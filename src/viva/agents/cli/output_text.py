@@ -52,7 +52,7 @@ def clean_output(text: str) -> str:
 
 
 def _describe_base64(match: re.Match[str]) -> str:
-    """The text that replaces base64 data: its size. A line of dashes is no data and stays."""
+    """The text that replaces base64 data: its size. A line of dashes is not data and stays."""
     run = match[0]
     kinds = (any(map(is_kind, run)) for is_kind in (str.isupper, str.islower, str.isdigit))
     return _format_size(len(run), "base64") + run[len(run.rstrip()) :] if sum(kinds) > 1 else run

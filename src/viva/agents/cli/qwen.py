@@ -8,7 +8,7 @@ from msgspec import structs
 
 from viva.agents.cli.claude import ClaudeLine, build_claude_call, parse_stream_line
 from viva.agents.cli.cli_agent import CliConfig
-from viva.agents.cli.events import CliEvent, ToolStarted, TurnEnded, UsageReported
+from viva.agents.cli.events import CliEvent, CliTurnEnded, ToolStarted, UsageReported
 from viva.agents.cli.gemini import build_argv
 from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest, format_settings
 
@@ -27,8 +27,8 @@ def parse_line(data: bytes) -> Iterator[CliEvent]:
     """The events of a line. The CLI reports an API error as a success with the error as text; here it is an error."""
     for event in parse_stream_line(data, _parse_usage):
         match event:
-            case TurnEnded(error=None, result=str(text)) if _API_ERROR.fullmatch(text):
-                yield TurnEnded(text)
+            case CliTurnEnded(error=None, result=str(text)) if _API_ERROR.fullmatch(text):
+                yield CliTurnEnded(text)
             case ToolStarted(name="tool_call", arguments={"name": str(name), "arguments": arguments}):
                 yield structs.replace(event, name=name, arguments=arguments)  # a tool that the model had to search for
             case _:

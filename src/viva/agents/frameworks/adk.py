@@ -83,11 +83,11 @@ class AdkSession(FrameworkSession):
         """Logs the calls in an event that wait, and yields a hint for each: what it waits for."""
         for call in event.get_function_calls():
             if call.name == _CONFIRMATION:
-                asked = call.args["originalFunctionCall"]
-                self.log.drop_call(asked["id"])  # its result was only that it needs a confirmation
-                self.log.mark_call_pending(asked["id"], asked["name"], asked.get("args"))
-                self._waiting[asked["id"]] = (call.id, call.name)
-                yield call.args.get("toolConfirmation", {}).get("hint") or f"approve or deny: {asked['name']}"
+                original_call = call.args["originalFunctionCall"]
+                self.log.drop_call(original_call["id"])  # its result was only that it needs a confirmation
+                self.log.mark_call_pending(original_call["id"], original_call["name"], original_call.get("args"))
+                self._waiting[original_call["id"]] = (call.id, call.name)
+                yield call.args.get("toolConfirmation", {}).get("hint") or f"approve or deny: {original_call['name']}"
             elif call.id in (event.long_running_tool_ids or ()):
                 self.log.mark_call_pending(call.id, call.name, call.args)
                 self._waiting[call.id] = (call.id, call.name)
@@ -113,7 +113,7 @@ def _wrap_result(value: Any) -> Any:
 def _make_plugin(session: AdkSession) -> Any:
     """Logs agents, models and tools of the runner, and answers for stubbed tools."""
 
-    class TurnRecorder(session.load("google.adk.plugins.base_plugin", "BasePlugin")):
+    class TurnPlugin(session.load("google.adk.plugins.base_plugin", "BasePlugin")):
         async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
             session.log.enter_node(agent.name)
 
@@ -142,7 +142,7 @@ def _make_plugin(session: AdkSession) -> Any:
         async def on_tool_error_callback(self, *, tool: Any, tool_args: Any, tool_context: Any, error: Any) -> None:
             session.log.fail_call(tool_context.function_call_id, error)
 
-    return TurnRecorder(name="viva")
+    return TurnPlugin(name="viva")
 
 
 class AdkConfig(FrameworkConfig, frozen=True, kw_only=True):

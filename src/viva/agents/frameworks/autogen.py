@@ -153,7 +153,7 @@ async def _run_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, ca
 
 
 async def _stream_tool(session: Any, run: Any, tool: Any, args: Any, token: Any, call_id: str | None = None) -> Any:
-    """Runs a tool that is an agent or team; AutoGen tells of its call."""
+    """Runs a tool that is an agent or team. AutoGen reports the call itself."""
     if not session.has_stubs:
         async for piece in run(tool, args, token, call_id):
             yield piece

@@ -35,7 +35,7 @@ _OTHER_LOOP = re.compile(r"different (event )?loop|event loop is closed", re.IGN
 _OTHER_LOOP_HINT = "the object was used on another event loop before: pass a function that creates it, as in -n python:./app.py:make_agent"
 
 current_session: ContextVar["FrameworkSession | None"] = ContextVar("current_session", default=None)
-"""The session whose turn runs: for what a framework calls without a way to say for whom, such as agents that a tool runs."""
+"""The session whose turn runs: for code that a framework calls without naming the session, such as agents that a tool runs."""
 
 
 class FrameworkSession:
@@ -78,8 +78,8 @@ class FrameworkSession:
                 )
             names = " or ".join(dict.fromkeys(each.__name__ for each in types))
             if inspect.isclass(target):
-                raise cls.build_error(f"the class {target.__name__} is no {names}")
-            raise cls.build_error(f"{type(target).__name__} is no {names}; name a function that runs it")
+                raise cls.build_error(f"{target.__name__} is a class, not an object of {names}")
+            raise cls.build_error(f"{type(target).__name__} is not {names}; name a function that runs it")
 
     async def start(self) -> None:
         """Prepares the memory of the conversation, with the history of the case in it."""

@@ -99,8 +99,8 @@ def list_approvals(value: Any) -> list[Any]:
     """The calls that an interrupt of LangChain's HumanInTheLoopMiddleware asks to approve; none for other interrupts."""
     if not isinstance(value, Mapping):
         return []
-    asked = cast("Mapping[str, Any]", value)
-    return list(asked.get("action_requests", [asked] if asked.get("type") == "tool_approval" else []))
+    interrupt = cast("Mapping[str, Any]", value)
+    return list(interrupt.get("action_requests", [interrupt] if interrupt.get("type") == "tool_approval" else []))
 
 
 def answer_interrupt(value: Any, message: Message, options: Mapping[str, Any]) -> Any:
@@ -114,5 +114,5 @@ def answer_interrupt(value: Any, message: Message, options: Mapping[str, Any]) -
 
 def describe_interrupt(value: Any) -> str:
     """What an interrupt asks the user."""
-    asked = [str(each.get("description") or each["name"]) for each in list_approvals(value)]
-    return "\n".join(asked) or to_text(value)
+    questions = [str(each.get("description") or each["name"]) for each in list_approvals(value)]
+    return "\n".join(questions) or to_text(value)

@@ -101,7 +101,7 @@ def _make_recorder(load: Any) -> Any:
     """A capability that logs agents, models and tools, and answers for stubbed tools."""
     waiting = tuple(load("pydantic_ai", "CallDeferred", "ApprovalRequired"))
 
-    class TurnRecorder(load("pydantic_ai.capabilities", "AbstractCapability")):
+    class TurnCapability(load("pydantic_ai.capabilities", "AbstractCapability")):
         def __init__(self, session: FrameworkSession) -> None:
             self.log = session.log
 
@@ -129,7 +129,7 @@ def _make_recorder(load: Any) -> Any:
             self.log.fail_call(call.tool_call_id, str(error))
             raise error
 
-    return TurnRecorder
+    return TurnCapability
 
 
 class PydanticAIConfig(FrameworkConfig, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ def find_framework(value: Any) -> Any:
 
 
 def explain_no_agent(value: Any) -> str:
-    """Says why an object is no agent, which objects are agents, and how to make an agent of any object."""
+    """Says why an object is not an agent, which objects are agents, and how to make an agent of any object."""
     kinds = (find_kind(name) for name in dict.fromkeys(catalog.AGENT_KIND_BY_TYPE.values()))
     titles = ", ".join(kind.session.title for kind in kinds if kind is not None)
     return (

@@ -100,7 +100,7 @@ class TurnLog:
             return call_id
 
     def fail_requested_calls(self, error: str) -> None:
-        """Logs that the requested calls do not run: there is no such tool, or the arguments do not fit."""
+        """Logs that the requested calls do not run: the tool does not exist, or the arguments do not fit."""
         for call_id in self._waiting_to_run:
             self.fail_call(call_id, error)
         self._waiting_to_run.clear()
@@ -135,7 +135,7 @@ class TurnLog:
     async def run_tool(
         self, call_id: str, name: str, arguments: Any, run: Callable[[], Awaitable[Any]], waiting: Any = ()
     ) -> Any:
-        """Runs a tool and logs what becomes of it. A stubbed tool does not run: its canned answer comes as text.
+        """Runs a tool and logs its outcome. A stubbed tool does not run: its canned answer comes as text.
 
         `waiting` are the exceptions by which a tool says that its call waits. Any exception is raised again.
         """

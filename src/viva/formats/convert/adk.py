@@ -64,7 +64,9 @@ def _build_case_turn(text: str, tools: list[tuple[str, Any]], expected: str | No
     assertions: list[dict[str, Any]] = []
     if tools:
         assertions.append({"type": "tool_sequence", "names": [name for name, _ in tools], "exact": True})
-        assertions += [{"type": "tool_called", "name": name, "arguments": given} for name, given in tools if given]
+        assertions += [
+            {"type": "tool_called", "name": name, "arguments": arguments} for name, arguments in tools if arguments
+        ]
     if expected:
         assertions.append(build_same_answer_assertion(expected))
     return {"input": text, "assertions": assertions}

@@ -78,8 +78,8 @@ def _build_target_assertions(target: object, *, is_choice: bool) -> Assertions:
         return []
     if is_choice:
         return [{"type": "regex", "pattern": rf"(?i)ANSWER:\s*{','.join(targets)}\b"}]
-    found = [{"type": "contains", "value": each, "ignore_case": True} for each in targets]
-    return found if len(found) == 1 else [{"type": "any", "assertions": found}]
+    assertions = [{"type": "contains", "value": each, "ignore_case": True} for each in targets]
+    return assertions if len(assertions) == 1 else [{"type": "any", "assertions": assertions}]
 
 
 def convert_pydantic_evals(source: ForeignDocument) -> Iterator[Case]:
@@ -112,8 +112,8 @@ def _convert_evaluator(evaluator: Any, case: JsonObject, source: ForeignDocument
         case "Equals":
             return [{"type": "equals", "value": arguments.get("value", argument)}]
         case "Contains":
-            found = {"type": "contains", "value": str(arguments.get("value", argument))}
-            return [found | ({"ignore_case": True} if arguments.get("case_sensitive") is False else {})]
+            assertion = {"type": "contains", "value": str(arguments.get("value", argument))}
+            return [assertion | ({"ignore_case": True} if arguments.get("case_sensitive") is False else {})]
         case "LLMJudge":
             return [{"type": "judge", "criteria": arguments.get("rubric", argument)}]
         case "MaxDuration":

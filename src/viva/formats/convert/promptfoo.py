@@ -164,8 +164,8 @@ class _TestConverter:
 
 
 def _build_contains(text: Any, kind: str) -> dict[str, Any]:
-    found = {"type": "contains", "value": _to_text(text)}
-    return found | ({"ignore_case": True} if kind.startswith("i") else {})
+    assertion = {"type": "contains", "value": _to_text(text)}
+    return assertion | ({"ignore_case": True} if kind.startswith("i") else {})
 
 
 def _strip_if_text(value: Any) -> Any:
@@ -179,7 +179,7 @@ def _to_text(value: Any) -> str:
 def _fill_variables(value: Any, values: JsonObject) -> Any:
     """Replace `{{name}}` and `{{name.key}}` in all strings; names without a value stay."""
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda found: _look_up_variable(found[1], values, otherwise=found[0]), value)
+        return _VARIABLE.sub(lambda match: _look_up_variable(match[1], values, otherwise=match[0]), value)
     if isinstance(value, Mapping):
         return {key: _fill_variables(item, values) for key, item in value.items()}
     return [_fill_variables(item, values) for item in value] if isinstance(value, list) else value

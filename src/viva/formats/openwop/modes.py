@@ -21,7 +21,7 @@ LIVE_MODE: Mode = "live-shadow"
 class EvalOptions(Struct, frozen=True, kw_only=True):
     """How eval suites run: the requested modes, the settings of the config, and the agents that it has.
 
-    `judge` judges rubrics; `safety_judge` looks for unsafe behaviour, beside the built-in detectors.
+    `judge` judges rubrics; `safety_judge` looks for unsafe behaviour, in addition to the built-in detectors.
     `agent_names` maps the id of each agent to its name in the config. `secrets` are values that no reply may contain.
     """
 

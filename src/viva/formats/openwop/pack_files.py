@@ -1,7 +1,7 @@
 """The files of an OpenWOP pack, as a folder or a `.tgz`.
 
 A tarball is read in memory and never unpacked: nothing in it can leave its root or fill a disk. What is read is bounded,
-and entries that are no plain files or folders (links, devices, pipes) are refused, and so are `..` and absolute names.
+and entries that are not plain files or folders (links, devices, pipes) are refused, and so are `..` and absolute names.
 """
 
 import gzip
@@ -64,15 +64,15 @@ class PackTarball:
     def __init__(self, content: bytes, display_name: str) -> None:
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
-                found = dict(_read_entries(_LimitedReader(unpacked)))
+                files = dict(_read_entries(_LimitedReader(unpacked)))
         except _ArchiveRefused as error:
             raise BadInput.of(str(error), display_name) from error
         except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, RecursionError) as error:
             # Headers that announce headers, thousands in a row, are read one inside the other.
-            raise BadInput.of(f"is no .tgz that can be read: {error}", display_name) from error
-        self._files = _make_relative_to_manifest(found)
+            raise BadInput.of(f"cannot be read as .tgz: {error}", display_name) from error
+        self._files = _make_relative_to_manifest(files)
         if MANIFEST not in self._files:
-            raise BadInput.of(f"holds no {MANIFEST} at its root", display_name)
+            raise BadInput.of(f"does not contain {MANIFEST} at its root", display_name)
 
     def read(self, name: str) -> bytes:
         if name not in self._files:
@@ -146,7 +146,7 @@ def read_tarball(path: Path, display_name: str) -> bytes:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise BadInput.of(f"is no .tgz that can be read: {error}", display_name) from error
+        raise BadInput.of(f"cannot be read as .tgz: {error}", display_name) from error
     if len(content) > MAX_BYTES:
         raise BadInput.of(f"is larger than {MAX_BYTES // 2**20} MB", display_name)
     return content

@@ -90,10 +90,10 @@ def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: st
         if only_file is not None:
             return []
         raise
-    wanted = _find_indexes_of_suite_agents(pack.manifest, options.eval_options.agent_names, only_file)
-    if not wanted and only_file is not None:
+    indexes = _find_indexes_of_suite_agents(pack.manifest, options.eval_options.agent_names, only_file)
+    if not indexes and only_file is not None:
         return []
-    if not wanted:
+    if not indexes:
         what = "no agent of it refers to an eval suite (evalSuiteRef)"
         raise BadInput(pack.document.make_problem((), what, key="agents"))
     if keys and pack.proof is None:
@@ -103,7 +103,7 @@ def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: st
     notes = () if verified else (f"{name}: {_describe_signature(pack, path)}",)
     suites: list[Suite] = []
     problems: list[Problem] = []
-    for at in wanted:
+    for at in indexes:
         try:
             suites.append(pack.load_agent_suite(at, options, notes, verified))
             notes, verified = (), None
@@ -116,14 +116,14 @@ def load_pack(path: Path, display_name: str, options: LoadOptions, only_file: st
 
 def _find_indexes_of_suite_agents(manifest: Manifest, known: Mapping[str, str], only: str | None) -> list[int]:
     """The indexes of the agents whose suites run. If several agents share a suite, an agent of the config is preferred."""
-    found: dict[str, int] = {}
+    index_by_suite: dict[str, int] = {}
     for at, agent in enumerate(manifest.agents):
         if agent.eval_suite_ref is None or only not in (None, name := str(PurePosixPath(agent.eval_suite_ref))):
             continue
-        first = found.setdefault(name, at)
+        first = index_by_suite.setdefault(name, at)
         if agent.agent_id in known and manifest.agents[first].agent_id not in known:
-            found[name] = at
-    return sorted(found.values())
+            index_by_suite[name] = at
+    return sorted(index_by_suite.values())
 
 
 def require_signature(path: Path | None, display_name: str, options: EvalOptions) -> None:
@@ -145,8 +145,8 @@ def open_pack(path: Path, display_name: str, trusted_keys: tuple[str, ...] = ())
         document = parse_json_document(raw, f"{display_name}/{MANIFEST}")
     except ValueError as error:
         raise BadInput.of(str(error), f"{display_name}/{MANIFEST}") from error
-    if found := find_violations("pack", document.value):
-        raise BadInput(*(document.make_problem(each.path, each.message, key=each.unknown_key) for each in found))
+    if violations := find_violations("pack", document.value):
+        raise BadInput(*(document.make_problem(each.path, each.message, key=each.unknown_key) for each in violations))
     manifest = codec.convert(document.value, Manifest)
     if not trusted_keys:
         return Pack(display_name, files, document, manifest)
@@ -205,7 +205,7 @@ class Pack:
 
     def read_used_files(self) -> dict[str, bytes]:
         """The manifest and all files of the pack that a run reads, by name."""
-        found = {MANIFEST: self._files.read(MANIFEST)}
+        contents = {MANIFEST: self._files.read(MANIFEST)}
         for at, agent in enumerate(self.manifest.agents):
             references = {
                 ("evalSuiteRef",): agent.eval_suite_ref,
@@ -216,8 +216,8 @@ class Pack:
             for place, reference in references.items():
                 if reference is not None:
                     content = self.read(reference, ("agents", at, *place))
-                    found[check_pack_path(reference)] = content
-        return found
+                    contents[check_pack_path(reference)] = content
+        return contents
 
     def read(self, reference: str, place: KeyPath) -> bytes:
         """A file that the manifest refers to; it must be inside the pack."""
@@ -254,7 +254,7 @@ def _describe_signature(pack: Pack, path: Path) -> str:
         signing is None or (signing.method != "sigstore" and signing.signature_ref is None)
     ):
         return "not signed"
-    return "signature present, not verified: [openwop] trusted_keys names no key"
+    return "signature present, not verified: [openwop] trusted_keys is empty"
 
 
 class _PackBytes(Struct, frozen=True):
@@ -318,5 +318,5 @@ def _find_signature_file(path: Path) -> Path | None:
     if path.is_dir():
         return None
     stem = next(path.name.removesuffix(suffix) for suffix in TARBALL_SUFFIXES if path.name.endswith(suffix))
-    found = [path.with_name(f"{name}.sig") for name in (path.name, stem)]
-    return next((each for each in found if each.is_file()), None)
+    candidates = [path.with_name(f"{name}.sig") for name in (path.name, stem)]
+    return next((each for each in candidates if each.is_file()), None)

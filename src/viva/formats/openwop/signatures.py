@@ -42,7 +42,7 @@ def verify_signature(signed: SignedContent, trusted_keys: tuple[str, ...]) -> st
 
 def parse_digests(raw: bytes) -> dict[str, str]:
     """Parse a list as written by `sha256sum`: file name to SHA-256 digest. ValueError names the wrong line."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     seen: set[str] = set()
     try:
         lines = raw.decode().splitlines()
@@ -55,8 +55,8 @@ def parse_digests(raw: bytes) -> dict[str, str]:
         if fits[2].casefold() in seen:
             raise ValueError(f"line {number}: {fits[2]!r} is listed twice, or differs from another path only in case")
         seen.add(fits[2].casefold())
-        found[fits[2]] = fits[1].lower()
-    return found
+        digests[fits[2]] = fits[1].lower()
+    return digests
 
 
 def format_digests(files: Mapping[str, bytes]) -> bytes:

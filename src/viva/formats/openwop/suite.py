@@ -143,12 +143,12 @@ _NO_MANIFEST = ManifestInfo()
 def load(documents: Documents, name: str, _folder: Path, options: LoadOptions) -> Suite:
     """Load the suite of a file; `name` is what messages show. Raises BadInput with every problem at once."""
     problems: list[Problem] = []
-    found = list(documents.read_valid(problems))
-    problems += [each.make_problem((), "is a second suite; a file holds one") for each in found[1:]]
-    if not found and not problems:
-        problems.append(Problem(name, 1, "", "holds no eval suite"))
+    suites = list(documents.read_valid(problems))
+    problems += [each.make_problem((), "is a second suite; a file holds one") for each in suites[1:]]
+    if not suites and not problems:
+        problems.append(Problem(name, 1, "", "does not contain an eval suite"))
     try:
-        suite = load_suite(found[0], options) if found else None
+        suite = load_suite(suites[0], options) if suites else None
     except BadInput as error:
         problems += error.problems
         suite = None
@@ -171,14 +171,18 @@ def _parse_document(document: Document) -> tuple[EvalSuite | None, set[str | int
     if isinstance(value, dict) and "aggregateScore" in value:
         what = "is the summary of an eval, not a suite; --baseline takes it"
         return None, set(), [document.make_problem((), what)]
-    found = find_violations("openwop", value)
-    problems = [document.make_problem(each.path, each.message, key=each.unknown_key) for each in found]
-    if found:
-        value = replace_invalid("openwop", value, found, OPENWOP_PLACEHOLDERS) if isinstance(value, dict) else None
+    violations = find_violations("openwop", value)
+    problems = [document.make_problem(each.path, each.message, key=each.unknown_key) for each in violations]
+    if violations:
+        value = replace_invalid("openwop", value, violations, OPENWOP_PLACEHOLDERS) if isinstance(value, dict) else None
     if value is None:
         return None, set(), problems
     problems += _find_scoring_problems(document, value)
-    return codec.convert(value, EvalSuite), {step for each in found for step in (*each.path, each.suggestion)}, problems
+    return (
+        codec.convert(value, EvalSuite),
+        {step for each in violations for step in (*each.path, each.suggestion)},
+        problems,
+    )
 
 
 def _find_scoring_problems(document: Document, suite: Mapping[str, Any]) -> Iterator[Problem]:
@@ -309,11 +313,11 @@ def _find_uncallable_tools(document: Document, suite: EvalSuite, manifest_info: 
 
 
 def _find_needs(suite: EvalSuite) -> dict[Feature, tuple[str, ...]]:
-    found: dict[Feature, list[str]] = {}
+    tasks_by_feature: dict[Feature, list[str]] = {}
     for task in suite.tasks:
         for feature in _build_fixtures(task.fixtures).needs:
-            found.setdefault(feature, []).append(task.task_id)
-    return {feature: tuple(tasks) for feature, tasks in found.items()}
+            tasks_by_feature.setdefault(feature, []).append(task.task_id)
+    return {feature: tuple(tasks) for feature, tasks in tasks_by_feature.items()}
 
 
 class _CaseBuilder:

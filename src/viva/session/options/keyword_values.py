@@ -31,8 +31,8 @@ def build_run_options(keywords: Mapping[str, Any]) -> RunOptions:
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}{hint}")
     values, problems = _parse_keyword_values(keywords)
     labels = {option.name: keyword for keyword, option in KEYWORDS.items()}
-    given = {name: value for name, value in values.items() if _differs_from_default(KEYWORDS[labels[name]], value)}
-    problems += find_option_conflicts(given, labels, KEYWORDS.values())
+    changed = {name: value for name, value in values.items() if _differs_from_default(KEYWORDS[labels[name]], value)}
+    problems += find_option_conflicts(changed, labels, KEYWORDS.values())
     sequential: SequentialTest | None = values.get("sequential")
     if sequential is not None and not problems:
         problems += find_sequential_problems(sequential, "")
@@ -91,7 +91,7 @@ def _wrap_in_tuple(value: Any) -> tuple[Any, ...]:
         return (value,)
     values = tuple(cast("Sequence[Any]", value))
     if None in values or (isinstance(value, list) and not values):
-        raise ValueError("None is no agent" if values else "an empty list; pass at least one agent")
+        raise ValueError("None is not an agent" if values else "an empty list; pass at least one agent")
     return values
 
 

@@ -62,7 +62,7 @@ class Option(Struct, frozen=True, kw_only=True):
     """One option. `name`, `type` and `default` are those of the field."""
 
     flags: tuple[str, ...] = ()
-    """Empty: `viva test` has no such flag. A flag `--no-…` sets a boolean to false."""
+    """Empty: `viva test` has no flag for it. A flag `--no-…` sets a boolean to false."""
     help: str
     group: str = ""
     metavar: str | None = None
@@ -320,7 +320,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def is_filtered(self) -> bool:
-        """Do filters select only some of the cases? A shard is no filter."""
+        """Do filters select only some of the cases? A shard is not a filter."""
         return self.only is not None or bool(self.tags) or self.selected_cases is not None
 
     @property

@@ -147,17 +147,17 @@ def _restore_value(option: Option, value: Any) -> Any:
     return tuple(tuple(item) if isinstance(item, list) else item for item in value)
 
 
-def apply_resume_flags(options: RunOptions, given: RunOptions) -> RunOptions:
+def apply_resume_flags(options: RunOptions, flags: RunOptions) -> RunOptions:
     """The options of a resumed run, with those flags of the new command that may replace saved options. Paths are made absolute."""
     changes: dict[str, Any] = {}
     for name, option in RUN_OPTIONS.items():
-        value = getattr(given, name)
+        value = getattr(flags, name)
         if option.on_resume != "replace" or not value:
             continue
         if option.item_type is Path:
             value = tuple(path.absolute() for path in value) if option.is_list else value.absolute()
         changes[name] = value
-    if given.has_workers:  # one kind of workers replaces the other
+    if flags.has_workers:  # one kind of workers replaces the other
         changes = {"workers": None, "dashboard": False, "cluster": None, "cluster_folder": None} | changes
     return structs.replace(options, **changes)
 

@@ -92,7 +92,7 @@ def _find_last_frame(error: BaseException) -> traceback.FrameSummary:
 def find_script_tests(reference: str, roots: Sequence[str]) -> list[ScriptTest] | None:
     """The tests of the module, or the one test function, that `scripts:reference` names. None for a generator.
 
-    Raises BadInput if there is no such script, or if a test takes other parameters than `t` and `ctx`.
+    Raises BadInput if the script does not exist, or if a test takes other parameters than `t` and `ctx`.
     """
     try:
         module, function = find_script(reference, roots)

@@ -87,14 +87,14 @@ class T:
         assertion = build_assertion(definition, ".")
         turn = self._find_turn_of_response(response)
         self._state.waiting_for = "judge"
-        result = self._wait(evaluate_assertion(assertion, CheckContext(self._create_judged_state(turn), turn)))
+        result = self._wait(evaluate_assertion(assertion, CheckContext(self._create_validator_state(turn), turn)))
         self._state.waiting_for = "script"
         add_result(self._state, result)
         for suggestion in result.verdict.suggestions:
             self.log("suggestion:", suggestion)
         return result.verdict
 
-    def _create_judged_state(self, turn: Turn) -> TrialState:
+    def _create_validator_state(self, turn: Turn) -> TrialState:
         """The state with the conversation that a validator sees. In a test without turns, the response is its only message."""
         history, turns = turn.user_message.history or (), [turn]
         if not self._state.turns and turn.reply is not None:

@@ -136,7 +136,7 @@ def read_merge_source(journal: Path, place: str) -> MergeSource:
     except codec.DecodeError as error:
         raise BadInput.of(f"is not an event of a journal: {error}", str(journal), number) from error
     if reader.started is None:
-        raise BadInput.of("has no start event, so it is no run", str(journal))
+        raise BadInput.of("has no start event, so it is not a run", str(journal))
     return MergeSource(
         journal=journal,
         place=place,
@@ -192,10 +192,10 @@ def read_merge_sources(
     sources: dict[str, MergeSource] = {}
     notes: list[str] = []
     for name in names:
-        found = [read_merge_source(journal, name) for journal in find_journals(name, find_run, scratch)]
-        has_shards = any(source.shards for source in found)
-        for source in found:
-            if len(found) > 1 and (source.is_merged or (has_shards and not source.shards)):
+        read_sources = [read_merge_source(journal, name) for journal in find_journals(name, find_run, scratch)]
+        has_shards = any(source.shards for source in read_sources)
+        for source in read_sources:
+            if len(read_sources) > 1 and (source.is_merged or (has_shards and not source.shards)):
                 kind = "is the result of a merge" if source.is_merged else "is not a shard"
                 notes.append(f"{name}: left out {source}, which {kind}")
             elif sources.setdefault(source.started.run, source) is not source:

@@ -175,7 +175,7 @@ def describe_workers(plan: RunPlan, workers: Workers) -> list[str]:
     """A note on the number of workers and parallel trials, and on the dashboard."""
     processes = f"{workers.count} worker process{'es' if workers.count != 1 else ''}"
     dashboard = f"; dashboard: {workers.dashboard}" if workers.dashboard else ""
-    return [f"{processes}, {plan.parallel} trial{'s' if plan.parallel != 1 else ''} at once{dashboard}"]
+    return [f"{processes}, {plan.parallel} trial{'s' if plan.parallel != 1 else ''} in parallel{dashboard}"]
 
 
 def list_worker_warnings(plan: RunPlan) -> Iterator[str]:

@@ -265,18 +265,18 @@ class CaseFinder:
         self._recent: dict[Cell, Case] = {}
         self._lock = asyncio.Lock()
 
-    async def find(self, wanted: Cell) -> Case:
+    async def find(self, cell: Cell) -> Case:
         async with self._lock:
-            if wanted in self._recent:
-                return self._recent[wanted]
+            if cell in self._recent:
+                return self._recent[cell]
             for _ in range(2):  # from here to the end, then from the start
                 async for planned in self._trials:
                     if planned.cell not in self._recent:
                         self._keep_case(planned)
-                    if planned.cell == wanted:
+                    if planned.cell == cell:
                         return planned.case
                 self._trials = self._plan.iterate_trials()
-        raise RunStopped(f"a worker cannot find the case {wanted[1]!r} of {wanted[0]}")
+        raise RunStopped(f"a worker cannot find the case {cell[1]!r} of {cell[0]}")
 
     def _keep_case(self, planned: PlannedTrial) -> None:
         self._recent[planned.cell] = planned.case

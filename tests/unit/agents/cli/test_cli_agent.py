@@ -124,7 +124,7 @@ def test_a_login_is_copied_only_where_that_is_wanted_and_then_no_key_comes_along
     assert ".gemini/oauth_creds.json" in copied.home
 
 
-def test_a_home_that_cannot_be_set_up_is_no_fault_of_the_agent(tmp_path):
+def test_a_home_that_cannot_be_set_up_is_not_a_fault_of_the_agent(tmp_path):
     """A full disk, for one; here a file is in the way."""
 
     async def scenario() -> None:
@@ -140,7 +140,7 @@ def test_a_home_that_cannot_be_set_up_is_no_fault_of_the_agent(tmp_path):
         asyncio.run(scenario())
 
 
-def test_of_its_links_it_is_told_the_folders_and_no_single_file(tmp_path):
+def test_it_gets_the_folders_of_its_links_but_no_single_file(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.txt").write_text("x", encoding="utf-8")
     agent = gemini(tmp_path, INIT + 'say(type="message", role="assistant", content=" ".join(args))\n' + DONE)
@@ -150,7 +150,7 @@ def test_of_its_links_it_is_told_the_folders_and_no_single_file(tmp_path):
     ]  # P5
 
 
-def test_a_message_that_no_command_line_would_hold_comes_on_standard_input(tmp_path):
+def test_a_message_too_long_for_a_command_line_goes_to_standard_input(tmp_path):
     outcome = hold_conversation(
         gemini(
             tmp_path,
@@ -194,7 +194,7 @@ def test_what_was_said_before_stands_at_the_top_of_the_first_message(tmp_path):
     assert outcome.replies[1].content == "And now?"
 
 
-def test_what_is_no_text_cannot_be_said_to_a_cli(tmp_path):
+def test_what_is_not_text_cannot_be_sent_to_a_cli(tmp_path):
     message = Message("user", (Text("look"), Image("file://a.png", "a.png")))
     with pytest.raises(Undetermined, match=r"takes text only, but this message has attachments: a\.png"):
         hold_conversation(gemini(tmp_path, INIT + DONE), message)
@@ -459,6 +459,6 @@ def test_a_cli_that_deletes_its_workspace_cannot_go_on(tmp_path):
     assert "its working folder is gone" in fault.message
 
 
-def test_noise_and_bytes_that_are_no_text_do_not_matter(tmp_path):
+def test_noise_and_bytes_that_are_not_text_do_not_matter(tmp_path):
     body = INIT + 'sys.stdout.buffer.write(b"\\xff\\xfe{\\n[1]\\nnull\\n{}\\n"); sys.stdout.flush()\n' + DONE
     assert hold_conversation(gemini(tmp_path, body), "x").reply.content == ""

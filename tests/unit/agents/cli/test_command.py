@@ -38,7 +38,7 @@ def test_without_a_place_for_it_the_message_goes_to_standard_input(tmp_path):
     assert hold_conversation(command(tmp_path, "print(len(sys.stdin.read()))"), big).reply.content == "300000"
 
 
-def test_a_command_that_does_not_listen_is_no_trouble(tmp_path):
+def test_a_command_that_does_not_read_input_works(tmp_path):
     assert hold_conversation(command(tmp_path, 'print("no")'), "x" * 300_000).reply.content == "no"
 
 
@@ -66,7 +66,7 @@ def test_it_resumes_as_it_is_told_to_by_one_id_in_all_turns(tmp_path):
     assert first[1] == second[1] == third[1]
 
 
-def test_one_that_cannot_resume_is_told_what_was_said_before(tmp_path):
+def test_a_cli_that_cannot_resume_gets_the_conversation_so_far(tmp_path):
     conversation = hold_conversation(command(tmp_path, 'print("seen", sys.stdin.read().count("one"))'), "one", "two")
     assert [reply.content for reply in conversation.replies] == ["seen 1", "seen 1"]
 
@@ -95,7 +95,7 @@ say(kind="end", v={"n": 1}, used={"input_tokens": 7, "output_tokens": 2})
     assert [call.input_tokens for call in reply.calls] == [7]
 
 
-def test_lines_without_the_one_that_ends_a_turn_are_no_turn(tmp_path):
+def test_a_turn_needs_the_line_that_ends_it(tmp_path):
     body = 'say(kind="text", body={"text": "almost"})\nsay(kind="end", v={"n": 2})'
     with pytest.raises(AgentFailed, match="it ended without a result"):
         hold_conversation(command(tmp_path, body, "{input}", output="jsonl", events=RULES), "x")
@@ -120,7 +120,7 @@ def test_an_exit_code_is_the_end_of_text_and_other_than_0_a_failure(tmp_path):
         )
 
 
-def test_a_command_that_is_not_there_cannot_be_reached(tmp_path):
+def test_a_command_that_does_not_exist_cannot_be_reached(tmp_path):
     with pytest.raises(Unreachable, match="there is no command 'mycli'"):
         hold_conversation(command_agent(command=("mycli",), host=host(tmp_path)), "x")
 
@@ -140,7 +140,7 @@ def test_what_cannot_work_is_a_mistake_of_the_config(fields: dict[str, Any], pro
 
 
 def test_a_path_that_is_none_is_a_mistake_of_the_config():
-    with pytest.raises(ValueError, match="is no JSONPath"):
+    with pytest.raises(ValueError, match="is not a JSONPath"):
         LineRule(text="$[")
 
 

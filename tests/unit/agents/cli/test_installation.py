@@ -80,7 +80,7 @@ def test_a_command_that_the_user_has_configured_is_not_run_to_ask_it(tmp_path):
     assert not (tmp_path / "seen").exists()
 
 
-def test_one_that_is_not_there_is_named_with_how_to_install_it(tmp_path):
+def test_one_that_does_not_exist_is_named_with_how_to_install_it(tmp_path):
     found = looked_at(tmp_path)
     assert found.executable is None
     assert found.missing is not None
@@ -97,7 +97,7 @@ def test_versions_are_compared_by_number(tmp_path):
     assert asyncio.run(check_version(str(path), dict(os.environ), GEMINI, LocalWorkspaces())) is None
 
 
-def test_a_missing_login_is_told_before_anything_runs(tmp_path):
+def test_a_missing_login_is_reported_before_anything_runs(tmp_path):
     fake(tmp_path, "gemini", "")
     assert "no login: set GEMINI_API_KEY or" in (looked_at(tmp_path).missing or "")  # P10
     (tmp_path / ".gemini").mkdir()

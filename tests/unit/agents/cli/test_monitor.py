@@ -44,7 +44,7 @@ def append(file: Path, text: str) -> None:
     file.write_text(file.read_text(encoding="utf-8") + text, encoding="utf-8")
 
 
-def test_its_own_log_tells_of_a_provider_of_which_its_stderr_is_silent(tmp_path: Path):
+def test_provider_errors_are_found_in_the_log_of_the_cli(tmp_path: Path):
     watch, file = watching(tmp_path)
     assert told(watch) == (None, "")
     append(file, BUSY)
@@ -82,11 +82,11 @@ STREAM_ERROR = (
 
 
 @pytest.mark.parametrize(
-    ("small", "agent", "said"),
+    ("small", "agent", "expected"),
     [("false", "build", "AI_APICallError: Overloaded"), ("true", "title", None)],
 )
-def test_opencode_tells_of_its_provider_in_its_log_alone(tmp_path: Path, small: str, agent: str, said: str | None):
-    """P11: also before it has named a session, and after faults of earlier turns; a missing title is no fault."""
+def test_provider_errors_of_opencode_are_found_in_its_log(tmp_path: Path, small: str, agent: str, expected: str | None):
+    """P11: also before it has named a session, and after faults of earlier turns. A missing title is not a fault."""
     file = tmp_path / ".local" / "share" / "opencode" / "log" / "opencode.log"
     file.parent.mkdir(parents=True)
     file.write_text(STREAM_ERROR.format(small="false", agent="build", said="before"), encoding="utf-8")
@@ -94,12 +94,12 @@ def test_opencode_tells_of_its_provider_in_its_log_alone(tmp_path: Path, small: 
     assert watch.find_fault(None) is None
     append(file, STREAM_ERROR.format(small=small, agent=agent, said="Overloaded"))
     fault = watch.find_fault(None)
-    assert (fault.message if fault else None) == said
+    assert (fault.message if fault else None) == expected
     watch.add_event(TextPrinted("So then"), Silent())
     assert watch.find_fault(None) is None
 
 
-def test_what_is_printed_at_every_start_are_no_last_words():
+def test_start_up_lines_are_not_part_of_the_last_lines():
     printed = "YOLO mode is enabled. All tool calls will be automatically approved.\nRipgrep is not available.\n"
     assert format_tail(printed + "    at run (x.js:1)\n\x1b[31mboom\x1b[0m\n") == "boom"
 
@@ -131,7 +131,7 @@ BASE64 = base64.b64encode(bytes(range(256)) * 36).decode()
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("expected", "shown"),
     [
         (f'{{"data": "{BASE64}", "error": 1}}', '{"data": "[12 kB of base64 data]", "error": 1}'),
         (f"before\n{base64.encodebytes(bytes(range(256))).decode()}after", "before\n[348 bytes of base64 data]\nafter"),
@@ -142,11 +142,11 @@ BASE64 = base64.b64encode(bytes(range(256)) * 36).decode()
         ("größe, naïve, 数据", "größe, naïve, 数据"),
     ],
 )
-def test_data_is_not_shown_in_a_message(said: str, shown: str):
-    assert format_tail(said) == shown
+def test_data_is_not_shown_in_a_message(expected: str, shown: str):
+    assert format_tail(expected) == shown
 
 
-def test_lines_that_are_no_stream_are_shown_without_their_data(tmp_path: Path):
+def test_lines_outside_the_stream_are_shown_without_their_data(tmp_path: Path):
     watch, _ = watching(tmp_path)
     watch.add_unparsed_line(f'{{"parts": [{{"inlineData": "{BASE64}'.encode())
     watch.stderr = BASE64

@@ -8,7 +8,7 @@ import pytest
 from terminals import CAPTURES
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import CliEvent, CliTurn, ToolEnded, ToolStarted, TurnEnded, collect_turn
+from viva.agents.cli.events import CliEvent, CliTurn, CliTurnEnded, ToolEnded, ToolStarted, collect_turn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
@@ -61,7 +61,7 @@ def test_text_is_the_deltas_joined_without_the_echoed_message():
     assert "WRITE hello.txt hello from fake" not in text
 
 
-def test_a_call_that_a_policy_refuses_is_no_call_that_failed():
+def test_a_call_that_a_policy_refuses_is_not_a_call_that_failed():
     events, _ = events_of(GEMINI, "g8_plan_write")
     assert [event.status for event in events if isinstance(event, ToolEnded)] == ["refused"]
     events, _ = events_of(CLAUDE, "claude3_default_perm")
@@ -85,16 +85,16 @@ def test_a_killed_cli_has_no_result_and_a_failed_call_of_the_api_is_an_error():
     assert '"code":400' in ended.error
 
 
-def test_a_result_that_is_an_error_without_words_is_the_trouble_that_was_told_before_it():
-    """So the Gemini CLI tells of an answer that its model broke off, left empty, or garbled."""
+def test_an_error_without_text_gets_the_trouble_reported_before_it():
+    """The Gemini CLI reports an incomplete, empty or invalid answer of its model in this way."""
     lines = [
         b'{"type":"init","session_id":"a"}',
         b'{"type":"error","severity":"error","message":"Model stream ended without a finish reason."}',
         b'{"type":"result","status":"error","stats":{}}',
     ]
     ended = collect_turn(event for line in lines for event in parse_events(GEMINI, line) or ()).end
-    assert ended == TurnEnded("Model stream ended without a finish reason.")  # P11
-    assert collect_turn(parse_events(GEMINI, lines[2]) or ()).end == TurnEnded("it ended with an error")
+    assert ended == CliTurnEnded("Model stream ended without a finish reason.")  # P11
+    assert collect_turn(parse_events(GEMINI, lines[2]) or ()).end == CliTurnEnded("it ended with an error")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_the_model_that_was_asked_for_stands_where_a_cli_names_none():
 def test_qwen_calls_a_turn_a_success_in_which_its_model_could_not_be_asked():
     line = {"type": "result", "subtype": "success", "is_error": False, "result": "[API Error: 400 no such model]"}
     (ended,) = QWEN.parse_line(codec.encode(line))
-    assert isinstance(ended, TurnEnded)
+    assert isinstance(ended, CliTurnEnded)
     assert ended.error == "[API Error: 400 no such model]"
     (ended,) = QWEN.parse_line(codec.encode({**line, "result": "It said [API Error: 400]."}))
-    assert isinstance(ended, TurnEnded)
+    assert isinstance(ended, CliTurnEnded)
     assert ended.error is None
 
 
@@ -175,7 +175,7 @@ def test_words_of_a_helper_are_not_the_agents_but_its_tools_are():
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
-def test_a_session_is_resumed_by_its_id_and_a_message_is_no_flag(dialect: CliSpec):
+def test_a_session_is_resumed_by_its_id_and_a_message_is_not_a_flag(dialect: CliSpec):
     """The first turn names no session; others name just that one, never the latest."""
     asked = TurnRequest(prompt="--help", model="m", approval=dialect.approval_modes[0], linked_folders=["/links/a"])
     first = dialect.build_argv(asked)
@@ -280,7 +280,7 @@ def test_which_calls_never_ran_on_each_cli(dialect: CliSpec, lines: list[str], r
     assert call.refused is refused
 
 
-def test_a_refusal_that_is_told_again_as_a_failure_stays_a_refusal():  # P9
+def test_a_refusal_that_is_repeated_as_a_failure_stays_a_refusal():  # P9
     (call,) = (
         collect_turn(
             [ToolStarted("x", {}, "c"), ToolEnded("c", "refused", "denied"), ToolEnded("c", "error", "it failed")]
@@ -293,7 +293,7 @@ def test_a_refusal_that_is_told_again_as_a_failure_stays_a_refusal():  # P9
 
 def test_its_own_warnings_are_kept_once_each():  # P11
     line = b'{"type":"error","severity":"warning","message":"Loop detected, stopping execution"}'
-    events = [*(parse_events(GEMINI, line) or ()), *(parse_events(GEMINI, line) or ()), TurnEnded()]
+    events = [*(parse_events(GEMINI, line) or ()), *(parse_events(GEMINI, line) or ()), CliTurnEnded()]
     assert list(collect_turn(events).warnings) == ["Loop detected, stopping execution"]
 
 

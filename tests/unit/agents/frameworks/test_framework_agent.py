@@ -130,7 +130,7 @@ def test_a_version_without_a_name_that_the_adapter_needs_is_refused_before_anyth
 
 def test_a_class_and_a_function_with_parameters_are_refused():
     for target, problem in (
-        (int, "the class int is no str"),
+        (int, "int is a class, not an object of str"),
         (lambda x: x, "has parameters; name a function without any"),
     ):
         with pytest.raises(BadInput, match=problem):
@@ -138,7 +138,7 @@ def test_a_class_and_a_function_with_parameters_are_refused():
 
 
 def test_what_a_function_creates_is_checked_too():
-    with pytest.raises(AgentFailed, match="Echo: int is no str"):
+    with pytest.raises(AgentFailed, match="Echo: int is not str"):
         send(FrameworkAgent(lambda: 5, EchoSession), "hi")
 
 

@@ -13,7 +13,7 @@ from viva.protocols import SessionContext
 
 
 class Diary:
-    """A framework's object with one conversation, which tells of each message."""
+    """A framework's object with one conversation, which logs each message."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

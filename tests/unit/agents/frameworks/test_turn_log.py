@@ -51,7 +51,7 @@ def test_calls_keep_their_order_and_the_first_arguments():
     ]
 
 
-def test_an_error_is_not_replaced_by_what_the_model_is_told_of_it():
+def test_an_error_is_not_replaced_by_the_text_that_the_model_gets():
     progress = CallProgress()
     log = TurnLog(progress)
     log.start_call("1", "add")

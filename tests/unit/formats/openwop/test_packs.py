@@ -95,7 +95,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("odd", "what"), KINDS, ids=lambda each: getattr(each, "name", "")[:8])
-def test_an_entry_that_is_no_plain_file_is_refused(tmp_path: Path, odd: tarfile.TarInfo, what: str):
+def test_an_entry_that_is_not_a_plain_file_is_refused(tmp_path: Path, odd: tarfile.TarInfo, what: str):
     assert what in refused(tarball(tmp_path / "p.tgz", {**pack_files(), odd.name: odd}))
 
 
@@ -134,7 +134,7 @@ def test_headers_that_announce_headers_are_refused(tmp_path: Path, kind: bytes):
     header = entry("x", kind)
     header.size = 11
     (tmp_path / "p.tgz").write_bytes(gzip.compress((header.tobuf() + b"11 path=ab\n".ljust(512, b"\0")) * 5000))
-    assert "is no .tgz that can be read" in refused(tmp_path / "p.tgz")
+    assert "cannot be read as .tgz" in refused(tmp_path / "p.tgz")
 
 
 def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path):
@@ -150,14 +150,14 @@ def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     "content", [b"", b"not a tarball", gzip.compress(b"not a tarball", mtime=0), gzip.compress(b"", mtime=0)[:10]]
 )
-def test_what_is_no_tarball_says_so(tmp_path: Path, content: bytes):
+def test_what_is_not_a_tarball_says_so(tmp_path: Path, content: bytes):
     path = tmp_path / "p.tgz"
     path.write_bytes(content)
     assert "p.tgz: " in refused(path)
 
 
 def test_a_tarball_without_a_manifest_says_so(tmp_path: Path):
-    assert "holds no pack.json at its root" in refused(tarball(tmp_path / "p.tgz", {"a.json": b"{}"}))
+    assert "does not contain pack.json at its root" in refused(tarball(tmp_path / "p.tgz", {"a.json": b"{}"}))
 
 
 REFERENCES = [
@@ -195,7 +195,7 @@ def test_a_manifest_that_is_a_link_is_not_followed_either(tmp_path: Path):
     assert refused(path).startswith("p/pack.json: is a link")
 
 
-def test_a_file_that_the_system_does_not_give_is_said(tmp_path: Path):
+def test_an_unreadable_file_is_an_error(tmp_path: Path):
     message = refused(folder(tmp_path / "p", pack_files(evalSuiteRef="x" * 300)))
     assert "cannot be read: File name too long" in message
 

@@ -152,7 +152,7 @@ def test_a_second_suite_in_a_file_and_an_empty_file_are_refused(tmp_path: Path):
     two = wrap_values([suite(), suite()], "s.jsonl")
     with pytest.raises(BadInput, match="second suite"):
         load(two, "s.jsonl", tmp_path, LoadOptions())
-    with pytest.raises(BadInput, match="holds no eval suite"):
+    with pytest.raises(BadInput, match="does not contain an eval suite"):
         load(wrap_values([], "s.jsonl"), "s.jsonl", tmp_path, LoadOptions())
 
 
@@ -284,7 +284,7 @@ def test_what_a_manifest_says_of_the_agent_counts():
         read(suite(task(said="hi")), terms)
 
 
-def test_the_target_is_whoever_has_that_id_in_the_config():
+def test_the_target_is_the_agent_with_that_id_in_the_config():
     """W5."""
     written = suite(targetAgentId="vendor.a.b", allowedModels=["writing"])
     found = read(written, agent_names={"vendor.a.b": "support"})
@@ -294,7 +294,7 @@ def test_the_target_is_whoever_has_that_id_in_the_config():
     assert read(suite()).target is None  # R2: any agent
 
 
-def test_a_judge_that_cannot_be_had_is_said_where_it_is_needed():
+def test_a_missing_judge_is_reported_where_it_is_needed():
     document = parse_json_document(codec.encode(suite(task("a"), task("b", expected=rubric(("x", 1))))), "s.json")
     options = LoadOptions(find_helper_problems=lambda name: (Problem("", 0, "", f"there is no {name}"),))
     with pytest.raises(BadInput, match=r"\$\.tasks\[1\]\.expected: needs a judge: there is no viva\.validator"):

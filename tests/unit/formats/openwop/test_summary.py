@@ -176,6 +176,6 @@ def test_a_summary_that_was_written_can_be_read():
         b'{"suiteId":"a.evals.b","suiteVersion":"1.0.0","aggregateScore":1,"passed":true,"taskCount":0,"passedCount":0,"tasks":[],"output":"x"}',
     ],
 )
-def test_what_is_no_summary_is_refused(raw: bytes):
+def test_what_is_not_a_summary_is_refused(raw: bytes):
     with pytest.raises(BadInput, match=r"s\.json: is not an eval summary"):
         parse_eval_summary(raw, "s.json")

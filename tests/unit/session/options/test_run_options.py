@@ -53,7 +53,7 @@ from viva.stats.sequential import SequentialTest
         ({"sequential": SequentialTest(min_pass=0.9), "runs": 5}, "sequential and runs exclude each other"),
     ],
 )
-def test_a_bad_argument_is_named_with_what_would_be_right(keywords: dict[str, Any], problem: str):
+def test_an_error_about_a_bad_argument_says_what_would_be_right(keywords: dict[str, Any], problem: str):
     with pytest.raises(BadInput) as raised:
         run_cases({"id": "a", "input": "x"}, print, **keywords)
     assert str(raised.value).startswith(problem)

@@ -56,7 +56,7 @@ def test_a_before_that_raises_is_an_error_and_after_is_not_called(hooked):  # N3
     assert seen == []
 
 
-def test_a_before_that_names_an_agent_that_is_not_there_is_not_retried(hooked):  # N21
+def test_a_before_that_names_an_agent_that_does_not_exist_is_not_retried(hooked):  # N21
     _, (record,), _ = hooked("def before(ctx, case):\n    ctx.call('no' + 'where', 'x')\n", "before")
     assert (record.status, record.attempt) == ("error", 1)
     assert ":before: there is no agent 'nowhere'" in str(record.error)
@@ -136,7 +136,7 @@ def test_a_hook_that_cannot_be_called_is_a_problem_of_the_file(folder, reference
     assert what in conversation
 
 
-def test_a_hook_of_the_run_that_is_not_there_is_bad_input(folder):
+def test_a_hook_of_the_run_that_does_not_exist_is_bad_input(folder):
     with pytest.raises(viva.errors.BadInput, match=r"after=.*there is no vv_no_hooks\.py"):
         run_cases("Hello", "assistants.expense", folder=folder, after="vv_no_hooks:down")
 

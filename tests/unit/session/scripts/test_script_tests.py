@@ -36,7 +36,7 @@ def add_agent(folder, name, text):
         config.write(f'\n[agents.{name}]\nuse = "python:./vv_{name}.py:{name}"\n')
 
 
-def test_what_becomes_of_a_test(script):  # N31, N11, N17
+def test_the_outcome_of_a_test(script):  # N31, N11, N17
     records = script('''
 import sys, viva
 def test_holds(t, ctx):
@@ -140,7 +140,7 @@ def test_it(t, ctx):
 
 
 @pytest.mark.parametrize("end", ['{}["total"]', 't.skip("not today")', 'ctx.call("unreachable", "x")'])
-def test_a_failure_stands_however_the_test_ends(script, end):  # N17
+def test_a_failure_stays_for_every_end_of_the_test(script, end):  # N17
     for said in ("", 'ctx.call("assistants.expense", "hello")'):
         text = f"def test_it(t, ctx):\n    {said}\n    t.error('wrong')\n    {end}\n"
         record = script(text)["test_it"]
@@ -193,7 +193,7 @@ def test_it(t, ctx):
     assert asked["metadata"]["output"] == "it said so"
 
 
-def test_an_async_test_goes_on_while_an_agent_is_called(script, folder):  # N31
+def test_an_async_test_continues_while_an_agent_is_called(script, folder):  # N31
     """The agent answers only once the test's own loop has done something else; faults are raised where it awaits."""
     add_agent(
         folder,
@@ -350,13 +350,13 @@ def test_a_module_has_tests_or_a_generator(tmp_path):  # N8
         ("import nothing_like_this", "does not import"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_anything_runs(folder, text, what):  # N2
+def test_an_unusable_script_is_an_error_before_anything_runs(folder, text, what):  # N2
     with pytest.raises(viva.errors.BadInput) as raised:
         run_cases(f"scripts:{write(folder, text)}", folder=folder, history=False)
     assert what in str(raised.value)
 
 
-def test_a_script_that_is_not_there_is_bad_input(folder):
+def test_a_script_that_does_not_exist_is_bad_input(folder):
     with pytest.raises(viva.errors.BadInput, match=r"there is no vv_none\.py"):
         run_cases("scripts:vv_none", folder=folder)
 

@@ -69,16 +69,16 @@ def t():
 
 
 @pytest.mark.parametrize(
-    ("method", "good", "bad", "said"), TABLE, ids=lambda value: value if isinstance(value, str) else ""
+    ("method", "good", "bad", "expected"), TABLE, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_each_assertion_holds_or_says_why_not(t, method, good, bad, said):  # N31
+def test_each_assertion_holds_or_says_why_not(t, method, good, bad, expected):  # N31
     check = getattr(t.assert_, method)
     assert check(*good) is True
     assert check(*bad, message="so it must be") is False
     passed, failed = collect_results(t._state)
     assert passed.verdict.passed
     assert failed.verdict.status == "failed"
-    assert said in failed.verdict.reason
+    assert expected in failed.verdict.reason
     assert failed.assertion.message == "so it must be"
 
 
@@ -140,8 +140,8 @@ def test_an_assertion_that_cannot_be_evaluated_is_an_error(t):  # N24
 @pytest.mark.parametrize(
     "value", [object(), {(1, 2): 3}, 2**80, float("nan"), {"x": {1, 2}}, b"\xff", "\ud800", broken]
 )
-def test_any_value_can_be_told_of(t, value):
-    """Whatever a test hands over, the record that comes of it can be written."""
+def test_any_value_can_be_recorded(t, value):
+    """The record can be written for any value that a test passes."""
     from viva.model import codec
 
     t.assert_.equal(value, "something else")
