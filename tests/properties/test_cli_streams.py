@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from terminals import CAPTURES
+from terminals import CAPTURES, collect_turn
 from viva.agents.acp_updates import parse_update
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import CliTurn, collect_turn
+from viva.agents.cli.events import CliTurn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct
 
-from terminals import CAPTURES
+from terminals import CAPTURES, collect_turn
 from viva.agents.a2a_card import read_card
 from viva.agents.a2a_events import TaskReader
 from viva.agents.acp_updates import parse_update, parse_usage
@@ -26,7 +26,7 @@ from viva.agents.chat import ChatAgent
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.command import LineRule, build_command_spec
-from viva.agents.cli.events import CliTurn, collect_turn
+from viva.agents.cli.events import CliTurn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN

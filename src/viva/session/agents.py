@@ -107,7 +107,7 @@ class AgentFactory:
         """The definition of each agent built so far: its config entry, the texts of its files and digests of its code, without secrets."""
 
     def find_agents_under_test(
-        self, agents: Sequence[Any], target: str | None = None, *, is_required: bool = True, folder: Path | None = None
+        self, agents: Sequence[Any], target: str | None, *, is_required: bool, folder: Path
     ) -> tuple[ConfiguredAgent, ...]:
         """The agents that `-n` names; without `-n`, the default agent. Raises BadInput if two of them have the same name."""
         found = [

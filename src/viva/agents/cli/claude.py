@@ -153,9 +153,9 @@ def _format_error(error: Any) -> str:
     return error if isinstance(error, str) else codec.compact_json(error)
 
 
-def build_claude_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | None = None) -> ModelCall:
+def build_claude_call(provider: str, model: str, tokens: ClaudeUsage) -> ModelCall:
     read, written = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
-    return build_model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read, cost)
+    return build_model_call(provider, model, tokens.input_tokens + read + written, tokens.output_tokens, read)
 
 
 def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:
