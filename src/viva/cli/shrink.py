@@ -12,6 +12,7 @@ from msgspec import structs
 from viva.cli.history import open_history, report_crashed_runs
 from viva.cli.streams import stop_on_sigterm
 from viva.errors import BadInput
+from viva.formats.case_writer import append_case
 from viva.model.record import TrialRecord
 from viva.reporters.formatting import fit_line, format_count
 from viva.session.loop import run_coroutine
@@ -144,8 +145,6 @@ async def _shrink_case(
             max_trials=max_trials,
         )
         result = await shrinker.shrink(output.parent)
-    from viva.formats.case_writer import append_case
-
     case_id = append_case(output, result.case)
     before, after = (
         ", ".join(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -218,9 +217,3 @@ def _suggest_solution(feature: Feature, kind: str) -> str:
         "http": 'set fixtures = "forward" to send them along',
     }
     return solutions.get(kind, 'chat, prompt and Python agents do, and http agents with fixtures = "forward"')
-
-
-def extract_prompts(definition: Mapping[str, Any]) -> list[str]:
-    """The system prompts in the definition of an agent."""
-    texts = [definition.get(key) for key in ("system", "system_file text", "prompt text")]
-    return [text for text in texts if isinstance(text, str) and text]
