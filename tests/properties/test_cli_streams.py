@@ -142,5 +142,5 @@ json_values = st.recursive(
 @given(st.sampled_from(["agent_message_chunk", "tool_call", "tool_call_update", "plan"]), json_values)
 def test_no_update_over_acp_crashes(kind: str, value):
     update = {**(value if isinstance(value, dict) else {"content": value}), "sessionUpdate": kind}
-    collect_turn(parse_update(update)).build_reply()
-    collect_turn(parse_update(value)).build_reply()
+    for parsed in (parse_update(update), parse_update(value)):
+        assert isinstance(collect_turn(parsed).build_reply().content, str)

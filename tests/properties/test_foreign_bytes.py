@@ -502,7 +502,7 @@ def cli(dialect: CliSpec) -> Callable[[bytes], None]:
 
 
 RULE = LineRule(text="$.text", tool="$.name", arguments="$.arguments", result="$.result", usage="$.usage", awaiting="$.waits", error="$.error", end=True)  # fmt: skip
-COMMAND = build_command_spec(("x",), output="jsonl", events=(RULE,))
+COMMAND = build_command_spec(("x",), (), (), "jsonl", (RULE,))
 PRINTED = {"text": "Hi", "name": "t", "arguments": '{"a": 1}', "result": {"r": 1}, "usage": {"input_tokens": 1}, "waits": "x", "error": ""}  # fmt: skip
 
 
@@ -653,16 +653,16 @@ each_decoder = pytest.mark.parametrize("name", DECODERS)
 
 @each_decoder
 def test_foreign_bytes_are_a_value_or_a_fault(name: str):  # N17
-    try_bytes(name, 60)
+    check_bytes(name, 60)
 
 
 @pytest.mark.soak
 @each_decoder
 def test_many_more_foreign_bytes_are_a_value_or_a_fault(name: str):
-    try_bytes(name, 2000)
+    check_bytes(name, 2000)
 
 
-def try_bytes(name: str, examples: int) -> None:
+def check_bytes(name: str, examples: int) -> None:
     messages, check = DECODERS[name]
     for message in messages:  # chance alone seldom finds the one place that takes a value of any depth
         for place in [] if isinstance(message, bytes) else places(message):
