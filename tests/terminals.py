@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from viva.agents.cli.cli_agent import CliAgent
 from viva.agents.cli.command import CommandConfig
+from viva.agents.cli.events import CliEvent, CliTurn
 from viva.config import Settings
 from viva.llm.transport import HttpTransport
 from viva.model.case import Key, WorkspaceSpec
@@ -40,6 +41,13 @@ def play(file, **changed):
         sys.stdout.buffer.write(line)
     sys.stdout.flush()
 """
+
+
+def collect_turn(events: Iterable[CliEvent], previous_usage: Sequence[ModelCall] = ()) -> CliTurn:
+    turn = CliTurn(previous_usage)
+    for event in events:
+        turn.add_event(event)
+    return turn
 
 
 def fake(folder: Path, name: str, body: str, version: str = "99.1.0") -> Path:

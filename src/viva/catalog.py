@@ -186,7 +186,7 @@ def find_component(kind: ComponentKind, name: str) -> type[Any] | None:
     return component
 
 
-def load_plugins(paths: Iterable[str] = (), folder: str | Path | None = None) -> None:
+def load_plugins(paths: Iterable[str], folder: str | Path | None) -> None:
     """Imports the plugins of the config and of installed packages, so that their decorators register components.
 
     Modules are looked for in `folder`, which is the config's, then among installed packages.

@@ -161,7 +161,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(known) or 'none'}"
         return f"there is no connector {name!r}; {hint}"
 
-    def create_unknown_agent_error(self, name: str, built_in: Sequence[str] = ()) -> BadInput:
+    def create_unknown_agent_error(self, name: str, built_in: Sequence[str]) -> BadInput:
         known, name = list(self.agents), credentials.mask_agent_reference(name)
         if wrong_prefix := _WRONG_PREFIX.fullmatch(name):
             return BadInput.of(f"{name!r}: the prefix of an agent is agents:, as in agents:{wrong_prefix[1]}")

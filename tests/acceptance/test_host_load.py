@@ -23,7 +23,7 @@ def test_200_parallel_evals_and_500_readers(tmp_path: Path):
     tasks = [golden_task(f"task-{number}", f"say {number}", f"say {number}") for number in range(TASKS)]
     write_project(tmp_path, build_suite("load", *tasks))
     with start_host(tmp_path, free_port()) as (client, process):
-        figures = asyncio.run(_load(client.port))
+        figures = asyncio.run(_check_runs(client.port))
         figures["host CPU s"] = _cpu_s(process.pid)
     print(f"\n{json.dumps(figures, indent=1)}", file=sys.stderr, flush=True)
 
@@ -37,7 +37,7 @@ def _cpu_s(process: int) -> float | None:
     return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 2)
 
 
-async def _load(port: int) -> dict[str, Any]:
+async def _check_runs(port: int) -> dict[str, Any]:
     url = f"http://127.0.0.1:{port}"
     body = {"mode": "eval", "evalSuiteRef": "acme.evals.load@1.0.0", "agentId": ECHO}
     timeout = aiohttp.ClientTimeout(total=300)

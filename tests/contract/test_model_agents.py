@@ -334,6 +334,7 @@ def test_tools_run_and_the_model_reads_their_results(provider: Provider, streams
     spoken = provider.spoken(outcome.sent)
     assert spoken[:4] == [("user", "?"), ("assistant", "Let me see."), ("call", "add"), ("call", "add")]
     assert [(who, str(what)) for who, what in spoken[4:]] == [("result", "3"), ("result", "34")]
+    assert [step.kind for step in only(outcome).steps] == ["model", "tool", "tool", "model"]
 
 
 def test_results_are_told_once(provider: Provider) -> None:
@@ -404,6 +405,8 @@ def test_the_tool_loop_has_a_limit(provider: Provider) -> None:
     with pytest.raises(AgentFailed) as failed:
         provider.hold_conversation(lambda r: again, "?", tools=(ADD,), max_tool_rounds=2)
     assert failed.value.message == "tool loop exceeded 2 rounds"
+    outcome = provider.hold_conversation([again, again, "ok"], "?", tools=(ADD,), max_tool_rounds=2)
+    assert only(outcome).content == "ok"
 
 
 @pytest.mark.parametrize("arguments", [{"n": 1}, '{"n": 1}', "not JSON", None])
@@ -502,7 +505,7 @@ def test_a_call_is_metered_even_if_the_next_one_fails(provider: Provider) -> Non
 # Faults
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 408, 429, 500, 502, 503, 529, 302])
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 408, 429, 500, 502, 503, 504, 529, 302])
 def test_a_provider_that_fails_is_not_the_agents_failure(provider: Provider, streams: bool, status: int) -> None:  # N17
     said = provider.fails([provider.error(status, "told why")], stream=streams)
     assert said.startswith(f"stand-in: {status}")

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from terminals import CAPTURES
+from terminals import CAPTURES, collect_turn
 from viva.agents.acp_updates import parse_update
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import CliTurn, collect_turn
+from viva.agents.cli.events import CliTurn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
@@ -142,5 +142,5 @@ json_values = st.recursive(
 @given(st.sampled_from(["agent_message_chunk", "tool_call", "tool_call_update", "plan"]), json_values)
 def test_no_update_over_acp_crashes(kind: str, value):
     update = {**(value if isinstance(value, dict) else {"content": value}), "sessionUpdate": kind}
-    collect_turn(parse_update(update)).build_reply()
-    collect_turn(parse_update(value)).build_reply()
+    for parsed in (parse_update(update), parse_update(value)):
+        assert isinstance(collect_turn(parsed).build_reply().content, str)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct
 
-from terminals import CAPTURES
+from terminals import CAPTURES, collect_turn
 from viva.agents.a2a_card import read_card
 from viva.agents.a2a_events import TaskReader
 from viva.agents.acp_updates import parse_update, parse_usage
@@ -26,7 +26,7 @@ from viva.agents.chat import ChatAgent
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
 from viva.agents.cli.command import LineRule, build_command_spec
-from viva.agents.cli.events import CliTurn, collect_turn
+from viva.agents.cli.events import CliTurn
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
@@ -502,7 +502,7 @@ def cli(dialect: CliSpec) -> Callable[[bytes], None]:
 
 
 RULE = LineRule(text="$.text", tool="$.name", arguments="$.arguments", result="$.result", usage="$.usage", awaiting="$.waits", error="$.error", end=True)  # fmt: skip
-COMMAND = build_command_spec(("x",), output="jsonl", events=(RULE,))
+COMMAND = build_command_spec(("x",), (), (), "jsonl", (RULE,))
 PRINTED = {"text": "Hi", "name": "t", "arguments": '{"a": 1}', "result": {"r": 1}, "usage": {"input_tokens": 1}, "waits": "x", "error": ""}  # fmt: skip
 
 
@@ -653,16 +653,16 @@ each_decoder = pytest.mark.parametrize("name", DECODERS)
 
 @each_decoder
 def test_foreign_bytes_are_a_value_or_a_fault(name: str):  # N17
-    try_bytes(name, 60)
+    check_bytes(name, 60)
 
 
 @pytest.mark.soak
 @each_decoder
 def test_many_more_foreign_bytes_are_a_value_or_a_fault(name: str):
-    try_bytes(name, 2000)
+    check_bytes(name, 2000)
 
 
-def try_bytes(name: str, examples: int) -> None:
+def check_bytes(name: str, examples: int) -> None:
     messages, check = DECODERS[name]
     for message in messages:  # chance alone seldom finds the one place that takes a value of any depth
         for place in [] if isinstance(message, bytes) else places(message):

@@ -41,9 +41,7 @@ class TaskReader:
     first text is measured. `wraps_data`: the value of a data part is one level down, as in HTTP+JSON of version 0.3.
     """
 
-    def __init__(
-        self, known_artifacts: dict[str, str], progress: CallProgress | None, *, wraps_data: bool = False
-    ) -> None:
+    def __init__(self, known_artifacts: dict[str, str], progress: CallProgress | None, *, wraps_data: bool) -> None:
         self.task_id = ""
         self.context_id = ""
         self.state = ""

@@ -13,7 +13,7 @@ from msgspec import Struct
 from viva.agents.replies import parse_declared_state, parse_model_calls, parse_tool_calls
 from viva.agents.reply_paths import (
     ABSENT,
-    find_list,
+    find_tool_calls,
     find_usage,
     find_value,
     find_values,
@@ -179,7 +179,7 @@ class StreamReader:
     def _add_calls(self, document: Any) -> bool:
         """Adds tool calls: whole ones, or fragments with an `index`."""
         path = self._paths.parts.get("tool_calls")
-        calls = find_list(document, "tool_calls", path)
+        calls = find_tool_calls(document, path)
         if calls is None and path is None and (usual := get_at_path(document, _USUAL_CALLS)) is not ABSENT:
             calls = usual
         if calls is None:

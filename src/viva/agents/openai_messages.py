@@ -32,7 +32,7 @@ def encode_results(calls: Sequence[ToolCall]) -> list[bytes]:
     return [codec.encode({"role": "tool", "tool_call_id": call.id, "content": format_result(call)}) for call in calls]
 
 
-def encode_assistant(content: str | None, tool_calls: Sequence[ToolCall] = ()) -> bytes:
+def encode_assistant(content: str | None, tool_calls: Sequence[ToolCall]) -> bytes:
     """An assistant message that is built again, because the model's own bytes cannot be sent back."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if tool_calls:

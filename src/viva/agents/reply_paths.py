@@ -39,7 +39,7 @@ def extract_reply(document: Any, paths: Mapping[str, str]) -> tuple[Reply, Any]:
     """
     content = _find_content(document, paths.get("content"))
     data = find_value(document, "data", paths.get("data"))
-    tool_calls = find_list(document, "tool_calls", paths.get("tool_calls"))
+    tool_calls = find_tool_calls(document, paths.get("tool_calls"))
     if content is ABSENT and data is None and tool_calls is None:
         where = f"at {paths['content']}" if "content" in paths else f"at any of the usual places ({_USUAL_TEXT})"
         raise AgentFailed(f"answer has no reply {where}; {_describe_document(document)}")
@@ -121,10 +121,10 @@ def find_value(document: Any, name: str, path: str | None) -> Any:
     return next((value for usual in _USUAL[name] if (value := get_at_path(document, usual)) is not ABSENT), None)
 
 
-def find_list(document: Any, name: str, path: str | None) -> Any:
-    """A part that is a list. A path may point at the list or at each of its items."""
+def find_tool_calls(document: Any, path: str | None) -> Any:
+    """The list of tool calls. A path may point at the list or at each of its items."""
     if path is None:
-        return find_value(document, name, None)
+        return find_value(document, "tool_calls", None)
     values = find_values(document, path)
     if len(values) == 1 and (values[0] is None or isinstance(values[0], list)):
         return cast("Any", values[0])

@@ -14,7 +14,7 @@ from viva.api.failure_text import build_partial_record, format_failed_assertions
 from viva.api.project import AgentInput, Project, refuse_during_import
 from viva.check import AgentFunction, AssertionInput, build_assertion
 from viva.engine.conversation import evaluate_assertion, run_turn
-from viva.engine.sending import Send, create_session_sender, merge_options
+from viva.engine.sending import Send, build_session_options, create_session_sender, merge_options
 from viva.errors import BadInput, CheckError
 from viva.formats.functions import PassedFunctions
 from viva.model.case import Assertion, Case, Limits, TurnScope
@@ -123,7 +123,7 @@ class Conversation:
             exits.push_async_callback(project.http.close)
             session = await exits.enter_async_context(agent.agent.open(context))
             self._exits = exits.pop_all()
-        base = merge_options({"session_id": session_id, "referer": "agent-test"}, agent.options, self._options)
+        base = merge_options(build_session_options(session_id), agent.options, self._options)
         overrides = {"connector": self._connector} if self._connector else {}
         send = create_session_sender(session, merge_options(base, overrides), overrides, limits, state.progress)
         self._conversation = _OpenConversation(state, send, project)

@@ -32,7 +32,7 @@ class FailureCause(Struct, frozen=True):
     observed: str = ""
     words: frozenset[str] = frozenset()
 
-    def is_similar(self, other: "FailureCause", min_overlap: float = SIMILAR_OVERLAP) -> bool:
+    def is_similar(self, other: "FailureCause", min_overlap: float) -> bool:
         """Have both the same check, the same observation, and at least this share of common words?"""
         if (self.check, self.observed) != (other.check, other.observed):
             return False

@@ -27,7 +27,7 @@ def format_failed_assertions(failed: Sequence[AssertionResult], state: TrialStat
     return "\n".join([*lines, *(["", "The conversation so far:", transcript] if transcript else [])])
 
 
-def format_record(record: TrialRecord, command: str | None = None) -> str:
+def format_record(record: TrialRecord, command: str | None) -> str:
     """The failure of a trial that has ended. `command` replaces the command shown for running it again."""
     failure = explain_failure(record)
     if command is not None:

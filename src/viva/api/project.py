@@ -11,7 +11,7 @@ from viva import catalog, config
 from viva.check import AgentFunction
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
-from viva.engine.sending import AgentCaller, NamedAgent
+from viva.engine.sending import AgentCaller, NamedAgent, build_session_options
 from viva.errors import BadInput
 from viva.llm.transport import HttpTransport
 from viva.model.case import Case, Key
@@ -56,7 +56,7 @@ class Project(Struct, frozen=True):
         key = Key("", session_id)
         return TrialState(case, key, self.helpers, NoTimeLimit(), confirmation_tools=confirmation_tools)
 
-    def create_caller(self, state: TrialState, under_test: Any = None) -> AgentCaller:
+    def create_caller(self, state: TrialState, under_test: Any) -> AgentCaller:
         """An object that calls agents by name, for the code of a trial."""
 
         def find(name: str | None) -> NamedAgent:
@@ -69,7 +69,7 @@ class Project(Struct, frozen=True):
             connectors=self.settings.connectors,
             meter=state.calls.append,
             progress=state.progress,
-            base_options={"session_id": state.key.case, "referer": "agent-test"},
+            base_options=build_session_options(state.key.case),
             empty_workspaces=self.empty_workspaces,
         )
 

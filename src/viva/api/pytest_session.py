@@ -68,7 +68,7 @@ class LoadedSuite(Struct, frozen=True):
 class PytestSession:
     """Projects, suites and the event loop of one pytest session. `agent` is the default agent; `evaluator` grades playbooks."""
 
-    def __init__(self, agent: str | None = None, evaluator: str | None = None) -> None:
+    def __init__(self, agent: str | None, evaluator: str | None) -> None:
         self.agent = agent
         self._evaluator = evaluator
         self.loop = LoopThread()

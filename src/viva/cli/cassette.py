@@ -26,6 +26,8 @@ from viva.record.cassette import (
     rewrite_cassette,
 )
 from viva.reporters.formatting import escape_controls, fit_line, format_count, format_ms
+from viva.session.case_selection import validate_id_filter
+from viva.text.pattern import has_pattern_match
 
 EPILOG = """\b
 Examples:
@@ -87,15 +89,9 @@ def show(file: Path, case: str | None, as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and change nothing.")
 def prune(file: Path, only: str | None, unfinished: bool, dry_run: bool) -> int:
     """Delete recorded conversations from FILE."""
-    from viva.text.pattern import compile_pattern, has_pattern_match
-
     if only is None and not unfinished:
         raise click.UsageError("Nothing selected. Pass -k REGEX, --unfinished, or both")
-    try:
-        if only is not None:
-            compile_pattern(only)
-    except ValueError as error:
-        raise BadInput.of(f"-k {error}") from error
+    validate_id_filter(only)
     lines = list(read_cassette(file))
     ended = {get_trial_key(line.key) for line in lines if isinstance(line, TrialDuration)}
 
@@ -134,7 +130,7 @@ def _compare_definitions(before: Iterable[CassetteLine], after: Iterable[Cassett
         for lines in (before, after)
     )
     return [
-        f"≠ agent {escape_controls(name)} has another definition\n{_indent_text(diff_json(was[name], now[name], 'old', 'new'))}"
+        f"≠ agent {escape_controls(name)} has another definition\n{_indent_text(diff_json(was[name], now[name]))}"
         for name in was.keys() & now.keys()
         if codec.encode_canonically(was[name]) != codec.encode_canonically(now[name])
     ]
@@ -162,7 +158,7 @@ def _find_first_change(was: list[SessionReply], now: list[SessionReply]) -> str 
         ):
             if codec.encode_canonically(before) != codec.encode_canonically(after):
                 place = f"turn {new.turn}: {what} the {session.role} {escape_controls(session.agent)}"
-                return f"{place}\n{_indent_text(diff_json(before, after, 'old', 'new'))}"
+                return f"{place}\n{_indent_text(diff_json(before, after))}"
     return None if len(was) == len(now) else f"{len(was)} replies became {len(now)}"
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -101,8 +102,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(error, file=sys.stderr)
         code = 1
     except Exception:  # a bug in Viva
-        import traceback
-
         traceback.print_exc()
         print(
             f"\nThis is a bug in Viva {viva.__version__}. Trials that ended are saved in .viva/runs.", file=sys.stderr

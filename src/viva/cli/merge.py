@@ -8,6 +8,7 @@ import click
 
 from viva import catalog, config
 from viva.cli.history import config_option, find_run, open_history
+from viva.cli.run_flags import add_flags
 from viva.cli.streams import create_annotation_sinks, create_console, reserve_stdout
 from viva.errors import BadInput
 from viva.model.event import Note, RunStarted, TrialEnded
@@ -31,24 +32,7 @@ Exit codes: those of `viva test`, as if all cases had been in one run; 4 if the 
 
 @click.command(epilog=EPILOG)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN|FOLDER|ZIP...")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    metavar="FILE",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help=f"Write a report: {catalog.REPORT_FORMATS}. Repeatable.",
-)
-@click.option(
-    "--eval-summary",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the EvalSummary of an eval suite: scores, ids and counts, without any content.",
-)
-@click.option("-v", "--verbose", is_flag=True, help="Show all turns.")
-@click.option("-q", "--quiet", is_flag=True, help="Show only what did not pass, and one line of summary.")
-@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON.")
+@add_flags("outputs", "eval_summary", "verbose", "quiet", "as_json")
 @config_option
 @click.pass_context
 def command(

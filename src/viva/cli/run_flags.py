@@ -55,9 +55,18 @@ class RunCommand(click.Command):
 
 def add_run_flags(command: F) -> F:
     """A decorator that adds all flags of the table of run options, and inputs without a flag."""
-    for option in reversed([*FLAGS.values()]):
-        command = create_flag(option)(command)
-    return click.argument("paths", nargs=-1, metavar="[INPUT]...")(command)
+    return click.argument("paths", nargs=-1, metavar="[INPUT]...")(add_flags(*FLAGS)(command))
+
+
+def add_flags(*names: str) -> Callable[[F], F]:
+    """A decorator that adds the flags of these options, in this order."""
+
+    def add(command: F) -> F:
+        for name in reversed(names):
+            command = create_flag(FLAGS[name])(command)
+        return command
+
+    return add
 
 
 def create_flag(option: Option) -> Callable[[F], F]:

@@ -17,11 +17,12 @@ from viva.awaiting.detector import detect_awaiting
 from viva.config import Settings
 from viva.engine.helpers import HelperPool
 from viva.engine.outcome import outcome_of_fault
-from viva.engine.sending import merge_options, send_with_timeout
+from viva.engine.sending import build_session_options, merge_options, send_with_timeout
 from viva.errors import AgentFailed, BadInput, TrialFault, Unreachable, VivaError
 from viva.formats.load_options import DEFAULT_TIMEOUT_S
 from viva.llm.budget import UNPRICED_WARNING, Budget
 from viva.llm.transport import HttpTransport
+from viva.model import codec
 from viva.model.case import Case, Key
 from viva.model.message import Message, Reply, Usage
 from viva.model.progress import CallProgress
@@ -72,7 +73,7 @@ async def open_direct_session(options: RunOptions) -> AsyncGenerator[DirectSessi
     if budget.max_usd is not None:
         budget.notify_on_unpriced_call(lambda: print(f"warning: --max-cost: {UNPRICED_WARNING}", file=sys.stderr))
     agent_options = merge_options(
-        {"session_id": f"viva-{secrets.token_hex(4)}", "referer": "agent-test"},
+        build_session_options(f"viva-{secrets.token_hex(4)}"),
         agent.options,
         {"connector": options.connector} if options.connector else {},
         {"model": options.agent_model} if options.agent_model else {},
@@ -150,8 +151,6 @@ async def _send_message(agent: DirectSession, text: str, flags: CommandFlags, ou
     awaiting = detect_awaiting(reply, frozenset(agent.settings.confirmation_tools))
     reply = agent.redactor.redact(reply)
     if flags.as_json:
-        from viva.model import codec
-
         fields = {
             **codec.to_plain(reply),
             "awaiting_input": awaiting.is_awaiting,
@@ -171,7 +170,7 @@ def format_reply_text(reply: Reply) -> list[str]:
     return lines if reply.data is None else [*lines, escape_controls(to_text(reply.data))]
 
 
-def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None = None) -> list[str]:
+def format_reply(reply: Reply, awaiting: AwaitingState, elapsed_ms: float | None) -> list[str]:
     """The lines of a reply's text, tool calls and awaiting state; with `elapsed_ms` also tool results and the time."""
     lines = format_reply_text(reply)
     for call in reply.tool_calls:

@@ -12,13 +12,15 @@ from msgspec import structs
 from viva.cli.history import open_history, report_crashed_runs
 from viva.cli.streams import stop_on_sigterm
 from viva.errors import BadInput
+from viva.formats.case_writer import append_case
 from viva.model.record import TrialRecord
-from viva.reporters.formatting import format_count
+from viva.reporters.formatting import fit_line, format_count
 from viva.session.loop import run_coroutine
 from viva.session.options.run_options import RunOptions
 from viva.session.options.saved import restore_agents_with_secrets, restore_options
 from viva.session.resume import PreviousRun, load_previous_run
 from viva.session.run_plan import build_run_plan
+from viva.state.trial_state import to_text
 
 if TYPE_CHECKING:
     from viva.api.shrink import ShrinkResult
@@ -143,8 +145,6 @@ async def _shrink_case(
             max_trials=max_trials,
         )
         result = await shrinker.shrink(output.parent)
-    from viva.formats.case_writer import append_case
-
     case_id = append_case(output, result.case)
     before, after = (
         ", ".join(
@@ -172,7 +172,4 @@ def _list_size_changes(result: "ShrinkResult") -> tuple[tuple[tuple[int, int], s
 
 
 def _format_message(message: object) -> str:
-    from viva.reporters.formatting import fit_line
-    from viva.state.trial_state import to_text
-
     return fit_line(to_text(message), 160)

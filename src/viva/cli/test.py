@@ -19,6 +19,7 @@ from viva.errors import BadInput
 from viva.formats.sources import PlainMessage, parse_input
 from viva.protocols import Sink
 from viva.record.journal import Journal
+from viva.reporters.formatting import escape_multiline
 from viva.session.case_selection import explain_empty_selection
 from viva.session.interrupts import handle_stop_signals
 from viva.session.loop import run_coroutine
@@ -209,8 +210,6 @@ async def _resume_locked_run(journal: Journal, previous_run: PreviousRun, invoca
 def _print_report_text(result: RunResult, flags: CommandFlags) -> int:
     """Prints the text of an agent as reporter and returns the exit code. With --json it goes to standard error."""
     if result.report_text is not None:
-        from viva.reporters.formatting import escape_multiline
-
         print(escape_multiline(result.report_text), file=sys.stderr if flags.as_json else sys.stdout)
     return result.exit_code
 

@@ -144,6 +144,11 @@ def _was_cut_off_by_limit(limit_ms: float, elapsed_ms: float) -> bool:
     return elapsed_ms >= limit_ms - max(50.0, limit_ms / 10)
 
 
+def build_session_options(session_id: str) -> dict[str, Any]:
+    """The options that every agent under test gets."""
+    return {"session_id": session_id, "referer": "agent-test"}
+
+
 def merge_options(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Merges options by key, later layers over earlier ones; `metadata` is merged key by key."""
     result: dict[str, Any] = {}

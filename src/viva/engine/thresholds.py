@@ -64,7 +64,7 @@ def _cost_of_usage(usage: Usage | None) -> float | None:
     return 0.0 if usage is None else usage.cost_usd
 
 
-def score_case(case: str, trials: Sequence[TrialScore], rule: PassRule = _ALL_MUST_PASS) -> CaseScore:
+def score_case(case: str, trials: Sequence[TrialScore], rule: PassRule) -> CaseScore:
     """The score of a case, from its trials in the order of their start."""
     missing = max((trial.trials for trial in trials), default=0) - len(trials)
     latencies = [trial.latency_ms for trial in trials if trial.latency_ms is not None]

@@ -28,7 +28,13 @@ from viva.engine.outcome import (
     outcome_of_missing_input,
 )
 from viva.engine.records import build_trial_record, build_turn_record
-from viva.engine.sending import AgentCaller, create_session_sender, merge_options, wrap_with_file_tracking
+from viva.engine.sending import (
+    AgentCaller,
+    build_session_options,
+    create_session_sender,
+    merge_options,
+    wrap_with_file_tracking,
+)
 from viva.errors import CallCutOff, HelperFailed, TrialFault, Undetermined, Unreachable
 from viva.model.case import Case, Key, Limits
 from viva.model.connector import Connector
@@ -103,9 +109,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     running_trials: dict[str, TrialState] = field(default_factory=dict[str, TrialState])
     """The trials that run now, by session id, oldest first."""
 
-    def create_agent_caller(
-        self, key: Key, meter: Meter, session_id: str, state: TrialState | None = None
-    ) -> AgentCaller:
+    def create_agent_caller(self, key: Key, meter: Meter, session_id: str, state: TrialState | None) -> AgentCaller:
         """Creates the object by which the user's code calls agents by name, inside or outside of a trial."""
         case = state.case if state else None
         return AgentCaller(
@@ -115,7 +119,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
             connectors=self.connectors,
             meter=meter,
             progress=state.progress if state else CallProgress(),
-            base_options=_build_session_options(session_id),
+            base_options=build_session_options(session_id),
             case_options=_merge_case_options(case) if case else {},
             override_options=self.options,
             limits=case.limits if case else Limits(),
@@ -322,7 +326,7 @@ async def _run_conversation_in_session(run_context: RunContext, state: TrialStat
     )
     async with under_test.agent.open(context) as session:
         options = merge_options(
-            _build_session_options(state.session_id), under_test.options, _merge_case_options(case), run_context.options
+            build_session_options(state.session_id), under_test.options, _merge_case_options(case), run_context.options
         )
         if workspace is not None:
             options["workspace"] = workspace.path
@@ -330,10 +334,6 @@ async def _run_conversation_in_session(run_context: RunContext, state: TrialStat
         if workspace is not None:
             send = wrap_with_file_tracking(send, state, workspace)
         return await run_conversation(state, case.user, send, _create_turn_listener(run_context, state.key))
-
-
-def _build_session_options(session_id: str) -> dict[str, Any]:
-    return {"session_id": session_id, "referer": "agent-test"}
 
 
 def _merge_case_options(case: Case) -> Mapping[str, Any]:

@@ -54,7 +54,7 @@ class TrialsUntilDecided:
     """Yields the trials of planned cases as they become due. `on_trial_ended` must be called for each of them."""
 
     def __init__(
-        self, planned_trials: AsyncIterator[PlannedTrial], rule: PassRule, earlier_records: Iterable[TrialRecord] = ()
+        self, planned_trials: AsyncIterator[PlannedTrial], rule: PassRule, earlier_records: Iterable[TrialRecord]
     ) -> None:
         self._planned_trials = planned_trials
         self._rule = rule

@@ -1,6 +1,6 @@
 """Builds assertions from their definitions in a file, and reports those that cannot be built."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, cast
 
@@ -211,9 +211,7 @@ def normalize_spellings(check: Any, definition: Mapping[str, Any]) -> dict[str, 
 def build_assertion(
     assertion: Mapping[str, Any] | Callable[..., Any],
     folder: str,
-    roots: Sequence[str] = (),
     *,
-    on: TextScope = "reply",
     scope: TurnScope = "turn",
     functions: PassedFunctions | None = None,
 ) -> Assertion:
@@ -237,8 +235,8 @@ def build_assertion(
     for violation in find_violations("native", {"id": "expect", "input": "", "assertions": [definition]}):
         report(violation.path[2:], violation.message)
     if not problems:
-        builder = AssertionBuilder(folder, (*roots, folder), functions=functions)
-        built = builder.build_all(definition, (), report, on=on, over=scope)
+        builder = AssertionBuilder(folder, (folder,), functions=functions)
+        built = builder.build_all(definition, (), report, over=scope)
         if built:
             return built[0]
     raise BadInput(*problems)

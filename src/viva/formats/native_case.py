@@ -218,7 +218,7 @@ class CaseBuilder:
             self._report((*at, "input"), f"the message to send has the role {line.role!r}; it must be the user's", None)
         if attached:
             line = Message("user", (*self._suite.attachments.convert_to_parts(line.content), *attached))
-        key = self._choose_spelling(turn, at, "assertions", "assert")
+        key = self._choose_spelling(turn, at, "assertions")
         assertions = (
             self._suite.assertion_builder.build_all(turn.get(key), (*at, key), self._report)
             if self._value is not turn or not self._is_dynamic
@@ -292,7 +292,7 @@ class CaseBuilder:
         return Goal(checkpoints)
 
     def _build_checkpoint(self, definition: Mapping[str, Any], at: KeyPath) -> Checkpoint | None:
-        key = self._choose_spelling(definition, at, "assertion", "assert")
+        key = self._choose_spelling(definition, at, "assertion")
         if key not in definition:
             self._report(at, "is missing 'assertion'", None)
             return None
@@ -404,7 +404,7 @@ class CaseBuilder:
             self._report((*at, key), "must be greater than 0", None)
         return seconds
 
-    def _choose_spelling(self, definition: Mapping[str, Any], at: KeyPath, first: str, second: str) -> str:
-        if first in definition and second in definition:
-            self._report(at, f"gives both {first!r} and {second!r}; keep one of them", second)
-        return first if first in definition else second
+    def _choose_spelling(self, definition: Mapping[str, Any], at: KeyPath, usual: str) -> str:
+        if usual in definition and "assert" in definition:
+            self._report(at, f"gives both {usual!r} and 'assert'; keep one of them", "assert")
+        return usual if usual in definition else "assert"

@@ -40,8 +40,7 @@ from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
 from viva.model.record import TrialRecord
 from viva.record.atomic_files import replace_file
 from viva.record.private_files import make_private_folder
-from viva.session.agents import AgentFactory
-from viva.session.eval_suites import extract_prompts
+from viva.session.agents import AgentFactory, extract_prompts
 from viva.session.options.run_options import RunOptions
 from viva.session.resume import PreviousRun, check_unchanged, read_previous_run
 from viva.session.run import HostedRun, execute

@@ -387,7 +387,7 @@ def rewrite_cassette(path: Path, lines: Iterable[CassetteLine]) -> None:
         out.writelines(codec.encode(line) + b"\n" for line in lines)
 
 
-def diff_json(old: Any, new: Any, old_name: str = "cassette", new_name: str = "now") -> str:
+def diff_json(old: Any, new: Any) -> str:
     """Return a line diff of two values as JSON."""
     before, after = (codec.pretty_json(codec.encode_canonically(value)).decode().splitlines() for value in (old, new))
-    return "\n".join(list(difflib.unified_diff(before, after, old_name, new_name, lineterm="", n=1))[:_MAX_DIFF_LINES])
+    return "\n".join(list(difflib.unified_diff(before, after, "old", "new", lineterm="", n=1))[:_MAX_DIFF_LINES])

@@ -103,11 +103,12 @@ class AgentFactory:
         self._connector = self._connectors.get_connector(connector, "-c") if connector else None
         self._wrap = wrap
         self._built: dict[str, ConfiguredAgent] = {}
+        self._names_under_test: tuple[str, ...] = ()
         self.definitions: dict[str, Any] = {}
         """The definition of each agent built so far: its config entry, the texts of its files and digests of its code, without secrets."""
 
     def find_agents_under_test(
-        self, agents: Sequence[Any], target: str | None = None, *, is_required: bool = True, folder: Path | None = None
+        self, agents: Sequence[Any], target: str | None, *, is_required: bool, folder: Path
     ) -> tuple[ConfiguredAgent, ...]:
         """The agents that `-n` names; without `-n`, the default agent. Raises BadInput if two of them have the same name."""
         configured = [
@@ -118,7 +119,13 @@ class AgentFactory:
         if doubled := [name for name, count in counts.items() if count > 1]:
             what = f"{', '.join(map(repr, doubled))}: two agents have this name"
             raise BadInput.of(f"-n {what}; each agent needs its own, in viva.toml or as {{'NAME': agent}} in Python")
+        self._names_under_test = tuple(counts)
         return tuple(configured)
+
+    def list_tested_prompts(self) -> list[str]:
+        """The system prompts of the agents under test. Empty before these are found."""
+        definitions = [self.definitions.get(name, {}) for name in self._names_under_test]
+        return [prompt for definition in definitions for prompt in extract_prompts(definition)]
 
     def find_agent_under_test(
         self, agent: Any, target: str | None = None, *, is_required: bool = True, folder: Path | None = None
@@ -326,6 +333,12 @@ class AgentFactory:
         if violations:
             raise BadInput(*(setup.describe_violation(name, each) for each in violations))
         return kind
+
+
+def extract_prompts(definition: Mapping[str, Any]) -> list[str]:
+    """The system prompts in the definition of an agent."""
+    texts = [definition.get(key) for key in ("system", "system_file text", "prompt text")]
+    return [text for text in texts if isinstance(text, str) and text]
 
 
 def replace_fields(entry: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class CassetteMode:
     """Records or replays the replies of a run, or does neither. A worker only collects the lines; its coordinator writes them."""
 
     def __init__(
-        self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector], *, is_worker: bool = False
+        self, options: RunOptions, redactor: Redactor, connectors: Mapping[str, Connector], *, is_worker: bool
     ) -> None:
         record, replay = options.record, options.replay
         if record is not None and replay is not None:

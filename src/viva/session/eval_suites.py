@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -15,18 +14,11 @@ from viva.history.index import History
 from viva.model.case import Baseline, Case, Feature, Suite, Threshold
 from viva.model.record import TrialRecord
 from viva.session.agents import ConfiguredAgent
-from viva.session.options.run_options import RunOptions
+from viva.session.options.run_options import EVALS, RUN_OPTIONS, RunOptions
 from viva.session.resume import load_previous_run
 from viva.stats.pass_rule import PassRule
 
-_EVAL_FLAGS = {
-    "modes": "--modes",
-    "live": "--live",
-    "baseline": "--baseline",
-    "fail_on_regression": "--fail-on-regression",
-    "allow_agent_mismatch": "--allow-agent-mismatch",
-    "eval_summary": "--eval-summary",
-}
+_EVAL_FLAGS = {option.name: option.flag for option in RUN_OPTIONS.values() if option.group == EVALS}
 _FEATURE_NAMES: dict[Feature, str] = {"tool_stubs": "stubbed tools", "memory": "memory", "workspace": "workspace"}
 
 
@@ -73,7 +65,7 @@ def add_baselines(
     suites: Sequence[Suite], options: RunOptions, settings: Settings, agents: Sequence[str]
 ) -> list[Suite]:
     """The suites with their baselines for the agents under test. Raises BadInput for flags of eval suites if the input has none."""
-    evals = [suite for suite in suites if suite.version]
+    evals = [suite for suite in suites if suite.kind == "eval_suite"]
     flags = [flag for name, flag in _EVAL_FLAGS.items() if getattr(options, name)]
     if flags and not evals:
         raise BadInput.of(f"{', '.join(flags)}: only for OpenWOP eval suites, and the input has none")
@@ -95,7 +87,7 @@ def add_baselines(
         threshold = structs.replace(threshold, baseline=baseline, fail_on_regression=options.fail_on_regression)
         return structs.replace(suite, threshold=threshold)
 
-    return [add_baseline(suite) if suite.version else suite for suite in suites]
+    return [add_baseline(suite) if suite.kind == "eval_suite" else suite for suite in suites]
 
 
 def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
@@ -115,7 +107,7 @@ def _refuse_partial_suites(options: RunOptions, evals: Sequence[str]) -> None:
 
 def _read_baseline(file: Path, name: str, suite: Suite) -> Baseline:
     """The baseline from the file of an eval summary."""
-    from viva.formats.openwop.summary import parse_eval_summary
+    from viva.formats.openwop.summary import parse_eval_summary  # most runs have no baseline
 
     summary = parse_eval_summary(file.read_bytes(), f"--baseline {name}")
     _check_same_suite_version(suite, {summary.suite_id: summary.suite_version}, name)
@@ -136,7 +128,7 @@ def _load_baseline(history: History, name: str, suite: Suite, agent: str) -> Bas
     summaries = {
         summary.suite: summary for summary in run.run_ended.summary.suites if not has_several or summary.agent == agent
     }
-    versions = {summary.suite: summary.version for summary in summaries.values() if summary.version}
+    versions = {summary.suite: summary.version for summary in summaries.values() if summary.kind == "eval_suite"}
     _check_same_suite_version(suite, versions, shown)
     _check_same_case_count(suite, summaries[suite.id].cases, shown)
     if run.settings["options"].get("live"):
@@ -225,9 +217,3 @@ def _suggest_solution(feature: Feature, kind: str) -> str:
         "http": 'set fixtures = "forward" to send them along',
     }
     return solutions.get(kind, 'chat, prompt and Python agents do, and http agents with fixtures = "forward"')
-
-
-def extract_prompts(definition: Mapping[str, Any]) -> list[str]:
-    """The system prompts in the definition of an agent."""
-    texts = [definition.get(key) for key in ("system", "system_file text", "prompt text")]
-    return [text for text in texts if isinstance(text, str) and text]

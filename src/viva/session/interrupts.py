@@ -20,7 +20,7 @@ class InterruptHandler:
     Cancelling the task from outside stops the run in the same way, except for a hosted run, whose host handles it.
     """
 
-    def __init__(self, stop: Callable[[], object], *, is_hosted: bool = False) -> None:
+    def __init__(self, stop: Callable[[], object], *, is_hosted: bool) -> None:
         self._stop = stop
         self._is_hosted = is_hosted
         self._task: asyncio.Task[Any] | None = None

@@ -52,8 +52,8 @@ def build_user_message(
     message_input: MessageInput,
     *,
     attachments: Sequence[AttachmentInput] = (),
-    options: Mapping[str, Any] | None = None,
-    timeout: str | float | None = None,
+    options: Mapping[str, Any] | None,
+    timeout: str | float | None,
 ) -> UserMessage:
     """The UserMessage to send: the last message of the input with the attachments; earlier messages become its history."""
     messages = parse_messages(message_input)

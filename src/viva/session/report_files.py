@@ -24,7 +24,7 @@ class ReportFiles:
     The files are written before RunEnded is journaled, because a report that cannot be written changes the exit code.
     """
 
-    def __init__(self, outputs: Sequence[Path], journal: Journal, eval_summary: Path | None = None) -> None:
+    def __init__(self, outputs: Sequence[Path], journal: Journal, eval_summary: Path | None) -> None:
         self._sinks: dict[Path, Sink] = {}
         self._lost: dict[Path, str] = {}
         for path in outputs:
@@ -44,7 +44,7 @@ class ReportFiles:
             if path not in self._lost and without_end:
                 self._send_events(path, sink, without_end)
 
-    def write_files(self, ended: RunEnded, texts: Mapping[Path, str] | None = None) -> RunEnded:
+    def write_files(self, ended: RunEnded, texts: Mapping[Path, str] | None) -> RunEnded:
         """Write all files. Returns the end event with the reports that could not be written, and the exit code.
 
         `texts` replace built-in reports. If a report is lost, the others are written again, because they list it.

@@ -340,8 +340,8 @@ def report_ended_run(
     end: RunEnded,
     journal: Journal,
     outputs: Sequence[Path],
-    sinks: Sequence[Sink] = (),
-    eval_summary: Path | None = None,
+    sinks: Sequence[Sink],
+    eval_summary: Path | None,
 ) -> int:
     """Write the reports of an ended run, which may have been killed before it wrote them. Returns the exit code.
 

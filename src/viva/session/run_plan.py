@@ -1,7 +1,7 @@
 """Builds the plan of a run: loads and checks files, agents, helpers and outputs before anything is sent."""
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,6 @@ from viva.session.eval_suites import (
     build_eval_options,
     check_intended_agents,
     check_needed_features,
-    extract_prompts,
 )
 from viva.session.interactive import ConversationSaver, PersonPolicy
 from viva.session.name_checks import (
@@ -225,9 +224,7 @@ async def _build_run_plan(options: RunOptions, http: HttpTransport, parts: PlanI
     settings.redactor.add_secrets(secret for text in options.inputs for secret in find_url_credentials(text))
     cassette_mode = CassetteMode(options, settings.redactor, settings.connectors, is_worker=parts.is_worker)
     agents = _create_agent_factory(options, settings, cassette_mode)
-    # Cases are built after `tested_agents` are chosen below.
-    get_prompts = lambda: _list_system_prompts(agents, tested_agents)  # noqa: E731
-    load_options = _build_load_options(options, settings, agents, get_prompts, parts.standard_input)
+    load_options = _build_load_options(options, settings, agents, parts.standard_input)
     problems = list(find_helper_flag_problems(options, agents))
     if options.evaluator:
         problems += load_options.find_evaluator_problems(options.evaluator)
@@ -302,11 +299,6 @@ def _find_tested_agents(
     )
 
 
-def _list_system_prompts(agents: AgentFactory, tested_agents: Iterable[ConfiguredAgent]) -> list[str]:
-    definitions = [agents.definitions.get(agent.name, {}) for agent in tested_agents]
-    return [prompt for definition in definitions for prompt in extract_prompts(definition)]
-
-
 def _create_person_policy(
     options: RunOptions, load_options: LoadOptions, suites: Sequence[Suite], agent: str
 ) -> PersonPolicy:
@@ -348,11 +340,7 @@ def _create_planned_suite(suite: Suite, selection: CaseSelection) -> PlannedSuit
 
 
 def _build_load_options(
-    options: RunOptions,
-    settings: Settings,
-    agents: AgentFactory,
-    get_prompts: Callable[[], Sequence[str]],
-    standard_input: bytes | None,
+    options: RunOptions, settings: Settings, agents: AgentFactory, standard_input: bytes | None
 ) -> LoadOptions:
     simulator = options.simulator or settings.defaults.simulator
     return LoadOptions(
@@ -371,7 +359,7 @@ def _build_load_options(
         default_evaluator=settings.defaults.evaluator,
         add_secret=settings.redactor.add_variable,
         functions=options.functions or {},
-        eval_options=build_eval_options(options, settings, get_prompts=get_prompts),
+        eval_options=build_eval_options(options, settings, get_prompts=agents.list_tested_prompts),
         find_evaluator_problems=create_evaluator_check(agents, settings, options.evaluator),
     )
 

@@ -24,6 +24,8 @@ _DESCRIBING_NAME_WORDS = frozenset(
     ("type", "method", "mode", "scheme", "url", "uri", "id", "name", "header", "env", "file", "path", "ref", "limit")
 )
 """A name that ends in one of these words only describes a credential: `auth_type`, `api_key_env`."""
+_COMMAND_FIELDS = ("command", "resume", "args", "model_args")
+"""Fields of a config that hold words of a command line."""
 _WORDS = LazyPattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 KNOWN_KEY_PATTERN = LazyPattern(
@@ -125,7 +127,7 @@ def find_config_credentials(table: Mapping[str, Any]) -> Iterator[str]:
                 yield from find_environment_credentials(_to_texts(value))
             case Mapping():
                 yield from find_config_credentials(cast("Mapping[str, Any]", value))
-            case list() if name in ("command", "resume", "args", "model_args"):
+            case list() if name in _COMMAND_FIELDS:
                 yield from find_command_credentials([str(word) for word in cast("list[Any]", value)])
             case list():
                 yield from (
@@ -166,7 +168,7 @@ def mask_config_table(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mask_field(name: str, value: Any) -> Any:
     match value:
-        case str() if name in ("command", "resume", "args", "model_args"):
+        case str() if name in _COMMAND_FIELDS:
             return mask_command(value)
         case str() if is_secret_name(name) and not _REFERENCE.search(value):
             return MASK
@@ -176,7 +178,7 @@ def _mask_field(name: str, value: Any) -> Any:
             return sorted(cast("Mapping[str, Any]", value))
         case Mapping():
             return mask_config_table(cast("Mapping[str, Any]", value))
-        case list() if name in ("command", "resume", "args", "model_args"):
+        case list() if name in _COMMAND_FIELDS:
             return _mask_words([str(word) for word in cast("list[Any]", value)])
         case list():
             return [_mask_field(name, item) for item in cast("list[Any]", value)]

@@ -49,7 +49,7 @@ def _find_json_among_words(text: str) -> Any:
     return fallback
 
 
-def find_json_objects(text: str, make_object: Callable[[list[tuple[str, Any]]], Any] = dict) -> list[Any]:
+def find_json_objects(text: str, make_object: Callable[[list[tuple[str, Any]]], Any]) -> list[Any]:
     """All outermost JSON objects of a text. `make_object` builds each from its pairs of key and value."""
     values: list[Any] = []
     for value in _iterate_json_values(

@@ -1,6 +1,7 @@
 """The source of a function that Python code passes where a suite has a name: reports show it in place of the name."""
 
 import ast
+import dis
 import inspect
 import linecache
 import re
@@ -56,8 +57,6 @@ def _get_code(function: Any) -> CodeType | None:
 
 @lru_cache(maxsize=256)
 def _list_opcodes(code: CodeType) -> frozenset[bytes]:
-    import dis
-
     return frozenset(instruction.opname.encode() for instruction in dis.get_instructions(code))
 
 

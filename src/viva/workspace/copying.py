@@ -48,7 +48,7 @@ class FolderCopier:
         else:
             self._copy_tree(root, "", ())
 
-    def add_links(self, spec: WorkspaceSpec, *, as_copy: bool, complete: bool = False) -> dict[str, str]:
+    def add_links(self, spec: WorkspaceSpec, *, as_copy: bool, complete: bool) -> dict[str, str]:
         """Add the `link_paths` of a case, and return the target of each. With `complete` a copy holds all files that a link would show.
 
         Other copies skip the files of the suite and folders like `node_modules`, except where the case names them.

@@ -356,9 +356,9 @@ def remove_kept_workspace(path: str) -> bool:
     return not os.path.lexists(top)
 
 
-def find_kept_workspaces(base: str | None = None) -> list[str]:
-    """Return all kept workspaces in a folder, of any run."""
-    folder = os.path.realpath(base or tempfile.gettempdir())
+def find_kept_workspaces() -> list[str]:
+    """Return all kept workspaces of this machine, of any run."""
+    folder = os.path.realpath(tempfile.gettempdir())
     with suppress(OSError), os.scandir(folder) as entries:
         return sorted(f"{entry.path}/work" for entry in entries if _is_kept_workspace(entry.path))
     return []

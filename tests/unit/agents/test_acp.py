@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from terminals import CAPTURES, fake, hold_conversation, host
+from terminals import CAPTURES, collect_turn, fake, hold_conversation, host
 from viva.agents.acp import AcpAgent
 from viva.agents.acp_updates import parse_update
-from viva.agents.cli.events import ToolStarted, collect_turn
+from viva.agents.cli.events import ToolStarted
 from viva.awaiting.detector import detect_awaiting
 from viva.engine.sending import send_with_timeout
 from viva.errors import AgentFailed, Unreachable

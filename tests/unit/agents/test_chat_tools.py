@@ -10,37 +10,12 @@ from msgspec import UNSET
 
 from model_conversations import ADD, hold_conversation, only
 from viva.agents.chat import ChatAgent, Tool
-from viva.errors import AgentFailed
 from viva.llm.transport import HttpTransport
 from viva.model.case import Fixtures, Key, ToolStub
 from viva.model.connector import Connector
-from viva.model.message import Message, Reply, ToolCall
+from viva.model.message import Message, ToolCall
 from viva.protocols import SessionContext
 from viva.testing import OpenAIServer, Say
-
-
-def test_tools_run_and_the_model_reads_their_results():
-    script = [
-        Say(
-            content="Let me see.",
-            tool_calls=[ToolCall("add", {"a": 1, "b": 2}, "c1"), ToolCall("add", {"a": 3, "b": 4}, "c2")],
-        ),
-        "3 and 7",
-    ]
-    conversation = hold_conversation(script, "?", tools=(ADD,))
-    assert only(conversation) == Reply(
-        "3 and 7",
-        tool_calls=(ToolCall("add", {"a": 1, "b": 2}, "c1", 3), ToolCall("add", {"a": 3, "b": 4}, "c2", 7)),
-        finish_reason="stop",
-        calls=only(conversation).calls,
-        steps=only(conversation).steps,
-    )
-    assert [step.kind for step in only(conversation).steps] == ["model", "tool", "tool", "model"]
-    assert conversation.messages[2:] == [
-        {"role": "tool", "tool_call_id": "c1", "content": "3"},
-        {"role": "tool", "tool_call_id": "c2", "content": "7"},
-    ]
-    assert conversation.messages[1]["content"] == "Let me see."
 
 
 async def _later(**given):
@@ -110,14 +85,6 @@ def test_no_arguments_at_all_are_none():
     assert (only(conversation).tool_calls[0].arguments, conversation.messages[-1]["content"]) == ({}, "12:00")
 
 
-def test_the_tool_loop_has_a_limit():
-    again = Say(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])
-    with pytest.raises(AgentFailed) as failed:
-        hold_conversation(lambda r: again, "?", tools=(ADD,), max_tool_rounds=3)
-    assert failed.value.message == "tool loop exceeded 3 rounds"
-    assert only(hold_conversation([again, again, again, "ok"], "?", tools=(ADD,), max_tool_rounds=3)).content == "ok"
-
-
 def test_a_tool_without_an_implementation_ends_the_turn_and_the_conversation_can_continue():
     script = [
         Say(
@@ -164,16 +131,6 @@ def test_stubs_are_used_in_order_and_the_last_repeats():  # W3
         "last",
         "last",
     ]
-
-
-def test_a_tool_without_a_stub_gets_an_error_and_never_runs():  # W3
-    def never(**given):
-        raise AssertionError("the live tool ran")
-
-    conversation = hold_conversation(
-        [Say(tool_calls=[ToolCall("pay", {})]), "ok"], "?", tools=(Tool("pay", run=never),), context=stubbed()
-    )
-    assert only(conversation).tool_calls[0].error == "no canned response for the tool 'pay'"
 
 
 def test_a_stub_may_answer_null():

@@ -133,7 +133,7 @@ WORLDS = {
 }
 
 
-def held(name: str, found: Alarms) -> None:
+def check_rates(name: str, found: Alarms) -> None:
     print(f"{name}: {found}")
     for alarm in ("gate pass-rate", "a metric", "a case"):
         assert found.rate(alarm) <= found.bound(), alarm
@@ -142,14 +142,14 @@ def held(name: str, found: Alarms) -> None:
 @pytest.mark.parametrize("name", ["single trials", "all at 0.7", "repeats", "shared load and cost"])
 def test_where_nothing_changed_alarms_are_rare(name: str):
     """N36. 20 comparisons: the bound is 20 %."""
-    held(name, alarms(WORLDS[name], 20, seed=1))
+    check_rates(name, alarms(WORLDS[name], 20, seed=1))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", WORLDS)
 def test_where_nothing_changed_alarms_are_as_rare_as_promised(name: str):
     """N36: for the default gate, for any verdict on a metric, and for any single case."""
-    held(name, alarms(WORLDS[name], 600, seed=2))
+    check_rates(name, alarms(WORLDS[name], 600, seed=2))
 
 
 MATRICES = {

@@ -67,12 +67,13 @@ def test_trials_wait_while_the_host_works_for_a_tenant_that_used_less():  # 20.1
 def test_work_that_takes_long_holds_up_nothing(shorten: Callable[[str, float], None]):
     shorten("viva.host.turns.MAX_WAIT_S", 0.0)
 
-    async def act() -> None:
+    async def act() -> list[str]:
         trials = Trials()
         with trials.turns.work_for("b"):
-            await trials.run("a", 100)
+            await asyncio.wait_for(trials.run("a", 100), 300)
+        return trials.started
 
-    asyncio.run(asyncio.wait_for(act(), 300))
+    assert asyncio.run(act()) == ["a"] * 100
 
 
 def test_work_of_a_tenant_whose_trials_wait_too_holds_up_nothing():

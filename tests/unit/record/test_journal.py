@@ -92,7 +92,8 @@ for number in range(300):
 
 def test_an_unused_journal_is_closed(tmp_path: Path):
     """A program that starts many runs does not run out of files."""
-    subprocess.run([sys.executable, "-c", MANY_JOURNALS, str(tmp_path)], check=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", MANY_JOURNALS, str(tmp_path)], check=False, timeout=300)
+    assert done.returncode == 0
 
 
 def test_an_invalid_line_is_reported_with_its_number(tmp_path: Path):
@@ -242,7 +243,10 @@ assert [take_next_run_number(path.parent), take_next_run_number(path.parent)] ==
 
 def test_without_locks_the_name_in_the_file_has_to_do(tmp_path: Path):  # N39
     """Some network file systems have none. A process that is gone, or another of the same number, does not count."""
-    subprocess.run([sys.executable, "-c", WITHOUT_LOCKS, str(tmp_path / "journal.jsonl")], check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOCKS, str(tmp_path / "journal.jsonl")], check=False, timeout=300
+    )
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,12 @@ def test_what_a_user_would_not_say_is_refused(text: str, message: str):  # N29
         "the city is not important",
         "I said which order?",
         "My agent: a friend of mine",
-        '{"input": "", "goal_achieved": true}',
     ],
 )
 def test_what_a_user_may_say_is_not(text: str):
-    SimulatorReplyValidator(make_trial_state("Which order?"), {"order id": "W1", "amount": "$3,500.00"}).parse(
-        Reply(text)
-    )
+    validator = SimulatorReplyValidator(make_trial_state("Which order?"), {"order id": "W1", "amount": "$3,500.00"})
+    assert validator.parse(Reply(text)).text == text
+    assert validator.parse(Reply('{"input": "", "goal_achieved": true}')).goal_achieved
 
 
 def test_the_same_a_third_time_is_a_fault_unless_the_agent_repeats_itself():  # N29

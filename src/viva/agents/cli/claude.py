@@ -153,11 +153,10 @@ def _format_error(error: Any) -> str:
     return error if isinstance(error, str) else codec.compact_json(error)
 
 
-def build_claude_call(provider: str, model: str, tokens: ClaudeUsage, cost: float | None = None) -> ModelCall:
+def build_claude_call(provider: str, model: str, tokens: ClaudeUsage) -> ModelCall:
     cache_read, cache_created = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
-    return build_model_call(
-        provider, model, tokens.input_tokens + cache_read + cache_created, tokens.output_tokens, cache_read, cost
-    )
+    input_tokens = tokens.input_tokens + cache_read + cache_created
+    return build_model_call(provider, model, input_tokens, tokens.output_tokens, cache_read)
 
 
 def _parse_usage(line: ClaudeLine) -> Iterator[UsageReported]:

@@ -222,7 +222,7 @@ def prepare_environment(
     host: Mapping[str, str],
     workspace: Workspace,
     extra_env: Mapping[str, str],
-    login: Literal["copy"] | None = None,
+    login: Literal["copy"] | None,
 ) -> dict[str, str]:
     """The environment of a CLI in a workspace. Its settings and, if wanted, its login are written to the private HOME."""
     passed = spec.passed_variables if login == "copy" else (*spec.key_variables, *spec.passed_variables)

@@ -154,10 +154,10 @@ class CommandConfig(ProcessConfig, frozen=True, kw_only=True):
 
 def build_command_spec(
     command: Sequence[str],
-    resume: Sequence[str] = (),
-    model_args: Sequence[str] = (),
-    output: OutputFormat = "text",
-    events: Sequence[LineRule] = (),
+    resume: Sequence[str],
+    model_args: Sequence[str],
+    output: OutputFormat,
+    events: Sequence[LineRule],
 ) -> CliSpec:
     """The spec of a command whose words hold placeholders."""
 

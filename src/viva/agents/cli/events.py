@@ -96,7 +96,7 @@ CliEvent = (
 
 
 def build_model_call(
-    provider: str, model: str, input_tokens: int, output_tokens: int, cached_tokens: int = 0, cost: float | None = None
+    provider: str, model: str, input_tokens: int, output_tokens: int, cached_tokens: int, cost: float | None = None
 ) -> ModelCall:
     """The usage of a model. The cost is what the CLI reports, else computed from the price table. Negative
     numbers count as 0: they would let other calls exceed a limit.
@@ -223,13 +223,6 @@ class CliTurn:
             input_hint=(request.hint or None) if request else None,
             calls=self.usage,
         )
-
-
-def collect_turn(events: Iterable[CliEvent], previous_usage: Sequence[ModelCall] = ()) -> CliTurn:
-    turn = CliTurn(previous_usage)
-    for event in events:
-        turn.add_event(event)
-    return turn
 
 
 def _name_model(model: str, call: ModelCall) -> ModelCall:

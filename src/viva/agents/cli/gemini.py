@@ -122,14 +122,19 @@ def _build_home_files(env: Mapping[str, str]) -> dict[str, str]:
     else:
         kind = "oauth-personal"
     no_updates = {"enableAutoUpdate": False, "enableAutoUpdateNotification": False}
+    return {".gemini/settings.json": build_settings(kind, no_updates, env)}
+
+
+def build_settings(kind: str, general: Mapping[str, bool], env: Mapping[str, str]) -> str:
+    """The settings file, with the kind of login and the MCP server of the case."""
     settings: dict[str, Any] = {
         "security": {"auth": {"selectedType": kind}},
-        "general": no_updates,
+        "general": general,
         "privacy": {"usageStatisticsEnabled": False},
     }
     if url := env.get(URL_VARIABLE):
         settings["mcpServers"] = {MCP_SERVER: {"httpUrl": url, "trust": True}}
-    return {".gemini/settings.json": format_settings(settings)}
+    return format_settings(settings)
 
 
 GEMINI = CliSpec(

@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import structs
 
 from viva.agents.cli.claude import ClaudeLine, build_claude_call, parse_stream_line
 from viva.agents.cli.cli_agent import CliConfig
 from viva.agents.cli.events import CliEvent, CliTurnEnded, ToolStarted, UsageReported
-from viva.agents.cli.gemini import build_argv
-from viva.agents.cli.spec import MCP_SERVER, URL_VARIABLE, CliSpec, TurnRequest, format_settings
+from viva.agents.cli.gemini import build_argv, build_settings
+from viva.agents.cli.spec import CliSpec, TurnRequest
 
 _API_ERROR = re.compile(r"\[API Error: .*\]", re.DOTALL)
 
@@ -41,14 +41,7 @@ def _build_variables(_request: TurnRequest) -> dict[str, str]:
 
 def _build_home_files(env: Mapping[str, str]) -> dict[str, str]:
     kind = next((kind for key, kind in _KINDS.items() if key in env), "qwen-oauth")
-    settings: dict[str, Any] = {
-        "security": {"auth": {"selectedType": kind}},
-        "general": {"enableAutoUpdate": False},
-        "privacy": {"usageStatisticsEnabled": False},
-    }
-    if url := env.get(URL_VARIABLE):
-        settings["mcpServers"] = {MCP_SERVER: {"httpUrl": url, "trust": True}}
-    return {".qwen/settings.json": format_settings(settings)}
+    return {".qwen/settings.json": build_settings(kind, {"enableAutoUpdate": False}, env)}
 
 
 _KINDS = {"OPENAI_API_KEY": "openai", "ANTHROPIC_API_KEY": "anthropic", "GEMINI_API_KEY": "gemini"}

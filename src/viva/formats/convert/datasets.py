@@ -9,6 +9,7 @@ from viva.formats.convert.foreign_document import (
     build_same_answer_assertion,
     escape_braces,
 )
+from viva.model import codec
 from viva.schemas.positions import KeyPath
 
 Case = dict[str, Any]
@@ -31,7 +32,7 @@ def convert_deepeval(source: ForeignDocument) -> Iterator[Case]:
         assertions: Assertions = []
         if golden.get("expected_output"):
             assertions.append(build_same_answer_assertion(golden["expected_output"]))
-        assertions += [_build_tool_assertion(tool, "input_parameters") for tool in golden.get("expected_tools") or ()]
+        assertions += [_build_tool_assertion(tool) for tool in golden.get("expected_tools") or ()]
         yield case | escape_braces({"input": golden["input"], "assertions": assertions})
 
 
@@ -46,8 +47,8 @@ def _convert_conversational_golden(golden: JsonObject) -> Case:
     )
 
 
-def _build_tool_assertion(tool: JsonObject, arguments_key: str) -> dict[str, Any]:
-    arguments = tool.get(arguments_key)
+def _build_tool_assertion(tool: JsonObject) -> dict[str, Any]:
+    arguments = tool.get("input_parameters")
     return {"type": "tool_called", "name": tool["name"], **({"arguments": arguments} if arguments else {})}
 
 
@@ -136,6 +137,4 @@ _JSON_TYPES = {
 
 
 def _encode_as_text(value: Any) -> str:
-    from viva.model import codec
-
     return codec.compact_json(value)

@@ -68,7 +68,7 @@ TOOLS = {
 }
 
 
-def convert_file(path: Path, tool_name: str | None = None) -> Conversion:
+def convert_file(path: Path, tool_name: str | None) -> Conversion:
     """Convert a file. Raises BadInput if its tool is not known, or if the converted cases would not load."""
     file = str(path)
     check_regular_file(path, file)

@@ -174,9 +174,7 @@ class Pack:
         self.proof = proof
         self._files = files
 
-    def load_agent_suite(
-        self, at: int, options: LoadOptions, notes: tuple[str, ...] = (), verified: str | None = None
-    ) -> Suite:
+    def load_agent_suite(self, at: int, options: LoadOptions, notes: tuple[str, ...], verified: str | None) -> Suite:
         """The eval suite of one of the agents."""
         agent, place = self.manifest.agents[at], ("agents", at)
         reference = str(agent.eval_suite_ref)

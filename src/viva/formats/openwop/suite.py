@@ -114,7 +114,7 @@ class EvalSuite(_SuitePart, frozen=True):
     allowed_models: tuple[ModelClass, ...] = ()
     thresholds: Thresholds = Thresholds()
 
-    def get_pass_score(self, default: float | None = None) -> float:
+    def get_pass_score(self, default: float | None) -> float:
         """The minimum mean score, and the minimum score of a rubric."""
         if self.thresholds.pass_score is not None:
             return self.thresholds.pass_score

@@ -40,7 +40,7 @@ class RunHooks(Struct, frozen=True):
 class ProjectHooks:
     """Calls the hooks of a run and of its cases. Hooks call agents through `run_context`; `data` is what `--before` returned."""
 
-    def __init__(self, run_context: RunContext, run_hooks: RunHooks, data: Any = None) -> None:
+    def __init__(self, run_context: RunContext, run_hooks: RunHooks, data: Any) -> None:
         self._run_context = run_context
         self._run_hooks = run_hooks
         self.data = data
@@ -109,8 +109,7 @@ class ProjectHooks:
         def meter(call: ModelCall) -> None:
             if state is not None:
                 state.calls.append(call)
-            if run_context.meter is not None:
-                run_context.meter(call)
+            run_context.meter(call)
 
         key = state.key if state is not None else _NO_TRIAL_KEY
         caller = run_context.create_agent_caller(key, meter, f"viva-{run_context.run_id}-hook", state)

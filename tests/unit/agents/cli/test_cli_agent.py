@@ -334,7 +334,8 @@ def test_what_may_stand_for_a_key(tmp_path, env: dict[str, str], fields: dict[st
     fake(tmp_path, "codex", DONE_BY_CODEX)
     (tmp_path / ".codex").mkdir()
     (tmp_path / ".codex" / "auth.json").write_text("{}", encoding="utf-8")
-    hold_conversation(CliAgent(spec=CODEX, host=host(tmp_path, HOME=str(tmp_path), **env), **fields), "x")
+    agent = CliAgent(spec=CODEX, host=host(tmp_path, HOME=str(tmp_path), **env), **fields)
+    assert hold_conversation(agent, "x").reply.content == ""
 
 
 def test_a_cli_that_waits_for_a_login_is_not_waited_for(tmp_path, shorten):

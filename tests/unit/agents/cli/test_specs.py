@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from terminals import CAPTURES
+from terminals import CAPTURES, collect_turn
 from viva.agents.cli.claude import CLAUDE
 from viva.agents.cli.codex import CODEX
-from viva.agents.cli.events import CliEvent, CliTurn, CliTurnEnded, ToolEnded, ToolStarted, collect_turn
+from viva.agents.cli.events import CliEvent, CliTurn, CliTurnEnded, ToolEnded, ToolStarted
 from viva.agents.cli.gemini import GEMINI
 from viva.agents.cli.opencode import OPENCODE
 from viva.agents.cli.qwen import QWEN
