@@ -120,7 +120,7 @@ async def read_log(request: Request) -> Response:
     query = request.query_params
     kind, node = query.get("type"), query.get("nodeId")
     cause = query.get("causationId") or query.get("correlationId")
-    events = [logged.event for logged in host.logs.open_log(run.id).events] if run else []
+    events = [logged.event for logged in host.logs.open_log(run.id).iterate()] if run else []
     return respond_json(
         {
             "events": [
@@ -271,7 +271,7 @@ async def dispatch_agent(request: Request) -> Response:
     message = Message("user", text, data=None if isinstance(task, str) else task)
     run = await _run_invocation(host, principal, agent, InvocationRequest(message=message))
     log = host.logs.open_log(run.id)
-    events = [logged.event for logged in log.events if logged.event.type.startswith("agent.")]
+    events = [logged.event for logged in log.iterate() if logged.event.type.startswith("agent.")]
     outcomes = [event.payload["outcome"] for event in events if "outcome" in event.payload]
     return respond_json(
         {

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from viva.checks.golden import ReturnSchema
 from viva.concurrency.threads import run_in_thread
@@ -33,7 +33,7 @@ from viva.host.runs import RunEnding, RunError
 from viva.host.store import LeaseLost, Run, Store, StoreUnavailable
 from viva.host.tokens import Principal
 from viva.host.turns import HostWork
-from viva.host.workflows import build_invocation_result, sum_usage
+from viva.host.workflows import UsageTotal, build_invocation_result
 from viva.llm.budget import Budget
 from viva.model import codec
 from viva.model.event import Event, RunEnded, RunStarted, TrialEnded
@@ -225,7 +225,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
     journal = SharedJournal(host.store, run.id) if host.store.is_shared else None
     if journal is not None:
         journal.write_file(host.history.journal_path(run.id))
-    previous_run = _read_previous_run(host, run)
+    previous_run = await run_in_thread(lambda: _read_previous_run(host, run))
     async with AsyncExitStack() as exits:
         try:
             plan = await _build_plan(host, run, agent, previous_run)
@@ -236,7 +236,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
             raise RunError("suite_changed", "The suite, the agent or Viva changed after the run started") from None
         task = asyncio.current_task()
         assert task is not None
-        writer = EvalEventWriter(run, log, agent, journal, task.cancel)
+        writer = EvalEventWriter(run, log, await _read_progress(log), agent, journal, task.cancel)
         writer.write_start()
         if previous_run is not None and previous_run.run_ended is not None:
             writer.receive((*previous_run.ended_trials, previous_run.run_ended))
@@ -247,7 +247,7 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
         raise StoreUnavailable("disk_full")
     summary = await run_in_thread(lambda: writer.build_summary(records))
     run.summary = codec.decode_own(codec.encode(summary))
-    run.metrics = sum_usage(log)
+    run.metrics = writer.usage.to_metrics()
     host.index_run(run.id)
     return RunEnding("completed", (_build_completed_event(summary), run_completed(run.summary)))
 
@@ -328,6 +328,24 @@ def _get_journal_number(event: Event) -> int | None:
             return None
 
 
+class EvalProgress(Struct, kw_only=True):
+    """What the log of an eval says so far. That of a run that continues after a restart has scores already."""
+
+    scored: int = 0
+    is_started: bool = False
+    usage: UsageTotal
+
+
+async def _read_progress(log: RunLog) -> EvalProgress:
+    progress = EvalProgress(usage=UsageTotal())
+    async for page in log.iterate_pages():
+        events = [logged.event for logged in page]
+        progress.scored += sum(event.type == "eval.scored" for event in events)
+        progress.is_started = progress.is_started or any(event.type == "eval.started" for event in events)
+        progress.usage.add(events)
+    return progress
+
+
 class EvalEventWriter:
     """Writes the events of each task that ends to the log of the run, in the order of the suite. It is a sink of the event bus.
 
@@ -337,14 +355,22 @@ class EvalEventWriter:
     live = False
 
     def __init__(
-        self, run: Run, log: RunLog, agent: HostedAgent, journal: SharedJournal | None, stop: Callable[[], object]
+        self,
+        run: Run,
+        log: RunLog,
+        progress: "EvalProgress",
+        agent: HostedAgent,
+        journal: SharedJournal | None,
+        stop: Callable[[], object],
     ) -> None:
         self._run = run
         self._log = log
         self._agent = agent
         self._journal = journal
         self._stop = stop
-        self._next_index = len(log.events_of_type("eval.scored"))
+        self._next_index = progress.scored
+        self._is_started = progress.is_started
+        self.usage = progress.usage
         self._ended_early: dict[int, TrialRecord] = {}
         self._run_ended: RunEnded | None = None
         self.error: Exception | None = None
@@ -355,7 +381,7 @@ class EvalEventWriter:
         return self._run_ended is not None and self._run_ended.stopped == "broken"
 
     def write_start(self) -> None:
-        if not self._log.events_of_type("eval.started"):
+        if not self._is_started:
             request = self._run.request
             payload = {key: request[key] for key in ("suiteId", "suiteVersion", "taskCount", "modes")}
             if baseline := request["configurable"].get("baselineRunId"):
@@ -389,6 +415,7 @@ class EvalEventWriter:
             self._next_index += 1
         if drafts:
             self._log.append(drafts)
+            self.usage.add(drafts)
 
     def build_summary(self, records: Sequence[TrialRecord]) -> EvalSummary:
         ended, request = self._run_ended, self._run.request

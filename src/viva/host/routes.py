@@ -18,7 +18,6 @@ from viva.host.events import (
     RunLog,
     StreamOptions,
     build_snapshot,
-    build_snapshot_after,
     diff_logs,
     iter_frames,
     parse_last_event_id,
@@ -190,18 +189,13 @@ async def stream_events(request: Request) -> Response:
     options = StreamOptions(
         modes=parse_stream_modes(request.query_params.get("streamMode")),
         buffer_ms=parse_number(request.query_params.get("bufferMs"), "bufferMs", 0, 0, MAX_BUFFER_MS),
-        after_sequence=parse_last_event_id(last_event_id, log),
+        after_sequence=await parse_last_event_id(last_event_id, log),
         is_resumed=bool(last_event_id),
     )
     headers = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
     if request.method == "HEAD":  # answered without waiting for events
         return Response(None, 200, headers, "text/event-stream")
-    frames = iter_frames(
-        log,
-        options,
-        lambda events: build_snapshot_after(host.store.find_run(run.id, run.tenant) or run, events),
-        host.shutdown,
-    )
+    frames = iter_frames(log, options, lambda: host.store.find_run(run.id, run.tenant) or run, host.shutdown)
     return StreamingResponse(frames, 200, headers, "text/event-stream")
 
 
@@ -278,7 +272,7 @@ async def diff_runs(request: Request) -> Response:
     if not against:
         raise validation_error("The parameter against is missing: the run to compare with", "against")
     other = host.find_run(authenticate(request), against)
-    return respond_json(diff_logs(run, other, host.logs.open_log(run.id), host.logs.open_log(other.id)))
+    return respond_json(await diff_logs(run, other, host.logs.open_log(run.id), host.logs.open_log(other.id)))
 
 
 async def list_agents(request: Request) -> Response:
@@ -313,7 +307,7 @@ async def create_annotation(request: Request) -> Response:
     async def validate() -> Mutation:
         log = host.logs.open_log(run.id)
         redact = host.settings.redactor.redact_text
-        annotation = build_annotation(decode_body("ANNOTATION", raw), log, principal, redact)
+        annotation = await build_annotation(decode_body("ANNOTATION", raw), log, principal, redact)
         signal = {"kind": annotation["signal"]["kind"]}
         notice = EventDraft("run.annotated", {"annotationId": annotation["annotationId"], "signal": signal})
         return Mutation(
@@ -326,15 +320,22 @@ async def create_annotation(request: Request) -> Response:
     return await respond_once(request, principal, raw, validate)
 
 
-def build_annotation(
+async def build_annotation(
     body: Mapping[str, Any], log: RunLog, principal: Principal, redact: Callable[[str], str]
 ) -> dict[str, Any]:
     """Builds an annotation, with secrets redacted. Annotations change neither events nor scores of a run."""
     target = body.get("target", {})
-    if "eventId" in target and target["eventId"] not in {logged.event.event_id for logged in log.events}:
-        raise validation_error("target.eventId is not an event of this run", "target.eventId")
-    if "nodeId" in target and target["nodeId"] not in {logged.event.node_id for logged in log.events}:
-        raise validation_error("target.nodeId is not a node of this run", "target.nodeId")
+    if target:
+        names = {"eventId": "an event", "nodeId": "a node"}
+        async for page in log.iterate_pages():
+            found = {
+                "eventId": {logged.event.event_id for logged in page},
+                "nodeId": {logged.event.node_id for logged in page},
+            }
+            names = {field: name for field, name in names.items() if target.get(field) not in found[field]}
+        for field, name in names.items():
+            if field in target:
+                raise validation_error(f"target.{field} is not {name} of this run", f"target.{field}")
 
     def clean(text: str) -> str:
         return redact(_SECRET_PATTERN.sub(REDACTED, text))

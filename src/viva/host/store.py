@@ -24,6 +24,8 @@ RESPONSE_TTL_S = 48 * 3600
 """How long a response is stored under its idempotency key; OpenWOP asks for at least a day."""
 DELETION_TTL_S = 90 * 86400
 """How long a shared store lists deleted runs. A host that was stopped when a run was deleted removes its files of the run later."""
+MAX_SEQUENCE = 2**31 - 1
+"""The highest sequence number that the tables can hold."""
 LEASE_S = 15.0
 """A lease ends if its host has not renewed it for this time."""
 
@@ -328,9 +330,14 @@ class Store(ABC):
             self._insert_rows("INSERT INTO events VALUES (?, ?, ?)", rows)
             self.announce(run_id)
 
-    def load_events(self, run_id: str, first: int = 0) -> list[bytes]:
-        sql = "SELECT doc FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence"
-        return [row[0] for row in self._query(sql, run_id, first)]
+    def load_events(self, run_id: str, first: int = 0, limit: int = MAX_SEQUENCE) -> list[bytes]:
+        sql = "SELECT doc FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence LIMIT ?"
+        return [row[0] for row in self._query(sql, run_id, min(first, MAX_SEQUENCE), limit)]
+
+    def count_events(self, run_id: str) -> int:
+        """How many events a run has. They are numbered without gaps, so the number of the last one tells."""
+        rows = self._query("SELECT sequence FROM events WHERE run = ? ORDER BY sequence DESC LIMIT 1", run_id)
+        return rows[0][0] + 1 if rows else 0
 
     def _lock_and_renew_lease(self, run_id: str) -> None:
         """Renews the lease of a run. Until the end of the transaction no other host can claim the run."""
