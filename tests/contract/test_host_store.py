@@ -105,7 +105,8 @@ def test_only_the_holder_of_the_lease_writes(store: Store):
     store.save_run(run)
     assert store.load_events("a") == [b"x", b"y"]
     assert (store.load_events("a", 1), store.load_events("a", 0, 1)) == ([b"y"], [b"x"])
-    assert (store.load_events("a", 2**53), store.count_events("a"), store.count_events("b")) == ([], 2, 0)
+    assert store.load_events("a", 2**53) == []
+    assert (store.load_last_event("a"), store.load_last_event("b")) == ((1, b"y"), None)
     store.release_lease("a")
     again = store.claim_run("a")
     assert again is not None

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from viva.host.errors import ApiError, not_found, not_provided, validation_error
-from viva.host.events import EventDraft, to_plain_name
+from viva.host.events import EventDraft, read_summary, to_plain_name
 from viva.host.host import Host
 from viva.host.inventory import HostedAgent, HostedSuite
 from viva.host.requests import parse_json
@@ -227,7 +227,7 @@ async def run_builtin_suite(request: Request) -> Response:
     mutation.write()
     mutation.start()
     run = await host.runs.wait_for_end(host.find_run(principal, codec.decode(mutation.body)["runId"]))
-    summary = run.summary or {}
+    summary = read_summary(host.logs.open_log(run.id)) or {}
     fields = ("suiteId", "suiteVersion", "taskCount", "passed", "aggregateScore")
     return respond_json({"runId": run.id, **{key: summary[key] for key in fields if key in summary}}, 201)
 

@@ -16,7 +16,7 @@ from viva.formats.openwop.suite import EvalSuite, ManifestInfo
 from viva.formats.openwop.summary import EvalSummary, TaskSummary, build_eval_summary, build_task_summary
 from viva.host.discovery import MAX_TASKS
 from viva.host.errors import validation_error
-from viva.host.events import EventDraft, RunLog, run_completed
+from viva.host.events import EventDraft, RunLog, read_summary, run_completed
 from viva.host.host import Host
 from viva.host.inventory import (
     AGENT_KEYS,
@@ -136,7 +136,7 @@ def _check_baseline(host: Host, principal: Principal, name: str | None, modes: S
     if "regression" not in modes:
         raise validation_error("A baseline needs the mode regression", field)
     baseline = host.store.find_run(name, principal.tenant)
-    summary = (baseline.summary if baseline is not None else None) or {}
+    summary = _find_summary(host, baseline) or {}
     if baseline is not None and LIVE_MODE in baseline.request.get("modes", ()):
         raise validation_error("A live-shadow run is no baseline: its scores are not those of the fixtures", field)
     if (summary.get("suiteId"), summary.get("suiteVersion")) != (suite.suite_id, suite.version):
@@ -246,10 +246,10 @@ async def run_eval(host: Host, run: Run, log: RunLog, _inputs: bytes | None, wor
     if writer.is_broken and not host.readiness().is_ready:
         raise StoreUnavailable("disk_full")
     summary = await run_in_thread(lambda: writer.build_summary(records))
-    run.summary = codec.decode_own(codec.encode(summary))
     run.metrics = writer.usage.to_metrics()
     host.index_run(run.id)
-    return RunEnding("completed", (_build_completed_event(summary), run_completed(run.summary)))
+    outputs = codec.decode_own(codec.encode(summary))
+    return RunEnding("completed", (_build_completed_event(summary), run_completed(outputs)))
 
 
 async def _execute_plan(
@@ -272,12 +272,16 @@ async def _execute_plan(
 def _write_summary(host: Host, name: str, tenant: str) -> Path:
     """Writes the summary of a run to a file, so that it can be a baseline."""
     path = host.settings.data_folder / "host" / "summaries" / name
-    run = host.store.find_run(name, tenant)
-    if run is None or run.summary is None:
+    summary = _find_summary(host, host.store.find_run(name, tenant))
+    if summary is None:
         raise BadInput.of("the baseline is gone", name)
     make_private_folder(path.parent)
-    replace_file(path, codec.encode(run.summary), private=True)
+    replace_file(path, codec.encode(summary), private=True)
     return path
+
+
+def _find_summary(host: Host, run: Run | None) -> dict[str, Any] | None:
+    return read_summary(host.logs.open_log(run.id)) if run is not None and run.kind == "eval" else None
 
 
 def _read_previous_run(host: Host, run: Run) -> PreviousRun | None:

@@ -59,6 +59,10 @@ class RunEvent(Struct, frozen=True, rename="camel", omit_defaults=True):
     causation_id: str | None = None
 
 
+class _EventType(Struct):
+    type: str
+
+
 class LoggedEvent(Struct, frozen=True):
     """An event of a log, with its JSON."""
 
@@ -125,8 +129,11 @@ class RunLog:
     def __init__(self, run_id: str, store: Store) -> None:
         self.run_id = run_id
         self._store = store
-        self.count = store.count_events(run_id)
-        self._newest = self._load(max(0, self.count - 1))
+        last = store.load_last_event(run_id)
+        self.count = 0 if last is None else last[0] + 1
+        # Without its payload: that of the last event of an eval is the whole summary.
+        self._last_type = "" if last is None else codec.decode_own(last[1], type=_EventType).type
+        self._newest: list[LoggedEvent] = []
         self.notices: list[RunEvent] = []
         """Events that only the current readers get. They are not part of the log."""
         self.change = asyncio.Event()
@@ -134,7 +141,7 @@ class RunLog:
 
     @property
     def is_finished(self) -> bool:
-        return bool(self._newest) and self._newest[-1].event.type in FINAL_EVENT_TYPES
+        return self._last_type in FINAL_EVENT_TYPES
 
     def read(self, first: int, limit: int = PAGE_SIZE) -> list[LoggedEvent]:
         """The events from a sequence number on, as many as fit on a page."""
@@ -194,6 +201,7 @@ class RunLog:
 
     def _add(self, block: Sequence[LoggedEvent]) -> None:
         self.count += len(block)
+        self._last_type = block[-1].event.type
         self._newest += block
         if len(self._newest) > 2 * KEPT_EVENTS:
             del self._newest[:-KEPT_EVENTS]
@@ -214,6 +222,12 @@ class RunLog:
             node_id=draft.node_id,
             causation_id=draft.causation_id,
         )
+
+
+def read_summary(log: RunLog) -> dict[str, Any] | None:
+    """The summary of an eval, which is in its last event. None if the eval was not completed."""
+    last = log.read(log.count - 1)[0].event if log.is_finished else None
+    return last.payload["outputs"] if last is not None and last.type == "run.completed" else None
 
 
 class RunLogs:

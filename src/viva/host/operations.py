@@ -115,8 +115,8 @@ async def get_metrics(request: Request) -> Response:
 MAX_LISTED = 1000
 _UNFINISHED: tuple[RunStatus, ...] = ("pending", "running", "cancelling")
 _STATUSES = (*_UNFINISHED, *sorted(FINAL_STATUSES))
-_PAGE_SIZE = 50
-"""How many runs are decoded in one step: each has its whole summary."""
+_PAGE_SIZE = 100
+"""How many runs are decoded in one step."""
 
 
 async def list_runs(request: Request) -> Response:

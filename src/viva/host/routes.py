@@ -23,6 +23,7 @@ from viva.host.events import (
     parse_last_event_id,
     parse_number,
     parse_stream_modes,
+    read_summary,
     utc_timestamp,
     wait_for_events,
 )
@@ -261,9 +262,10 @@ async def get_eval_summary(request: Request) -> Response:
         raise not_found("eval run")
     if not run.is_finished:
         raise ApiError(409, "run_not_terminal", "The eval is still running", {"status": run.status})
-    if run.summary is None:
+    summary = read_summary(get_host(request).logs.open_log(run.id))
+    if summary is None:
         raise not_found("eval summary")
-    return respond_json(run.summary)
+    return respond_json(summary)
 
 
 async def diff_runs(request: Request) -> Response:

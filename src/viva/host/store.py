@@ -46,7 +46,6 @@ class Run(Struct, kw_only=True, omit_defaults=True):
     started_at: str | None = None
     completed_at: str | None = None
     error: dict[str, Any] | None = None
-    summary: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     principal: str | None = None
     engine: str | None = None
@@ -334,10 +333,10 @@ class Store(ABC):
         sql = "SELECT doc FROM events WHERE run = ? AND sequence >= ? ORDER BY sequence LIMIT ?"
         return [row[0] for row in self._query(sql, run_id, min(first, MAX_SEQUENCE), limit)]
 
-    def count_events(self, run_id: str) -> int:
-        """How many events a run has. They are numbered without gaps, so the number of the last one tells."""
-        rows = self._query("SELECT sequence FROM events WHERE run = ? ORDER BY sequence DESC LIMIT 1", run_id)
-        return rows[0][0] + 1 if rows else 0
+    def load_last_event(self, run_id: str) -> tuple[int, bytes] | None:
+        """The sequence number and JSON of the last event of a run."""
+        rows = self._query("SELECT sequence, doc FROM events WHERE run = ? ORDER BY sequence DESC LIMIT 1", run_id)
+        return rows[0] if rows else None
 
     def _lock_and_renew_lease(self, run_id: str) -> None:
         """Renews the lease of a run. Until the end of the transaction no other host can claim the run."""

@@ -233,7 +233,7 @@ def test_runs_are_compared_page_by_page(store: Store):
         if log.run_id == "s":
             drafts[different] = EventDraft("node.started", {"n": "other"})
         log.append([*drafts, events.run_completed()])
-    diff = codec.decode(codec.encode(asyncio.run(events.diff_logs(*runs, *logs))))
+    diff = codec.decode(codec.encode(asyncio.run(events.diff_logs(runs[0], runs[1], logs[0], logs[1]))))
     assert (diff["divergedAtSeq"], [each["op"] for each in diff["eventDiffs"]]) == (different, ["changed"])
     assert diff["eventDiffs"][0]["bEvent"]["payload"] == {"n": "other"}
     same = codec.decode(codec.encode(asyncio.run(events.diff_logs(runs[0], runs[0], logs[0], logs[0]))))
