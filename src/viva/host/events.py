@@ -114,7 +114,7 @@ def to_plain_name(name: str) -> str:
     return name if _PLAIN_NAME_PATTERN.fullmatch(name) else UNKNOWN_NAME
 
 
-PAGE_SIZE = 500
+PAGE_SIZE = 200
 """How many events of a log are read, sent or compared in one step: a log may have so many that all together block the event loop."""
 KEPT_EVENTS = 1000
 """How many of the newest events of a log are in memory."""

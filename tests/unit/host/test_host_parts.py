@@ -4,6 +4,7 @@ import asyncio
 import gc
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from viva.host.events import (
 from viva.host.inventory import HostedAgent, derive_agent_id
 from viva.host.requests import REPLAY_HEADER, IdempotencyCache, Mutation
 from viva.host.setup import is_public_url
-from viva.host.sqlite_store import SqliteStore
+from viva.host.sqlite_store import SqliteStore, checkpoint
 from viva.host.store import Run, SequenceTaken, Store
 from viva.host.tokens import ALL_SCOPES, READ_SCOPES, Principal, TokenRegistry
 from viva.host.workflows import CONFORMANCE_WORKFLOWS, run_nodes
@@ -150,6 +151,31 @@ def test_one_process_opens_the_store(tmp_path: Path):
         SqliteStore(tmp_path)
     first.close()
     SqliteStore(tmp_path).close()
+
+
+def test_no_request_waits_for_a_checkpoint(tmp_path: Path, shorten: Callable[[str, float], None]):  # 20.1
+    """A checkpoint waits for the disk, so another thread makes it. The write-ahead log does not grow without end."""
+    shorten("viva.host.sqlite_store._CHECKPOINT_INTERVAL_S", 1000.0)
+    shorten("viva.host.sqlite_store._MAX_LOG_FRAMES", 100)
+    store = SqliteStore(tmp_path)
+    file, log = tmp_path / "host.sqlite", tmp_path / "host.sqlite-wal"
+    store.create_run(make_run("r"))
+    store.claim_run("r")
+
+    def write(first: int) -> None:
+        for number in range(first, first + 300):
+            store.append_events("r", number, [b"x" * 20_000])
+
+    before = file.stat().st_size
+    write(0)
+    assert file.stat().st_size == before
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        checkpoint(db)
+    assert file.stat().st_size > 300 * 20_000
+    longest = log.stat().st_size
+    write(300)
+    assert log.stat().st_size <= longest + 100_000  # it began again at its start
+    store.close()
 
 
 def test_runs_of_an_older_file_are_taken_over_in_their_order(tmp_path: Path):
