@@ -171,11 +171,19 @@ def test_annotations_and_responses(store: Store):
     for number in range(3):
         store.add_annotation("a", {"n": number})
     assert store.load_annotations("a") == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert (store.count_annotations("a"), store.count_annotations("b")) == (3, 0)
     assert store.find_response("t", "POST /x", "k") is None
     first = StoredResponse("digest", 201, b"body")
     assert store.save_response("t", "POST /x", "k", first)
     assert not store.save_response("t", "POST /x", "k", StoredResponse("digest", 201, b"other"))
     assert store.find_response("t", "POST /x", "k") == first
+
+
+def test_runs_are_created_at_the_time_of_the_database(store: Store):
+    before = store.read_clock()
+    store.create_run(make_run("a"))
+    [(created, _)] = store.list_runs(None, ())
+    assert before <= created <= store.read_clock()
 
 
 def test_a_journal_has_each_number_once(store: Store):

@@ -30,7 +30,7 @@ from viva.host.events import (
 from viva.host.host import Host
 from viva.host.inventory import reject_unknown_keys
 from viva.host.monitoring import RUN_ID_KEY
-from viva.host.requests import KEY_HEADER, Mutation, decode_body, parse_json, validate_body
+from viva.host.requests import KEY_HEADER, Mutation, decode_body, parse_large_json, validate_body
 from viva.host.store import Run
 from viva.host.tokens import Principal
 from viva.host.workflows import AGENT_WORKFLOW, prepare_invocation_run, select_used_inputs, validate_inputs
@@ -38,11 +38,12 @@ from viva.model import codec
 
 JSON = "application/json"
 MAX_RUN_IDS = 100
+MAX_ANNOTATIONS = 1000
 MAX_METADATA_BYTES = 50 * 1024
 REDACTED = "[redacted]"
 _SECRET_PATTERN = re.compile(
     r"\b(?:sk|pk|rk|hk|ghp|gho|xox[abp]|viva)[-_][A-Za-z0-9_-]{8,}|\bAKIA[0-9A-Z]{12,}"
-    r"|\beyJ[\w-]+\.[\w-]+\.[\w-]+|(?i:\bbearer\s+)[\w.~+/-]{8,}=*"
+    r"|(?<![\w-])eyJ[\w-]+\.[\w-]+\.[\w-]+|(?i:\bbearer\s+)[\w.~+/-]{8,}=*"
     r"|(?i:\b(?:api[_-]?key|secret|password|token)\b\s*[:=]\s*)\S+"
 )
 """Matches keys and tokens, which users may paste into an annotation."""
@@ -121,7 +122,7 @@ async def create_run(request: Request) -> Response:
 
 async def prepare_run(host: Host, principal: Principal, raw: bytes) -> Mutation:
     """Validates a request for a new run. Raises an ApiError."""
-    value = parse_json(raw)
+    value = await parse_large_json(raw)
     if not host.eval_modes and isinstance(value, dict) and value.get("mode") == "eval":
         raise not_provided("agents.evalSuite")
     body = validate_body("CREATE_RUN", value)
@@ -311,6 +312,8 @@ async def create_annotation(request: Request) -> Response:
         redact = host.settings.redactor.redact_text
         annotation = await build_annotation(decode_body("ANNOTATION", raw), log, principal, redact)
         signal = {"kind": annotation["signal"]["kind"]}
+        if host.store.count_annotations(run.id) >= MAX_ANNOTATIONS:
+            raise ApiError(409, "too_many_annotations", f"A run can have {MAX_ANNOTATIONS} annotations")
         notice = EventDraft("run.annotated", {"annotationId": annotation["annotationId"], "signal": signal})
         return Mutation(
             201,

@@ -49,6 +49,16 @@ class SqliteStore(Store):
         self._db.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; a power failure might
         self._db.execute("PRAGMA wal_autocheckpoint = 0")  # it would wait for the disk, and so would all requests
         self._transaction_depth = 0
+        try:
+            self._create_tables()
+        except BaseException:
+            self._db.close()
+            os.close(self._lock)
+            raise
+        self._checkpoints = _CheckpointThread(self._path)
+        self._checkpoints.start()
+
+    def _create_tables(self) -> None:
         with self.transaction():
             old_runs = self._pop_old_runs()
             for statement in TABLES:
@@ -56,12 +66,12 @@ class SqliteStore(Store):
             self._db.executemany("INSERT INTO runs (id, tenant, status, created, doc) VALUES (?, ?, ?, ?, ?)", old_runs)
             self._db.execute(f"PRAGMA user_version = {_VERSION}")
             self._db.execute("UPDATE runs SET lease_until = 0 WHERE lease_until > 0")
-        self._checkpoints = _CheckpointThread(self._path)
-        self._checkpoints.start()
 
     def _pop_old_runs(self) -> list[tuple[Any, ...]]:
         """Removes the table of runs of an older version of Viva, and returns its rows in the form of the new table."""
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > _VERSION:
+            raise BadInput.of("was written by a newer Viva, whose form this one does not know", str(self._path))
         has_runs = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone()
         if version == _VERSION or not has_runs:
             return []

@@ -242,6 +242,10 @@ class Store(ABC):
         """Deletes the responses that are stored under idempotency keys of a tenant."""
         self._execute("DELETE FROM answers WHERE tenant = ?", tenant)
 
+    def read_clock(self) -> float:
+        """The time of the database, which is the same for all hosts."""
+        return self._query("SELECT clock()")[0][0]
+
     def has_run(self, run_id: str) -> bool:
         """Is there a run with this id, of any tenant?"""
         return bool(self._query("SELECT 1 FROM runs WHERE id = ?", run_id))
@@ -368,6 +372,9 @@ class Store(ABC):
                 run_id,
                 codec.encode(annotation),
             )
+
+    def count_annotations(self, run_id: str) -> int:
+        return self._query("SELECT count(*) FROM annotations WHERE run = ?", run_id)[0][0]
 
     def load_annotations(self, run_id: str) -> list[dict[str, Any]]:
         rows = self._query("SELECT doc FROM annotations WHERE run = ? ORDER BY number", run_id)

@@ -191,6 +191,19 @@ def test_runs_of_an_older_file_are_taken_over_in_their_order(tmp_path: Path):
         store.close()
 
 
+def test_a_file_of_a_newer_viva_is_refused_and_left_as_it_is(tmp_path: Path):  # 20.5
+    store = SqliteStore(tmp_path)
+    store.create_run(make_run("r"))
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "host.sqlite")) as db:
+        db.execute("PRAGMA user_version = 99")
+        with pytest.raises(BadInput, match="newer Viva"):
+            SqliteStore(tmp_path)
+        assert db.execute("SELECT id FROM runs").fetchall() == [("r",)]
+        db.execute("PRAGMA user_version = 2")
+    SqliteStore(tmp_path).close()  # the lock was released
+
+
 def test_a_log_is_numbered_from_0_and_continues_when_reopened(log: RunLog, store: Store):
     log.append([events.node_started("n", "core.noop")])
     log.append([events.run_completed()])
